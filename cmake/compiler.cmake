@@ -1,0 +1,41 @@
+# Language, warnings, sanitizers, linker and cache: the same for every target of ours.
+set(CMAKE_CXX_STANDARD 23)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+
+set(AE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+option(AE_TESTS "Build the tests" ON)
+
+add_compile_options(
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+  # `{.worker = w}` leaves the rest at its defaults on purpose; this warning calls that a mistake.
+  -Wno-missing-field-initializers)
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 reports these falsely in std::string, std::vector and coroutine frames (GCC PR 105651,
+  # 105329, 105562); the sanitizers of the dev preset find the true ones.
+  add_compile_options(
+    -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds
+    -Wno-maybe-uninitialized -Wno-free-nonheap-object -Wno-mismatched-new-delete)
+endif()
+
+# Paths inside binaries are relative to the tree, so a build says the same wherever it is made.
+add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+
+if(AE_SANITIZE)
+  add_compile_options(-fsanitize=${AE_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${AE_SANITIZE})
+endif()
+
+find_program(AE_CCACHE ccache)
+if(AE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${AE_CCACHE})
+endif()
+find_program(AE_MOLD mold)
+if(AE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)

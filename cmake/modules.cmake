@@ -1,0 +1,138 @@
+# ae_module(NAME [PURE] [DEPENDS mod…] [TEST_DEPENDS mod…] [LIBS external…] [TEST_LIBS external…]
+#           [SUBDIRS folder…])
+#
+# One line in src/<module>/CMakeLists.txt. A folder is a library is the unit of the dependency
+# rule; scripts/layers.py reads the same line and holds every #include to it. What a file becomes
+# follows from its name:
+#   *.cc            the library ae_<name> (without any: an INTERFACE library)
+#   *_test.cc       the program <name>_test, with GoogleTest's main and ae_testing
+#   X_main.cc       the program X, in the build folder itself
+#   *_bench.cc      aetheris_bench
+#   *_fuzz.cc       not built here
+# A module may be named with / or _ (store/memory is store_memory). Links are made at the end, so
+# the order of folders does not matter and a folder that is not there yet is passed over.
+
+function(ae_module name)
+  cmake_parse_arguments(M "PURE" "" "DEPENDS;TEST_DEPENDS;LIBS;TEST_LIBS;SUBDIRS" ${ARGN})
+  if(M_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "ae_module(${name}): I do not know ${M_UNPARSED_ARGUMENTS}")
+  endif()
+  string(REPLACE "/" "_" name ${name})
+
+  set(patterns *.cc)
+  foreach(folder ${M_SUBDIRS})
+    list(APPEND patterns ${folder}/*.cc)
+  endforeach()
+  file(GLOB files CONFIGURE_DEPENDS ${patterns})
+  set(sources ${files})
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|main)\\.cc$")
+  foreach(kind test bench main)
+    set(${kind}s ${files})
+    list(FILTER ${kind}s INCLUDE REGEX "_${kind}\\.cc$")
+  endforeach()
+
+  if(sources)
+    add_library(ae_${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(ae_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(ae_${name} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  ae_link_later(ae_${name} ${scope} DEPENDS ${M_DEPENDS} LIBS ${M_LIBS})
+  set_property(GLOBAL APPEND PROPERTY AE_MODULES ${name})
+  set_property(GLOBAL APPEND PROPERTY AE_BENCHES ${benchs})
+
+  foreach(main ${mains})
+    cmake_path(GET main STEM program)
+    string(REGEX REPLACE "_main$" "" program ${program})
+    add_executable(${program} ${main})
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+    target_link_libraries(${program} PRIVATE ae_${name})
+  endforeach()
+
+  if(tests AND AE_TESTS)
+    add_executable(${name}_test ${tests})
+    set_target_properties(${name}_test PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    target_link_libraries(${name}_test PRIVATE ae_${name} GTest::gtest_main GTest::gtest)
+    ae_link_later(${name}_test PRIVATE DEPENDS testing ${M_TEST_DEPENDS} LIBS ${M_TEST_LIBS})
+    add_test(NAME ${name}_test COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name}_test PROPERTIES ENVIRONMENT
+      "AETHERIS_ROOT=${CMAKE_SOURCE_DIR};AETHERIS_BIN=${CMAKE_BINARY_DIR}/aetheris")
+    set_property(GLOBAL APPEND PROPERTY AE_TEST_PROGRAMS ${name}_test)
+  endif()
+endfunction()
+
+# Remembers a link until every module is known.
+function(ae_link_later target scope)
+  cmake_parse_arguments(L "" "" "DEPENDS;LIBS" ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY AE_LINKED ${target})
+  set_property(GLOBAL PROPERTY AE_SCOPE_${target} ${scope})
+  set_property(GLOBAL PROPERTY AE_DEPENDS_${target} ${L_DEPENDS})
+  set_property(GLOBAL PROPERTY AE_LIBS_${target} ${L_LIBS})
+endfunction()
+
+macro(ae_add_modules)
+  enable_testing()
+  # A module that appears makes the next build configure itself again.
+  file(GLOB ae_module_files CONFIGURE_DEPENDS
+    ${CMAKE_SOURCE_DIR}/src/*/CMakeLists.txt ${CMAKE_SOURCE_DIR}/src/*/*/CMakeLists.txt)
+  foreach(folder ${ARGN})
+    if(EXISTS ${CMAKE_SOURCE_DIR}/src/${folder}/CMakeLists.txt)
+      list(REMOVE_ITEM ae_module_files ${CMAKE_SOURCE_DIR}/src/${folder}/CMakeLists.txt)
+      string(REPLACE "/" "_" ae_folder_name ${folder})
+      add_subdirectory(src/${folder} ${CMAKE_BINARY_DIR}/src/${ae_folder_name})
+    endif()
+  endforeach()
+  foreach(file ${ae_module_files})
+    message(WARNING "${file} is in no list: add its folder to ae_add_modules in CMakeLists.txt")
+  endforeach()
+endmacro()
+
+# aetheris_bench: <folder>/*.cc and every module's *_bench.cc, linked with all modules.
+function(ae_add_bench folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cc)
+  get_property(benches GLOBAL PROPERTY AE_BENCHES)
+  list(APPEND sources ${benches})
+  if(NOT sources)
+    return()
+  endif()
+  find_package(benchmark REQUIRED)
+  add_executable(aetheris_bench ${sources})
+  set_target_properties(aetheris_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  target_link_libraries(aetheris_bench PRIVATE benchmark::benchmark_main benchmark::benchmark)
+  get_property(modules GLOBAL PROPERTY AE_MODULES)
+  ae_link_later(aetheris_bench PRIVATE DEPENDS ${modules})
+endfunction()
+
+function(ae_finish)
+  get_property(targets GLOBAL PROPERTY AE_LINKED)
+  foreach(target ${targets})
+    get_property(scope GLOBAL PROPERTY AE_SCOPE_${target})
+    get_property(modules GLOBAL PROPERTY AE_DEPENDS_${target})
+    get_property(libs GLOBAL PROPERTY AE_LIBS_${target})
+    foreach(module ${modules})
+      string(REPLACE "/" "_" module ${module})
+      if(TARGET ae_${module})
+        target_link_libraries(${target} ${scope} ae_${module})
+      else()
+        message(STATUS "${target}: module ${module} is not there yet")
+      endif()
+    endforeach()
+    foreach(lib ${libs})
+      ae_external(${lib})
+      if(TARGET ext_${lib})
+        set(lib ext_${lib})
+      endif()
+      target_link_libraries(${target} ${scope} ${lib})
+    endforeach()
+    target_link_libraries(${target} ${scope} Threads::Threads)
+  endforeach()
+
+  # What `./dev test` runs, one program a line.
+  get_property(programs GLOBAL PROPERTY AE_TEST_PROGRAMS)
+  list(TRANSFORM programs PREPEND "tests/")
+  list(JOIN programs "\n" lines)
+  file(WRITE ${CMAKE_BINARY_DIR}/tests.txt "${lines}\n")
+endfunction()

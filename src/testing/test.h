@@ -1,0 +1,80 @@
+// AE_TEST: a test whose name is a path and a sentence.
+//
+//   AE_TEST("lease/a worker that lost its lease writes nothing more") {
+//     EXPECT_EQ(...);
+//   }
+//
+// What stands before the first '/' is GoogleTest's suite, the rest is the test; the list of a
+// module's tests reads like its specification. EXPECT_* and ASSERT_* work as everywhere, and so
+// does --gtest_filter='*lost its lease*'.
+//
+// AE_TEST_SLOW is for a test over 100 ms: it is skipped, and says so, unless the environment has
+// AETHERIS_SLOW_TESTS=1 (as in `./dev ci --full`).
+//
+// register_test is the same as a function, for one suite that runs against several drivers.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace ae::testing {
+
+enum class Pace { quick, slow };
+
+inline bool slow_tests_wanted() {
+  const char* wish = std::getenv("AETHERIS_SLOW_TESTS");
+  return wish != nullptr && std::string_view(wish) == "1";
+}
+
+class NamedTest final : public ::testing::Test {
+ public:
+  NamedTest(std::function<void()> body, Pace pace) : body_(std::move(body)), pace_(pace) {}
+
+ private:
+  void TestBody() override {
+    if (pace_ == Pace::slow && !slow_tests_wanted()) {
+      GTEST_SKIP() << "slow: set AETHERIS_SLOW_TESTS=1 to run it";
+    }
+    body_();
+  }
+
+  std::function<void()> body_;
+  Pace pace_;
+};
+
+// REQUIRES: before RUN_ALL_TESTS; name is "suite/sentence" and not registered yet.
+inline bool register_test(std::string_view name, const char* file, int line, Pace pace,
+                          std::function<void()> body) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos || slash == 0 || slash + 1 == name.size()) {
+    std::fprintf(stderr, "%s:%d: a test is named \"module/a sentence\", not \"%.*s\"\n", file, line,
+                 static_cast<int>(name.size()), name.data());
+    std::abort();
+  }
+  const std::string suite(name.substr(0, slash));
+  const std::string sentence(name.substr(slash + 1));
+  // The factory gives the fixture's type as ::testing::Test, so that TEST() may share the suite.
+  ::testing::RegisterTest(suite.c_str(), sentence.c_str(), nullptr, nullptr, file, line,
+                          [body = std::move(body), pace]() -> ::testing::Test* {
+                            return new NamedTest(body, pace);
+                          });
+  return true;
+}
+
+}  // namespace ae::testing
+
+#define AE_TEST(name) AE_TEST_AS_(name, __LINE__, quick)
+#define AE_TEST_SLOW(name) AE_TEST_AS_(name, __LINE__, slow)
+
+#define AE_TEST_AS_(name, line, pace) AE_TEST_AT_(name, line, pace)
+#define AE_TEST_AT_(name, line, pace)                                                         \
+  static void ae_test_##line();                                                               \
+  [[maybe_unused]] static const bool ae_test_registered_##line = ::ae::testing::register_test( \
+      name, __FILE__, line, ::ae::testing::Pace::pace, &ae_test_##line);                       \
+  static void ae_test_##line()
