@@ -60,10 +60,9 @@ inline bool register_test(std::string_view name, const char* file, int line, Pac
   const std::string suite(name.substr(0, slash));
   const std::string sentence(name.substr(slash + 1));
   // The factory gives the fixture's type as ::testing::Test, so that TEST() may share the suite.
-  ::testing::RegisterTest(suite.c_str(), sentence.c_str(), nullptr, nullptr, file, line,
-                          [body = std::move(body), pace]() -> ::testing::Test* {
-                            return new NamedTest(body, pace);
-                          });
+  ::testing::RegisterTest(
+      suite.c_str(), sentence.c_str(), nullptr, nullptr, file, line,
+      [body = std::move(body), pace]() -> ::testing::Test* { return new NamedTest(body, pace); });
   return true;
 }
 
@@ -73,8 +72,8 @@ inline bool register_test(std::string_view name, const char* file, int line, Pac
 #define AE_TEST_SLOW(name) AE_TEST_AS_(name, __LINE__, slow)
 
 #define AE_TEST_AS_(name, line, pace) AE_TEST_AT_(name, line, pace)
-#define AE_TEST_AT_(name, line, pace)                                                         \
-  static void ae_test_##line();                                                               \
+#define AE_TEST_AT_(name, line, pace)                                                          \
+  static void ae_test_##line();                                                                \
   [[maybe_unused]] static const bool ae_test_registered_##line = ::ae::testing::register_test( \
       name, __FILE__, line, ::ae::testing::Pace::pace, &ae_test_##line);                       \
   static void ae_test_##line()
