@@ -1,0 +1,89 @@
+// Expressions `${ … }`: a total subset of jq's syntax (docs/expressions.md). Part of the deterministic heart.
+//
+// Total: no recursion, no definitions; fuel, size and depth limits; each evaluation gives exactly one value or
+// expression_failed. Threads: compiled expressions are immutable values; evaluation is a pure function.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae {
+
+// Where the roots of an expression come from: `.input`, `.job`, `.item`, `.args`, …
+class ExprScope {
+ public:
+  virtual ~ExprScope() = default;
+  // The value of root `name`; nullptr when there is none here (expression_failed). Borrowed until the next call.
+  virtual const Value* root(std::string_view name) const = 0;
+  // `.steps.NAME`; nullptr when there is no such node.
+  virtual const Value* step(std::string_view node_id) const = 0;
+  // Bare `.steps`: the object of all nodes' results.
+  virtual Value steps() const = 0;
+};
+
+struct ExprLimits {
+  std::size_t source_max = 64u << 10;  // bytes
+  std::size_t depth_max = 64;          // nesting of the source and of what it builds
+  std::size_t fuel = 1'000'000;        // evaluation steps; each produced array or object member and 64 bytes of text cost one
+};
+
+// What an expression mentions, for the checks at plan time.
+struct ExprRoots {
+  std::set<std::string, std::less<>> roots;  // "input", "steps", "item", …
+  std::set<std::string, std::less<>> steps;  // X of every `.steps.X` / `.steps["X"]`
+  bool all_steps = false;                    // bare `.steps`, or `.steps[expression]`
+};
+
+class Expr {
+ public:
+  // `source` without the `${ }`. Fails with plan_invalid; the message names line and column within the source
+  // ("line 1, column 7: …").
+  static Result<Expr> parse(std::string_view source, const ExprLimits& limits = {});
+  Result<Value> eval(const ExprScope& scope, const ExprLimits& limits = {}) const;
+  const ExprRoots& roots() const;
+
+ private:
+  struct Program;
+  std::shared_ptr<const Program> program_;
+};
+
+// A JSON value whose strings may hold `${ … }`. A string that is exactly one `${ }` keeps the JSON type of its value;
+// in a longer string, strings go in as they are, other values as canonical JSON, null is an error; `$${` writes `${`.
+class Template {
+ public:
+  // A stretch of literal text, or an expression. What a string template is made of.
+  using Part = std::variant<std::string, Expr>;
+
+  // A fault inside a template: which string (JSON pointer), and where in it (byte offset of the expression).
+  struct Fault {
+    std::string pointer;
+    std::size_t offset = 0;
+    Error error;
+  };
+  // All faults at once; empty = compiled into `out`.
+  static std::vector<Fault> compile(const Value& source, Template& out, const ExprLimits& limits = {});
+  static Result<Template> compile(const Value& source, const ExprLimits& limits = {});  // the first fault
+
+  Result<Value> eval(const ExprScope& scope, const ExprLimits& limits = {}) const;
+  const ExprRoots& roots() const;
+  bool is_constant() const;
+
+  // The parts of one string template (for URLs, headers and argv, where each value is encoded on its own).
+  static Result<std::vector<Part>> parts(std::string_view text, const ExprLimits& limits = {});
+
+ private:
+  struct Node;
+  std::shared_ptr<const Node> root_;
+  std::shared_ptr<const ExprRoots> roots_;
+};
+
+}  // namespace ae

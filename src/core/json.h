@@ -1,0 +1,40 @@
+// The JSON door: text from outside becomes a Value, or is refused; and the canonical text of a Value (RFC 8785).
+//
+// Refused, so that a hash never depends on a parser's taste: duplicate keys (also by escapes), invalid UTF-8, a
+// byte order mark, lone surrogates, NaN and infinities, numbers that overflow (1e400), numbers whose canonical
+// form is an integer literal beyond ±(2^53−1), nesting above the limit, anything after the value.
+// Underflow (1e-400) becomes 0, as IEEE 754 rounds it. Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae {
+
+struct JsonLimits {
+  std::size_t bytes_max = 64u << 20;
+  std::size_t depth_max = 64;
+  bool big_integers_as_strings = false;  // integer literals beyond 2^53−1 become strings of their digits
+};
+
+// Fails with input_invalid (the message ends with "at byte N") or payload_too_large.
+Result<Value> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// RFC 8785. Appends to `out`; the second form returns it.
+void write_canonical(const Value& value, std::string& out);
+std::string canonical(const Value& value);
+// The two parts of the writer, for those that write JSON without building a Value.
+void write_canonical_string(std::string_view text, std::string& out);
+void write_canonical_number(double number, std::string& out);
+
+// Indented by two spaces, keys in canonical order: for people. Ends without a newline.
+std::string pretty(const Value& value);
+
+// True when the bytes are well-formed UTF-8 (no overlong forms, no surrogates, at most U+10FFFF).
+bool is_utf8(std::string_view bytes) noexcept;
+
+}  // namespace ae

@@ -1,0 +1,35 @@
+// Instants and durations. An instant is microseconds since 1970-01-01T00:00:00Z; nothing in core reads a clock.
+// Threads: values.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace ae {
+
+using Duration = std::chrono::microseconds;
+
+struct Instant {
+  std::int64_t us = 0;
+  friend auto operator<=>(const Instant&, const Instant&) = default;
+  friend Instant operator+(Instant t, Duration d) { return {t.us + d.count()}; }
+  friend Instant operator-(Instant t, Duration d) { return {t.us - d.count()}; }
+  friend Duration operator-(Instant a, Instant b) { return Duration(a.us - b.us); }
+};
+
+// `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters (years 0000–9999).
+std::string to_text(Instant instant);
+// RFC 3339 in UTC ("Z" or "+00:00"), with or without a fraction (at most 6 digits). Fails with input_invalid.
+Result<Instant> instant_from_text(std::string_view text);
+
+// `^[0-9]+(ms|s|m|h|d)$`, at most 36500d. Fails with input_invalid.
+Result<Duration> duration_from_text(std::string_view text);
+// The shortest text that duration_from_text reads back ("30s", "1500ms", "24h"). Rounds down to milliseconds.
+std::string to_text(Duration duration);
+
+}  // namespace ae

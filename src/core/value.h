@@ -1,0 +1,97 @@
+// Value: a JSON value, immutable and cheap to copy. The currency of the whole program.
+//
+// Numbers are doubles (RFC 8785). Objects are always kept in canonical order (UTF-16 code units of the keys) and
+// never hold a key twice, so two equal values are equal byte for byte once written. Copying shares.
+// Text is valid UTF-8 without lone surrogates: the JSON door (json.h) checks what comes from outside.
+// Threads: a Value may be read and copied from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ae {
+
+class Value;
+using Member = std::pair<std::string, Value>;
+
+class Value {
+ public:
+  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
+
+  Value() noexcept = default;
+  Value(std::nullptr_t) noexcept {}
+  Value(bool b) noexcept;
+  Value(double d) noexcept;
+  Value(int i) noexcept : Value(static_cast<double>(i)) {}
+  Value(std::int64_t i) noexcept : Value(static_cast<double>(i)) {}    // REQUIRES: |i| <= 2^53-1
+  Value(std::uint64_t i) noexcept : Value(static_cast<double>(i)) {}   // REQUIRES: i <= 2^53-1
+  Value(const char* s) : Value(std::string_view(s)) {}
+  Value(std::string_view s) : Value(std::string(s)) {}
+  Value(std::string s);
+  Value(const Value& o) noexcept;
+  Value(Value&& o) noexcept;
+  Value& operator=(const Value& o) noexcept;
+  Value& operator=(Value&& o) noexcept;
+  ~Value();
+
+  static Value array(std::vector<Value> items);
+  // Sorts. A key that stands twice is a bug of the caller (AE_CHECK).
+  static Value object(std::vector<Member> members);
+  static Value object(std::initializer_list<Member> members);
+
+  Kind kind() const noexcept { return kind_; }
+  bool is_null() const noexcept { return kind_ == Kind::null; }
+  bool is_bool() const noexcept { return kind_ == Kind::boolean; }
+  bool is_number() const noexcept { return kind_ == Kind::number; }
+  bool is_string() const noexcept { return kind_ == Kind::string; }
+  bool is_array() const noexcept { return kind_ == Kind::array; }
+  bool is_object() const noexcept { return kind_ == Kind::object; }
+  bool is_integer() const noexcept;  // a number without fraction, |n| <= 2^53-1
+
+  // REQUIRES: the matching kind.
+  bool as_bool() const;
+  double as_number() const;
+  std::int64_t as_int() const;  // REQUIRES: is_integer()
+  const std::string& as_string() const;
+  std::span<const Value> items() const;
+  std::span<const Member> members() const;
+
+  // Object member, or null when absent or not an object. `find` tells absent from null.
+  const Value& operator[](std::string_view key) const noexcept;
+  const Value* find(std::string_view key) const noexcept;
+  // Array or object size; 0 for everything else.
+  std::size_t size() const noexcept;
+  // The member's text, or `otherwise` when it is absent or no string. The view lives as long as this value.
+  std::string_view text(std::string_view key, std::string_view otherwise = {}) const noexcept;
+
+  // A copy of this object with the member set (or replaced). REQUIRES: is_object().
+  Value with(std::string_view key, Value value) const;
+
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  struct Node;
+  struct StringNode;
+  struct ArrayNode;
+  struct ObjectNode;
+  void drop() noexcept;
+
+  Kind kind_ = Kind::null;
+  union {
+    bool boolean_;
+    double number_ = 0;
+    Node* node_;
+  };
+};
+
+// Order of object keys: UTF-16 code units, as RFC 8785 wants it. Both texts are valid UTF-8.
+bool key_less(std::string_view a, std::string_view b) noexcept;
+
+}  // namespace ae

@@ -1,0 +1,189 @@
+// Store: everything a job writes in one step goes through one verb, `commit(Batch)`.
+//
+// All or nothing, fenced and version-checked inside the same transaction, and durable when it answers. A store keeps
+// sealed bytes and does not understand them; what a job may do next is checked by the runtime before the commit and
+// stays true by `expected_seq`. Every driver passes src/store/conformance.h.
+//
+// Answers come on the loop's thread, never inside the call. Two errors are never merged:
+//   unavailable      nothing changed (disk full, read-only, lost connection before the commit): try again later
+//   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
+// Threads: call from the loop's thread. See docs/architecture.md and docs/decisions/0005-one-verb-store.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/ids.h"
+#include "core/seal.h"
+#include "core/time.h"
+
+namespace ae::store {
+
+// Who may write: the attempt that holds the job. Epochs strictly increase per job.
+struct Fence {
+  AttemptId attempt;
+  std::uint64_t epoch = 0;
+  friend bool operator==(const Fence&, const Fence&) = default;
+};
+
+// What a claim gives. The lease is the store's clock: `lease_until` is read back from the statement that set it.
+struct Lease {
+  JobId job;
+  Fence fence;
+  Instant lease_until;
+};
+
+struct ClaimWish {  // for a job that is born claimed
+  std::string worker;
+  AttemptId attempt;  // its epoch is 1
+  Duration lease;
+};
+
+// The job's row at creation. Everything here is a copy of what the log says, for finding jobs.
+struct NewJob {
+  std::string agent;
+  std::string idempotency_key;  // "" = none; unique per agent
+  Hash request_hash;            // of the creating request: the same key with another hash is a conflict
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::int64_t priority = 0;
+  std::optional<ClaimWish> claim;  // born claimed
+};
+
+// The job's row after the commit, as the runtime derives it from the log.
+struct RowState {
+  std::string status = "queued";      // queued running waiting parked completed failed cancelled
+  std::optional<Instant> not_before;  // queued jobs are not claimed earlier
+  std::optional<Instant> wake_at;     // `due` lists the job then, when nobody holds it: earliest timer, expiry, deadline
+};
+
+// A performed effect (split durability's phase 1; late effects). Key: (job, invocation, try); written once.
+struct EffectRow {
+  InvocationId invocation;
+  std::uint32_t try_no = 1;
+  std::string record;  // canonical JSON
+};
+
+// What is in flight under a try. Key: (job, invocation, try); a put replaces.
+struct LedgerRow {
+  InvocationId invocation;
+  std::uint32_t try_no = 1;
+  std::string state;   // INFLIGHT COMMITTED UNKNOWN FAILED
+  std::string record;  // canonical JSON: attempt, deadline, process group, …
+};
+
+struct InboxEntry {
+  std::uint64_t number = 0;  // given by the store; order of arrival
+  std::string id;            // the writer's id: the same id again changes nothing
+  std::string act;           // canonical JSON
+};
+
+struct Batch {
+  // Exactly one of three: the job is new; the writer holds it; nobody holds it (no claim row, live or expired).
+  struct Create { NewJob job; };
+  struct Held { Fence fence; };
+  struct Free {};
+  using Authority = std::variant<Create, Held, Free>;
+
+  JobId job;
+  Authority authority;
+  std::uint64_t expected_seq = 0;  // the last seq of the log before this commit
+  std::optional<Sealed> sealed;    // no events: only the rows below change. REQUIRES: first_seq == expected_seq + 1
+  RowState row;                    // written when `sealed` is set
+  std::vector<EffectRow> effects;
+  std::vector<LedgerRow> ledger_put;
+  std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
+  std::vector<std::uint64_t> inbox_taken;  // numbers of entries this commit consumes
+  bool release = false;                    // give the claim back. Refused with `inbox_pending` while entries are left
+};
+
+struct Committed {
+  std::uint64_t last_seq = 0;
+  bool repeated = false;                // these very bytes were already there: nothing written again
+  std::optional<JobId> existing;        // Create only: this idempotency key made that job; nothing written
+  std::optional<Hash> existing_request;  // … with this request hash
+  std::optional<Lease> lease;           // Create with a claim
+};
+
+// A job's row as it stands.
+struct JobRow {
+  JobId id;
+  std::string agent;
+  std::string status;
+  std::string idempotency_key;
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::int64_t priority = 0;
+  Instant created_at, updated_at;
+  std::uint64_t last_seq = 0;
+  Hash head;  // hash of the last event
+  std::optional<Instant> not_before, wake_at;
+  std::optional<Fence> claim;  // live or expired
+  std::string claim_worker;
+  std::optional<Instant> lease_until;
+};
+
+struct Loaded {
+  JobRow row;
+  std::vector<std::string> commits;  // sealed bytes, in order, from the commit that holds `from_seq`
+  std::vector<Blob> blobs;           // every value that stands apart and that these commits hold
+  std::vector<EffectRow> effects;
+  std::vector<LedgerRow> ledger;
+  std::vector<InboxEntry> inbox;  // not yet taken
+};
+
+struct Filter {
+  std::string status, agent;  // "" = any
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
+  std::size_t limit = 100;
+};
+
+struct ClaimRequest {
+  std::string worker;
+  std::size_t limit = 1;
+  Duration lease;
+  std::vector<std::string> agents;  // only jobs of these; empty = any
+  std::vector<AttemptId> attempts;  // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // Fails with stale_attempt (not held by this fence) · held (Free, but a claim row exists) · sequence_conflict
+  // (expected_seq is not the last) · not_found · already_exists (Create: this job id) · inbox_pending · unavailable ·
+  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `repeated`.
+  virtual void commit(Batch batch, async::Done<Result<Committed>> done) = 0;
+
+  // Durable post for whoever holds the job. Fails with not_held (no claim row: commit as Free instead) · not_found ·
+  // unavailable · unknown_outcome.
+  virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
+
+  // Queued jobs (not_before passed) and jobs whose lease has run out; priority, then age. Never waiting or parked ones.
+  virtual void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) = 0;
+  // One particular job, under the same rules; empty when it cannot be claimed now.
+  virtual void claim_job(JobId job, ClaimRequest request, async::Done<Result<std::optional<Lease>>> done) = 0;
+  // Extends; never revives an expired or released lease (nullopt for those). Same order as asked.
+  virtual void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                         async::Done<Result<std::vector<std::optional<Instant>>>> done) = 0;
+
+  // Jobs whose wake_at has passed and that nobody holds. At most `limit`, earliest first.
+  virtual void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) = 0;
+  // When the next one is due or claimable by not_before; nullopt = nothing is planned.
+  virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
+
+  virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) = 0;
+  virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;  // newest first
+
+  virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
+  // True when opening this store ended every earlier lease: one process owns it (SPEC §6).
+  virtual bool owned() const = 0;
+};
+
+}  // namespace ae::store

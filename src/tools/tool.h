@@ -1,0 +1,70 @@
+// Tool: something that touches the world. Native, HTTP and command tools are its implementations.
+//
+// A tool performs one call under one permit and tells what it saw. It keeps *definite failure* (nothing happened,
+// for sure) and *unknown* (it may have happened) apart from the lowest layer up: SPEC §6 says which is which for
+// each transport. It never sends twice by itself, never follows a redirect, never outlives its deadline unseen.
+// Threads: perform and abandon are called on the loop's thread; the answer comes there too, exactly once.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/value.h"
+#include "tools/permit.h"
+
+namespace ae::tools {
+
+enum class OutcomeKind { success, failure, timeout, unknown };  // spelled as stored
+
+// What the performer saw.
+struct Outcome {
+  OutcomeKind kind = OutcomeKind::unknown;
+  bool definite = false;   // failure only: for sure nothing happened
+  bool retryable = false;  // the same call may go better later
+  Value result;            // success
+  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
+  // output_too_large output_invalid spawn_failed request_invalid native_error secret_missing …
+  std::string error_code, error_message;
+  // A success whose output broke a rule: {invalid: true, reason, sha256, size, head}. The effect counts as done.
+  std::optional<Value> invalid;
+  std::string external_id;                // the downstream's own id, if it says one
+  std::optional<Duration> retry_after;    // what the downstream asked for
+  Duration took{0};
+};
+
+struct Call {
+  JobId job;
+  std::string tool;  // its name in the agents file
+  Value args;
+  IdempotencyKey key;
+  ExternalKey external_key;  // header Idempotency-Key, environment AETHERIS_IDEMPOTENCY_KEY
+  InvocationId invocation;
+  std::uint32_t try_no = 1;
+  Duration timeout{};   // per try, from the send; then the outcome is timeout (or unknown)
+  Duration send_within{};  // not sent by then: withdraw it, `not_sent`
+  // Durably notes how to find what this call left behind, should this process die: {"pgid": …}. A command tool waits
+  // for the answer before its program starts. May be empty (no note is kept).
+  std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;
+};
+
+class Tool {
+ public:
+  virtual ~Tool() = default;
+  virtual void perform(Permit permit, Call call, async::Done<Outcome> done) = 0;
+  // Stop waiting for this call: withdraw it if unsent (`not_sent`), else cut it off and answer unknown (or what it is).
+  // Does nothing when there is no such call.
+  virtual void abandon(const InvocationId& invocation, std::uint32_t try_no) = 0;
+  // Makes sure that nothing which an earlier process left behind under this note still runs. Blocking, bounded (5 s).
+  // Fails with unavailable when it still lives.
+  virtual Status end_left_over(const Value& note) {
+    static_cast<void>(note);
+    return {};
+  }
+};
+
+}  // namespace ae::tools
