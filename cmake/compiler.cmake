@@ -26,6 +26,9 @@ add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 if(AE_SANITIZE)
   add_compile_options(-fsanitize=${AE_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${AE_SANITIZE})
+  if(AE_SANITIZE MATCHES "thread")
+    add_compile_options(-Wno-tsan)  # Asio's fences, which this sanitizer does not model
+  endif()
 endif()
 
 find_program(AE_CCACHE ccache)
