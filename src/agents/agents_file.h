@@ -1,0 +1,69 @@
+// The agents file (API.md §1): YAML or the same as JSON, checked as a whole and compiled.
+//
+// All faults of a file are reported at once, each with line, column, the path of the key and, for a misspelt key or
+// name, a suggestion. A key that this version does not act on is `unsupported`, never accepted and ignored.
+// Threads: pure functions over text (reading the file is the caller's).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/schema.h"
+#include "core/value.h"
+#include "engine/plan.h"
+
+namespace ae::agents {
+
+struct Fault {
+  Code code = Code::plan_invalid;  // plan_invalid or unsupported
+  std::string message;             // what is wrong and what to do
+  std::string file;
+  std::size_t line = 0, column = 0;  // from 1
+  std::string path;                  // tools.charge.timeout, agents.refund.plan[2].when
+  std::string suggestion;            // "" = none
+};
+
+// What a tool's transport needs, normalised and checked; secrets stay references.
+struct ToolDefinition {
+  std::string name;
+  std::string kind;       // http | command | native
+  Value definition;       // for http, command: the API.md keys as written, env. resolved; for native: {"function": name}
+  engine::ToolPolicy policy;
+};
+
+struct Agent {
+  std::string name;
+  Value task_graph;  // engine/plan.h; without `tools` it does not use
+  std::optional<Value> input_schema;
+  std::vector<std::pair<std::string, std::string>> labels;
+};
+
+struct AgentsFile {
+  std::map<std::string, ToolDefinition, std::less<>> tools;
+  std::map<std::string, Agent, std::less<>> agents;
+};
+
+struct Source {
+  std::string_view name;  // for messages
+  std::string_view text;
+  std::function<std::optional<std::string>(std::string_view)> env;  // for `env.NAME` in tools
+  std::function<bool(std::string_view)> native;  // is there a native function of this name?
+};
+
+// Empty faults = `out` is complete.
+std::vector<Fault> load(const Source& source, AgentsFile& out);
+
+// {ok, faults: [{code, message, file, line, column, path, suggestion}]}
+Value faults_json(const std::vector<Fault>& faults);
+// "file:line:column: message (did you mean X?)", one a line.
+std::string faults_text(const std::vector<Fault>& faults);
+
+// The JSON Schema of the file, as `aetheris` ships it (docs/agents.schema.json).
+std::string_view agents_schema_json();
+
+}  // namespace ae::agents

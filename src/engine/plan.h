@@ -1,0 +1,131 @@
+// Plan: a task graph as the log records it (`plan_generated.task_graph`), compiled for the engine.
+//
+// The task graph is self-contained: it holds the policies of the tools it uses, so that what happens next depends on
+// the log alone; only transports (URLs, programs, secrets) stay in the agents file. Stored: changing the shape
+// changes plan_hash. The agents module writes it, `Plan::compile` is the only reader.
+//
+//   { "schema": 1,
+//     "nodes": [ {"id", "kind": "tool", "tool", "args"?: template, "needs"?: [id…], "when"?: template,
+//                 "on_error"?: "continue"},
+//                {"id", "kind": "wait", "wait": {"type": "timer", "for": duration | template}
+//                                             | {"type": "timer", "until": template}
+//                                             | {"type": "signal" | "webhook", "key"?: template, "expires"?: duration,
+//                                                "on_expire"?: "continue"}, "needs"?, "when"?, "on_error"?},
+//                {"id", "kind": "map", "over": template, "as"?: name, "max_parallel": n, "on_item_error"?: "collect",
+//                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?} ],
+//     "output"?: template,
+//     "deadline"?: duration, "max_attempts"?: n,
+//     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail",
+//                       "timeout": duration, "grace": duration, "dedupe_window": duration | "unlimited",
+//                       "retry": {"max_attempts": n, "initial_backoff", "max_backoff": durations, "multiplier": x,
+//                                 "retry_on": [text…]},
+//                       "version": 16 hex digits, "args_schema"?: schema} } }
+//
+// Optional members are left out when they have their default. Threads: compiled plans are immutable values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/error.h"
+#include "core/expr.h"
+#include "core/ids.h"
+#include "core/schema.h"
+#include "core/time.h"
+#include "core/value.h"
+
+namespace ae::engine {
+
+// SPEC §14. Checked before anything is written.
+struct PlanLimits {
+  std::size_t nodes_max = 10'000;
+  std::size_t map_items_max = 100'000;
+  std::size_t nodes_times_items_max = 1'000'000;
+};
+
+enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
+enum class OnInDoubt : std::uint8_t { resend, park, fail };
+std::string_view to_text(EffectClass effect);
+
+struct RetryPolicy {
+  std::uint32_t max_attempts = 1;
+  Duration initial_backoff = std::chrono::milliseconds(200);
+  Duration max_backoff = std::chrono::seconds(10);
+  double multiplier = 2;
+  std::vector<std::string> retry_on = {"connect"};  // timeout connect 429 5xx, or an error code
+
+  // Does an error code (http_503, connect, timeout, exit_1, …) match `retry_on`?
+  bool covers(std::string_view error_code) const;
+  // The wait before try `next` (2, 3, …), with jitter from `chance`: between half and all of the exponential value.
+  // `asked_for` (Retry-After) raises it, up to max_backoff.
+  Duration backoff(std::uint32_t next, std::uint64_t chance, std::optional<Duration> asked_for) const;
+};
+
+struct ToolPolicy {
+  std::string name;
+  std::string version;  // 16 hex digits: digest of the resolved definition
+  EffectClass effect = EffectClass::at_most_once;
+  OnInDoubt on_in_doubt = OnInDoubt::park;
+  Duration timeout = std::chrono::seconds(30);
+  Duration grace = std::chrono::seconds(30);
+  std::optional<Duration> dedupe_window = std::chrono::hours(24);  // nullopt = unlimited
+  RetryPolicy retry;
+  std::optional<Schema> args_schema;
+};
+
+enum class NodeKind : std::uint8_t { tool, wait, map };  // spelled as in step_id
+enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
+std::string_view to_text(NodeKind kind);
+std::string_view to_text(WaitType type);
+
+struct Node {
+  std::string id;
+  std::uint32_t index = 0;  // position in the file, from 0
+  NodeKind kind = NodeKind::tool;
+  std::vector<std::uint32_t> needs, dependents;
+  std::optional<Template> when;
+  bool continue_on_error = false;
+
+  // tool, and what a map does per item
+  std::uint32_t tool = 0;  // index into Plan::tools
+  Template args;
+  bool has_args = false;  // without: {}
+
+  // wait
+  WaitType wait_type = WaitType::signal;
+  std::optional<Template> wait_for, wait_until, wait_key;
+  std::optional<Duration> wait_expires;
+  bool continue_on_expire = false;
+
+  // map
+  Template over;
+  std::string as;  // "" = only .item
+  std::uint32_t max_parallel = 8;
+  bool collect_errors = false;
+};
+
+struct Plan {
+  Value task_graph;
+  Hash hash;
+  DecisionId decision;
+  std::vector<Node> nodes;
+  std::unordered_map<std::string, std::uint32_t> by_id;
+  std::vector<ToolPolicy> tools;
+  std::optional<Template> output;
+  std::optional<Duration> deadline;
+  std::uint32_t max_attempts = 0;  // claims that ended by lease expiry; 0 = the runtime's default
+
+  // Fails with plan_invalid. The agents module has checked the file with positions; this is the last door.
+  static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph, const PlanLimits& limits = {});
+
+  // "<plan#>/<node index>" and "<plan#>/<node index>/<item index>"
+  static std::string path(std::uint32_t plan_number, std::uint32_t node);
+  static std::string path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item);
+};
+
+}  // namespace ae::engine
