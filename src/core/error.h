@@ -13,16 +13,19 @@
 
 namespace ae {
 
-#define AE_ERROR_CODES(X)                                                                        \
-  X(already_exists) X(budget_exceeded) X(confirmation_failed) X(correlation_key_reused)          \
-  X(deadline_exceeded) X(events_limit) X(expression_failed) X(forbidden) X(held)                 \
-  X(idempotency_conflict) X(inbox_pending) X(input_invalid) X(invocation_in_doubt)               \
-  X(job_terminal) X(log_corrupt) X(max_attempts) X(needs_version) X(non_determinism) X(not_found) \
-  X(not_held) X(not_in_doubt) X(not_paused) X(not_settled) X(payload_too_large) X(plan_invalid)   \
-  X(plan_missing) X(rejected) X(replay_verification_human_required) X(secret_missing)             \
-  X(sequence_conflict) X(stale_attempt) X(store_locked) X(store_rolled_back) X(tool_failed)        \
-  X(tool_output_invalid) X(unavailable) X(unknown_outcome) X(unsupported) X(usage)               \
-  X(wait_expired) X(wait_mismatch)
+#define AE_ERROR_CODES(X)                                                                         \
+  X(already_exists)                                                                               \
+  X(budget_exceeded) X(confirmation_failed) X(correlation_key_reused) X(deadline_exceeded)        \
+      X(events_limit) X(expression_failed) X(forbidden) X(held) X(idempotency_conflict)           \
+          X(inbox_pending) X(input_invalid) X(invocation_in_doubt) X(job_terminal) X(log_corrupt) \
+              X(max_attempts) X(needs_version) X(non_determinism) X(not_found) X(not_held)        \
+                  X(not_in_doubt) X(not_paused) X(not_settled) X(payload_too_large)               \
+                      X(plan_invalid) X(plan_missing) X(rejected)                                 \
+                          X(replay_verification_human_required) X(secret_missing)                 \
+                              X(sequence_conflict) X(stale_attempt) X(store_locked)               \
+                                  X(store_rolled_back) X(tool_failed) X(tool_output_invalid)      \
+                                      X(unavailable) X(unknown_outcome) X(unsupported) X(usage)   \
+                                          X(wait_expired) X(wait_mismatch)
 
 enum class Code {
 #define X(name) name,
@@ -55,27 +58,28 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
 
 // We have a bug: prints where and what, then aborts. On in release: a durable runtime restarts safely, a wrong
 // write stays wrong for ever.
-[[noreturn]] void check_failed(const char* file, int line, const char* what, std::string_view detail);
+[[noreturn]] void check_failed(const char* file, int line, const char* what,
+                               std::string_view detail);
 
 }  // namespace ae
 
-#define AE_CHECK(cond, ...)                                                                  \
-  do {                                                                                       \
-    if (!(cond)) [[unlikely]]                                                                \
-      ::ae::check_failed(__FILE__, __LINE__, #cond, ::std::string(__VA_ARGS__));             \
+#define AE_CHECK(cond, ...)                                                      \
+  do {                                                                           \
+    if (!(cond)) [[unlikely]]                                                    \
+      ::ae::check_failed(__FILE__, __LINE__, #cond, ::std::string(__VA_ARGS__)); \
   } while (false)
 
 #define AE_CONCAT_(a, b) a##b
 #define AE_CONCAT(a, b) AE_CONCAT_(a, b)
 
 // AE_TRY(Result<T>): returns the error, or goes on.   AE_ASSIGN(auto x, Result<T>): the same, keeping the value.
-#define AE_TRY(expr)                                                               \
-  do {                                                                             \
-    if (auto ae_status_ = (expr); !ae_status_)                                     \
-      return ::std::unexpected(::std::move(ae_status_).error());                   \
+#define AE_TRY(expr)                                             \
+  do {                                                           \
+    if (auto ae_status_ = (expr); !ae_status_)                   \
+      return ::std::unexpected(::std::move(ae_status_).error()); \
   } while (false)
 #define AE_ASSIGN(decl, expr) AE_ASSIGN_(AE_CONCAT(ae_result_, __LINE__), decl, expr)
-#define AE_ASSIGN_(tmp, decl, expr)                                                \
-  auto tmp = (expr);                                                               \
-  if (!tmp) return ::std::unexpected(::std::move(tmp).error());                    \
+#define AE_ASSIGN_(tmp, decl, expr)                             \
+  auto tmp = (expr);                                            \
+  if (!tmp) return ::std::unexpected(::std::move(tmp).error()); \
   decl = ::std::move(*tmp)
