@@ -28,10 +28,10 @@ class Value {
   Value() noexcept = default;
   Value(std::nullptr_t) noexcept {}
   Value(bool b) noexcept;
-  Value(double d) noexcept;
+  Value(double d) noexcept;  // REQUIRES: finite; −0 becomes 0
   Value(int i) noexcept : Value(static_cast<double>(i)) {}
-  Value(std::int64_t i) noexcept : Value(static_cast<double>(i)) {}    // REQUIRES: |i| <= 2^53-1
-  Value(std::uint64_t i) noexcept : Value(static_cast<double>(i)) {}   // REQUIRES: i <= 2^53-1
+  Value(std::int64_t i) noexcept : Value(static_cast<double>(i)) {}   // REQUIRES: |i| <= 2^53-1
+  Value(std::uint64_t i) noexcept : Value(static_cast<double>(i)) {}  // REQUIRES: i <= 2^53-1
   Value(const char* s) : Value(std::string_view(s)) {}
   Value(std::string_view s) : Value(std::string(s)) {}
   Value(std::string s);

@@ -1,0 +1,258 @@
+// Values are reference-counted nodes that never change once they are shared; copying counts up.
+#include "core/value.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace ae {
+
+struct Value::Node {
+  std::atomic<std::uint32_t> owners{1};
+  Node* next_dead = nullptr;  // the list of nodes that `drop` is taking apart
+};
+struct Value::StringNode : Node {
+  explicit StringNode(std::string s) : text(std::move(s)) {}
+  std::string text;
+};
+struct Value::ArrayNode : Node {
+  explicit ArrayNode(std::vector<Value> v) : items(std::move(v)) {}
+  std::vector<Value> items;
+};
+struct Value::ObjectNode : Node {
+  explicit ObjectNode(std::vector<Member> m) : members(std::move(m)) {}
+  std::vector<Member> members;
+};
+
+namespace {
+
+constinit const Value kNull;
+constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
+// Up to this size looking at every key beats a binary search, because lengths differ first.
+constexpr std::size_t kLinearMax = 12;
+
+bool member_less(const Member& a, const Member& b) noexcept { return key_less(a.first, b.first); }
+bool member_below(const Member& a, std::string_view key) noexcept { return key_less(a.first, key); }
+
+}  // namespace
+
+bool key_less(std::string_view a, std::string_view b) noexcept {
+  const std::size_t shared = std::min(a.size(), b.size());
+  std::size_t i = 0;
+  while (i < shared && a[i] == b[i]) ++i;
+  if (i == shared) return a.size() < b.size();
+  const auto x = static_cast<unsigned char>(a[i]);
+  const auto y = static_cast<unsigned char>(b[i]);
+  // UTF-8 sorts by code point. UTF-16 does too, but for U+E000–U+FFFF (lead bytes EE and EF), which
+  // stand after the surrogates that make up everything from U+10000 (lead bytes F0–F4).
+  if (x >= 0xEE && y >= 0xEE && (x >= 0xF0) != (y >= 0xF0)) return x >= 0xF0;
+  return x < y;
+}
+
+Value::Value(bool b) noexcept : kind_(Kind::boolean), boolean_(b) {}
+
+Value::Value(double d) noexcept : kind_(Kind::number), number_(d + 0.0) {  // −0 becomes 0
+  AE_CHECK(std::isfinite(d));
+}
+
+Value::Value(std::string s) : kind_(Kind::string), node_(new StringNode(std::move(s))) {}
+
+Value::Value(const Value& o) noexcept : kind_(o.kind_) {
+  if (kind_ >= Kind::string) {
+    node_ = o.node_;
+    node_->owners.fetch_add(1, std::memory_order_relaxed);
+  } else if (kind_ == Kind::number) {
+    number_ = o.number_;
+  } else {
+    boolean_ = kind_ == Kind::boolean && o.boolean_;
+  }
+}
+
+Value::Value(Value&& o) noexcept : kind_(std::exchange(o.kind_, Kind::null)) {
+  if (kind_ >= Kind::string) {
+    node_ = o.node_;
+  } else if (kind_ == Kind::number) {
+    number_ = o.number_;
+  } else {
+    boolean_ = kind_ == Kind::boolean && o.boolean_;
+  }
+}
+
+Value& Value::operator=(const Value& o) noexcept { return *this = Value(o); }
+
+Value& Value::operator=(Value&& o) noexcept {
+  if (this == &o) return *this;
+  Value moved(std::move(o));  // first: `o` may live inside what is dropped
+  drop();
+  new (this) Value(std::move(moved));
+  return *this;
+}
+
+Value::~Value() { drop(); }
+
+// Leaves this value without a node, still of its kind. Takes nested values apart in a loop, so that
+// depth costs no stack.
+void Value::drop() noexcept {
+  const auto last_owner = [](const Value& v) {
+    return v.kind_ >= Kind::string && v.node_->owners.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  };
+  if (!last_owner(*this)) return;
+  if (kind_ == Kind::string) {
+    delete static_cast<StringNode*>(node_);
+    return;
+  }
+  struct Dead {
+    Node* arrays = nullptr;
+    Node* objects = nullptr;
+  } dead;
+  const auto bury = [&dead](Node*& list, Node* node) {
+    node->next_dead = list;
+    list = node;
+  };
+  const auto drop_child = [&](Value& child) {
+    if (last_owner(child)) {
+      if (child.kind_ == Kind::string) delete static_cast<StringNode*>(child.node_);
+      if (child.kind_ == Kind::array) bury(dead.arrays, child.node_);
+      if (child.kind_ == Kind::object) bury(dead.objects, child.node_);
+    }
+    child.kind_ = Kind::null;
+  };
+  bury(kind_ == Kind::array ? dead.arrays : dead.objects, node_);
+  while (dead.arrays != nullptr || dead.objects != nullptr) {
+    if (dead.arrays != nullptr) {
+      auto* node = static_cast<ArrayNode*>(std::exchange(dead.arrays, dead.arrays->next_dead));
+      for (Value& item : node->items) drop_child(item);
+      delete node;
+    } else {
+      auto* node = static_cast<ObjectNode*>(std::exchange(dead.objects, dead.objects->next_dead));
+      for (Member& member : node->members) drop_child(member.second);
+      delete node;
+    }
+  }
+}
+
+Value Value::array(std::vector<Value> items) {
+  Value v;
+  v.node_ = new ArrayNode(std::move(items));
+  v.kind_ = Kind::array;
+  return v;
+}
+
+Value Value::object(std::vector<Member> members) {
+  if (!std::is_sorted(members.begin(), members.end(), member_less)) {
+    std::sort(members.begin(), members.end(), member_less);
+  }
+  for (std::size_t i = 1; i < members.size(); ++i) {
+    AE_CHECK(members[i - 1].first != members[i].first, members[i].first);
+  }
+  Value v;
+  v.node_ = new ObjectNode(std::move(members));
+  v.kind_ = Kind::object;
+  return v;
+}
+
+Value Value::object(std::initializer_list<Member> members) {
+  return object(std::vector<Member>(members));
+}
+
+bool Value::is_integer() const noexcept {
+  return kind_ == Kind::number && std::fabs(number_) <= kIntegerMax &&
+         number_ == std::trunc(number_);
+}
+
+bool Value::as_bool() const {
+  AE_CHECK(is_bool());
+  return boolean_;
+}
+
+double Value::as_number() const {
+  AE_CHECK(is_number());
+  return number_;
+}
+
+std::int64_t Value::as_int() const {
+  AE_CHECK(is_integer());
+  return static_cast<std::int64_t>(number_);
+}
+
+const std::string& Value::as_string() const {
+  AE_CHECK(is_string());
+  return static_cast<const StringNode*>(node_)->text;
+}
+
+std::span<const Value> Value::items() const {
+  AE_CHECK(is_array());
+  return static_cast<const ArrayNode*>(node_)->items;
+}
+
+std::span<const Member> Value::members() const {
+  AE_CHECK(is_object());
+  return static_cast<const ObjectNode*>(node_)->members;
+}
+
+const Value* Value::find(std::string_view key) const noexcept {
+  if (kind_ != Kind::object) return nullptr;
+  const auto& members = static_cast<const ObjectNode*>(node_)->members;
+  if (members.size() <= kLinearMax) {
+    for (const Member& member : members) {
+      if (member.first == key) return &member.second;
+    }
+    return nullptr;
+  }
+  const auto at = std::lower_bound(members.begin(), members.end(), key, member_below);
+  return at != members.end() && at->first == key ? &at->second : nullptr;
+}
+
+const Value& Value::operator[](std::string_view key) const noexcept {
+  const Value* found = find(key);
+  return found != nullptr ? *found : kNull;
+}
+
+std::size_t Value::size() const noexcept {
+  if (kind_ == Kind::array) return static_cast<const ArrayNode*>(node_)->items.size();
+  if (kind_ == Kind::object) return static_cast<const ObjectNode*>(node_)->members.size();
+  return 0;
+}
+
+std::string_view Value::text(std::string_view key, std::string_view otherwise) const noexcept {
+  const Value* found = find(key);
+  return found != nullptr && found->is_string() ? std::string_view(found->as_string()) : otherwise;
+}
+
+Value Value::with(std::string_view key, Value value) const {
+  const auto old = members();
+  const auto at = std::lower_bound(old.begin(), old.end(), key, member_below);
+  std::vector<Member> members;
+  members.reserve(old.size() + 1);
+  members.insert(members.end(), old.begin(), at);
+  members.emplace_back(std::string(key), std::move(value));
+  const bool replaces = at != old.end() && at->first == key;
+  members.insert(members.end(), replaces ? at + 1 : at, old.end());
+  Value v;
+  v.node_ = new ObjectNode(std::move(members));
+  v.kind_ = Kind::object;
+  return v;
+}
+
+bool operator==(const Value& a, const Value& b) {
+  if (a.kind_ != b.kind_) return false;
+  switch (a.kind_) {
+    case Value::Kind::null:
+      return true;
+    case Value::Kind::boolean:
+      return a.boolean_ == b.boolean_;
+    case Value::Kind::number:
+      return a.number_ == b.number_;
+    case Value::Kind::string:
+      return a.node_ == b.node_ || a.as_string() == b.as_string();
+    case Value::Kind::array:
+      return a.node_ == b.node_ || std::ranges::equal(a.items(), b.items());
+    case Value::Kind::object:
+      return a.node_ == b.node_ || std::ranges::equal(a.members(), b.members());
+  }
+  return false;
+}
+
+}  // namespace ae
