@@ -25,13 +25,13 @@ struct Id {
   friend auto operator<=>(const Id&, const Id&) = default;
 };
 
-using JobId = Id<struct JobTag>;                    // [A-Za-z0-9._:-]{1,64}
-using StepId = Id<struct StepTag>;                  // 16 hex digits; a command_id is the step_id of its command
-using InvocationId = Id<struct InvocationTag>;      // 16 hex digits
-using IdempotencyKey = Id<struct IdempotencyTag>;   // 64 hex digits
-using ExternalKey = Id<struct ExternalTag>;         // aetheris:<job_id>:<step_id>:<attempt_id>
-using AttemptId = Id<struct AttemptTag>;            // UUID text
-using DecisionId = Id<struct DecisionTag>;          // 16 hex digits
+using JobId = Id<struct JobTag>;    // [A-Za-z0-9._:-]{1,64}
+using StepId = Id<struct StepTag>;  // 16 hex digits; a command_id is the step_id of its command
+using InvocationId = Id<struct InvocationTag>;     // 16 hex digits
+using IdempotencyKey = Id<struct IdempotencyTag>;  // 64 hex digits
+using ExternalKey = Id<struct ExternalTag>;        // aetheris:<job_id>:<step_id>:<attempt_id>
+using AttemptId = Id<struct AttemptTag>;           // UUID text
+using DecisionId = Id<struct DecisionTag>;         // 16 hex digits
 
 struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
@@ -46,13 +46,16 @@ Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t chance_a, std::uint64_t chance
 Uuid uuid_plus(const Uuid& base, std::uint64_t n);
 
 Result<JobId> job_id_from_text(std::string_view text);  // Fails with input_invalid
+// UUIDv8 of SHA256(parent ␀ command ␀ "child"): creating a child job twice names the same job.
+JobId child_job_id(const JobId& parent, const StepId& command);
 
 // hex SHA256(canonicalize(task_graph)); the decision id is its first 16 digits.
 Hash plan_hash(const Value& task_graph);
 DecisionId decision_id(const Hash& plan_hash);
 
 // First 16 hex of SHA256(job ␀ decision ␀ path ␀ node_type); node_type ∈ tool llm wait map job loop code planner.
-StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path, std::string_view node_type);
+StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path,
+               std::string_view node_type);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments)
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
                                std::string_view canonical_args);

@@ -22,14 +22,19 @@ struct Instant {
   friend Duration operator-(Instant a, Instant b) { return Duration(a.us - b.us); }
 };
 
-// `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters (years 0000–9999).
+// The years 0000–9999, which is what four digits can show.
+inline constexpr Instant kInstantMin{-62'167'219'200'000'000};
+inline constexpr Instant kInstantMax{253'402'300'799'999'999};
+
+// `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters. REQUIRES: kInstantMin <= instant <= kInstantMax.
 std::string to_text(Instant instant);
 // RFC 3339 in UTC ("Z" or "+00:00"), with or without a fraction (at most 6 digits). Fails with input_invalid.
 Result<Instant> instant_from_text(std::string_view text);
 
 // `^[0-9]+(ms|s|m|h|d)$`, at most 36500d. Fails with input_invalid.
 Result<Duration> duration_from_text(std::string_view text);
-// The shortest text that duration_from_text reads back ("30s", "1500ms", "24h"). Rounds down to milliseconds.
+// The shortest text that duration_from_text reads back ("30s", "1500ms", "36h", "2d"). Rounds down to milliseconds;
+// a negative duration is "0s".
 std::string to_text(Duration duration);
 
 }  // namespace ae
