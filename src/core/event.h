@@ -22,35 +22,62 @@ namespace ae {
 // Order is free, numbers are permanent (event_table.cc). Spelled as stored and shown.
 enum class EventType : std::uint8_t {
   // history
-  job_created = 1, plan_generated = 2, decision_recorded = 3, node_started = 4, command_emitted = 5,
-  command_committed = 6, tool_invocation_started = 7, tool_invocation_finished = 8, node_finished = 9,
-  step_committed = 10, step_compensated = 11, state_changed = 12, job_completed = 13, job_failed = 14,
-  job_cancelled = 15, fork_imported = 16,
+  job_created = 1,
+  plan_generated = 2,
+  decision_recorded = 3,
+  node_started = 4,
+  command_emitted = 5,
+  command_committed = 6,
+  tool_invocation_started = 7,
+  tool_invocation_finished = 8,
+  node_finished = 9,
+  step_committed = 10,
+  step_compensated = 11,
+  state_changed = 12,
+  job_completed = 13,
+  job_failed = 14,
+  job_cancelled = 15,
+  fork_imported = 16,
   // coordination
-  job_running = 32, job_requeued = 33, job_waiting = 34, job_parked = 35, job_resumed = 36,
-  job_cancel_requested = 37, wait_opened = 38, wait_completed = 39, agent_message = 40,
+  job_running = 32,
+  job_requeued = 33,
+  job_waiting = 34,
+  job_parked = 35,
+  job_resumed = 36,
+  job_cancel_requested = 37,
+  wait_opened = 38,
+  wait_completed = 39,
+  agent_message = 40,
   // recorded effects
-  time_recorded = 64, timer_fired = 65, random_recorded = 66, uuid_recorded = 67, http_recorded = 68,
+  time_recorded = 64,
+  timer_fired = 65,
+  random_recorded = 66,
+  uuid_recorded = 67,
+  http_recorded = 68,
   // narrative: from 128 up; unknown ones are carried and ignored
-  recovery_started = 128, recovery_completed = 129, confirmation_checked = 130, progress = 131,
-  agent_thought_recorded = 132, state_checkpointed = 133,
+  recovery_started = 128,
+  recovery_completed = 129,
+  confirmation_checked = 130,
+  progress = 131,
+  agent_thought_recorded = 132,
+  state_checkpointed = 133,
 };
 
 enum class EventClass : std::uint8_t { history, coordination, recorded_effect, narrative };
 
 // How a field is stored; what it looks like in the JSON payload is in brackets.
 enum class FieldKind : std::uint8_t {
-  text,          // [string]
-  word,          // [string] from the permanent word list; other texts are kept as they are
-  id8,           // [16 hex digits]
-  hash32,        // [64 hex digits]
-  uuid,          // [UUID text]
-  integer,       // [integer]
-  boolean,       // [true | false]
-  instant,       // [RFC 3339, microseconds, Z]
-  json,          // [any JSON], hashed as it stands; by content hash when large
-  value,         // [any JSON], a *value field*: the chain sees only its salted hash (SPEC §13)
-  error,         // [{code, message}]; code as it stands, message as a value field named "<field>.message"
+  text,     // [string]
+  word,     // [string] from the permanent word list; other texts are kept as they are
+  id8,      // [16 hex digits]
+  hash32,   // [64 hex digits]
+  uuid,     // [UUID text]
+  integer,  // [integer]
+  boolean,  // [true | false]
+  instant,  // [RFC 3339, microseconds, Z]
+  json,     // [any JSON], hashed as it stands; by content hash when large
+  value,    // [any JSON], a *value field*: the chain sees only its salted hash (SPEC §13)
+  error,  // [{code, message}]; code as it stands, message as a value field named "<field>.message"
   external_key,  // [string]; one byte when it is the key of this job, step and attempt
 };
 
@@ -65,7 +92,7 @@ struct EventKind {
   EventType type;
   std::string_view name;
   EventClass event_class;
-  std::uint8_t schema;          // the newest version this program writes and reads
+  std::uint8_t schema;            // the newest version this program writes and reads
   std::span<const Field> fields;  // in canonical order of their names
 };
 

@@ -38,7 +38,8 @@ struct SealInput {
   Uuid first_id;          // the ids are first_id, first_id+1, … (uuid_plus)
   Instant created_at;
   std::optional<AttemptId> attempt_id;
-  std::uint64_t salt_seed_a, salt_seed_b;  // 128 bits of chance; the salts of the commit are derived from it by SHA-256
+  std::uint64_t salt_seed_a,
+      salt_seed_b;  // 128 bits of chance; the salts of the commit are derived from it by SHA-256
 };
 
 struct Sealed {
@@ -57,7 +58,8 @@ struct SealLimits {
 
 // REQUIRES: drafts not empty, payloads as check_payload wants them (AE_CHECK: only we make events).
 // Fails with payload_too_large.
-Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts, const SealLimits& limits = {});
+Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& drafts,
+                    const SealLimits& limits = {});
 
 // The canonical text of a blob. Fails with log_corrupt when it is missing.
 using BlobSource = std::function<Result<std::string>(const Hash&)>;
@@ -71,6 +73,7 @@ struct Opened {
 // The verifier's half. `prev_hash` is the head before this batch. Fails with log_corrupt (naming the seq) when the
 // bytes, a blob or the recomputed head differ from what was sealed, needs_version when a non-narrative type or a
 // schema is newer than this program.
-Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash, const BlobSource& blobs);
+Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
+                    const BlobSource& blobs);
 
 }  // namespace ae
