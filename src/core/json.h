@@ -18,8 +18,10 @@ namespace ae {
 struct JsonLimits {
   std::size_t bytes_max = 64u << 20;
   std::size_t depth_max = 64;
-  bool big_integers_as_strings =
-      false;  // integer literals beyond 2^53−1 become strings of their digits
+  // Integer literals beyond ±(2^53−1) become strings of their digits.
+  bool big_integers_as_strings = false;
+  // Takes those integers as doubles instead: only for text that we wrote ourselves.
+  bool big_integers = false;
 };
 
 // Fails with input_invalid (the message ends with "at byte N") or payload_too_large.

@@ -1,0 +1,528 @@
+// The JSON door and the canonical writer, both by hand (docs/decisions/0003-json-door.md).
+//
+// The reader is one loop over a stack of open containers, so that nesting costs memory we count and
+// no call stack. Text is checked to be UTF-8 once, before the loop looks at it.
+#include "core/json.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace ae {
+namespace {
+
+constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
+constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
+// Deeper values do not pass any door; a deeper one would be a bug of the code that built it.
+constexpr int kWriteDepthMax = 1024;
+
+// The length of the well-formed UTF-8 sequence at `i`, or 0.
+std::size_t utf8_sequence(std::string_view s, std::size_t i) noexcept {
+  const auto at = [&](std::size_t k) {
+    return i + k < s.size() ? static_cast<unsigned char>(s[i + k]) : 0u;
+  };
+  const auto tail = [&](std::size_t k) { return (at(k) & 0xC0) == 0x80; };
+  const unsigned a = at(0);
+  const unsigned b = at(1);
+  if (a < 0x80) return 1;
+  if (a >= 0xC2 && a <= 0xDF) return tail(1) ? 2 : 0;
+  if (a >= 0xE0 && a <= 0xEF) {
+    const unsigned low = a == 0xE0 ? 0xA0 : 0x80;   // no overlong form
+    const unsigned high = a == 0xED ? 0x9F : 0xBF;  // no surrogate
+    return b >= low && b <= high && tail(2) ? 3 : 0;
+  }
+  if (a >= 0xF0 && a <= 0xF4) {
+    const unsigned low = a == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = a == 0xF4 ? 0x8F : 0xBF;  // at most U+10FFFF
+    return b >= low && b <= high && tail(2) && tail(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+// How many bytes at the front are well-formed UTF-8.
+std::size_t utf8_prefix(std::string_view s) noexcept {
+  std::size_t i = 0;
+  while (i < s.size()) {
+    std::uint64_t eight = 0;
+    if (s.size() - i >= sizeof eight) {
+      std::memcpy(&eight, s.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080u) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
+    const std::size_t length = utf8_sequence(s, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return i;
+}
+
+void append_utf8(std::uint32_t c, std::string& out) {
+  const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6);
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12);
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18);
+    put(0x80 | (c >> 12 & 0x3F));
+    put(0x80 | (c >> 6 & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether a well-formed number text that no double can hold is too large (true) or too near to zero.
+// REQUIRES: at least one digit that is not 0.
+bool overflows(std::string_view number) {
+  std::int64_t exponent = 0;
+  const std::size_t e = number.find_first_of("eE");
+  if (e != number.npos) {
+    std::size_t i = e + 1;
+    const bool negative = number[i] == '-';
+    if (number[i] == '-' || number[i] == '+') ++i;
+    for (; i < number.size(); ++i) {
+      exponent = std::min<std::int64_t>(exponent * 10 + (number[i] - '0'), 1'000'000'000'000);
+    }
+    if (negative) exponent = -exponent;
+  }
+  const std::string_view mantissa = number.substr(0, e);
+  const std::size_t dot = std::min(mantissa.find('.'), mantissa.size());
+  const std::size_t first = mantissa.find_first_of("123456789");
+  const auto magnitude = static_cast<std::int64_t>(dot) - static_cast<std::int64_t>(first);
+  return magnitude + exponent > 0;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const JsonLimits& limits) : text_(text), limits_(limits) {}
+
+  Result<Value> read() {
+    if (text_.size() > limits_.bytes_max) {
+      return fail(Code::payload_too_large, "the JSON text has " + std::to_string(text_.size()) +
+                                               " bytes; at most " +
+                                               std::to_string(limits_.bytes_max) + " are taken");
+    }
+    if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark; leave it out", 0);
+    const std::size_t valid = utf8_prefix(text_);
+    if (valid != text_.size()) return wrong("text that is not UTF-8", valid);
+    for (;;) {
+      AE_ASSIGN(const bool opened, open_containers());
+      if (!opened) AE_TRY(read_scalar());
+      AE_ASSIGN(const bool ended, close_containers());
+      if (ended) break;
+    }
+    if (at_ != text_.size()) return wrong("more text after the value", at_);
+    return std::move(done_);
+  }
+
+ private:
+  // A container that is still open; `members` of an object, `items` of an array.
+  struct Open {
+    std::size_t start = 0;
+    bool is_object = false;
+    std::string key;  // of the member being read
+    std::vector<Member> members;
+    std::vector<Value> items;
+  };
+
+  std::unexpected<Error> wrong(std::string_view what, std::size_t where) const {
+    return fail(Code::input_invalid, std::string("not JSON as we take it: ")
+                                         .append(what)
+                                         .append(" at byte ")
+                                         .append(std::to_string(where)));
+  }
+
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool take(char c) {
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void skip_space() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
+      ++at_;
+    }
+  }
+
+  // Goes down to where a scalar or the end of an empty container stands; the latter gives true.
+  Result<bool> open_containers() {
+    for (;;) {
+      skip_space();
+      const std::size_t start = at_;
+      const bool object = take('{');
+      if (!object && !take('[')) return false;
+      if (stack_.size() >= limits_.depth_max) {
+        return wrong("nesting deeper than " + std::to_string(limits_.depth_max), start);
+      }
+      stack_.push_back({.start = start, .is_object = object});
+      skip_space();
+      if (peek() == (object ? '}' : ']')) return true;
+      if (object) AE_TRY(read_key());
+    }
+  }
+
+  // Puts what was read into its container, and ends each container that ends here. True at the end of
+  // the outermost value; false when another value follows.
+  Result<bool> close_containers() {
+    for (;;) {
+      skip_space();
+      if (stack_.empty()) return true;
+      Open& open = stack_.back();
+      if (take(',')) {
+        skip_space();
+        if (open.is_object) AE_TRY(read_key());
+        return false;
+      }
+      if (!take(open.is_object ? '}' : ']')) {
+        return wrong(open.is_object ? "no ',' or '}'" : "no ',' or ']'", at_);
+      }
+      AE_ASSIGN(Value value, finish(open));
+      stack_.pop_back();
+      keep(std::move(value));
+    }
+  }
+
+  Result<Value> finish(Open& open) {
+    if (!open.is_object) return Value::array(std::move(open.items));
+    const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
+    if (!std::is_sorted(open.members.begin(), open.members.end(), less)) {
+      std::sort(open.members.begin(), open.members.end(), less);
+    }
+    const auto twice =
+        std::adjacent_find(open.members.begin(), open.members.end(),
+                           [](const Member& a, const Member& b) { return a.first == b.first; });
+    if (twice != open.members.end()) {
+      return wrong("the key \"" + twice->first.substr(0, 64) + "\" stands twice in the object",
+                   open.start);
+    }
+    return Value::object(std::move(open.members));
+  }
+
+  void keep(Value value) {
+    if (stack_.empty()) {
+      done_ = std::move(value);
+    } else if (stack_.back().is_object) {
+      stack_.back().members.emplace_back(std::move(stack_.back().key), std::move(value));
+    } else {
+      stack_.back().items.push_back(std::move(value));
+    }
+  }
+
+  Status read_key() {
+    if (peek() != '"') return wrong("no key in quotes", at_);
+    AE_ASSIGN(stack_.back().key, read_string());
+    skip_space();
+    if (!take(':')) return wrong("no ':' after a key", at_);
+    return {};
+  }
+
+  Status read_scalar() {
+    const char c = peek();
+    if (c == '"') {
+      AE_ASSIGN(std::string text, read_string());
+      keep(Value(std::move(text)));
+      return {};
+    }
+    if (c == '-' || is_digit(c)) {
+      AE_ASSIGN(Value number, read_number());
+      keep(std::move(number));
+      return {};
+    }
+    if (take_word("true")) {
+      keep(Value(true));
+    } else if (take_word("false")) {
+      keep(Value(false));
+    } else if (take_word("null")) {
+      keep(Value());
+    } else {
+      return wrong(at_ == text_.size() ? "the text ends where a value should stand" : "no value",
+                   at_);
+    }
+    return {};
+  }
+
+  bool take_word(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  Result<std::string> read_string() {
+    const std::size_t start = at_++;
+    std::string out;
+    for (;;) {
+      const std::size_t from = at_;
+      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+             static_cast<unsigned char>(text_[at_]) >= 0x20) {
+        ++at_;
+      }
+      out.append(text_, from, at_ - from);
+      if (take('"')) return out;
+      if (at_ == text_.size()) return wrong("a string that does not end", start);
+      if (!take('\\')) return wrong("a control character that is not escaped", at_);
+      AE_TRY(read_escape(out));
+    }
+  }
+
+  // What follows a backslash.
+  Status read_escape(std::string& out) {
+    const std::size_t start = at_ - 1;
+    constexpr std::string_view kEscapes = "\"\\/bfnrt";
+    constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+    const std::size_t simple = at_ < text_.size() ? kEscapes.find(text_[at_]) : kEscapes.npos;
+    if (simple != kEscapes.npos) {
+      out += kMeanings[simple];
+      ++at_;
+      return {};
+    }
+    const std::int32_t first = take('u') ? read_hex4() : -1;
+    if (first < 0) return wrong("an escape that does not exist", start);
+    auto c = static_cast<std::uint32_t>(first);
+    if (c >= 0xD800 && c <= 0xDFFF) {
+      const std::int32_t low = c <= 0xDBFF && take('\\') && take('u') ? read_hex4() : -1;
+      if (low < 0xDC00 || low > 0xDFFF) return wrong("half a surrogate pair", start);
+      c = 0x10000 + ((c - 0xD800) << 10) + (static_cast<std::uint32_t>(low) - 0xDC00);
+    }
+    append_utf8(c, out);
+    return {};
+  }
+
+  // Four hex digits, or −1.
+  std::int32_t read_hex4() {
+    if (text_.size() - at_ < 4) return -1;
+    std::uint32_t value = 0;
+    const char* const begin = text_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, begin + 4, value, 16);
+    if (error != std::errc() || end != begin + 4) return -1;
+    at_ += 4;
+    return static_cast<std::int32_t>(value);
+  }
+
+  void skip_digits() {
+    while (is_digit(peek())) ++at_;
+  }
+
+  Result<Value> read_number() {
+    const std::size_t start = at_;
+    take('-');
+    if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+    if (!take('0')) skip_digits();
+    bool integer = true;
+    if (take('.')) {
+      integer = false;
+      if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+      skip_digits();
+    }
+    if (peek() == 'e' || peek() == 'E') {
+      integer = false;
+      ++at_;
+      if (peek() == '+' || peek() == '-') ++at_;
+      if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
+      skip_digits();
+    }
+    return number(text_.substr(start, at_ - start), integer, start);
+  }
+
+  Result<Value> number(std::string_view text, bool integer, std::size_t start) const {
+    double d = 0;
+    const auto converted = std::from_chars(text.data(), text.data() + text.size(), d);
+    const bool too_large =
+        converted.ec == std::errc::result_out_of_range ? overflows(text) : std::isinf(d);
+    if (converted.ec != std::errc()) d = 0;
+    const bool exact = !too_large && (std::fabs(d) <= kIntegerMax || d != std::trunc(d));
+    if (exact) return Value(d);
+    if (integer && limits_.big_integers_as_strings) return Value(text);
+    if (too_large) return wrong("a number beyond the largest double", start);
+    if (std::fabs(d) >= kPlainMax || limits_.big_integers) return Value(d);
+    return wrong(
+        "an integer beyond 2^53-1, which not every program reads alike; write it as a "
+        "string,",
+        start);
+  }
+
+  const std::string_view text_;
+  const JsonLimits& limits_;
+  std::size_t at_ = 0;
+  std::vector<Open> stack_;
+  Value done_;
+};
+
+void write(const Value& value, int depth, std::string& out) {
+  AE_CHECK(depth <= kWriteDepthMax, "a value nested too deep to be written");
+  switch (value.kind()) {
+    case Value::Kind::null:
+      out += "null";
+      return;
+    case Value::Kind::boolean:
+      out += value.as_bool() ? "true" : "false";
+      return;
+    case Value::Kind::number:
+      write_canonical_number(value.as_number(), out);
+      return;
+    case Value::Kind::string:
+      write_canonical_string(value.as_string(), out);
+      return;
+    case Value::Kind::array: {
+      char before = '[';
+      for (const Value& item : value.items()) {
+        out += std::exchange(before, ',');
+        write(item, depth + 1, out);
+      }
+      out += before == '[' ? "[]" : "]";
+      return;
+    }
+    case Value::Kind::object: {
+      char before = '{';
+      for (const auto& [key, member] : value.members()) {
+        out += std::exchange(before, ',');
+        write_canonical_string(key, out);
+        out += ':';
+        write(member, depth + 1, out);
+      }
+      out += before == '{' ? "{}" : "}";
+      return;
+    }
+  }
+}
+
+void new_line(int depth, std::string& out) {
+  out += '\n';
+  out.append(static_cast<std::size_t>(depth) * 2, ' ');
+}
+
+void write_pretty(const Value& value, int depth, std::string& out) {
+  if (value.size() == 0) return write(value, depth, out);
+  AE_CHECK(depth <= kWriteDepthMax, "a value nested too deep to be written");
+  const bool object = value.is_object();
+  char before = object ? '{' : '[';
+  const auto begin_item = [&] {
+    out += std::exchange(before, ',');
+    new_line(depth + 1, out);
+  };
+  if (object) {
+    for (const auto& [key, member] : value.members()) {
+      begin_item();
+      write_canonical_string(key, out);
+      out += ": ";
+      write_pretty(member, depth + 1, out);
+    }
+  } else {
+    for (const Value& item : value.items()) {
+      begin_item();
+      write_pretty(item, depth + 1, out);
+    }
+  }
+  new_line(depth, out);
+  out += object ? '}' : ']';
+}
+
+// What stands after the backslash for a character that needs one; 0 for the others, 'u' for \u00xx.
+constexpr auto kEscapeOf = [] {
+  std::array<char, 256> table{};
+  for (std::size_t c = 0; c < 0x20; ++c) table[c] = 'u';
+  table['\b'] = 'b';
+  table['\t'] = 't';
+  table['\n'] = 'n';
+  table['\f'] = 'f';
+  table['\r'] = 'r';
+  table['"'] = '"';
+  table['\\'] = '\\';
+  return table;
+}();
+
+}  // namespace
+
+Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
+  return Reader(text, limits).read();
+}
+
+void write_canonical_string(std::string_view text, std::string& out) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  out += '"';
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const char escape = kEscapeOf[c];
+    if (escape == 0) continue;
+    out.append(text, from, i - from);
+    from = i + 1;
+    out += '\\';
+    out += escape;
+    if (escape == 'u') {
+      out += "00";
+      out += kDigits[c >> 4];
+      out += kDigits[c & 15];
+    }
+  }
+  out.append(text, from);
+  out += '"';
+}
+
+// ECMAScript's Number::toString: the shortest digits that read back as the same double, plain from 1e-6
+// up to below 1e21, otherwise with an exponent.
+void write_canonical_number(double number, std::string& out) {
+  AE_CHECK(std::isfinite(number));
+  std::array<char, 40> text;
+  char* const begin = text.data();
+  char* const end = begin + text.size();
+  if (std::fabs(number) <= kIntegerMax && number == std::trunc(number)) {
+    out.append(begin, std::to_chars(begin, end, static_cast<std::int64_t>(number)).ptr);
+    return;
+  }
+  if (number < 0) out += '-';
+  const char* const last =
+      std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
+  // "d.ddde±xx": keep the digits, and how many of them stand before the point.
+  const char* const e = std::find<const char*>(begin, last, 'e');
+  std::string digits(1, *begin);
+  if (e - begin > 2) digits.append(begin + 2, static_cast<std::size_t>(e - begin - 2));
+  int exponent = 0;
+  std::from_chars(e + (e[1] == '+' ? 2 : 1), last, exponent);
+  const int count = static_cast<int>(digits.size());
+  const int point = exponent + 1;
+  if (point > 21 || point <= -6) {
+    out += digits[0];
+    if (count > 1) out.append(1, '.').append(digits, 1);
+    out += exponent < 0 ? "e-" : "e+";
+    out += std::to_string(std::abs(exponent));
+  } else if (point >= count) {
+    out += digits;
+    out.append(static_cast<std::size_t>(point - count), '0');
+  } else if (point > 0) {
+    out.append(digits, 0, static_cast<std::size_t>(point)).append(1, '.');
+    out.append(digits, static_cast<std::size_t>(point));
+  } else {
+    out.append("0.").append(static_cast<std::size_t>(-point), '0').append(digits);
+  }
+}
+
+void write_canonical(const Value& value, std::string& out) { write(value, 0, out); }
+
+std::string canonical(const Value& value) {
+  std::string out;
+  write(value, 0, out);
+  return out;
+}
+
+std::string pretty(const Value& value) {
+  std::string out;
+  write_pretty(value, 0, out);
+  return out;
+}
+
+bool is_utf8(std::string_view bytes) noexcept { return utf8_prefix(bytes) == bytes.size(); }
+
+}  // namespace ae
