@@ -63,7 +63,8 @@ struct RetryPolicy {
   bool covers(std::string_view error_code) const;
   // The wait before try `next` (2, 3, …), with jitter from `chance`: between half and all of the exponential value.
   // `asked_for` (Retry-After) raises it, up to max_backoff.
-  Duration backoff(std::uint32_t next, std::uint64_t chance, std::optional<Duration> asked_for) const;
+  Duration backoff(std::uint32_t next, std::uint64_t chance,
+                   std::optional<Duration> asked_for) const;
 };
 
 struct ToolPolicy {
@@ -82,6 +83,34 @@ enum class NodeKind : std::uint8_t { tool, wait, map };  // spelled as in step_i
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
+
+// Who needs whom, by node index; both doors (the file's and the log's) look at it in the same way.
+using Needs = std::vector<std::vector<std::uint32_t>>;
+
+struct Order {
+  std::vector<std::uint32_t>
+      order;  // every node after its needs; meaningless when there is a cycle
+  // Cycles that share no node: each node needs the next one, the last needs the first.
+  std::vector<std::vector<std::uint32_t>> cycles;
+};
+Order order_of(const Needs& needs);
+
+// Which nodes a node sees in `.steps`: its needs, their needs, and so on. n²/8 bytes.
+class Reach {
+ public:
+  // REQUIRES: order_of(needs) without cycles.
+  Reach(const Needs& needs, const std::vector<std::uint32_t>& order);
+  bool sees(std::uint32_t node, std::uint32_t other) const;
+
+ private:
+  std::size_t words_;
+  std::vector<std::uint64_t> bits_;
+};
+
+// `[A-Za-z_][A-Za-z0-9_-]{0,63}`: names of nodes, tools and agents.
+bool is_name(std::string_view text);
+// May a map call its items so (`as`)? An identifier of the expression language that is no root of its own.
+bool is_item_name(std::string_view text);
 
 struct Node {
   std::string id;
@@ -121,7 +150,8 @@ struct Plan {
   std::uint32_t max_attempts = 0;  // claims that ended by lease expiry; 0 = the runtime's default
 
   // Fails with plan_invalid. The agents module has checked the file with positions; this is the last door.
-  static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph, const PlanLimits& limits = {});
+  static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph,
+                                                     const PlanLimits& limits = {});
 
   // "<plan#>/<node index>" and "<plan#>/<node index>/<item index>"
   static std::string path(std::uint32_t plan_number, std::uint32_t node);

@@ -1,0 +1,575 @@
+// Plan::compile: the last door before a recorded task graph is acted on. Strict: a member that it does not know, or
+// that it misses, is plan_invalid, for what it passed over would be a policy that nobody follows.
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+#include "core/hash.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::uint32_t kMaxAttemptsMax = 1'000;
+constexpr std::uint32_t kMaxParallelMax = 1'024;
+constexpr double kMultiplierMax = 1'000;
+
+std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
+
+using Keys = std::initializer_list<std::string_view>;
+
+Status only_keys(const Value& object, Keys keys) {
+  if (!object.is_object()) return fail(Code::plan_invalid, "must be an object");
+  for (const auto& [key, value] : object.members()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      return fail(Code::plan_invalid, "unknown member " + quoted(key));
+    }
+  }
+  return {};
+}
+
+Result<std::string> text_at(const Value& object, std::string_view key) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  if (!value->is_string()) return fail(Code::plan_invalid, quoted(key) + " must be a string");
+  return value->as_string();
+}
+
+Result<Duration> duration_at(const Value& object, std::string_view key, Duration least) {
+  AE_ASSIGN(const std::string text, text_at(object, key));
+  auto duration = duration_from_text(text);
+  if (!duration || *duration < least) {
+    return fail(Code::plan_invalid, quoted(key) + " must be a duration of at least " +
+                                        ae::to_text(least) + ", not " + quoted(text));
+  }
+  return *duration;
+}
+
+Result<std::uint32_t> count_at(const Value& object, std::string_view key, std::uint32_t most) {
+  const Value& value = object[key];
+  if (!value.is_integer() || value.as_int() < 1 || value.as_int() > most) {
+    return fail(Code::plan_invalid,
+                quoted(key) + " must be a whole number from 1 to " + std::to_string(most));
+  }
+  return static_cast<std::uint32_t>(value.as_int());
+}
+
+// One of a few words; absent = the first.
+Result<std::size_t> word_at(const Value& object, std::string_view key, Keys words) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return std::size_t{0};
+  const auto found =
+      std::find(words.begin(), words.end(), value->is_string() ? value->as_string() : "");
+  if (found == words.end()) return fail(Code::plan_invalid, quoted(key) + " has no such value");
+  return static_cast<std::size_t>(found - words.begin());
+}
+
+// Also for a member that must be there.
+Result<std::size_t> required_word_at(const Value& object, std::string_view key, Keys words) {
+  if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  return word_at(object, key, words);
+}
+
+Result<Template> template_of(const Value& value, std::string_view key) {
+  auto compiled = Template::compile(value);
+  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
+  return compiled;
+}
+
+Result<std::optional<Template>> template_at(const Value& object, std::string_view key) {
+  const Value* value = object.find(key);
+  if (value == nullptr) return std::nullopt;
+  AE_ASSIGN(Template compiled, template_of(*value, key));
+  return compiled;
+}
+
+// A string that is one `${ … }` and nothing else: the only kind whose value need not be a string.
+bool is_one_expression(const Value& value) {
+  if (!value.is_string()) return false;
+  const auto parts = Template::parts(value.as_string());
+  return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
+}
+
+// ---- tools
+
+Result<RetryPolicy> read_retry(const Value& value) {
+  AE_TRY(only_keys(value,
+                   {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
+  RetryPolicy retry;
+  AE_ASSIGN(retry.max_attempts, count_at(value, "max_attempts", kMaxAttemptsMax));
+  AE_ASSIGN(retry.initial_backoff, duration_at(value, "initial_backoff", Duration(0)));
+  AE_ASSIGN(retry.max_backoff, duration_at(value, "max_backoff", Duration(0)));
+  const Value& multiplier = value["multiplier"];
+  if (!multiplier.is_number() || multiplier.as_number() < 1 ||
+      multiplier.as_number() > kMultiplierMax) {
+    return fail(Code::plan_invalid, "`multiplier` must be a number from 1 to 1000");
+  }
+  retry.multiplier = multiplier.as_number();
+  if (!value["retry_on"].is_array()) return fail(Code::plan_invalid, "`retry_on` must be a list");
+  retry.retry_on.clear();
+  for (const Value& entry : value["retry_on"].items()) {
+    if (!entry.is_string()) {
+      return fail(Code::plan_invalid, "`retry_on` must be a list of strings");
+    }
+    retry.retry_on.push_back(entry.as_string());
+  }
+  return retry;
+}
+
+Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
+  AE_TRY(only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
+                           "version", "args_schema"}));
+  ToolPolicy tool;
+  tool.name = name;
+  AE_ASSIGN(tool.version, text_at(value, "version"));
+  if (tool.version.size() != 16 || !from_hex(tool.version)) {
+    return fail(Code::plan_invalid, "`version` must be 16 hex digits");
+  }
+  AE_ASSIGN(const std::size_t effect,
+            required_word_at(value, "effect", {"read", "idempotent", "at_most_once"}));
+  tool.effect = static_cast<EffectClass>(effect);
+  AE_ASSIGN(const std::size_t in_doubt,
+            required_word_at(value, "on_in_doubt", {"resend", "park", "fail"}));
+  tool.on_in_doubt = static_cast<OnInDoubt>(in_doubt);
+  if (tool.effect == EffectClass::at_most_once && tool.on_in_doubt == OnInDoubt::resend) {
+    return fail(Code::plan_invalid, "a tool that is at_most_once is never sent again");
+  }
+  AE_ASSIGN(tool.timeout, duration_at(value, "timeout", std::chrono::milliseconds(1)));
+  AE_ASSIGN(tool.grace, duration_at(value, "grace", Duration(0)));
+  if (value.text("dedupe_window") == "unlimited") {
+    tool.dedupe_window = std::nullopt;
+  } else {
+    AE_ASSIGN(tool.dedupe_window,
+              duration_at(value, "dedupe_window", std::chrono::milliseconds(1)));
+  }
+  auto retry = read_retry(value["retry"]);
+  if (!retry) return std::unexpected(std::move(retry).error().in("`retry`"));
+  tool.retry = *std::move(retry);
+  if (const Value* schema = value.find("args_schema")) {
+    auto compiled = Schema::compile(*schema);
+    if (!compiled) return std::unexpected(std::move(compiled).error().in("`args_schema`"));
+    tool.args_schema = *std::move(compiled);
+  }
+  return tool;
+}
+
+// ---- nodes
+
+class Compiler {
+ public:
+  Compiler(Plan& plan, const PlanLimits& limits) : plan_(plan), limits_(limits) {}
+
+  Status run() {
+    const Value& graph = plan_.task_graph;
+    AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools"}));
+    if (!(graph["schema"] == Value(1))) {
+      return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
+    }
+    AE_TRY(tools(graph["tools"]));
+    AE_TRY(nodes(graph["nodes"]));
+    AE_TRY(edges(graph["nodes"]));
+    AE_TRY(reach());
+    if (graph.find("deadline") != nullptr) {
+      AE_ASSIGN(plan_.deadline, duration_at(graph, "deadline", std::chrono::milliseconds(1)));
+    }
+    if (graph.find("max_attempts") != nullptr) {
+      AE_ASSIGN(plan_.max_attempts, count_at(graph, "max_attempts", kMaxAttemptsMax));
+    }
+    return output(graph);
+  }
+
+ private:
+  Status tools(const Value& tools) {
+    if (tools.is_null()) return {};
+    if (!tools.is_object()) return fail(Code::plan_invalid, "`tools` must be an object");
+    for (const auto& [name, value] : tools.members()) {
+      auto tool = read_tool(name, value);
+      if (!tool) return std::unexpected(std::move(tool).error().in("tool " + quoted(name)));
+      tool_by_name_.emplace(name, static_cast<std::uint32_t>(plan_.tools.size()));
+      plan_.tools.push_back(*std::move(tool));
+    }
+    return {};
+  }
+
+  Status nodes(const Value& nodes) {
+    if (!nodes.is_array() || nodes.size() == 0) {
+      return fail(Code::plan_invalid, "a plan must have at least one node");
+    }
+    if (nodes.size() > limits_.nodes_max) {
+      return fail(Code::plan_invalid, "a plan has at most " + std::to_string(limits_.nodes_max) +
+                                          " nodes, this one has " + std::to_string(nodes.size()));
+    }
+    plan_.nodes.reserve(nodes.size());
+    for (const Value& value : nodes.items()) {
+      Node node;
+      node.index = static_cast<std::uint32_t>(plan_.nodes.size());
+      node.id = value.text("id");
+      if (!is_name(node.id)) {
+        return fail(Code::plan_invalid, "nodes[" + std::to_string(node.index) +
+                                            "]: `id` must match [A-Za-z_][A-Za-z0-9_-]{0,63}");
+      }
+      if (!plan_.by_id.emplace(node.id, node.index).second) {
+        return fail(Code::plan_invalid, "two nodes are called " + quoted(node.id));
+      }
+      if (auto read = read_node(value, node); !read) {
+        return std::unexpected(std::move(read).error().in("node " + quoted(node.id)));
+      }
+      plan_.nodes.push_back(std::move(node));
+    }
+    return {};
+  }
+
+  Status read_node(const Value& value, Node& node) {
+    AE_ASSIGN(const std::size_t kind, required_word_at(value, "kind", {"tool", "wait", "map"}));
+    node.kind = static_cast<NodeKind>(kind);
+    AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
+    node.continue_on_error = on_error == 1;
+    AE_ASSIGN(node.when, template_at(value, "when"));
+    if (node.when && !value["when"].is_bool() && !is_one_expression(value["when"])) {
+      return fail(Code::plan_invalid, "`when` must be one ${ … }, true or false");
+    }
+    switch (node.kind) {
+      case NodeKind::tool:
+        AE_TRY(only_keys(value, {"id", "kind", "tool", "args", "needs", "when", "on_error"}));
+        return read_call(value, node);
+      case NodeKind::wait:
+        AE_TRY(only_keys(value, {"id", "kind", "wait", "needs", "when", "on_error"}));
+        return read_wait(value["wait"], node);
+      case NodeKind::map:
+        AE_TRY(only_keys(value, {"id", "kind", "over", "as", "max_parallel", "on_item_error", "do",
+                                 "needs", "when", "on_error"}));
+        return read_map(value, node);
+    }
+    return {};
+  }
+
+  Status read_call(const Value& value, Node& node) {
+    AE_ASSIGN(const std::string tool, text_at(value, "tool"));
+    const auto found = tool_by_name_.find(tool);
+    if (found == tool_by_name_.end()) {
+      return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
+    }
+    node.tool = found->second;
+    if (const Value* args = value.find("args")) {
+      if (!args->is_object() && !is_one_expression(*args)) {
+        return fail(Code::plan_invalid, "`args` must be an object, or one ${ … } that gives one");
+      }
+      AE_ASSIGN(node.args, template_of(*args, "args"));
+      node.has_args = true;
+    }
+    return {};
+  }
+
+  Status read_wait(const Value& value, Node& node) {
+    AE_TRY(only_keys(value, {"type", "for", "until", "key", "expires", "on_expire"}));
+    AE_ASSIGN(const std::size_t type,
+              required_word_at(value, "type", {"timer", "signal", "webhook"}));
+    node.wait_type = type == 0 ? WaitType::timer : type == 1 ? WaitType::signal : WaitType::webhook;
+    if (node.wait_type == WaitType::timer) {
+      AE_TRY(only_keys(value, {"type", "for", "until"}));
+      AE_ASSIGN(node.wait_for, template_at(value, "for"));
+      AE_ASSIGN(node.wait_until, template_at(value, "until"));
+      if (node.wait_for.has_value() == node.wait_until.has_value()) {
+        return fail(Code::plan_invalid, "a timer has either `for` or `until`");
+      }
+      return check_timer(value, node);
+    }
+    AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
+    AE_ASSIGN(node.wait_key, template_at(value, "key"));
+    if (node.wait_key && value.text("key").empty()) {
+      return fail(Code::plan_invalid, "`key` must be a string that is not empty");
+    }
+    if (value.find("expires") != nullptr) {
+      AE_ASSIGN(node.wait_expires, duration_at(value, "expires", std::chrono::milliseconds(1)));
+    }
+    AE_ASSIGN(const std::size_t on_expire, word_at(value, "on_expire", {"fail", "continue"}));
+    node.continue_on_expire = on_expire == 1;
+    return {};
+  }
+
+  static Status check_timer(const Value& value, const Node& node) {
+    if (node.wait_for && node.wait_for->is_constant()) {
+      AE_TRY(duration_at(value, "for", Duration(0)));
+    }
+    if (node.wait_until && node.wait_until->is_constant() &&
+        !instant_from_text(value.text("until"))) {
+      return fail(Code::plan_invalid, "`until` must be a time such as 2030-01-31T08:00:00Z");
+    }
+    return {};
+  }
+
+  Status read_map(const Value& value, Node& node) {
+    const Value& over = value["over"];
+    if (!over.is_array() && !is_one_expression(over)) {
+      return fail(Code::plan_invalid, "`over` must be a list, or one ${ … } that gives one");
+    }
+    if (over.size() > limits_.map_items_max) {
+      return fail(Code::plan_invalid,
+                  "a map goes over at most " + std::to_string(limits_.map_items_max) + " items");
+    }
+    AE_ASSIGN(node.over, template_of(over, "over"));
+    if (value.find("as") != nullptr) {
+      AE_ASSIGN(node.as, text_at(value, "as"));
+      if (!is_item_name(node.as)) {
+        return fail(Code::plan_invalid, "`as` cannot be " + quoted(node.as));
+      }
+    }
+    AE_ASSIGN(node.max_parallel, count_at(value, "max_parallel", kMaxParallelMax));
+    AE_ASSIGN(const std::size_t on_item, word_at(value, "on_item_error", {"fail", "collect"}));
+    node.collect_errors = on_item == 1;
+    AE_TRY(only_keys(value["do"], {"tool", "args"}));
+    return read_call(value["do"], node);
+  }
+
+  // ---- what stands between nodes
+
+  Status edges(const Value& nodes) {
+    needs_.resize(plan_.nodes.size());
+    for (Node& node : plan_.nodes) {
+      const Value* needs = nodes.items()[node.index].find("needs");
+      if (needs == nullptr) continue;
+      if (!needs->is_array()) {
+        return fail(Code::plan_invalid, "node " + quoted(node.id) + ": `needs` must be a list");
+      }
+      for (const Value& need : needs->items()) {
+        const auto found = plan_.by_id.find(need.is_string() ? need.as_string() : "");
+        if (found == plan_.by_id.end()) {
+          return fail(Code::plan_invalid,
+                      "node " + quoted(node.id) + " needs a node that does not exist");
+        }
+        node.needs.push_back(found->second);
+      }
+      std::vector<std::uint32_t>& sorted = needs_[node.index];
+      sorted = node.needs;
+      std::ranges::sort(sorted);
+      if (std::ranges::adjacent_find(sorted) != sorted.end()) {
+        return fail(Code::plan_invalid, "node " + quoted(node.id) + " needs a node twice");
+      }
+      for (const std::uint32_t need : sorted) {
+        plan_.nodes[need].dependents.push_back(node.index);
+      }
+    }
+    return {};
+  }
+
+  Status reach() {
+    const Order order = order_of(needs_);
+    if (!order.cycles.empty()) {
+      return fail(Code::plan_invalid, "the nodes need each other in a circle, beginning at " +
+                                          quoted(plan_.nodes[order.cycles.front().front()].id));
+    }
+    for (const Node& node : plan_.nodes) {
+      AE_TRY(check_roots(node, node.when ? &*node.when : nullptr, false, order));
+      AE_TRY(check_roots(node, node.wait_for ? &*node.wait_for : nullptr, false, order));
+      AE_TRY(check_roots(node, node.wait_until ? &*node.wait_until : nullptr, false, order));
+      AE_TRY(check_roots(node, node.wait_key ? &*node.wait_key : nullptr, false, order));
+      AE_TRY(check_roots(node, node.kind == NodeKind::map ? &node.over : nullptr, false, order));
+      AE_TRY(check_roots(node, node.has_args ? &node.args : nullptr, node.kind == NodeKind::map,
+                         order));
+    }
+    return {};
+  }
+
+  // SPEC §9: an expression of a node reads only what cannot change any more when it is evaluated.
+  Status check_roots(const Node& node, const Template* part, bool per_item, const Order& order) {
+    if (part == nullptr || part->is_constant()) return {};
+    const std::string who = "node " + quoted(node.id);
+    const ExprRoots& read = part->roots();
+    for (const std::string& root : read.roots) {
+      if (root == "input" || root == "job" || root == "steps") continue;
+      if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
+      return fail(Code::plan_invalid, who + " reads `." + root + "`, which there is not here");
+    }
+    if (read.all_steps) {
+      return fail(Code::plan_invalid, who + " reads all of `.steps`; only `output` may");
+    }
+    for (const std::string& step : read.steps) {
+      const auto found = plan_.by_id.find(step);
+      if (found == plan_.by_id.end() || !sees(node.index, found->second, order)) {
+        return fail(Code::plan_invalid,
+                    who + " reads `.steps." + step + "` without needing " + quoted(step));
+      }
+    }
+    return {};
+  }
+
+  bool sees(std::uint32_t node, std::uint32_t other, const Order& order) {
+    if (std::ranges::binary_search(needs_[node], other)) return true;
+    if (!reach_) reach_.emplace(needs_, order.order);
+    return reach_->sees(node, other);
+  }
+
+  Status output(const Value& graph) {
+    AE_ASSIGN(plan_.output, template_at(graph, "output"));
+    if (!plan_.output || plan_.output->is_constant()) return {};
+    for (const std::string& root : plan_.output->roots().roots) {
+      if (root != "input" && root != "job" && root != "steps") {
+        return fail(Code::plan_invalid, "`output` reads `." + root + "`, which there is not here");
+      }
+    }
+    for (const std::string& step : plan_.output->roots().steps) {
+      if (!plan_.by_id.contains(step)) {
+        return fail(Code::plan_invalid, "`output` reads `.steps." + step + "`: no such node");
+      }
+    }
+    return {};
+  }
+
+  Plan& plan_;
+  const PlanLimits& limits_;
+  std::unordered_map<std::string, std::uint32_t> tool_by_name_;
+  Needs needs_;  // sorted
+  std::optional<Reach> reach_;
+};
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+std::string_view to_text(EffectClass effect) {
+  constexpr std::string_view kText[] = {"read", "idempotent", "at_most_once"};
+  return kText[static_cast<std::size_t>(effect)];
+}
+
+std::string_view to_text(NodeKind kind) {
+  constexpr std::string_view kText[] = {"tool", "wait", "map"};
+  return kText[static_cast<std::size_t>(kind)];
+}
+
+std::string_view to_text(WaitType type) {
+  constexpr std::string_view kText[] = {"webhook", "human", "timer", "signal", "message"};
+  return kText[static_cast<std::size_t>(type)];
+}
+
+bool RetryPolicy::covers(std::string_view error_code) const {
+  const std::string_view status =
+      error_code.starts_with("http_") ? error_code.substr(5) : std::string_view();
+  return std::ranges::any_of(retry_on, [&](std::string_view entry) {
+    if (entry == error_code) return true;
+    if (status.size() != 3 || !all_digits(status) || entry.size() != 3) return false;
+    return entry == status || (entry.ends_with("xx") && entry[0] == status[0]);
+  });
+}
+
+Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t chance,
+                              std::optional<Duration> asked_for) const {
+  const auto most = static_cast<double>(max_backoff.count());
+  auto wait = static_cast<double>(initial_backoff.count());
+  // The product stops growing at `most`; a multiplier of almost 1 ends at kMaxAttemptsMax.
+  const std::uint32_t times = std::min(next < 2 ? 0 : next - 2, kMaxAttemptsMax);
+  for (std::uint32_t i = 0; i < times && wait < most; ++i) wait *= multiplier;
+  wait = std::min(wait, most);
+  const double part = static_cast<double>(chance >> 11) * 0x1p-53;  // [0, 1)
+  const Duration jittered(std::llround(wait / 2 + wait / 2 * part));
+  return std::min(std::max(jittered, asked_for.value_or(Duration(0))), max_backoff);
+}
+
+bool is_name(std::string_view text) {
+  const auto letter = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+  };
+  return !text.empty() && text.size() <= 64 && letter(text[0]) &&
+         std::ranges::all_of(
+             text, [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '-'; });
+}
+
+bool is_item_name(std::string_view text) {
+  constexpr std::string_view kTaken[] = {"input", "steps", "job",    "index",
+                                         "args",  "call",  "result", "env"};
+  return is_name(text) && text.find('-') == text.npos &&
+         std::ranges::find(kTaken, text) == std::end(kTaken);
+}
+
+Order order_of(const Needs& needs) {
+  enum class Mark : std::uint8_t { fresh, open, done };
+  std::vector<Mark> marks(needs.size(), Mark::fresh);
+  std::vector<bool> reported(needs.size(), false);
+  Order result;
+  result.order.reserve(needs.size());
+  struct Frame {
+    std::uint32_t node;
+    std::size_t next;
+  };
+  std::vector<Frame> stack;  // the path from the root of this search
+  for (std::uint32_t root = 0; root < needs.size(); ++root) {
+    if (marks[root] != Mark::fresh) continue;
+    marks[root] = Mark::open;
+    stack.push_back({root, 0});
+    while (!stack.empty()) {
+      Frame& top = stack.back();
+      if (top.next == needs[top.node].size()) {
+        marks[top.node] = Mark::done;
+        result.order.push_back(top.node);
+        stack.pop_back();
+        continue;
+      }
+      const std::uint32_t need = needs[top.node][top.next++];
+      if (marks[need] == Mark::fresh) {
+        marks[need] = Mark::open;
+        stack.push_back({need, 0});
+      } else if (marks[need] == Mark::open && !reported[need] && !reported[top.node]) {
+        auto begin = std::ranges::find(stack, need, &Frame::node);
+        if (std::any_of(begin, stack.end(), [&](const Frame& f) { return reported[f.node]; })) {
+          continue;
+        }
+        std::vector<std::uint32_t>& cycle = result.cycles.emplace_back();
+        for (; begin != stack.end(); ++begin) {
+          cycle.push_back(begin->node);
+          reported[begin->node] = true;
+        }
+      }
+    }
+  }
+  return result;
+}
+
+Reach::Reach(const Needs& needs, const std::vector<std::uint32_t>& order)
+    : words_((needs.size() + 63) / 64), bits_(words_ * needs.size(), 0) {
+  std::vector<std::uint32_t> rank(needs.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
+  std::vector<std::uint32_t> latest_first;
+  for (const std::uint32_t node : order) {
+    std::uint64_t* mine = &bits_[words_ * node];
+    latest_first = needs[node];
+    // The latest need first: what it sees already need not be looked at again.
+    std::ranges::sort(latest_first, std::greater(), [&](std::uint32_t n) { return rank[n]; });
+    for (const std::uint32_t need : latest_first) {
+      if ((mine[need / 64] >> (need % 64) & 1) != 0) continue;
+      const std::uint64_t* theirs = &bits_[words_ * need];
+      for (std::size_t i = 0; i < words_; ++i) mine[i] |= theirs[i];
+      mine[need / 64] |= std::uint64_t{1} << (need % 64);
+    }
+  }
+}
+
+bool Reach::sees(std::uint32_t node, std::uint32_t other) const {
+  return (bits_[words_ * node + other / 64] >> (other % 64) & 1) != 0;
+}
+
+Result<std::shared_ptr<const Plan>> Plan::compile(const Value& task_graph,
+                                                  const PlanLimits& limits) {
+  auto plan = std::make_shared<Plan>();
+  plan->task_graph = task_graph;
+  if (auto done = Compiler(*plan, limits).run(); !done) {
+    Error error = std::move(done).error();
+    error.code = Code::plan_invalid;
+    return std::unexpected(std::move(error));
+  }
+  plan->hash = plan_hash(task_graph);
+  plan->decision = decision_id(plan->hash);
+  return plan;
+}
+
+std::string Plan::path(std::uint32_t plan_number, std::uint32_t node) {
+  return std::to_string(plan_number) + "/" + std::to_string(node);
+}
+
+std::string Plan::path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item) {
+  return path(plan_number, node) + "/" + std::to_string(item);
+}
+
+}  // namespace ae::engine
