@@ -1,0 +1,51 @@
+// What AsioLoop is made of; only for the .cc files of this module.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "net/asio_loop.h"
+
+namespace ae::net {
+
+struct AsioLoop::Impl {
+  Impl();
+  ~Impl();
+
+  void post(async::Task task);
+  void drain();
+  async::TimerId after(Duration delay, async::Task task);
+  void forget(async::TimerId timer);
+  void arm();
+  void wait_for_timers();
+  void fire_timers();
+  void wait_for_signal();
+
+  boost::asio::io_context io{1};
+  std::atomic<bool> stopped = false;
+
+  std::mutex posted_mutex;
+  std::vector<async::Task> posted;  // under posted_mutex
+  bool awake = false;               // under posted_mutex: a drain is scheduled or runs
+  std::vector<async::Task> draining;
+
+  using TimerKey = std::pair<std::int64_t, async::TimerId>;  // due (boot time, µs), id
+  std::map<TimerKey, async::Task> timers;
+  std::unordered_map<async::TimerId, std::int64_t> due_of;
+  async::TimerId last_timer = 0;
+  std::optional<std::int64_t> armed;  // what the timerfd will fire at
+  boost::asio::posix::stream_descriptor timer_fd;
+
+  std::optional<boost::asio::signal_set> signals;
+  std::move_only_function<void(int)> signal_seen;
+};
+
+}  // namespace ae::net

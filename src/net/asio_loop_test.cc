@@ -1,0 +1,158 @@
+// The real loop, clocks and chance.
+#include "net/asio_loop.h"
+
+#include <signal.h>
+
+#include <chrono>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "net/system.h"
+#include "testing/test.h"
+
+namespace ae::net {
+namespace {
+
+using namespace std::chrono_literals;
+
+AE_TEST("loop/tasks of one thread run in their order, those of a task after it") {
+  AsioLoop loop;
+  std::vector<int> seen;
+  loop.post([&] {
+    seen.push_back(1);
+    loop.post([&] {
+      seen.push_back(3);
+      loop.stop();
+    });
+    EXPECT_EQ(seen.size(), 1u);
+  });
+  loop.post([&] { seen.push_back(2); });
+  loop.run();
+  EXPECT_EQ(seen, (std::vector{1, 2, 3}));
+}
+
+AE_TEST("loop/posts from many threads all run, each thread's in order") {
+  AsioLoop loop;
+  constexpr int kThreads = 4, kEach = 5000;
+  std::vector<int> next(kThreads, 0);
+  int left = kThreads * kEach;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        loop.post([&, t, i] {
+          EXPECT_EQ(next[static_cast<std::size_t>(t)]++, i);
+          if (--left == 0) loop.stop();
+        });
+      }
+    });
+  }
+  loop.run();
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(left, 0);
+}
+
+AE_TEST("loop/timers fire in the order of their times, equal ones in the order they were made") {
+  AsioLoop loop;
+  std::vector<int> seen;
+  loop.after(4ms, [&] { seen.push_back(3); });
+  loop.after(1ms, [&] { seen.push_back(1); });
+  loop.after(1ms, [&] { seen.push_back(2); });
+  loop.after(6ms, [&] { loop.stop(); });
+  const Duration begin = BootClock().since_start();
+  loop.run();
+  EXPECT_EQ(seen, (std::vector{1, 2, 3}));
+  EXPECT_GE(BootClock().since_start() - begin, 6ms);
+}
+
+AE_TEST("loop/a timer without delay fires, never inside after, and cannot starve the others") {
+  AsioLoop loop;
+  int rounds = 0;
+  std::move_only_function<void()> again = [&] {
+    ++rounds;
+    loop.after(-1s, [&] { again(); });
+  };
+  again();
+  EXPECT_EQ(rounds, 1);
+  loop.after(3ms, [&] { loop.post([&] { loop.stop(); }); });
+  loop.run();
+  EXPECT_GT(rounds, 1);
+}
+
+AE_TEST("loop/a forgotten timer never fires, also when forgotten by one that fires with it") {
+  AsioLoop loop;
+  bool fired = false;
+  async::TimerId second = 0;
+  const async::TimerId first = loop.after(1ms, [&] { fired = true; });
+  loop.after(1ms, [&] { loop.forget(second); });
+  second = loop.after(1ms, [&] { fired = true; });
+  loop.forget(first);
+  loop.forget(first);
+  loop.forget(12345);
+  loop.after(3ms, [&] { loop.stop(); });
+  loop.run();
+  EXPECT_FALSE(fired);
+}
+
+AE_TEST("loop/a stop ends the run after the current task, the rest runs in the next run") {
+  AsioLoop loop;
+  std::vector<int> seen;
+  loop.post([&] {
+    seen.push_back(1);
+    loop.stop();
+  });
+  loop.post([&] { seen.push_back(2); });
+  loop.run();
+  EXPECT_EQ(seen, (std::vector{1}));
+  loop.post([&] {
+    seen.push_back(3);
+    loop.stop();
+  });
+  loop.run();
+  EXPECT_EQ(seen, (std::vector{1, 2, 3}));
+}
+
+AE_TEST("loop/a stop before the run makes it return at once") {
+  AsioLoop loop;
+  loop.stop();
+  loop.run();
+}
+
+AE_TEST("loop/what never ran is dropped with the loop") {
+  auto token = std::make_shared<int>(0);
+  {
+    AsioLoop loop;
+    loop.post([token] { FAIL(); });
+    loop.after(1h, [token] { FAIL(); });
+  }
+  EXPECT_EQ(token.use_count(), 1);
+}
+
+AE_TEST("loop/SIGTERM and SIGINT are heard on the loop, again and again") {
+  AsioLoop loop;
+  std::vector<int> seen;
+  loop.on_signals([&](int signal) {
+    seen.push_back(signal);
+    if (seen.size() == 1) raise(SIGINT);
+    if (seen.size() == 2) loop.stop();
+  });
+  raise(SIGTERM);
+  loop.run();
+  EXPECT_EQ(seen, (std::vector{SIGTERM, SIGINT}));
+}
+
+AE_TEST("system/clocks go on and chance does not repeat") {
+  SystemClock clock;
+  EXPECT_GT(clock.now().us, 1'700'000'000'000'000);
+  BootClock boot;
+  const Duration a = boot.since_start();
+  EXPECT_GE(boot.since_start(), a);
+  SystemChance chance;
+  std::set<std::uint64_t> seen;
+  for (int i = 0; i < 1000; ++i) seen.insert(chance.next());
+  EXPECT_EQ(seen.size(), 1000u);
+}
+
+}  // namespace
+}  // namespace ae::net

@@ -1,0 +1,44 @@
+#include "net/system.h"
+
+#include <sys/random.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ae::net {
+namespace {
+
+std::int64_t read_us(clockid_t id) {
+  timespec t{};
+  AE_CHECK(clock_gettime(id, &t) == 0, "this kernel has no such clock");
+  return std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+}
+
+}  // namespace
+
+Instant SystemClock::now() { return {read_us(CLOCK_REALTIME)}; }
+
+Duration BootClock::since_start() { return Duration(read_us(CLOCK_BOOTTIME)); }
+
+std::uint64_t SystemChance::next() {
+  if (left_ == 0) {
+    auto* bytes = reinterpret_cast<unsigned char*>(buffer_.data());
+    std::size_t have = 0;
+    while (have < sizeof(buffer_)) {
+      const ssize_t n = getrandom(bytes + have, sizeof(buffer_) - have, 0);
+      // EINTR is the only failure there is for valid arguments; without chance no id may be made.
+      AE_CHECK(n > 0 || errno == EINTR, std::strerror(errno));
+      if (n > 0) have += static_cast<std::size_t>(n);
+    }
+    left_ = buffer_.size();
+  }
+  --left_;
+  return std::exchange(buffer_[left_], 0);
+}
+
+}  // namespace ae::net

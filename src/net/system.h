@@ -1,0 +1,36 @@
+// The machine's own clocks and chance: what production gives to the seams of async/loop.h.
+//
+// Threads: the clocks from any thread; SystemChance from one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "async/loop.h"
+
+namespace ae::net {
+
+// Wall time, CLOCK_REALTIME, in microseconds.
+class SystemClock final : public async::Clock {
+ public:
+  Instant now() override;
+};
+
+// Since the machine's start, suspend included: CLOCK_BOOTTIME.
+class BootClock final : public async::SteadyClock {
+ public:
+  Duration since_start() override;
+};
+
+// The kernel's generator, fetched by the kilobyte; what was handed out is forgotten here.
+class SystemChance final : public async::Chance {
+ public:
+  std::uint64_t next() override;
+
+ private:
+  std::array<std::uint64_t, 128> buffer_{};
+  std::size_t left_ = 0;
+};
+
+}  // namespace ae::net
