@@ -2,17 +2,20 @@
 //
 // All or nothing, fenced and version-checked inside the same transaction, and durable when it answers. A store keeps
 // sealed bytes and does not understand them; what a job may do next is checked by the runtime before the commit and
-// stays true by `expected_seq`. Every driver passes src/store/conformance.h.
+// stays true by `expected_seq`. Every driver passes src/store/conformance_test.h.
 //
 // Answers come on the loop's thread, never inside the call. Two errors are never merged:
 //   unavailable      nothing changed (disk full, read-only, lost connection before the commit): try again later
 //   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
+// Calls take effect in the order in which they were made. Limits: an idempotency key, agent, worker, label or inbox id
+// is at most 256 bytes, a job has at most 64 labels; the door checks these before it calls.
 // Threads: call from the loop's thread. See docs/architecture.md and docs/decisions/0005-one-verb-store.md.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,7 +53,7 @@ struct ClaimWish {  // for a job that is born claimed
 struct NewJob {
   std::string agent;
   std::string idempotency_key;  // "" = none; unique per agent
-  Hash request_hash;            // of the creating request: the same key with another hash is a conflict
+  Hash request_hash;  // of the creating request: the same key with another hash is a conflict
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
   std::optional<ClaimWish> claim;  // born claimed
@@ -60,7 +63,8 @@ struct NewJob {
 struct RowState {
   std::string status = "queued";      // queued running waiting parked completed failed cancelled
   std::optional<Instant> not_before;  // queued jobs are not claimed earlier
-  std::optional<Instant> wake_at;     // `due` lists the job then, when nobody holds it: earliest timer, expiry, deadline
+  std::optional<Instant>
+      wake_at;  // `due` lists the job then, when nobody holds it: earliest timer, expiry, deadline
 };
 
 // A performed effect (split durability's phase 1; late effects). Key: (job, invocation, try); written once.
@@ -85,30 +89,50 @@ struct InboxEntry {
 };
 
 struct Batch {
-  // Exactly one of three: the job is new; the writer holds it; nobody holds it (no claim row, live or expired).
-  struct Create { NewJob job; };
-  struct Held { Fence fence; };
-  struct Free {};
-  using Authority = std::variant<Create, Held, Free>;
+  // Exactly one of four.
+  struct Create {  // the job is new. REQUIRES: events, expected_seq 0
+    NewJob job;
+  };
+  struct
+      Held {  // this fence's claim row stands, live or expired: until another claims the job, the work is still its
+    Fence fence;
+  };
+  struct Free {};  // nobody holds it: no claim row, live or expired
+  struct Late {
+  };  // whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only
+  using Authority = std::variant<Create, Held, Free, Late>;
 
   JobId job;
   Authority authority;
-  std::uint64_t expected_seq = 0;  // the last seq of the log before this commit
-  std::optional<Sealed> sealed;    // no events: only the rows below change. REQUIRES: first_seq == expected_seq + 1
-  RowState row;                    // written when `sealed` is set
+  std::uint64_t expected_seq =
+      0;  // the last seq of the log before this commit (not looked at for Late)
+  std::optional<Sealed>
+      sealed;  // no events: only the rows below change. REQUIRES: first_seq == expected_seq + 1
+  // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running also releases it
+  // (or comes without a claim): a blocked job that somebody holds could never be woken.
+  RowState row;
   std::vector<EffectRow> effects;
+  // Refused with `sequence_conflict` when one of these is recorded: whoever decides an unknown call closes its slot in
+  // the transaction that sees it empty. Read again and decide anew.
+  std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent;
   std::vector<LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  std::vector<std::uint64_t> inbox_taken;  // numbers of entries this commit consumes
-  bool release = false;                    // give the claim back. Refused with `inbox_pending` while entries are left
+  std::vector<std::uint64_t>
+      inbox_taken;  // numbers of entries this commit consumes; one that is gone is passed over
+  bool release =
+      false;  // give the claim back (Held). Refused with `inbox_pending` while entries are left
+  // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
+  // Names with static storage ("effect.after_put", "ledger.after_commit").
+  std::vector<std::string_view> points;
 };
 
 struct Committed {
-  std::uint64_t last_seq = 0;
-  bool repeated = false;                // these very bytes were already there: nothing written again
-  std::optional<JobId> existing;        // Create only: this idempotency key made that job; nothing written
+  std::uint64_t last_seq = 0;  // of the log after this commit (or as it stands, without events)
+  bool repeated = false;       // these very bytes were already there: nothing written again
+  std::optional<JobId>
+      existing;  // Create only: this idempotency key made that job; nothing written
   std::optional<Hash> existing_request;  // … with this request hash
-  std::optional<Lease> lease;           // Create with a claim
+  std::optional<Lease> lease;  // Create with a claim (repeated: if that claim still stands)
 };
 
 // A job's row as it stands.
@@ -119,7 +143,7 @@ struct JobRow {
   std::string idempotency_key;
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
-  Instant created_at, updated_at;
+  Instant created_at, updated_at;  // of the first and the last event
   std::uint64_t last_seq = 0;
   Hash head;  // hash of the last event
   std::optional<Instant> not_before, wake_at;
@@ -130,11 +154,12 @@ struct JobRow {
 
 struct Loaded {
   JobRow row;
-  std::vector<std::string> commits;  // sealed bytes, in order, from the commit that holds `from_seq`
-  std::vector<Blob> blobs;           // every value that stands apart and that these commits hold
-  std::vector<EffectRow> effects;
-  std::vector<LedgerRow> ledger;
-  std::vector<InboxEntry> inbox;  // not yet taken
+  std::vector<std::string>
+      commits;              // sealed bytes, in order, from the commit that holds `from_seq`
+  std::vector<Blob> blobs;  // every value that stands apart and that these commits hold, once each
+  std::vector<EffectRow> effects;  // by invocation and try
+  std::vector<LedgerRow> ledger;   // by invocation and try
+  std::vector<InboxEntry> inbox;   // not yet taken, in order
 };
 
 struct Filter {
@@ -149,7 +174,9 @@ struct ClaimRequest {
   std::size_t limit = 1;
   Duration lease;
   std::vector<std::string> agents;  // only jobs of these; empty = any
-  std::vector<AttemptId> attempts;  // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
+  std::vector<AttemptId>
+      attempts;               // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
+  std::vector<JobId> except;  // jobs this worker cannot run (needs_version): left to others
 };
 
 class Store {
@@ -158,28 +185,34 @@ class Store {
 
   // Fails with stale_attempt (not held by this fence) · held (Free, but a claim row exists) · sequence_conflict
   // (expected_seq is not the last) · not_found · already_exists (Create: this job id) · inbox_pending · unavailable ·
-  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `repeated`.
+  // unknown_outcome. A batch whose sealed bytes already stand at that place answers `repeated`, whoever holds the job
+  // by now: that is a statement about the past. Then authority is looked at, then seq, then the inbox.
   virtual void commit(Batch batch, async::Done<Result<Committed>> done) = 0;
 
-  // Durable post for whoever holds the job. Fails with not_held (no claim row: commit as Free instead) · not_found ·
-  // unavailable · unknown_outcome.
+  // Durable post for whoever holds the job. An id that is waiting already changes nothing; one that was taken is in the
+  // log, which knows it. Fails with not_held (no claim row: commit as Free instead) · not_found · unavailable ·
+  // unknown_outcome.
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
-  // Queued jobs (not_before passed) and jobs whose lease has run out; priority, then age. Never waiting or parked ones.
+  // Queued or running jobs that nobody holds (not_before passed), and those whose lease has run out; highest priority,
+  // then oldest. Never waiting, parked or ended ones.
   virtual void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) = 0;
   // One particular job, under the same rules; empty when it cannot be claimed now.
-  virtual void claim_job(JobId job, ClaimRequest request, async::Done<Result<std::optional<Lease>>> done) = 0;
-  // Extends; never revives an expired or released lease (nullopt for those). Same order as asked.
+  virtual void claim_job(JobId job, ClaimRequest request,
+                         async::Done<Result<std::optional<Lease>>> done) = 0;
+  // Extends to now + lease; never revives an expired or released one (nullopt for those). Same order as asked.
   virtual void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
                          async::Done<Result<std::vector<std::optional<Instant>>>> done) = 0;
 
   // Jobs whose wake_at has passed and that nobody holds. At most `limit`, earliest first.
   virtual void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) = 0;
-  // When the next one is due or claimable by not_before; nullopt = nothing is planned.
+  // When the next one is due (also a past instant: now), or becomes claimable by not_before (only a future one: ask
+  // this before `claim`, which takes those that have passed); nullopt = nothing is planned.
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) = 0;
-  virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;  // newest first
+  // Newest first. An unknown `after` is not_found.
+  virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
   // True when opening this store ended every earlier lease: one process owns it (SPEC §6).

@@ -1,0 +1,92 @@
+#include "store/rules.h"
+
+#include <string>
+
+namespace ae::store {
+namespace {
+
+bool only_effects(const Batch& b) {
+  return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
+         b.inbox_taken.empty() && !b.release;
+}
+
+Error not_the_holder(const Batch& batch, const Fence& fence) {
+  return {Code::stale_attempt, "attempt " + fence.attempt.text + " (epoch " +
+                                   std::to_string(fence.epoch) + ") does not hold job " +
+                                   batch.job.text + " any more: stop working on it"};
+}
+
+Error somebody_holds(const Batch& batch) {
+  return {Code::held, "job " + batch.job.text + " is held by a worker: use its inbox"};
+}
+
+Error not_the_last(const Batch& batch, std::uint64_t last_seq) {
+  return {Code::sequence_conflict, "the log of job " + batch.job.text + " ends at " +
+                                       std::to_string(last_seq) + ", not at " +
+                                       std::to_string(batch.expected_seq) + ": load it again"};
+}
+
+}  // namespace
+
+void check_batch(const Batch& batch) {
+  const auto* create = std::get_if<Batch::Create>(&batch.authority);
+  const bool held = std::holds_alternative<Batch::Held>(batch.authority);
+  AE_CHECK(!batch.job.empty());
+  if (create != nullptr) AE_CHECK(batch.sealed && batch.expected_seq == 0, batch.job.text);
+  if (std::holds_alternative<Batch::Late>(batch.authority)) {
+    AE_CHECK(only_effects(batch), batch.job.text);
+  }
+  if (batch.release) AE_CHECK(held, batch.job.text);
+  if (!batch.sealed) return;
+  AE_CHECK(batch.sealed->first_seq == batch.expected_seq + 1, batch.job.text);
+  AE_CHECK(batch.sealed->last_seq >= batch.sealed->first_seq, batch.job.text);
+  AE_CHECK(!batch.sealed->bytes.empty(), batch.job.text);
+  if (!may_run(batch.row.status)) {
+    AE_CHECK(held ? batch.release : create == nullptr || !create->job.claim,
+             batch.job.text + " would be " + batch.row.status + " and held");
+  }
+}
+
+void check_claim(const ClaimRequest& request) {
+  AE_CHECK(request.attempts.size() >= request.limit, request.worker);
+  AE_CHECK(request.lease.count() > 0, request.worker);
+}
+
+Status admit(const Batch& batch, const Standing& standing) {
+  if (std::holds_alternative<Batch::Late>(batch.authority)) return {};
+  if (const auto* held = std::get_if<Batch::Held>(&batch.authority)) {
+    if (standing.claim != held->fence) return std::unexpected(not_the_holder(batch, held->fence));
+  } else if (standing.claim) {
+    return std::unexpected(somebody_holds(batch));
+  }
+  if (standing.last_seq != batch.expected_seq) {
+    return std::unexpected(not_the_last(batch, standing.last_seq));
+  }
+  return {};
+}
+
+bool may_run(std::string_view status) { return status == "queued" || status == "running"; }
+
+Error job_not_found(const JobId& job) {
+  return {Code::not_found, "no job " + job.text + " in this store"};
+}
+
+Error job_exists(const JobId& job) {
+  return {Code::already_exists, "job " + job.text + " exists already: use another id, or read it"};
+}
+
+Error job_not_held(const JobId& job) {
+  return {Code::not_held, "nobody holds job " + job.text + ": write to its log instead"};
+}
+
+Error inbox_not_empty(const JobId& job) {
+  return {Code::inbox_pending, "something waits in the inbox of job " + job.text +
+                                   ": take it in before releasing the job"};
+}
+
+Error effect_recorded(const JobId& job, const InvocationId& invocation) {
+  return {Code::sequence_conflict, "the result of invocation " + invocation.text + " of job " +
+                                       job.text + " has arrived: load the job again"};
+}
+
+}  // namespace ae::store
