@@ -1,0 +1,438 @@
+#include "store/memory/memory_store.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "store/points.h"
+#include "store/rules.h"
+
+namespace ae::store {
+namespace {
+
+using Slot = std::pair<std::string, std::uint32_t>;  // invocation, try
+
+struct Commit {
+  std::uint64_t first_seq = 0;
+  std::string bytes;
+  std::vector<Hash> blobs;
+};
+
+struct Job {
+  std::uint64_t number = 0;  // order of creation
+  JobRow row;
+  Hash request_hash;
+  std::uint64_t epoch = 0;  // of the last claim
+  std::vector<Commit> commits;
+  std::map<Slot, std::string> effects;
+  std::map<Slot, LedgerRow> ledger;
+  std::map<std::uint64_t, InboxEntry> inbox;
+};
+
+template <class Item>
+bool contains(const std::vector<Item>& items, const Item& item) {
+  return std::ranges::find(items, item) != items.end();
+}
+
+std::vector<EffectRow> rows_of(const std::map<Slot, std::string>& effects) {
+  std::vector<EffectRow> rows;
+  rows.reserve(effects.size());
+  for (const auto& [slot, record] : effects) {
+    rows.push_back({InvocationId(slot.first), slot.second, record});
+  }
+  return rows;
+}
+
+}  // namespace
+
+// All jobs, and the orders in which they are looked for. Pointers to jobs are stable.
+struct MemoryDisk::Data {
+  std::map<std::uint64_t, Job> jobs;  // by number
+  std::unordered_map<JobId, std::uint64_t> by_id;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> by_key;  // agent, idempotency key
+  std::unordered_map<Hash, std::string> blobs;
+  std::uint64_t last_job = 0, last_inbox = 0;
+
+  // A job is in `ready` when it may be claimed at once, in `ripens` when it may be at that instant, in `wakes` when
+  // nobody holds it and it has a wake_at.
+  std::set<std::pair<std::int64_t, std::uint64_t>> ready;  // -priority, number
+  std::set<std::pair<Instant, std::uint64_t>> ripens;
+  std::set<std::pair<Instant, std::uint64_t>> wakes;
+
+  Job* find(const JobId& id) {
+    const auto it = by_id.find(id);
+    return it == by_id.end() ? nullptr : &jobs.at(it->second);
+  }
+
+  // REQUIRES: before and after a change of what the three orders are made of.
+  void unlist(const Job& job) {
+    const JobRow& row = job.row;
+    ready.erase({-row.priority, job.number});
+    if (row.lease_until) ripens.erase({*row.lease_until, job.number});
+    if (row.not_before) ripens.erase({*row.not_before, job.number});
+    if (row.wake_at) wakes.erase({*row.wake_at, job.number});
+  }
+  void list(const Job& job) {
+    const JobRow& row = job.row;
+    if (!row.claim && row.wake_at) wakes.insert({*row.wake_at, job.number});
+    if (!may_run(row.status)) return;
+    if (row.claim) {
+      ripens.insert({*row.lease_until, job.number});
+    } else if (row.not_before) {
+      ripens.insert({*row.not_before, job.number});
+    } else {
+      ready.insert({-row.priority, job.number});
+    }
+  }
+  void ripen(Instant now) {
+    while (!ripens.empty() && ripens.begin()->first <= now) {
+      const Job& job = jobs.at(ripens.begin()->second);
+      ripens.erase(ripens.begin());
+      ready.insert({-job.row.priority, job.number});
+    }
+  }
+
+  Lease claim(Job& job, const std::string& worker, const AttemptId& attempt, Instant until) {
+    unlist(job);
+    job.row.claim = Fence{attempt, ++job.epoch};
+    job.row.claim_worker = worker;
+    job.row.lease_until = until;
+    list(job);
+    return {job.row.id, *job.row.claim, until};
+  }
+  void release(Job& job) {
+    job.row.claim.reset();
+    job.row.claim_worker.clear();
+    job.row.lease_until.reset();
+  }
+
+  bool stands(const Job& job, const Sealed& sealed) const {
+    const auto it = std::ranges::lower_bound(job.commits, sealed.first_seq, {}, &Commit::first_seq);
+    return it != job.commits.end() && it->first_seq == sealed.first_seq &&
+           it->bytes == sealed.bytes;
+  }
+
+  Result<Committed> commit(const Batch& batch, BatchPoints& points, Instant now, bool& written);
+  Result<Committed> create(const Batch& batch, BatchPoints& points, Instant now, bool& written);
+  void append(Job& job, const Sealed& sealed, const RowState& row, Instant now);
+};
+
+Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& points, Instant now,
+                                           bool& written) {
+  Job* job = find(batch.job);
+  if (job == nullptr) return std::unexpected(job_not_found(batch.job));
+  if (batch.sealed && stands(*job, *batch.sealed)) {
+    return Committed{.last_seq = batch.sealed->last_seq, .repeated = true};
+  }
+  AE_TRY(admit(batch, {.last_seq = job->row.last_seq, .claim = job->row.claim}));
+  for (const auto& [invocation, try_no] : batch.effects_absent) {
+    if (job->effects.contains({invocation.text, try_no})) {
+      return std::unexpected(effect_recorded(batch.job, invocation));
+    }
+  }
+  if (batch.release) {
+    const std::set<std::uint64_t> taken(batch.inbox_taken.begin(), batch.inbox_taken.end());
+    for (const auto& [number, entry] : job->inbox) {
+      if (!taken.contains(number)) return std::unexpected(inbox_not_empty(batch.job));
+    }
+  }
+  if (auto error = points.inside()) return std::unexpected(*std::move(error));
+
+  written = true;
+  unlist(*job);
+  if (batch.sealed) append(*job, *batch.sealed, batch.row, now);
+  for (const EffectRow& e : batch.effects)
+    job->effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
+  for (const LedgerRow& l : batch.ledger_put) {
+    job->ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
+  }
+  for (const auto& [invocation, try_no] : batch.ledger_erase) {
+    job->ledger.erase(Slot(invocation.text, try_no));
+  }
+  for (const std::uint64_t number : batch.inbox_taken) job->inbox.erase(number);
+  if (batch.release) release(*job);
+  list(*job);
+  return Committed{.last_seq = job->row.last_seq};
+}
+
+Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& points, Instant now,
+                                           bool& written) {
+  const NewJob& wish = std::get<Batch::Create>(batch.authority).job;
+  if (Job* job = find(batch.job); job != nullptr && stands(*job, *batch.sealed)) {
+    Committed answer{.last_seq = batch.sealed->last_seq, .repeated = true};
+    if (wish.claim && job->row.claim == Fence{wish.claim->attempt, 1}) {
+      answer.lease = Lease{batch.job, *job->row.claim, *job->row.lease_until};
+    }
+    return answer;
+  }
+  if (!wish.idempotency_key.empty()) {
+    if (const auto it = by_key.find({wish.agent, wish.idempotency_key}); it != by_key.end()) {
+      const Job& job = jobs.at(it->second);
+      return Committed{.last_seq = job.row.last_seq,
+                       .existing = job.row.id,
+                       .existing_request = job.request_hash};
+    }
+  }
+  if (by_id.contains(batch.job)) return std::unexpected(job_exists(batch.job));
+  if (auto error = points.inside()) return std::unexpected(*std::move(error));
+
+  written = true;
+  Job& job = jobs[++last_job];
+  job.number = last_job;
+  job.request_hash = wish.request_hash;
+  JobRow& row = job.row;
+  row.id = batch.job;
+  row.agent = wish.agent;
+  row.idempotency_key = wish.idempotency_key;
+  row.labels = wish.labels;
+  row.priority = wish.priority;
+  const auto& events = batch.sealed->events;
+  row.created_at = events.empty() ? now : events.front().created_at;
+  by_id.emplace(batch.job, job.number);
+  if (!wish.idempotency_key.empty())
+    by_key.emplace(std::pair(wish.agent, wish.idempotency_key), job.number);
+  append(job, *batch.sealed, batch.row, now);
+  for (const EffectRow& e : batch.effects)
+    job.effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
+  for (const LedgerRow& l : batch.ledger_put)
+    job.ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
+  Committed answer{.last_seq = row.last_seq};
+  if (wish.claim) {
+    answer.lease = claim(job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
+  } else {
+    list(job);
+  }
+  return answer;
+}
+
+void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& state, Instant now) {
+  Commit commit{.first_seq = sealed.first_seq, .bytes = sealed.bytes, .blobs = {}};
+  for (const Blob& blob : sealed.blobs) {
+    commit.blobs.push_back(blob.hash);
+    blobs.try_emplace(blob.hash, blob.bytes);
+  }
+  job.commits.push_back(std::move(commit));
+  JobRow& row = job.row;
+  row.last_seq = sealed.last_seq;
+  row.head = sealed.head;
+  row.updated_at = sealed.events.empty() ? now : sealed.events.back().created_at;
+  row.status = state.status;
+  row.not_before = state.not_before;
+  row.wake_at = state.wake_at;
+}
+
+MemoryDisk::MemoryDisk() : data_(std::make_unique<Data>()) {}
+MemoryDisk::~MemoryDisk() = default;
+MemoryDisk::MemoryDisk(const MemoryDisk& other) : data_(std::make_unique<Data>(*other.data_)) {}
+MemoryDisk& MemoryDisk::operator=(const MemoryDisk& other) {
+  *data_ = *other.data_;
+  return *this;
+}
+
+MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk, Options options)
+    : loop_(loop), clock_(clock), data_(*disk.data_), options_(options) {
+  if (!options_.owned) return;
+  for (auto& [number, job] : data_.jobs) {
+    if (!job.row.claim) continue;
+    data_.unlist(job);
+    job.row.lease_until = Instant{0};
+    data_.list(job);
+  }
+}
+MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk)
+    : MemoryStore(loop, clock, disk, Options{}) {}
+MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock)
+    : loop_(loop),
+      clock_(clock),
+      own_disk_(std::make_unique<MemoryDisk>()),
+      data_(*own_disk_->data_),
+      options_{} {}
+MemoryStore::~MemoryStore() = default;
+
+template <class T>
+void MemoryStore::answer(async::Done<T> done, T value) {
+  loop_.post(
+      [done = std::move(done), value = std::move(value)]() mutable { done(std::move(value)); });
+}
+
+void MemoryStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+  check_batch(batch);
+  BatchPoints points(batch);
+  const auto run = [&]() -> Result<Committed> {
+    if (auto error = points.before()) return std::unexpected(*std::move(error));
+    bool written = false;
+    auto result = std::holds_alternative<Batch::Create>(batch.authority)
+                      ? data_.create(batch, points, clock_.now(), written)
+                      : data_.commit(batch, points, clock_.now(), written);
+    if (!written) return result;
+    if (auto error = points.after()) return std::unexpected(*std::move(error));
+    return result;
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
+  const auto run = [&]() -> Result<void> {
+    Job* found = data_.find(job);
+    if (found == nullptr) return std::unexpected(job_not_found(job));
+    if (!found->row.claim) return std::unexpected(job_not_held(job));
+    const bool waits = std::ranges::any_of(
+        found->inbox, [&](const auto& other) { return other.second.id == entry.id; });
+    if (!waits) {
+      entry.number = ++data_.last_inbox;
+      found->inbox.emplace(entry.number, std::move(entry));
+    }
+    if (auto error = point_after("signal.after_inbox")) return std::unexpected(*std::move(error));
+    return {};
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
+  check_claim(request);
+  const Instant now = clock_.now();
+  data_.ripen(now);
+  std::vector<Job*> chosen;
+  for (const auto& [priority, number] : data_.ready) {
+    if (chosen.size() == request.limit) break;
+    Job& job = data_.jobs.at(number);
+    if (job.row.lease_until && *job.row.lease_until > now) continue;  // the clock was set back
+    if (!request.agents.empty() && !contains(request.agents, job.row.agent)) continue;
+    if (contains(request.except, job.row.id)) continue;
+    chosen.push_back(&job);
+  }
+  std::vector<Lease> leases;
+  for (Job* job : chosen) {
+    leases.push_back(
+        data_.claim(*job, request.worker, request.attempts[leases.size()], now + request.lease));
+  }
+  Result<std::vector<Lease>> result(std::move(leases));
+  if (!result->empty()) {
+    if (auto error = point_after("claim.after")) result = std::unexpected(*std::move(error));
+  }
+  answer(std::move(done), std::move(result));
+}
+
+void MemoryStore::claim_job(JobId id, ClaimRequest request,
+                            async::Done<Result<std::optional<Lease>>> done) {
+  check_claim(request);
+  const Instant now = clock_.now();
+  const auto run = [&]() -> Result<std::optional<Lease>> {
+    Job* job = data_.find(id);
+    if (job == nullptr) return std::unexpected(job_not_found(id));
+    const JobRow& row = job->row;
+    if (!may_run(row.status) || request.limit == 0) return std::nullopt;
+    if (row.claim ? *row.lease_until > now : row.not_before && *row.not_before > now)
+      return std::nullopt;
+    if (!request.agents.empty() && !contains(request.agents, row.agent)) return std::nullopt;
+    if (contains(request.except, id)) return std::nullopt;
+    const Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
+    if (auto error = point_after("claim.after")) return std::unexpected(*std::move(error));
+    return lease;
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                            async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  const Instant now = clock_.now();
+  PointBefore point = point_before("heartbeat.before");
+  if (point.now) {
+    return answer(std::move(done), Result<std::vector<std::optional<Instant>>>(
+                                       std::unexpected(*std::move(point.now))));
+  }
+  std::vector<std::optional<Instant>> until;
+  for (const auto& [id, fence] : held) {
+    Job* job = data_.find(id);
+    if (job == nullptr || job->row.claim != fence || *job->row.lease_until <= now) {
+      until.push_back(std::nullopt);
+      continue;
+    }
+    data_.unlist(*job);
+    job->row.lease_until = now + lease;
+    data_.list(*job);
+    until.push_back(job->row.lease_until);
+  }
+  Result<std::vector<std::optional<Instant>>> result(std::move(until));
+  if (point.afterwards) result = std::unexpected(*std::move(point.afterwards));
+  answer(std::move(done), std::move(result));
+}
+
+void MemoryStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  const Instant now = clock_.now();
+  std::vector<JobId> jobs;
+  for (const auto& [wake_at, number] : data_.wakes) {
+    if (wake_at > now || jobs.size() == limit) break;
+    jobs.push_back(data_.jobs.at(number).row.id);
+  }
+  answer(std::move(done), Result<std::vector<JobId>>(std::move(jobs)));
+}
+
+void MemoryStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  const Instant now = clock_.now();
+  std::optional<Instant> next;
+  if (!data_.wakes.empty()) next = data_.wakes.begin()->first;
+  const auto future = data_.ripens.upper_bound({now, std::numeric_limits<std::uint64_t>::max()});
+  for (auto it = future; it != data_.ripens.end(); ++it) {
+    if (next && it->first >= *next) break;
+    if (data_.jobs.at(it->second).row.claim) continue;  // the end of a lease is nobody's plan
+    next = it->first;
+    break;
+  }
+  answer(std::move(done), Result<std::optional<Instant>>(next));
+}
+
+void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+  const auto run = [&]() -> Result<Loaded> {
+    const Job* job = data_.find(id);
+    if (job == nullptr) return std::unexpected(job_not_found(id));
+    Loaded loaded{.row = job->row};
+    auto it = std::ranges::upper_bound(job->commits, from_seq, {}, &Commit::first_seq);
+    if (it != job->commits.begin()) --it;
+    if (from_seq > job->row.last_seq) it = job->commits.end();
+    std::set<Hash> seen;
+    for (; it != job->commits.end(); ++it) {
+      loaded.commits.push_back(it->bytes);
+      for (const Hash& hash : it->blobs) {
+        if (seen.insert(hash).second) loaded.blobs.push_back({hash, data_.blobs.at(hash)});
+      }
+    }
+    loaded.effects = rows_of(job->effects);
+    for (const auto& [slot, row] : job->ledger) loaded.ledger.push_back(row);
+    for (const auto& [number, entry] : job->inbox) loaded.inbox.push_back(entry);
+    return loaded;
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
+  const auto run = [&]() -> Result<std::vector<JobRow>> {
+    auto it = data_.jobs.end();
+    if (!filter.after.empty()) {
+      const auto found = data_.by_id.find(JobId(filter.after));
+      if (found == data_.by_id.end()) return std::unexpected(job_not_found(JobId(filter.after)));
+      it = data_.jobs.find(found->second);
+    }
+    const auto fits = [&](const JobRow& row) {
+      return (filter.status.empty() || row.status == filter.status) &&
+             (filter.agent.empty() || row.agent == filter.agent) &&
+             std::ranges::all_of(filter.labels,
+                                 [&](const auto& label) { return contains(row.labels, label); });
+    };
+    std::vector<JobRow> rows;
+    while (it != data_.jobs.begin() && rows.size() < filter.limit) {
+      --it;
+      if (fits(it->second.row)) rows.push_back(it->second.row);
+    }
+    return rows;
+  };
+  answer(std::move(done), run());
+}
+
+Instant MemoryStore::now() { return clock_.now(); }
+bool MemoryStore::owned() const { return options_.owned; }
+
+}  // namespace ae::store

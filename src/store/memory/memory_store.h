@@ -1,0 +1,68 @@
+// MemoryStore: the store as a plain data structure; the model that the other drivers are compared with.
+//
+// For `--store memory:`, for tests and for the simulator. Deterministic: a call changes the data at once and its answer
+// is posted to the loop. What it stands on, the MemoryDisk, may outlive it: a second store on the same disk is the same
+// store after a crash of the process above it. A copy of a disk is a backup.
+// Threads: the loop's thread only.
+#pragma once
+
+#include <memory>
+
+#include "async/loop.h"
+#include "store/store.h"
+
+namespace ae::store {
+
+class MemoryDisk {
+ public:
+  MemoryDisk();
+  ~MemoryDisk();
+  MemoryDisk(const MemoryDisk& other);
+  MemoryDisk& operator=(const MemoryDisk& other);
+
+ private:
+  friend class MemoryStore;
+  struct Data;
+  std::unique_ptr<Data> data_;
+};
+
+class MemoryStore final : public Store {
+ public:
+  struct Options {
+    bool owned = true;  // one process owns it: opening it ends every earlier lease
+  };
+
+  // Borrows all three. One store at a time uses a disk, unless it is not owned (several workers share it).
+  MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk, Options options);
+  MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk);
+  // On a disk of its own.
+  MemoryStore(async::Loop& loop, async::Clock& clock);
+  ~MemoryStore() override;
+
+  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
+  void claim_job(JobId job, ClaimRequest request,
+                 async::Done<Result<std::optional<Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  Instant now() override;
+  bool owned() const override;
+
+ private:
+  using Data = MemoryDisk::Data;
+  template <class T>
+  void answer(async::Done<T> done, T value);
+
+  async::Loop& loop_;
+  async::Clock& clock_;
+  std::unique_ptr<MemoryDisk> own_disk_;
+  Data& data_;
+  const Options options_;
+};
+
+}  // namespace ae::store
