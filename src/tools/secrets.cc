@@ -1,0 +1,317 @@
+// Where secrets come from, and how they are kept out of what we keep.
+#include "tools/secrets.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "core/hash.h"
+#include "core/json.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
+constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
+constexpr std::size_t kHiddenMin = 4;              // shorter values are not looked for
+constexpr std::string_view kMarker = "secret:";
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+class File {
+ public:
+  explicit File(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+  // Everything, or nothing when it cannot be read or holds more than `most` bytes.
+  std::optional<std::string> read_all(std::size_t most) const {
+    std::string text(most + 1, '\0');
+    std::size_t have = 0;
+    while (have < text.size()) {
+      const ssize_t n = ::read(fd_, text.data() + have, text.size() - have);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return std::nullopt;
+      if (n == 0) break;
+      have += static_cast<std::size_t>(n);
+    }
+    if (have > most) return std::nullopt;
+    std::string exact = text.substr(0, have);
+    ::explicit_bzero(text.data(), text.size());
+    return exact;
+  }
+
+ private:
+  int fd_;
+};
+
+std::unexpected<Error> missing(std::string_view name, const std::string& file) {
+  std::string n(name);
+  return fail(Code::secret_missing,
+              "the secret " + n + " is missing: set the environment variable " + n + ", or " + n +
+                  "_FILE to the path of a file that holds it, or write the line " + n + "=… into " +
+                  (file.empty() ? std::string("a secrets file") : "the secrets file " + file) +
+                  " (mode 0600)");
+}
+
+// ---- the shapes in which a value may come back
+
+std::string percent_encoded(std::string_view value, bool upper) {
+  std::string out;
+  for (const char c : value) {
+    if (is_word(c) || c == '-' || c == '.' || c == '~') {
+      out += c;
+      continue;
+    }
+    std::string hex = to_hex(std::string_view(&c, 1));
+    if (upper) {
+      for (char& h : hex) h = h >= 'a' ? static_cast<char>(h - 'a' + 'A') : h;
+    }
+    out += "%" + hex;
+  }
+  return out;
+}
+
+// The characters of base64 that depend on nothing but `value` when `before` bytes (mod 3) stand in front of it.
+std::string base64_core(std::string_view value, std::size_t before, bool url) {
+  const std::string_view alphabet =
+      url ? "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+          : "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::size_t begin = before * 8, end = begin + value.size() * 8;
+  std::string out;
+  for (std::size_t bit = (begin + 5) / 6 * 6; bit + 6 <= end; bit += 6) {
+    unsigned index = 0;
+    for (std::size_t b = bit - begin; b < bit - begin + 6; ++b) {
+      index = index << 1 | (static_cast<unsigned char>(value[b / 8]) >> (7 - b % 8) & 1u);
+    }
+    out += alphabet[index];
+  }
+  return out;
+}
+
+struct Shape {
+  Secret text;
+  std::string_view name;
+};
+
+// Longest first, so that no shape is cut by one that is part of it.
+std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
+  std::vector<Shape> shapes;
+  for (const UsedSecret& secret : used) {
+    const std::string_view value = secret.value.reveal();
+    if (value.size() < kHiddenMin) continue;
+    std::vector<std::string> texts;
+    texts.emplace_back(value);
+    texts.push_back(percent_encoded(value, true));
+    texts.push_back(percent_encoded(value, false));
+    texts.push_back(to_hex(value));
+    if (is_utf8(value)) {
+      std::string quoted;
+      write_canonical_string(value, quoted);
+      texts.push_back(quoted.substr(1, quoted.size() - 2));
+    }
+    for (const bool url : {false, true}) {
+      for (std::size_t before = 0; before < 3; ++before) {
+        texts.push_back(base64_core(value, before, url));
+      }
+    }
+    for (std::string& text : texts) {
+      if (text.size() >= kHiddenMin) shapes.push_back({Secret(text), secret.name});
+      ::explicit_bzero(text.data(), text.size());
+    }
+  }
+  std::ranges::stable_sort(shapes, std::ranges::greater{},
+                           [](const Shape& s) { return s.text.reveal().size(); });
+  return shapes;
+}
+
+std::string scrub_shapes(std::string_view text, const std::vector<Shape>& shapes) {
+  std::string out(text);
+  for (const Shape& shape : shapes) {
+    const std::string instead = "[secret " + std::string(shape.name) + "]";
+    for (std::size_t at = 0; (at = out.find(shape.text.reveal(), at)) != std::string::npos;) {
+      out.replace(at, shape.text.reveal().size(), instead);
+      at += instead.size();
+    }
+  }
+  return out;
+}
+
+Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes) {
+  switch (value.kind()) {
+    case Value::Kind::string: {
+      std::string clean = scrub_shapes(value.as_string(), shapes);
+      return clean == value.as_string() ? value : Value(std::move(clean));
+    }
+    case Value::Kind::array: {
+      std::vector<Value> items;
+      items.reserve(value.size());
+      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, shapes));
+      return Value::array(std::move(items));
+    }
+    case Value::Kind::object: {
+      std::map<std::string, Value> clean;  // two keys may become one
+      for (const auto& [key, member] : value.members()) {
+        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes));
+      }
+      return Value::object(std::vector<Member>(clean.begin(), clean.end()));
+    }
+    default:
+      return value;
+  }
+}
+
+}  // namespace
+
+void Secret::wipe() noexcept {
+  ::explicit_bzero(value_.data(), value_.size());
+  value_.clear();
+}
+
+Result<Secret> EnvironmentSecrets::get(std::string_view name) {
+  const bool is_name = !name.empty() && name.size() <= 256 && std::ranges::all_of(name, is_word) &&
+                       (name[0] < '0' || name[0] > '9');
+  if (!is_name) {
+    return fail(Code::input_invalid,
+                "a secret's name is made of letters, digits and _, as an environment variable's");
+  }
+  const std::string variable(name);
+  if (const char* value = std::getenv(variable.c_str()); value != nullptr && *value != '\0') {
+    if (std::strlen(value) > kSecretMax) {
+      return fail(Code::payload_too_large, "the secret " + variable + " is longer than 64 KiB");
+    }
+    return Secret(value);
+  }
+  const char* path = std::getenv((variable + "_FILE").c_str());
+  if (path == nullptr || *path == '\0') return from_secrets_file(name);
+
+  const File file(path);
+  if (file.fd() < 0) {
+    return fail(Code::secret_missing,
+                "the secret " + variable + " should be in the file " + path + " (" + variable +
+                    "_FILE), which cannot be opened: " + std::strerror(errno));
+  }
+  std::optional<std::string> text = file.read_all(kSecretMax);
+  if (!text) {
+    return fail(Code::secret_missing, "the secret " + variable + " should be in the file " + path +
+                                          ", which cannot be read or is longer than 64 KiB");
+  }
+  if (text->ends_with('\n')) text->pop_back();
+  if (text->ends_with('\r')) text->pop_back();
+  if (text->empty()) return missing(name, file_);
+  return Secret(std::move(*text));
+}
+
+Result<Secret> EnvironmentSecrets::from_secrets_file(std::string_view name) const {
+  if (file_.empty()) return missing(name, file_);
+  const File file(file_);
+  if (file.fd() < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return missing(name, file_);
+    return fail(Code::forbidden,
+                "the secrets file " + file_ + " cannot be opened: " + std::strerror(errno));
+  }
+  struct stat status{};
+  if (::fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail(Code::forbidden, "the secrets file " + file_ + " is not a regular file");
+  }
+  if (status.st_uid != ::geteuid()) {
+    return fail(Code::forbidden,
+                "the secrets file " + file_ +
+                    " belongs to somebody else: chown it to the user that runs this");
+  }
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return fail(Code::forbidden,
+                "the secrets file " + file_ + " is open to others: chmod 600 " + file_);
+  }
+  std::optional<std::string> text = file.read_all(kSecretsFileMax);
+  if (!text)
+    return fail(Code::forbidden,
+                "the secrets file " + file_ + " cannot be read or is longer than 1 MiB");
+  const Secret whole(std::move(*text));  // wipes what is not asked for
+  std::string_view rest = whole.reveal();
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == '=') {
+      const std::string_view value = line.substr(name.size() + 1);
+      if (value.empty()) break;
+      if (value.size() > kSecretMax) {
+        return fail(Code::payload_too_large,
+                    "the secret " + std::string(name) + " is longer than 64 KiB");
+      }
+      return Secret(std::string(value));
+    }
+  }
+  return missing(name, file_);
+}
+
+Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
+                               std::vector<UsedSecret>& used) {
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = 0; (at = text.find(kMarker, at)) != std::string_view::npos;) {
+    std::size_t end = at + kMarker.size();
+    while (end < text.size() && is_word(text[end])) ++end;
+    const std::string_view name = text.substr(at + kMarker.size(), end - at - kMarker.size());
+    if (name.empty() || (at > 0 && is_word(text[at - 1]))) {
+      at = end;
+      continue;
+    }
+    auto secret = source.get(name);
+    if (!secret) {
+      ::explicit_bzero(out.data(), out.size());
+      return std::unexpected(std::move(secret).error());
+    }
+    out += text.substr(done, at - done);
+    out += secret->reveal();
+    used.push_back({std::string(name), *std::move(secret)});
+    at = done = end;
+  }
+  out += text.substr(done);
+  Secret replaced(out);
+  ::explicit_bzero(out.data(), out.size());
+  return replaced;
+}
+
+std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
+  return used.empty() ? std::string(text) : scrub_shapes(text, shapes_of(used));
+}
+
+Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
+  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used));
+}
+
+std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {
+  if (used.empty()) return std::string(tail);
+  const std::vector<Shape> shapes = shapes_of(used);
+  std::size_t cut = 0;
+  for (const Shape& shape : shapes) {
+    const std::string_view value = shape.text.reveal();
+    for (std::size_t begin = 1; begin < value.size(); ++begin) {
+      const std::string_view end_of_value = value.substr(begin);
+      if (tail.starts_with(end_of_value)) {
+        cut = std::max(cut, end_of_value.size());
+        break;
+      }
+    }
+  }
+  return scrub_shapes(tail.substr(cut), shapes);
+}
+
+}  // namespace ae::tools

@@ -1,0 +1,85 @@
+// Secrets: values that tools and models need and that no event, log, trace or error may ever show.
+//
+// An agents file names them (`secret:NAME`); they are looked up just before the call and live in a type that
+// nothing prints by accident. What a program or a server says back is scrubbed before it is kept.
+// Threads: a source may be asked from any thread; the rest are values and pure functions.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::tools {
+
+// A text with a secret in it. No stream, format or Value takes it; its bytes are wiped when it goes.
+class Secret {
+ public:
+  Secret() = default;
+  explicit Secret(std::string value) : value_(std::move(value)) {}
+  Secret(Secret&& o) noexcept : value_(o.value_) {
+    o.wipe();
+  }  // copies: a short string stays behind
+  Secret(const Secret&) = default;
+  Secret& operator=(Secret o) noexcept {
+    value_.swap(o.value_);
+    return *this;
+  }
+  ~Secret() { wipe(); }
+
+  // The one way to its bytes. Use it in the line that hands them to the world, and nowhere else.
+  std::string_view reveal() const { return value_; }
+  bool empty() const { return value_.empty(); }
+
+  friend std::ostream& operator<<(std::ostream&, const Secret&) = delete;
+
+ private:
+  void wipe() noexcept;
+  std::string value_;
+};
+
+class SecretSource {
+ public:
+  virtual ~SecretSource() = default;
+  // Fails with secret_missing (the message says how to give it), or forbidden when others could read its file.
+  virtual Result<Secret> get(std::string_view name) = 0;
+};
+
+// In this order: the environment's NAME; the file that NAME_FILE names, without its last newline; a line NAME=value
+// of the secrets file, which must be ours and mode 0600 (or less). Values are taken as they are, no quotes; empty is
+// missing. Each at most 64 KiB.
+class EnvironmentSecrets final : public SecretSource {
+ public:
+  // Without a path: no secrets file.
+  explicit EnvironmentSecrets(std::string secrets_file = {}) : file_(std::move(secrets_file)) {}
+  Result<Secret> get(std::string_view name) override;
+
+ private:
+  Result<Secret> from_secrets_file(std::string_view name) const;
+  std::string file_;
+};
+
+// A secret that has been used, for scrub.
+struct UsedSecret {
+  std::string name;
+  Secret value;
+};
+
+// `text` with every whole word `secret:NAME` replaced by its value; what was used is added to `used`.
+// REQUIRES: `text` is literal text of the agents file. Never give it what an expression made: arguments come from
+// models and strangers, who would get any secret they can name.
+Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
+                               std::vector<UsedSecret>& used);
+
+// `text` without these values, plain or as JSON string, percent-encoded, hex or base64 (also inside a longer base64);
+// `[secret NAME]` stands instead. Values of fewer than 4 bytes are left: hiding them would only destroy the text.
+std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
+// The same for every string in a value; keys too.
+Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
+// The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
+std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
+
+}  // namespace ae::tools

@@ -1,0 +1,173 @@
+#include "tools/secrets.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <type_traits>
+
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::tools {
+namespace {
+
+// A file of its own, gone at the end of the test.
+struct Scratch {
+  std::string path = "/tmp/aetheris-secrets-XXXXXX";
+  Scratch(std::string_view text, mode_t mode) {
+    const int fd = ::mkstemp(path.data());
+    EXPECT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ::fchmod(fd, mode);
+    ::close(fd);
+  }
+  ~Scratch() { ::unlink(path.c_str()); }
+};
+
+struct Variable {
+  std::string name;
+  Variable(std::string n, const std::string& value) : name(std::move(n)) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name.c_str()); }
+};
+
+class Table final : public SecretSource {
+ public:
+  std::map<std::string, std::string, std::less<>> values;
+  Result<Secret> get(std::string_view name) override {
+    const auto found = values.find(name);
+    if (found == values.end()) return fail(Code::secret_missing, std::string(name));
+    return Secret(found->second);
+  }
+};
+
+std::string got(SecretSource& source, std::string_view name) {
+  auto secret = source.get(name);
+  return secret ? std::string(secret->reveal()) : "! " + secret.error().message;
+}
+
+template <class T>
+concept Printable = requires(std::ostream& out, const T& t) { out << t; };
+
+AE_TEST("secrets/nothing prints a secret by accident, or makes a value of it") {
+  static_assert(!Printable<Secret>);
+  static_assert(!std::is_convertible_v<Secret, std::string>);
+  static_assert(!std::is_constructible_v<Value, Secret>);
+}
+
+AE_TEST("secrets/the environment comes first, then the file it names, then the secrets file") {
+  const Scratch lines("# a comment\nAE_T_ONE=from=lines \nAE_T_TWO=2\n", 0600);
+  const Scratch one("from file\n\n", 0644);
+  EnvironmentSecrets source(lines.path);
+  EXPECT_EQ(got(source, "AE_T_ONE"), "from=lines ");
+  const Variable file("AE_T_ONE_FILE", one.path);
+  EXPECT_EQ(got(source, "AE_T_ONE"), "from file\n");
+  const Variable variable("AE_T_ONE", "from environment");
+  EXPECT_EQ(got(source, "AE_T_ONE"), "from environment");
+}
+
+AE_TEST("secrets/a missing secret says its name and the three ways to give it") {
+  EnvironmentSecrets source("/nowhere/secrets");
+  auto secret = source.get("AE_T_NONE");
+  ASSERT_FALSE(secret);
+  EXPECT_EQ(secret.error().code, Code::secret_missing);
+  for (const char* word : {"variable AE_T_NONE,", "AE_T_NONE_FILE", "/nowhere/secrets"}) {
+    EXPECT_NE(secret.error().message.find(word), std::string::npos) << secret.error().message;
+  }
+}
+
+AE_TEST("secrets/an empty value is a missing one") {
+  const Scratch lines("AE_T_EMPTY=\n", 0600);
+  EnvironmentSecrets source(lines.path);
+  const Variable variable("AE_T_EMPTY", "");
+  auto secret = source.get("AE_T_EMPTY");
+  ASSERT_FALSE(secret);
+  EXPECT_EQ(secret.error().code, Code::secret_missing);
+}
+
+AE_TEST("secrets/a secrets file that others may read is refused") {
+  for (const mode_t mode : {0640, 0604, 0666, 0610}) {
+    const Scratch lines("AE_T_ONE=1\n", mode);
+    EnvironmentSecrets source(lines.path);
+    auto secret = source.get("AE_T_ONE");
+    ASSERT_FALSE(secret) << mode;
+    EXPECT_EQ(secret.error().code, Code::forbidden);
+    EXPECT_NE(secret.error().message.find("chmod 600"), std::string::npos);
+  }
+}
+
+AE_TEST("secrets/a secrets file of somebody else is refused") {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const Scratch lines("AE_T_ONE=1\n", 0600);
+  ASSERT_EQ(::chown(lines.path.c_str(), 65534, 65534), 0);
+  EnvironmentSecrets source(lines.path);
+  auto secret = source.get("AE_T_ONE");
+  ASSERT_FALSE(secret);
+  EXPECT_EQ(secret.error().code, Code::forbidden);
+}
+
+AE_TEST("secrets/a name that is no name is refused before anything is read") {
+  EnvironmentSecrets source("/nowhere/secrets");
+  for (const char* name : {"", "1A", "A-B", "../x", "A=B", "A\n"}) {
+    auto secret = source.get(name);
+    ASSERT_FALSE(secret) << name;
+    EXPECT_EQ(secret.error().code, Code::input_invalid);
+  }
+}
+
+AE_TEST("secrets/whole words are replaced, and only they") {
+  Table table;
+  table.values = {{"TOKEN", "t0k3n"}, {"TOKEN_2", "other"}};
+  std::vector<UsedSecret> used;
+  const auto text = [&](std::string_view from) {
+    auto secret = replace_secrets(from, table, used);
+    return secret ? std::string(secret->reveal()) : "! " + secret.error().message;
+  };
+  EXPECT_EQ(text("Bearer secret:TOKEN"), "Bearer t0k3n");
+  EXPECT_EQ(text("secret:TOKEN_2,secret:TOKEN."), "other,t0k3n.");
+  EXPECT_EQ(text("mysecret:TOKEN secret: secret:"), "mysecret:TOKEN secret: secret:");
+  EXPECT_EQ(text("no secret"), "no secret");
+  EXPECT_EQ(used.size(), 3u);
+  EXPECT_EQ(text("a secret:ABSENT"), "! ABSENT");
+}
+
+AE_TEST("secrets/a value that stands in a text is scrubbed in every usual coding") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("s3cr&t/\"+")});
+  EXPECT_EQ(scrub("got s3cr&t/\"+ there", used), "got [secret KEY] there");
+  EXPECT_EQ(scrub("q=s3cr%26t%2F%22%2B", used), "q=[secret KEY]");
+  EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
+  EXPECT_EQ(scrub(R"({"k":"s3cr&t/\"+"})", used), R"({"k":"[secret KEY]"})");
+  EXPECT_EQ(scrub("7333637226742f222b", used), "[secret KEY]");
+  // base64 of "me:s3cr&t/\"+": the characters that the value alone decides are gone.
+  EXPECT_EQ(scrub("Basic bWU6czNjciZ0LyIr", used), "Basic bWU6[secret KEY]");
+  EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]s=");
+}
+
+AE_TEST("secrets/short values are left, for hiding them would destroy the text") {
+  std::vector<UsedSecret> used;
+  used.push_back({"PIN", Secret("123")});
+  EXPECT_EQ(scrub("123 1234", used), "123 1234");
+}
+
+AE_TEST("secrets/a value is scrubbed everywhere, keys too") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("hunter22")});
+  const auto value = parse_json(R"({"a":["hunter22",1,{"xhunter22":null}],"b":"ok"})");
+  EXPECT_EQ(canonical(scrub_value(*value, used)),
+            R"({"a":["[secret KEY]",1,{"x[secret KEY]":null}],"b":"ok"})");
+}
+
+AE_TEST("secrets/the end of a text keeps no end of a secret") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("hunter22")});
+  EXPECT_EQ(scrub_tail("ter22 failed, hunter22", used), " failed, [secret KEY]");
+  EXPECT_EQ(scrub_tail("2 failed", used), " failed");
+  EXPECT_EQ(scrub_tail("plain", used), "plain");
+}
+
+}  // namespace
+}  // namespace ae::tools
