@@ -1,0 +1,133 @@
+#include "tools/native/native.h"
+
+#include <deque>
+#include <stdexcept>
+
+#include "core/json.h"
+#include "testing/permit.h"
+#include "testing/test.h"
+
+namespace ae::tools {
+namespace {
+
+struct Turns final : async::Loop {
+  std::deque<async::Task> tasks;
+  void post(async::Task task) override { tasks.push_back(std::move(task)); }
+  async::TimerId after(Duration, async::Task) override { return 0; }
+  void forget(async::TimerId) override {}
+  void run() {
+    while (!tasks.empty()) {
+      async::Task task = std::move(tasks.front());
+      tasks.pop_front();
+      task();
+    }
+  }
+};
+
+struct Steady final : async::SteadyClock {
+  Duration at{0};
+  Duration since_start() override { return at; }
+};
+
+Call a_call(Value args) {
+  Call call;
+  call.invocation = InvocationId("0123456789abcdef");
+  call.args = std::move(args);
+  call.send_within = std::chrono::seconds(5);
+  return call;
+}
+
+struct World {
+  Turns loop;
+  Steady clock;
+  std::optional<Outcome> outcome;
+  void perform(NativeTool& tool, Call call) {
+    auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+    tool.perform(std::move(permit), std::move(call), [this](Outcome o) {
+      EXPECT_FALSE(outcome.has_value());
+      outcome = std::move(o);
+    });
+  }
+  Outcome answer(NativeFunction function, Value args = {}) {
+    NativeTool tool(loop, clock, std::move(function));
+    perform(tool, a_call(std::move(args)));
+    EXPECT_FALSE(outcome.has_value()) << "answered inside perform";
+    loop.run();
+    return outcome.value_or(Outcome{});
+  }
+};
+
+AE_TEST("native/a value is success") {
+  const Outcome o = World().answer(native_functions()["echo"], Value::object({{"a", 1}}));
+  EXPECT_EQ(o.kind, OutcomeKind::success);
+  EXPECT_EQ(canonical(o.result), R"({"a":1})");
+}
+
+AE_TEST("native/a failure is definite, unless the function says unknown") {
+  const Value args = Value::object({{"code", "sold_out"}, {"retryable", true}});
+  const Outcome failed = World().answer(native_functions()["fail"], args);
+  EXPECT_EQ(failed.kind, OutcomeKind::failure);
+  EXPECT_TRUE(failed.definite);
+  EXPECT_TRUE(failed.retryable);
+  EXPECT_EQ(failed.error_code, "sold_out");
+  const Outcome doubt = World().answer(native_functions()["doubt"], args);
+  EXPECT_EQ(doubt.kind, OutcomeKind::unknown);
+  EXPECT_FALSE(doubt.definite);
+}
+
+AE_TEST("native/what is thrown is unknown") {
+  const Outcome o = World().answer(
+      [](const Call&) -> std::expected<Value, NativeFailure> { throw std::runtime_error("oh"); });
+  EXPECT_EQ(o.kind, OutcomeKind::unknown);
+  EXPECT_EQ(o.error_code, "native_error");
+  EXPECT_EQ(o.error_message, "the function threw: oh");
+  EXPECT_EQ(
+      World().answer([](const Call&) -> std::expected<Value, NativeFailure> { throw 1; }).kind,
+      OutcomeKind::unknown);
+}
+
+AE_TEST("native/a call abandoned before its turn never begins") {
+  World w;
+  int runs = 0;
+  NativeTool tool(w.loop, w.clock, [&](const Call&) { return Value(++runs); });
+  w.perform(tool, a_call({}));
+  tool.abandon(InvocationId("another"), 1);
+  tool.abandon(InvocationId("0123456789abcdef"), 2);
+  tool.abandon(InvocationId("0123456789abcdef"), 1);
+  w.loop.run();
+  EXPECT_EQ(runs, 0);
+  EXPECT_EQ(w.outcome->error_code, "not_sent");
+  EXPECT_TRUE(w.outcome->definite);
+}
+
+AE_TEST("native/a call that comes too late never begins") {
+  World w;
+  int runs = 0;
+  NativeTool tool(w.loop, w.clock, [&](const Call&) { return Value(++runs); });
+  w.perform(tool, a_call({}));
+  w.clock.at = std::chrono::seconds(5);
+  w.loop.run();
+  EXPECT_EQ(runs, 0);
+  EXPECT_EQ(w.outcome->error_code, "not_sent");
+}
+
+AE_TEST("native/a call whose tool is gone answers that it was not sent") {
+  World w;
+  {
+    NativeTool tool(w.loop, w.clock, native_functions()["echo"]);
+    w.perform(tool, a_call({}));
+  }
+  w.loop.run();
+  EXPECT_EQ(w.outcome->error_code, "not_sent");
+}
+
+AE_TEST("native/a result beyond the limit is a success with a refused output") {
+  const Outcome o = World().answer(native_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
+  EXPECT_EQ(o.kind, OutcomeKind::success);
+  ASSERT_TRUE(o.invalid.has_value());
+  EXPECT_TRUE(o.result.is_null());
+  EXPECT_EQ((*o.invalid)["size"].as_int(), (2 << 20) + 11);
+}
+
+}  // namespace
+}  // namespace ae::tools
