@@ -62,9 +62,9 @@ struct NewJob {
 // The job's row after the commit, as the runtime derives it from the log.
 struct RowState {
   std::string status = "queued";      // queued running waiting parked completed failed cancelled
-  std::optional<Instant> not_before;  // queued jobs are not claimed earlier
-  std::optional<Instant>
-      wake_at;  // `due` lists the job then, when nobody holds it: earliest timer, expiry, deadline
+  std::optional<Instant> not_before;  // not claimed earlier
+  // Earliest timer, expiry, deadline: `due` lists the job then, when nobody holds it.
+  std::optional<Instant> wake_at;
 };
 
 // A performed effect (split durability's phase 1; late effects). Key: (job, invocation, try); written once.
@@ -89,25 +89,25 @@ struct InboxEntry {
 };
 
 struct Batch {
-  // Exactly one of four.
-  struct Create {  // the job is new. REQUIRES: events, expected_seq 0
+  // The job is new. REQUIRES: events, expected_seq 0.
+  struct Create {
     NewJob job;
   };
-  struct
-      Held {  // this fence's claim row stands, live or expired: until another claims the job, the work is still its
+  // This fence's claim row stands, live or expired: until another claims the job, the work is still its.
+  struct Held {
     Fence fence;
   };
-  struct Free {};  // nobody holds it: no claim row, live or expired
-  struct Late {
-  };  // whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only
+  // Nobody holds it: no claim row, live or expired.
+  struct Free {};
+  // Whoever holds it: a result that came after its attempt had lost the job. REQUIRES: effects only.
+  struct Late {};
   using Authority = std::variant<Create, Held, Free, Late>;
 
   JobId job;
   Authority authority;
-  std::uint64_t expected_seq =
-      0;  // the last seq of the log before this commit (not looked at for Late)
-  std::optional<Sealed>
-      sealed;  // no events: only the rows below change. REQUIRES: first_seq == expected_seq + 1
+  std::uint64_t expected_seq = 0;  // last seq of the log before this commit (not asked of Late)
+  std::optional<Sealed> sealed;    // no events: only the rows below change.
+                                   // REQUIRES: first_seq == expected_seq + 1
   // Written when `sealed` is set. REQUIRES: a commit that leaves a job neither queued nor running also releases it
   // (or comes without a claim): a blocked job that somebody holds could never be woken.
   RowState row;
@@ -117,10 +117,10 @@ struct Batch {
   std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent;
   std::vector<LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  std::vector<std::uint64_t>
-      inbox_taken;  // numbers of entries this commit consumes; one that is gone is passed over
-  bool release =
-      false;  // give the claim back (Held). Refused with `inbox_pending` while entries are left
+  // Numbers of the entries this commit consumes; one that is gone is passed over.
+  std::vector<std::uint64_t> inbox_taken;
+  // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
+  bool release = false;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> points;
@@ -129,10 +129,11 @@ struct Batch {
 struct Committed {
   std::uint64_t last_seq = 0;  // of the log after this commit (or as it stands, without events)
   bool repeated = false;       // these very bytes were already there: nothing written again
-  std::optional<JobId>
-      existing;  // Create only: this idempotency key made that job; nothing written
-  std::optional<Hash> existing_request;  // … with this request hash
-  std::optional<Lease> lease;  // Create with a claim (repeated: if that claim still stands)
+  // Create only: this idempotency key made that job, with this request hash; nothing written.
+  std::optional<JobId> existing;
+  std::optional<Hash> existing_request;
+  // Create with a claim (repeated: if that claim still stands).
+  std::optional<Lease> lease;
 };
 
 // A job's row as it stands.
