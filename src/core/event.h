@@ -88,6 +88,11 @@ struct Field {
   bool required;
 };
 
+// Null is a value of its own only where a value must stand; in any other field it means absent.
+constexpr bool takes_null(const Field& field) {
+  return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
+}
+
 struct EventKind {
   EventType type;
   std::string_view name;
@@ -106,7 +111,7 @@ std::string_view event_name(EventType type) noexcept;
 // An event as the engine makes it: what happened, not yet sealed.
 struct EventDraft {
   EventType type;
-  Value payload;  // an object with the fields of its kind; null members are absent
+  Value payload;  // an object with the fields of its kind; null members are absent (takes_null)
 };
 
 // An event as it stands in the log.
@@ -118,12 +123,16 @@ struct Event {
   Instant created_at;  // the writer's claim; used by no decision
   std::optional<AttemptId> attempt_id;
   Value payload;
-  Value salts;  // {"field": 32 hex digits} of its value fields
+  Value salts;  // {"field": 32 hex digits} of its value fields; null when there are none
   Hash prev_hash;
   Hash hash;
+  std::string unknown_name;  // its type's name, when this program does not know it (narrative only)
 };
+// The name of the event's type, also of an unknown one.
+std::string_view event_name(const Event& event) noexcept;
 
-// Fails with log_corrupt: an unknown field, a missing required one, a wrong type.
+// Fails with log_corrupt: an unknown field, a missing required one, a wrong type. Where a value has been redacted,
+// {"$redacted": 64 hex digits} stands for it.
 Status check_payload(const EventKind& kind, const Value& payload);
 
 // {job_id, seq, id, type, schema, created_at, attempt_id?, payload, salts?, prev_hash, hash}

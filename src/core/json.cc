@@ -17,8 +17,6 @@ namespace {
 
 constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
 constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
-// Deeper values do not pass any door; a deeper one would be a bug of the code that built it.
-constexpr int kWriteDepthMax = 1024;
 
 // The length of the well-formed UTF-8 sequence at `i`, or 0.
 std::size_t utf8_sequence(std::string_view s, std::size_t i) noexcept {
@@ -164,8 +162,10 @@ class Reader {
       const std::size_t start = at_;
       const bool object = take('{');
       if (!object && !take('[')) return false;
-      if (stack_.size() >= limits_.depth_max) {
-        return wrong("nesting deeper than " + std::to_string(limits_.depth_max), start);
+      if (stack_.size() >= std::min(limits_.depth_max, kJsonDepthMax)) {
+        return wrong(
+            "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
+            start);
       }
       stack_.push_back({.start = start, .is_object = object});
       skip_space();
@@ -360,8 +360,7 @@ class Reader {
   Value done_;
 };
 
-void write(const Value& value, int depth, std::string& out) {
-  AE_CHECK(depth <= kWriteDepthMax, "a value nested too deep to be written");
+void write(const Value& value, std::size_t depth, std::string& out) {
   switch (value.kind()) {
     case Value::Kind::null:
       out += "null";
@@ -376,6 +375,7 @@ void write(const Value& value, int depth, std::string& out) {
       write_canonical_string(value.as_string(), out);
       return;
     case Value::Kind::array: {
+      AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
       char before = '[';
       for (const Value& item : value.items()) {
         out += std::exchange(before, ',');
@@ -385,6 +385,7 @@ void write(const Value& value, int depth, std::string& out) {
       return;
     }
     case Value::Kind::object: {
+      AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
       char before = '{';
       for (const auto& [key, member] : value.members()) {
         out += std::exchange(before, ',');
@@ -398,14 +399,14 @@ void write(const Value& value, int depth, std::string& out) {
   }
 }
 
-void new_line(int depth, std::string& out) {
+void new_line(std::size_t depth, std::string& out) {
   out += '\n';
-  out.append(static_cast<std::size_t>(depth) * 2, ' ');
+  out.append(depth * 2, ' ');
 }
 
-void write_pretty(const Value& value, int depth, std::string& out) {
+void write_pretty(const Value& value, std::size_t depth, std::string& out) {
   if (value.size() == 0) return write(value, depth, out);
-  AE_CHECK(depth <= kWriteDepthMax, "a value nested too deep to be written");
+  AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
   const bool object = value.is_object();
   char before = object ? '{' : '[';
   const auto begin_item = [&] {

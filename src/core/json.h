@@ -15,6 +15,9 @@
 
 namespace ae {
 
+// No value of this program nests deeper: the reader refuses it whatever its limits say, the writer calls it a bug.
+inline constexpr std::size_t kJsonDepthMax = 1000;
+
 struct JsonLimits {
   std::size_t bytes_max = 64u << 20;
   std::size_t depth_max = 64;

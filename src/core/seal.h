@@ -76,4 +76,12 @@ struct Opened {
 Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
                     const BlobSource& blobs);
 
+// The same batch without the values that `drop` names: their content and salt go, their commitments stay, and with
+// them the chain. Fields are named as in `Event::salts`; asked once for each value that is still there. A dropped
+// value shows as {"$redacted": commitment}; the blob of a large one is the caller's to remove when nothing else
+// names it. With a `drop` that is always false the answer equals `bytes`. Fails as `open` does.
+using DropValue = std::function<bool(const Event&, std::string_view field)>;
+Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
+                           const BlobSource& blobs, const DropValue& drop);
+
 }  // namespace ae

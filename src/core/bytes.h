@@ -1,0 +1,95 @@
+// Writing and reading stored bytes: big-endian numbers, varints, texts with their length before them.
+//
+// Reading is safe on any bytes: nothing is read past the end, and no length is believed before it is compared with
+// what is there. Every number and text has one form only, so that equal content is equal bytes.
+// Threads: plain values, no sharing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ae {
+
+inline void put_byte(std::uint8_t byte, std::string& out) { out += static_cast<char>(byte); }
+
+inline void put_big_endian64(std::uint64_t value, std::string& out) {
+  for (int shift = 56; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xFF);
+}
+
+// Seven bits a byte, the lowest first; the top bit says that more follow.
+inline void put_varint(std::uint64_t value, std::string& out) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
+  out += static_cast<char>(value);
+}
+
+// 0, −1, 1, −2, … become 0, 1, 2, 3, …
+inline std::uint64_t zig_zag(std::int64_t value) {
+  return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
+}
+inline std::int64_t un_zig_zag(std::uint64_t value) {
+  return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
+}
+
+inline void put_text(std::string_view text, std::string& out) {
+  put_varint(text.size(), out);
+  out += text;
+}
+
+// After the first thing that does not fit, `ok` is false, nothing is left, and all reads give zero and empty.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
+
+  bool ok() const { return ok_; }
+  std::size_t left() const { return rest_.size(); }
+
+  std::string_view bytes(std::size_t count) {
+    if (count > rest_.size()) return refuse();
+    const std::string_view taken = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return taken;
+  }
+  std::uint8_t byte() {
+    const std::string_view one = bytes(1);
+    return one.empty() ? std::uint8_t{0} : static_cast<std::uint8_t>(one.front());
+  }
+  std::uint64_t big_endian64() {
+    std::uint64_t value = 0;
+    for (const char c : bytes(8)) value = value << 8 | static_cast<unsigned char>(c);
+    return value;
+  }
+  // Only the shortest form is taken.
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const std::uint8_t next = byte();
+      const std::uint64_t bits = next & 0x7F;
+      if (shift == 63 && bits > 1) break;
+      value |= bits << shift;
+      if (next < 0x80) {
+        if (next == 0 && shift > 0) break;
+        return value;
+      }
+    }
+    refuse();
+    return 0;
+  }
+  std::string_view text() {
+    const std::uint64_t size = varint();
+    return size <= rest_.size() ? bytes(static_cast<std::size_t>(size)) : refuse();
+  }
+
+ private:
+  std::string_view refuse() {
+    ok_ = false;
+    rest_ = {};
+    return {};
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+}  // namespace ae
