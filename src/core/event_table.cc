@@ -107,6 +107,7 @@ constexpr auto kToolInvocationFinished = std::to_array<Field>({
     {"outcome", 8, word, kRequired},
     {"response_schema_hash", 9, hash32, kOptional},
     {"result", 10, value, kOptional},
+    {"retry_after_ms", 15, integer, kOptional},
     {"retryable", 11, boolean, kOptional},
     {"source", 12, word, kOptional},
     {"step_id", 13, id8, kRequired},

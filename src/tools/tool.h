@@ -14,28 +14,14 @@
 #include "async/loop.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/outcome.h"
 #include "core/value.h"
 #include "tools/permit.h"
 
 namespace ae::tools {
 
-enum class OutcomeKind { success, failure, timeout, unknown };  // spelled as stored
-
-// What the performer saw.
-struct Outcome {
-  OutcomeKind kind = OutcomeKind::unknown;
-  bool definite = false;   // failure only: for sure nothing happened
-  bool retryable = false;  // the same call may go better later
-  Value result;            // success
-  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
-  // output_too_large output_invalid spawn_failed request_invalid native_error secret_missing …
-  std::string error_code, error_message;
-  // A success whose output broke a rule: {invalid: true, reason, sha256, size, head}. The effect counts as done.
-  std::optional<Value> invalid;
-  std::string external_id;                // the downstream's own id, if it says one
-  std::optional<Duration> retry_after;    // what the downstream asked for
-  Duration took{0};
-};
+using ae::Outcome;
+using ae::OutcomeKind;
 
 struct Call {
   JobId job;

@@ -1,0 +1,42 @@
+// Outcome: what a performer saw of one call. *Definite failure* and *unknown* are kept apart from here up (SPEC §6).
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/time.h"
+#include "core/value.h"
+
+namespace ae {
+
+enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown };  // spelled as stored
+
+constexpr std::string_view to_text(OutcomeKind kind) {
+  switch (kind) {
+    case OutcomeKind::success: return "success";
+    case OutcomeKind::failure: return "failure";
+    case OutcomeKind::timeout: return "timeout";
+    case OutcomeKind::unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+struct Outcome {
+  OutcomeKind kind = OutcomeKind::unknown;
+  bool definite = false;   // failure only: for sure nothing happened
+  bool retryable = false;  // the same call may go better later
+  Value result;            // success
+  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
+  // spawn_failed request_invalid native_error secret_missing …
+  std::string error_code, error_message;
+  // A success whose output broke a rule: {invalid: true, reason, sha256, size, head}. The effect counts as done.
+  std::optional<Value> invalid;
+  std::string external_id;              // the downstream's own id, if it says one
+  std::optional<Duration> retry_after;  // what the downstream asked for
+  Duration took{0};
+};
+
+}  // namespace ae

@@ -1,0 +1,326 @@
+// absorb and take_in: observations and outside acts become events.
+#include "engine/absorb.h"
+
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::engine {
+namespace {
+
+Value error_value(std::string_view code, std::string_view message) {
+  return Value::object({{"code", code}, {"message", message}});
+}
+
+std::vector<Member> of_try(const Step& step) {
+  return {{"invocation_id", step.call->id.text},
+          {"step_id", step.id.text},
+          {"try", static_cast<std::uint64_t>(step.call->try_no)}};
+}
+
+EventDraft draft(EventType type, std::vector<Member> payload) {
+  return {type, Value::object(std::move(payload))};
+}
+
+Value wait_members(const State& state, const std::string& key, const Wait& wait,
+                   std::vector<Member> more) {
+  const Step& step = state.steps[wait.step];
+  more.emplace_back("correlation_key", key);
+  more.emplace_back("node_id", state.node_of(step).id);
+  more.emplace_back("step_id", step.id.text);
+  more.emplace_back("wait_type", to_text(wait.type));
+  return Value::object(std::move(more));
+}
+
+Result<Taken> take_signal(const State& state, const Act& act) {
+  if (auto closed = state.closed_waits.find(act.correlation_key);
+      closed != state.closed_waits.end() && !act.correlation_key.starts_with("resolve/")) {
+    const bool same = closed->second.payload == act.payload;
+    return Taken{{},
+                 Value::object({{"applied", same},
+                                {"correlation_key", act.correlation_key},
+                                {"delivered", true},
+                                {"duplicate", true},
+                                {"outcome", closed->second.outcome},
+                                {"payload", closed->second.payload}})};
+  }
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  auto wait = state.waits.find(act.correlation_key);
+  const bool open = wait != state.waits.end() && !wait->second.resolve &&
+                    wait->second.type != WaitType::timer && !state.ending;
+  if (!open) {
+    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" + act.correlation_key +
+                                         "\"; `aetheris job " + state.job.text + "` lists its waits");
+  }
+  if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
+    return fail(Code::wait_mismatch, "the wait \"" + act.correlation_key + "\" is of type " +
+                                         std::string(to_text(wait->second.type)));
+  }
+  std::vector<Member> more{{"outcome", "signalled"}, {"payload", act.payload}};
+  if (!act.by.empty()) more.emplace_back("by", act.by);
+  if (!act.id.empty()) more.emplace_back("signal_id", act.id);
+  return Taken{{{EventType::wait_completed,
+                 wait_members(state, wait->first, wait->second, std::move(more))}},
+               Value::object({{"correlation_key", act.correlation_key}, {"delivered", true}})};
+}
+
+Result<Taken> take_cancel(const State& state, const Act& act) {
+  if (is_terminal(state.status)) {
+    return fail(Code::job_terminal,
+                "the job has ended (" + std::string(to_text(state.status)) + "); nothing to cancel");
+  }
+  const Value answer = Value::object({{"cancel_requested", true}});
+  if (state.ending && state.ending->cancelled) return Taken{{}, answer};
+  std::vector<Member> p;
+  if (!act.by.empty()) p.emplace_back("by", act.by);
+  if (!act.reason.empty()) p.emplace_back("reason", act.reason);
+  return Taken{{draft(EventType::job_cancel_requested, std::move(p))}, answer};
+}
+
+// Timers, expiries and the deadline that are due.
+Result<Taken> take_timers(const State& state, const Stamp& stamp) {
+  Taken taken;
+  if (is_terminal(state.status)) return taken;
+  const auto fired = [&](std::string_view effect, Instant due) {
+    taken.events.push_back(draft(EventType::timer_fired, {{"due_at", to_text(due)},
+                                                          {"effect_id", effect},
+                                                          {"value", to_text(stamp.now)}}));
+  };
+  if (state.deadline && !state.deadline_fired && *state.deadline <= stamp.now) {
+    fired("deadline", *state.deadline);
+  }
+  if (!state.ending) {
+    for (const auto& [key, wait] : state.waits) {
+      if (wait.due_at && *wait.due_at <= stamp.now) {
+        fired(state.steps[wait.step].id.text, *wait.due_at);
+        taken.events.push_back(
+            {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "fired"}})});
+      } else if (wait.expires_at && *wait.expires_at <= stamp.now) {
+        fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
+        taken.events.push_back(
+            {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "timed_out"}})});
+      }
+    }
+  }
+  taken.answer = Value::object({{"fired", static_cast<std::uint64_t>(taken.events.size())}});
+  return taken;
+}
+
+// The wait of the in-doubt call that the act names.
+Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state, const Act& act) {
+  const std::pair<const std::string, Wait>* found = nullptr;
+  if (act.idempotency_key.size() >= 8) {
+    for (const auto& entry : state.waits) {
+      if (!entry.second.resolve) continue;
+      const Step& step = state.steps[entry.second.step];
+      if (!step.call->key.text.starts_with(act.idempotency_key)) continue;
+      if (found) {
+        return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
+                                             act.idempotency_key + "\"; give more of the key");
+      }
+      found = &entry;
+    }
+  }
+  if (!found) {
+    return fail(Code::not_in_doubt, "no call with this idempotency key is in doubt; `aetheris job " +
+                                        state.job.text + "` lists those that are");
+  }
+  return found;
+}
+
+Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stamp, bool settled) {
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  const bool happened = act.resolution == "happened";
+  const bool not_happened = act.resolution == "not_happened";
+  if (!happened && !not_happened && act.resolution != "fail") {
+    return fail(Code::input_invalid, "a resolution is happened, not_happened or fail");
+  }
+  if (act.result && !happened) {
+    return fail(Code::input_invalid, "only `happened` takes a result");
+  }
+  AE_ASSIGN(const auto* entry, find_doubt(state, act));
+  const auto& [key, wait] = *entry;
+  const Step& step = state.steps[wait.step];
+  const ToolPolicy& tool = state.plan->tools[state.node_of(step).tool];
+  const Instant settles = step.call->deadline + tool.grace;
+  if (not_happened && !settled && stamp.now < settles) {
+    return fail(Code::not_settled, "the call may still be under way until " + to_text(settles) +
+                                       "; ask again then");
+  }
+  Taken taken;
+  if (happened && step.call->open) {
+    auto finished = of_try(step);
+    finished.emplace_back("outcome", "unknown");
+    taken.events.push_back(draft(EventType::tool_invocation_finished, std::move(finished)));
+  }
+  std::vector<Member> decision{
+      {"at", to_text(stamp.now)},
+      {"decision_id", step_id(state.job, state.plan->decision,
+                              state.path_of(step) + "#in_doubt" + std::to_string(step.call->try_no),
+                              "decision")
+                          .text},
+      {"kind", "in_doubt"},
+      {"node_id", state.node_of(step).id},
+      {"payload", Value::object({{"idempotency_key", step.call->key.text}, {"resolution", act.resolution}})},
+      {"state", act.resolution},
+      {"step_id", step.id.text}};
+  if (!act.by.empty()) decision.emplace_back("by", act.by);
+  if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
+  taken.events.push_back(draft(EventType::decision_recorded, std::move(decision)));
+  if (happened) {
+    taken.events.push_back(draft(EventType::command_committed,
+                                 {{"command_id", step.id.text},
+                                  {"node_id", state.node_of(step).id},
+                                  {"result", act.result.value_or(Value())},
+                                  {"step_id", step.id.text}}));
+  }
+  std::vector<Member> completed{{"outcome", act.resolution == "fail" ? "rejected" : "signalled"}};
+  if (!act.by.empty()) completed.emplace_back("by", act.by);
+  if (!act.id.empty()) completed.emplace_back("signal_id", act.id);
+  taken.events.push_back(
+      {EventType::wait_completed, wait_members(state, key, wait, std::move(completed))});
+  taken.answer = Value::object({{"idempotency_key", step.call->key.text},
+                                {"node_id", state.node_of(step).id},
+                                {"resolution", act.resolution}});
+  return taken;
+}
+
+}  // namespace
+
+std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& outcome,
+                               bool caught_up) {
+  const Step& step = state.steps[index];
+  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
+  std::vector<Member> p = of_try(step);
+  p.emplace_back("outcome", to_text(outcome.kind));
+  if (outcome.took.count() > 0) {
+    p.emplace_back("duration_us", static_cast<std::int64_t>(outcome.took.count()));
+  }
+  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  if (caught_up) p.emplace_back("caught_up", true);
+  if (outcome.kind != OutcomeKind::success) {
+    p.emplace_back("definite", outcome.definite);
+    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
+    p.emplace_back("retryable", outcome.retryable);
+    if (outcome.retry_after) {
+      p.emplace_back("retry_after_ms",
+                     static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
+    }
+    return {draft(EventType::tool_invocation_finished, std::move(p))};
+  }
+  p.emplace_back("result", outcome.invalid ? *outcome.invalid : outcome.result);
+  if (outcome.invalid) {
+    p.emplace_back("error",
+                   error_value(code_name(Code::tool_output_invalid),
+                               "the call succeeded, but its output " +
+                                   std::string(outcome.invalid->text("reason", "broke a rule"))));
+  }
+  return {draft(EventType::tool_invocation_finished, std::move(p)),
+          draft(EventType::command_committed, {{"command_id", step.id.text},
+                                               {"node_id", state.node_of(step).id},
+                                               {"result_of", step.call->id.text},
+                                               {"step_id", step.id.text}})};
+}
+
+Value effect_record(const State& state, const Step& step, const Outcome& outcome, Instant at) {
+  std::vector<Member> p{{"attempt_id", step.call->attempt.text},
+                        {"command_id", step.id.text},
+                        {"created_at", to_text(at)},
+                        {"idempotency_key", step.call->key.text},
+                        {"input_ref", step.call->arguments_hash},
+                        {"invocation_id", step.call->id.text},
+                        {"job_id", state.job.text},
+                        {"kind", "tool"},
+                        {"outcome", to_text(outcome.kind)},
+                        {"took_us", static_cast<std::int64_t>(outcome.took.count())},
+                        {"try", static_cast<std::uint64_t>(step.call->try_no)}};
+  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  if (outcome.kind == OutcomeKind::success) {
+    p.emplace_back(outcome.invalid ? "invalid" : "output",
+                   outcome.invalid ? *outcome.invalid : outcome.result);
+  } else {
+    p.emplace_back("definite", outcome.definite);
+    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
+    p.emplace_back("retryable", outcome.retryable);
+  }
+  return Value::object(std::move(p));
+}
+
+Result<Outcome> outcome_of_record(const Value& record) {
+  Outcome outcome;
+  const std::string_view kind = record.text("outcome");
+  bool known = false;
+  for (auto k : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                 OutcomeKind::unknown}) {
+    if (to_text(k) == kind) {
+      outcome.kind = k;
+      known = true;
+    }
+  }
+  if (!known) return fail(Code::log_corrupt, "an effect record without outcome");
+  outcome.external_id = record.text("external_id");
+  if (record["took_us"].is_integer()) outcome.took = Duration(record["took_us"].as_int());
+  outcome.result = record["output"];
+  if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;
+  outcome.definite = record["definite"].is_bool() && record["definite"].as_bool();
+  outcome.retryable = record["retryable"].is_bool() && record["retryable"].as_bool();
+  outcome.error_code = record["error"].text("code");
+  outcome.error_message = record["error"].text("message");
+  return outcome;
+}
+
+Value Act::to_json() const {
+  static constexpr std::string_view kKinds[] = {"signal", "cancel", "resolve", "timers"};
+  std::vector<Member> p{{"kind", kKinds[static_cast<int>(kind)]}};
+  const auto text = [&](const char* name, const std::string& value) {
+    if (!value.empty()) p.emplace_back(name, value);
+  };
+  text("id", id);
+  text("by", by);
+  text("correlation_key", correlation_key);
+  text("wait_type", wait_type);
+  text("reason", reason);
+  text("idempotency_key", idempotency_key);
+  text("resolution", resolution);
+  if (!payload.is_null()) p.emplace_back("payload", payload);
+  if (result) p.emplace_back("result", *result);
+  return Value::object(std::move(p));
+}
+
+Result<Act> Act::from_json(const Value& json) {
+  Act act;
+  const std::string_view kind = json.text("kind");
+  if (kind == "signal") {
+    act.kind = Kind::signal;
+  } else if (kind == "cancel") {
+    act.kind = Kind::cancel;
+  } else if (kind == "resolve") {
+    act.kind = Kind::resolve;
+  } else if (kind == "timers") {
+    act.kind = Kind::timers;
+  } else {
+    return fail(Code::needs_version, "an act of the unknown kind \"" + std::string(kind) + "\"");
+  }
+  act.id = json.text("id");
+  act.by = json.text("by");
+  act.correlation_key = json.text("correlation_key");
+  act.wait_type = json.text("wait_type");
+  act.reason = json.text("reason");
+  act.idempotency_key = json.text("idempotency_key");
+  act.resolution = json.text("resolution");
+  act.payload = json["payload"];
+  if (const Value* result = json.find("result")) act.result = *result;
+  return act;
+}
+
+Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {
+  switch (act.kind) {
+    case Act::Kind::signal: return take_signal(state, act);
+    case Act::Kind::cancel: return take_cancel(state, act);
+    case Act::Kind::resolve: return take_resolve(state, act, stamp, settled);
+    case Act::Kind::timers: return take_timers(state, stamp);
+  }
+  return fail(Code::needs_version, "an unknown act");
+}
+
+}  // namespace ae::engine

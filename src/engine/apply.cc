@@ -1,0 +1,602 @@
+// apply: one event changes the state. Nothing is decided here; what cannot have happened is refused.
+#include <utility>
+
+#include "core/json.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+namespace {
+
+std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
+  return fail(Code::log_corrupt, "event " + std::to_string(state.seq + 1) + " (" +
+                                     std::string(event_name(type)) + "): " + std::string(why));
+}
+
+Failure failure_of(const Value& error) {
+  return {std::string(error.text("code")), std::string(error.text("message"))};
+}
+
+Instant instant_of(const Value& payload, std::string_view key) {
+  auto instant = instant_from_text(payload.text(key));
+  return instant ? *instant : Instant{};
+}
+std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
+  if (!payload.find(key)) return std::nullopt;
+  return instant_of(payload, key);
+}
+
+std::optional<WaitType> wait_type_of(std::string_view text) {
+  for (auto type : {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal,
+                    WaitType::message}) {
+    if (to_text(type) == text) return type;
+  }
+  return std::nullopt;
+}
+
+OutcomeKind outcome_of(std::string_view text) {
+  for (auto kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout}) {
+    if (to_text(kind) == text) return kind;
+  }
+  return OutcomeKind::unknown;
+}
+
+ResultType result_type_of(std::string_view text) {
+  for (auto type : {ResultType::pure, ResultType::side_effect_committed,
+                    ResultType::permanent_failure, ResultType::compensatable_failure,
+                    ResultType::compensated}) {
+    if (to_text(type) == text) return type;
+  }
+  return ResultType::none;
+}
+
+// Applies one event to one state; short-lived.
+class Applier {
+ public:
+  Applier(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans)
+      : s_(state), type_(event.type), p_(event.payload), created_at_(created_at), plans_(plans) {}
+
+  Status run();
+
+ private:
+  std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
+  Step* step();
+  Step* step_or_new_item();
+  bool map_wants_decision(const Step& step) const;
+  void refresh(std::uint32_t index);
+  void enter(Step& step, StepPhase phase);
+  std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
+  void open_node(std::uint32_t node);
+
+  Status job_created();
+  Status plan_generated();
+  Status job_running();
+  Status decision_recorded();
+  Status node_started();
+  Status tool_invocation_started();
+  Status tool_invocation_finished();
+  Status command_committed();
+  Status node_finished();
+  Status item_finished(Step& step);
+  Status wait_opened();
+  Status wait_completed();
+
+  State& s_;
+  EventType type_;
+  const Value& p_;
+  Instant created_at_;
+  const PlanSource& plans_;
+};
+
+Step* Applier::step() {
+  auto it = s_.by_id.find(StepId(std::string(p_.text("step_id"))));
+  return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
+}
+
+// The step of this event; an unknown step_id is the next item of its map, when it is the one that its path gives.
+Step* Applier::step_or_new_item() {
+  if (Step* known = step()) return known;
+  if (!s_.plan) return nullptr;
+  auto node = s_.plan->by_id.find(std::string(p_.text("node_id")));
+  if (node == s_.plan->by_id.end()) return nullptr;
+  Step& map = s_.steps[node->second];
+  if (!map.map || map.map->started >= map.map->results.size()) return nullptr;
+  const std::uint32_t item = map.map->started;
+  StepId id = s_.item_step_id(s_.plan->nodes[node->second], item);
+  if (id.text != p_.text("step_id")) return nullptr;
+  map.map->started++;
+  map.map->active++;
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& fresh = s_.steps.emplace_back();
+  fresh.id = id;
+  fresh.node = node->second;
+  fresh.item = item;
+  fresh.phase = StepPhase::ready;
+  s_.by_id.emplace(std::move(id), index);
+  refresh(node->second);
+  return &fresh;
+}
+
+bool Applier::map_wants_decision(const Step& step) const {
+  const MapProgress& map = *step.map;
+  const Node& node = s_.node_of(step);
+  const bool may_start = !map.failure && map.started < map.results.size();
+  if (may_start) return map.active < node.max_parallel;
+  return map.active == 0;
+}
+
+void Applier::refresh(std::uint32_t index) {
+  const Step& step = s_.steps[index];
+  bool wants = false;
+  switch (step.phase) {
+    case StepPhase::ready:
+    case StepPhase::settled:
+    case StepPhase::backoff:
+    case StepPhase::redo:
+    case StepPhase::committed:
+    case StepPhase::answered:
+    case StepPhase::refused:
+      wants = true;
+      break;
+    case StepPhase::calling:
+      wants = step.call->attempt != s_.attempt;
+      break;
+    case StepPhase::mapping:
+      wants = map_wants_decision(step);
+      break;
+    case StepPhase::done:
+      wants = step.result_type == ResultType::side_effect_committed && !step.barrier;
+      break;
+    case StepPhase::blocked:
+    case StepPhase::in_doubt:
+    case StepPhase::waiting:
+      break;
+  }
+  if (wants) {
+    s_.todo.insert(index);
+  } else {
+    s_.todo.erase(index);
+  }
+  if (step.phase == StepPhase::calling) {
+    s_.calling.insert(index);
+  } else {
+    s_.calling.erase(index);
+  }
+}
+
+void Applier::enter(Step& step, StepPhase phase) {
+  step.phase = phase;
+  refresh(index_of(step));
+}
+
+Status Applier::job_created() {
+  s_.agent = p_.text("agent");
+  s_.input = p_["input"];
+  s_.labels = p_["labels"].is_null() ? Value::object({}) : p_["labels"];
+  s_.execution_version = p_.text("execution_version");
+  s_.deadline = maybe_instant(p_, "deadline");
+  s_.job_root = Value::object({{"agent", s_.agent},
+                               {"created_at", to_text(created_at_)},
+                               {"id", s_.job.text},
+                               {"labels", s_.labels}});
+  return {};
+}
+
+void Applier::open_node(std::uint32_t node) {
+  Step& step = s_.steps[node];
+  if (step.phase == StepPhase::blocked && step.needs_left == 0) enter(step, StepPhase::ready);
+}
+
+Status Applier::plan_generated() {
+  if (s_.plan) return bad("a second plan");
+  AE_ASSIGN(s_.plan, plans_(p_["task_graph"], p_.text("plan_hash")));
+  if (to_hex(s_.plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
+  if (s_.plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
+  s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
+  for (const Node& node : s_.plan->nodes) {
+    Step& step = s_.steps.emplace_back();
+    step.node = node.index;
+    step.needs_left = static_cast<std::uint32_t>(node.needs.size());
+    step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
+                      to_text(node.kind));
+    s_.by_id.emplace(step.id, node.index);
+  }
+  for (const Node& node : s_.plan->nodes) open_node(node.index);
+  return {};
+}
+
+Status Applier::job_running() {
+  if (!s_.plan) return fail(Code::plan_missing, "the log has no plan_generated");
+  const Value& epoch = p_["epoch"];
+  if (!epoch.is_integer() || epoch.as_int() <= 0 ||
+      static_cast<std::uint64_t>(epoch.as_int()) <= s_.epoch) {
+    return bad("the epoch does not rise");
+  }
+  if (s_.status == JobStatus::running) s_.lost_claims++;
+  s_.epoch = static_cast<std::uint64_t>(epoch.as_int());
+  s_.attempt = AttemptId(std::string(p_.text("attempt_id")));
+  s_.not_before.reset();
+  const auto open = s_.calling;
+  for (std::uint32_t index : open) refresh(index);
+  return {};
+}
+
+Status Applier::decision_recorded() {
+  const std::string_view kind = p_.text("kind");
+  if (kind == "branch") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
+    if (s_.node_of(*step).when && !step->branch) {
+      if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
+      step->branch = p_["payload"].as_bool();
+      return {};
+    }
+    if (s_.node_of(*step).kind != NodeKind::map || !p_["payload"].is_array()) {
+      return bad("a branch nobody asked for");
+    }
+    step->map = std::make_unique<MapProgress>();
+    step->map->over = p_["payload"];
+    step->map->results.resize(step->map->over.size());
+    step->map->finished.resize(step->map->over.size());
+    return {};
+  }
+  if (kind == "retry") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::settled) return bad("no such try to repeat");
+    step->not_before = instant_of(p_, "not_before");
+    enter(*step, StepPhase::backoff);
+    return {};
+  }
+  if (kind == "in_doubt") {
+    Step* step = this->step();
+    if (!step || !step->call || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
+    if (p_.text("state") == "not_happened") {
+      enter(*step, StepPhase::redo);
+    } else if (p_.text("state") == "fail") {
+      enter(*step, StepPhase::refused);
+    }  // happened: the command_committed beside it says the rest
+  }
+  return {};
+}
+
+Status Applier::node_started() {
+  Step* step = step_or_new_item();
+  if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
+  step->started = true;
+  if (step->map && step->item == kNoItem) enter(*step, StepPhase::mapping);
+  return {};
+}
+
+Status Applier::tool_invocation_started() {
+  Step* step = this->step();
+  if (!step || !step->started) return bad("no such step");
+  switch (step->phase) {
+    case StepPhase::ready:
+    case StepPhase::backoff:
+    case StepPhase::redo:
+    case StepPhase::settled:
+    case StepPhase::calling:
+      break;
+    default:
+      return bad("no call may start here");
+  }
+  if (!step->call) step->call = std::make_unique<Invocation>();
+  Invocation& call = *step->call;
+  const auto try_no = static_cast<std::uint32_t>(p_["try"].as_int());
+  if (call.open) return bad("the earlier try is still open");
+  if (try_no != call.try_no + 1) return bad("tries count 1, 2, 3");
+  if (call.try_no == 0) {
+    call.id = InvocationId(std::string(p_.text("invocation_id")));
+    call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
+    call.external_key = ExternalKey(std::string(p_.text("external_key")));
+    call.arguments = p_["arguments"];
+    call.arguments_hash = p_.text("arguments_hash");
+    call.tool = p_.text("tool_name");
+    call.first_send_by = instant_of(p_, "send_by");
+  } else if (call.id.text != p_.text("invocation_id") ||
+             call.key.text != p_.text("idempotency_key") ||
+             call.external_key.text != p_.text("external_key") ||
+             call.arguments_hash != p_.text("arguments_hash") ||
+             call.tool != p_.text("tool_name")) {
+    return bad("a later try must keep the keys, the tool and the arguments");
+  }
+  // A resend after a crash, and one that a person asked for, are not counted (API §1, SPEC §6).
+  const bool counted = call.try_no == 0 || step->phase == StepPhase::backoff ||
+                       call.error.code == "not_sent";
+  call.tool_version = p_.text("tool_version");
+  call.try_no = try_no;
+  if (counted) call.counted++;
+  call.open = true;
+  call.attempt = s_.attempt;
+  call.send_by = instant_of(p_, "send_by");
+  call.deadline = instant_of(p_, "deadline");
+  enter(*step, StepPhase::calling);
+  return {};
+}
+
+Status Applier::tool_invocation_finished() {
+  Step* step = this->step();
+  if (!step || !step->call || !step->call->open ||
+      step->call->id.text != p_.text("invocation_id") ||
+      static_cast<std::int64_t>(step->call->try_no) != p_["try"].as_int()) {
+    return bad("no such try is open");
+  }
+  Invocation& call = *step->call;
+  call.open = false;
+  call.outcome = outcome_of(p_.text("outcome"));
+  call.definite = p_["definite"].is_bool() && p_["definite"].as_bool();
+  call.retryable = p_["retryable"].is_bool() && p_["retryable"].as_bool();
+  call.error = failure_of(p_["error"]);
+  call.retry_after.reset();
+  if (p_["retry_after_ms"].is_integer()) {
+    call.retry_after = std::chrono::milliseconds(p_["retry_after_ms"].as_int());
+  }
+  if (call.outcome == OutcomeKind::success) {
+    step->result = p_["result"];
+    if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
+  } else if (call.outcome == OutcomeKind::failure && call.definite &&
+             call.error.code == "not_sent" && call.counted > 0) {
+    call.counted--;  // withdrawn before a byte was sent
+  }
+  if (step->phase == StepPhase::calling) enter(*step, StepPhase::settled);
+  return {};
+}
+
+Status Applier::command_committed() {
+  Step* step = this->step();
+  if (!step || !step->call || step->phase == StepPhase::committed ||
+      step->phase == StepPhase::done) {
+    return bad("no such command to commit");
+  }
+  if (const Value* result = p_.find("result")) {
+    step->result = *result;
+  } else if (step->call->open || step->call->outcome != OutcomeKind::success ||
+             p_.text("result_of") != step->call->id.text) {
+    return bad("the result is that of no successful call");
+  }
+  s_.lost_claims = 0;
+  enter(*step, StepPhase::committed);
+  return {};
+}
+
+Status Applier::item_finished(Step& step) {
+  Step& map_step = s_.steps[step.node];
+  MapProgress& map = *map_step.map;
+  map.active--;
+  map.done++;
+  map.finished[step.item] = true;
+  if (step.failure && !s_.node_of(step).collect_errors) {
+    if (!map.failure) map.failure = step.failure;
+  } else {
+    map.results[step.item] = s_.seen_result(step);
+  }
+  if (step.phase == StepPhase::done && step.result_type != ResultType::side_effect_committed) {
+    step.call.reset();
+  }
+  step.result = Value();
+  refresh(step.node);
+  return {};
+}
+
+Status Applier::node_finished() {
+  Step* step = step_or_new_item();
+  if (!step || step->phase == StepPhase::done || step->phase == StepPhase::blocked) {
+    return bad("no such step to finish");
+  }
+  if (step->call && step->call->open) return bad("a try is still open");
+  step->result_type = result_type_of(p_.text("result_type"));
+  if (step->result_type == ResultType::none) return bad("an unknown result type");
+  step->skipped = p_["skipped"].is_bool() && p_["skipped"].as_bool();
+  step->failure.reset();
+  if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
+  if (step->skipped) step->result = Value();
+  if (const Value* result = p_.find("result")) step->result = *result;
+  const Node& node = s_.node_of(*step);
+  if (step->item == kNoItem && node.kind == NodeKind::map && step->map) {
+    step->result = Value::array(std::move(step->map->results));
+    step->map.reset();
+  }
+  enter(*step, StepPhase::done);
+  if (step->item != kNoItem) return item_finished(*step);
+
+  s_.nodes_left--;
+  if (step->failure && !node.continue_on_error) {
+    if (!s_.ending) {
+      s_.ending = Ending{.cancelled = false,
+                         .code = step->failure->code,
+                         .message = step->failure->message,
+                         .node_id = node.id,
+                         .by = {}};
+    }
+    return {};
+  }
+  for (std::uint32_t dependent : node.dependents) {
+    s_.steps[dependent].needs_left--;
+    open_node(dependent);
+  }
+  return {};
+}
+
+Status Applier::wait_opened() {
+  Step* step = this->step();
+  if (!step) return bad("no such step");
+  std::string key(p_.text("correlation_key"));
+  auto type = wait_type_of(p_.text("wait_type"));
+  if (!type) return bad("an unknown wait type");
+  if (s_.waits.contains(key) || s_.closed_waits.contains(key)) return bad("the key was used before");
+  Wait wait{.step = index_of(*step),
+            .type = *type,
+            .due_at = maybe_instant(p_, "due_at"),
+            .expires_at = maybe_instant(p_, "expires_at"),
+            .resolve = step->call != nullptr};
+  if (wait.resolve) {
+    enter(*step, StepPhase::in_doubt);
+  } else {
+    step->wait_key = key;
+    enter(*step, StepPhase::waiting);
+  }
+  s_.waits.emplace(std::move(key), wait);
+  return {};
+}
+
+Status Applier::wait_completed() {
+  std::string key(p_.text("correlation_key"));
+  auto it = s_.waits.find(key);
+  if (it == s_.waits.end()) return bad("no such wait is open");
+  const Wait wait = it->second;
+  s_.waits.erase(it);
+  Step& step = s_.steps[wait.step];
+  if (!wait.resolve) {
+    const std::string_view outcome = p_.text("outcome");
+    step.timed_out = outcome == "timed_out";
+    step.result = step.timed_out ? Value::object({{"timed_out", true}}) : p_["payload"];
+    if (outcome != "cancelled") enter(step, StepPhase::answered);
+  }
+  s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
+                                                     .outcome = std::string(p_.text("outcome")),
+                                                     .payload = p_["payload"]});
+  return {};
+}
+
+Status Applier::run() {
+  const EventKind* kind = event_kind(type_);
+  if (!kind || kind->event_class == EventClass::narrative) {
+    s_.seq++;
+    return {};
+  }
+  if (is_terminal(s_.status)) {
+    return fail(Code::job_terminal, "the job has ended; a terminal job goes on only as a fork");
+  }
+  const bool own_park = type_ == EventType::wait_completed && s_.parked_until == "resolve" &&
+                        s_.waits.contains(std::string(p_.text("correlation_key"))) &&
+                        s_.waits.at(std::string(p_.text("correlation_key"))).resolve;
+  const auto status = next_status(s_.status, type_, own_park);
+  if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
+  if (is_terminal(*status)) {
+    for (std::uint32_t index : s_.calling) {
+      if (s_.steps[index].call->open) return bad("a call is still open");
+    }
+  }
+
+  Status done;
+  switch (type_) {
+    case EventType::job_created: done = job_created(); break;
+    case EventType::plan_generated: done = plan_generated(); break;
+    case EventType::job_running: done = job_running(); break;
+    case EventType::decision_recorded: done = decision_recorded(); break;
+    case EventType::node_started: done = node_started(); break;
+    case EventType::tool_invocation_started: done = tool_invocation_started(); break;
+    case EventType::tool_invocation_finished: done = tool_invocation_finished(); break;
+    case EventType::command_committed: done = command_committed(); break;
+    case EventType::node_finished: done = node_finished(); break;
+    case EventType::wait_opened: done = wait_opened(); break;
+    case EventType::wait_completed: done = wait_completed(); break;
+    case EventType::command_emitted:
+      if (Step* step = this->step(); !step || !step->started) done = bad("no such step");
+      break;
+    case EventType::step_committed:
+      if (Step* step = this->step(); step && !step->barrier) {
+        step->barrier = true;
+        refresh(index_of(*step));
+        if (step->item != kNoItem) step->call.reset();
+      } else {
+        done = bad("no such step to commit");
+      }
+      break;
+    case EventType::timer_fired:
+      if (p_.text("effect_id") == "deadline") {
+        s_.deadline_fired = true;
+        if (!s_.ending) {
+          s_.ending = Ending{.cancelled = false,
+                             .code = "deadline_exceeded",
+                             .message = "the job's deadline has passed",
+                             .node_id = {},
+                             .by = {}};
+        }
+      }
+      break;
+    case EventType::job_requeued: s_.not_before = maybe_instant(p_, "not_before"); break;
+    case EventType::job_parked:
+      s_.parked_reason = p_.text("reason");
+      s_.parked_until = p_.text("until");
+      s_.parked_since = created_at_;
+      break;
+    case EventType::job_cancel_requested:
+      if (!s_.ending || !s_.ending->cancelled) {
+        s_.ending = Ending{.cancelled = true,
+                           .code = "cancelled",
+                           .message = std::string(p_.text("reason")),
+                           .node_id = {},
+                           .by = std::string(p_.text("by"))};
+      }
+      break;
+    case EventType::job_completed: s_.result = p_["result"]; break;
+    case EventType::job_failed:
+      s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
+      s_.final_in_doubt = p_["in_doubt"];
+      break;
+    case EventType::job_cancelled: s_.final_in_doubt = p_["in_doubt"]; break;
+    default: break;
+  }
+  AE_TRY(done);
+  if (*status != JobStatus::parked) {
+    s_.parked_reason.clear();
+    s_.parked_until.clear();
+    s_.parked_since.reset();
+  }
+  s_.status = *status;
+  s_.seq++;
+  return {};
+}
+
+}  // namespace
+
+Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans) {
+  return Applier(state, event, created_at, plans).run();
+}
+
+Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
+  State state;
+  state.job = job;
+  for (const Event& event : events) {
+    AE_TRY(apply(state, {event.type, event.payload}, event.created_at, plans));
+  }
+  return state;
+}
+
+PlanSource compile_each_time() {
+  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
+}
+
+std::string State::path_of(const Step& step) const {
+  return step.item == kNoItem ? Plan::path(plan_number, step.node)
+                              : Plan::path(plan_number, step.node, step.item);
+}
+
+StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
+  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item), "tool");
+}
+
+std::optional<Instant> State::next_due() const {
+  std::optional<Instant> due;
+  const auto earlier = [&](const std::optional<Instant>& at) {
+    if (at && (!due || *at < *due)) due = at;
+  };
+  if (!deadline_fired) earlier(deadline);
+  if (!ending) {
+    for (const auto& [key, wait] : waits) {
+      earlier(wait.due_at);
+      earlier(wait.expires_at);
+    }
+  }
+  return due;
+}
+
+Value State::seen_result(const Step& step) const {
+  if (step.failure) {
+    return Value::object({{"error", Value::object({{"code", step.failure->code},
+                                                   {"message", step.failure->message}})}});
+  }
+  return step.result;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,77 @@
+// decide: what a job does next. The only place that knows.
+//
+//   next_asks(state)   which commands the program wants: for a plan, what became ready
+//   admit(state, ask)  whether a command may happen, whoever asks: the ledger's rules (SPEC §4)
+//   decide(state)      both, over what needs a decision: events to append, calls to perform once they are durable
+//
+// Pure. A Stamp brings what may only be recorded: the store's clock (compared only with instants that earlier
+// decisions recorded), the lease, and chance for jitter. The runtime appends the events, applies them, asks again
+// until nothing is left to say, commits, and only then performs. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/event.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+struct Stamp {
+  Instant now;             // the store's clock
+  Instant lease_until;     // nothing is sent after it
+  bool owned = true;       // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
+  std::uint64_t chance = 0;
+};
+
+struct DecideLimits {
+  std::size_t parallel_max = 64;                             // open tries of one job
+  Duration send_window = std::chrono::seconds(10);           // from declaration to the last moment of sending
+  Duration held_backoff_max = std::chrono::seconds(5);       // a longer back-off releases the job
+  std::uint32_t lost_claims_max = 10;                        // when the plan names no max_attempts
+  std::size_t events_max = 512;                              // per call of decide; ask again
+};
+
+// A wish to call a tool at a step.
+struct Ask {
+  std::uint32_t step = 0;
+  std::string_view tool;
+  std::string_view arguments_hash;
+};
+
+enum class Verdict : std::uint8_t {
+  recorded,         // a success is in the log: inject it, never call
+  declare,          // nothing open, nothing recorded: a try may be declared
+  in_doubt,         // an earlier try may have happened: the tool's on_in_doubt decides
+  not_yet,          // in flight
+  refuse,           // the job ends, or the step does not wait for a call
+  non_determinism,  // another tool or other arguments than recorded for this command
+};
+Verdict admit(const State& state, const Ask& ask);
+
+// The steps whose commands a plan wants next, in order of position.
+std::vector<std::uint32_t> next_asks(const State& state);
+
+struct Decision {
+  std::vector<EventDraft> events;
+  std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
+  bool release = false;                // give the claim back with this commit
+  std::optional<Instant> ask_again;    // when nothing else happens before
+};
+Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});
+
+// The first events of a job: job_created and plan_generated.
+struct NewJobEvents {
+  std::string agent;
+  Value input;
+  Value labels;  // object of texts, or null
+  std::string idempotency_key, execution_version;
+  std::optional<Instant> deadline;
+  const Plan* plan = nullptr;
+};
+std::vector<EventDraft> job_events(const NewJobEvents& job);
+EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);
+EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before);
+
+}  // namespace ae::engine

@@ -1,0 +1,186 @@
+// State: what the log of one job says, folded. `apply` is the only way it changes.
+//
+//   state' = apply(state, event)      pure; the same for worker, recovery, replay, verify and simulation
+//
+// A job is a set of steps: each node of the plan has one (steps[node.index]), each item of a map gets its own when it
+// starts. A step moves through phases; `todo` holds the steps that `decide` has something to say about, so that a
+// decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/outcome.h"
+#include "core/time.h"
+#include "core/value.h"
+#include "engine/plan.h"
+
+namespace ae::engine {
+
+enum class JobStatus : std::uint8_t { none, queued, running, waiting, parked, completed, failed, cancelled };
+std::string_view to_text(JobStatus status);
+bool is_terminal(JobStatus status);
+bool is_blocked(JobStatus status);  // waiting or parked: never claimed, never reclaimed
+
+// The table of SPEC §2: the status after `event`, or nullopt when the event is illegal there. `ends_own_park`: a
+// wait_completed whose wait was opened by the park itself.
+std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park = false);
+
+enum class ResultType : std::uint8_t { none, pure, side_effect_committed, permanent_failure, compensatable_failure, compensated };
+std::string_view to_text(ResultType type);
+
+struct Failure {
+  std::string code, message;
+};
+
+// The invocation of a tool step: all its tries share keys and arguments.
+struct Invocation {
+  InvocationId id;
+  IdempotencyKey key;
+  ExternalKey external_key;
+  Value arguments;
+  std::string arguments_hash, tool, tool_version;
+  std::uint32_t try_no = 0;    // the newest try
+  std::uint32_t counted = 0;   // tries that count against max_attempts (not withdrawn, not a resend after a crash)
+  bool open = false;           // the newest try is started and not finished
+  AttemptId attempt;           // that declared the newest try
+  Instant first_send_by, send_by, deadline;
+  // The newest finished try:
+  OutcomeKind outcome = OutcomeKind::unknown;
+  bool definite = false, retryable = false;
+  Failure error;
+  std::optional<Duration> retry_after;
+};
+
+enum class StepPhase : std::uint8_t {
+  blocked,    // needs are not complete
+  ready,      // may start
+  calling,    // a try is open
+  settled,    // the newest try ended without success: retry, doubt or failure is to be decided
+  backoff,    // a retry is decided; not before `not_before`
+  redo,       // a person said that it did not happen: one new try
+  in_doubt,   // a resolve wait is open
+  committed,  // the command is committed; the node is not finished
+  waiting,    // its wait is open
+  answered,   // its wait is completed; the node is not finished
+  mapping,    // items are under way
+  refused,    // a person said fail
+  done,
+};
+
+struct MapProgress {
+  Value over;                  // the recorded array
+  std::vector<Value> results;  // by item
+  std::vector<bool> finished;  // by item
+  std::uint32_t started = 0, active = 0, done = 0;
+  std::optional<Failure> failure;  // of the first item that failed for good
+};
+
+constexpr std::uint32_t kNoItem = 0xffffffff;
+
+struct Step {
+  StepId id;
+  std::uint32_t node = 0;
+  std::uint32_t item = kNoItem;
+  StepPhase phase = StepPhase::blocked;
+  bool started = false, barrier = false;  // node_started, step_committed are in the log
+  std::uint32_t needs_left = 0;
+  std::optional<bool> branch;  // the recorded value of `when`
+  std::unique_ptr<Invocation> call;
+  std::unique_ptr<MapProgress> map;
+  Instant not_before;
+  std::string wait_key;
+  bool timed_out = false;  // its wait ended by expiry
+  std::optional<Failure> failure;
+  Value result;
+  ResultType result_type = ResultType::none;
+  bool skipped = false;
+};
+
+struct Wait {
+  std::uint32_t step = 0;
+  WaitType type = WaitType::signal;
+  std::optional<Instant> due_at, expires_at;
+  bool resolve = false;  // the wait of an in-doubt call
+};
+
+struct ClosedWait {
+  WaitType type = WaitType::signal;
+  std::string outcome;
+  Value payload;
+};
+
+struct Ending {
+  bool cancelled = false;  // else failed
+  std::string code, message, node_id, by;
+};
+
+class State {
+ public:
+  JobId job;
+  std::string agent;
+  Value input, labels;
+  Value job_root;  // `.job` of expressions: {id, agent, labels, created_at}
+  std::string execution_version;
+  JobStatus status = JobStatus::none;
+  std::uint64_t seq = 0;  // of the last event applied
+
+  AttemptId attempt;  // that runs it, or ran it last
+  std::uint64_t epoch = 0;
+  std::uint32_t lost_claims = 0;  // attempts in a row that ended without a release and without progress
+  std::optional<Instant> deadline, not_before;
+  bool deadline_fired = false;
+
+  std::shared_ptr<const Plan> plan;
+  std::uint32_t plan_number = 0;
+  std::deque<Step> steps;  // the first plan->nodes.size() are the nodes'
+  std::unordered_map<StepId, std::uint32_t> by_id;
+  std::set<std::uint32_t> todo;     // steps that decide has something to say about
+  std::set<std::uint32_t> calling;  // steps with an open try
+  std::uint32_t nodes_left = 0;
+
+  std::map<std::string, Wait> waits;  // open, by correlation key
+  std::map<std::string, ClosedWait> closed_waits;
+  std::string parked_reason, parked_until;
+  std::optional<Instant> parked_since;
+  std::optional<Ending> ending;
+  Value result;
+  std::optional<Failure> error;  // of job_failed
+  Value final_in_doubt;          // in_doubt[] of the terminal event
+
+  const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
+  // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
+  bool is_live(const Step& step) const {
+    return step.call && step.call->open && status == JobStatus::running && step.call->attempt == attempt;
+  }
+  std::string path_of(const Step& step) const;
+  StepId item_step_id(const Node& map_node, std::uint32_t item) const;
+  // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
+  std::optional<Instant> next_due() const;
+  // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.
+  Value seen_result(const Step& step) const;
+};
+
+// Compiled plans by hash, so that jobs of one agent share one.
+using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph, std::string_view plan_hash)>;
+PlanSource compile_each_time();
+
+// Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
+// job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
+Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans);
+
+Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
+
+}  // namespace ae::engine
