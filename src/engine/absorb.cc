@@ -49,8 +49,9 @@ Result<Taken> take_signal(const State& state, const Act& act) {
   const bool open = wait != state.waits.end() && !wait->second.resolve &&
                     wait->second.type != WaitType::timer && !state.ending;
   if (!open) {
-    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" + act.correlation_key +
-                                         "\"; `aetheris job " + state.job.text + "` lists its waits");
+    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" +
+                                         act.correlation_key + "\"; `aetheris job " +
+                                         state.job.text + "` lists its waits");
   }
   if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
     return fail(Code::wait_mismatch, "the wait \"" + act.correlation_key + "\" is of type " +
@@ -66,8 +67,8 @@ Result<Taken> take_signal(const State& state, const Act& act) {
 
 Result<Taken> take_cancel(const State& state, const Act& act) {
   if (is_terminal(state.status)) {
-    return fail(Code::job_terminal,
-                "the job has ended (" + std::string(to_text(state.status)) + "); nothing to cancel");
+    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
+                                        "); nothing to cancel");
   }
   const Value answer = Value::object({{"cancel_requested", true}});
   if (state.ending && state.ending->cancelled) return Taken{{}, answer};
@@ -82,9 +83,9 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
   Taken taken;
   if (is_terminal(state.status)) return taken;
   const auto fired = [&](std::string_view effect, Instant due) {
-    taken.events.push_back(draft(EventType::timer_fired, {{"due_at", to_text(due)},
-                                                          {"effect_id", effect},
-                                                          {"value", to_text(stamp.now)}}));
+    taken.events.push_back(
+        draft(EventType::timer_fired,
+              {{"due_at", to_text(due)}, {"effect_id", effect}, {"value", to_text(stamp.now)}}));
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= stamp.now) {
     fired("deadline", *state.deadline);
@@ -97,8 +98,8 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
             {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "fired"}})});
       } else if (wait.expires_at && *wait.expires_at <= stamp.now) {
         fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
-        taken.events.push_back(
-            {EventType::wait_completed, wait_members(state, key, wait, {{"outcome", "timed_out"}})});
+        taken.events.push_back({EventType::wait_completed,
+                                wait_members(state, key, wait, {{"outcome", "timed_out"}})});
       }
     }
   }
@@ -122,8 +123,9 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt, "no call with this idempotency key is in doubt; `aetheris job " +
-                                        state.job.text + "` lists those that are");
+    return fail(Code::not_in_doubt,
+                "no call with this idempotency key is in doubt; `aetheris job " + state.job.text +
+                    "` lists those that are");
   }
   return found;
 }
@@ -144,8 +146,8 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   const ToolPolicy& tool = state.plan->tools[state.node_of(step).tool];
   const Instant settles = step.call->deadline + tool.grace;
   if (not_happened && !settled && stamp.now < settles) {
-    return fail(Code::not_settled, "the call may still be under way until " + to_text(settles) +
-                                       "; ask again then");
+    return fail(Code::not_settled,
+                "the call may still be under way until " + to_text(settles) + "; ask again then");
   }
   Taken taken;
   if (happened && step.call->open) {
@@ -155,24 +157,25 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   }
   std::vector<Member> decision{
       {"at", to_text(stamp.now)},
-      {"decision_id", step_id(state.job, state.plan->decision,
-                              state.path_of(step) + "#in_doubt" + std::to_string(step.call->try_no),
-                              "decision")
-                          .text},
+      {"decision_id",
+       step_id(state.job, state.plan->decision,
+               state.path_of(step) + "#in_doubt" + std::to_string(step.call->try_no), "decision")
+           .text},
       {"kind", "in_doubt"},
       {"node_id", state.node_of(step).id},
-      {"payload", Value::object({{"idempotency_key", step.call->key.text}, {"resolution", act.resolution}})},
+      {"payload",
+       Value::object({{"idempotency_key", step.call->key.text}, {"resolution", act.resolution}})},
       {"state", act.resolution},
       {"step_id", step.id.text}};
   if (!act.by.empty()) decision.emplace_back("by", act.by);
   if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
   taken.events.push_back(draft(EventType::decision_recorded, std::move(decision)));
   if (happened) {
-    taken.events.push_back(draft(EventType::command_committed,
-                                 {{"command_id", step.id.text},
-                                  {"node_id", state.node_of(step).id},
-                                  {"result", act.result.value_or(Value())},
-                                  {"step_id", step.id.text}}));
+    taken.events.push_back(
+        draft(EventType::command_committed, {{"command_id", step.id.text},
+                                             {"node_id", state.node_of(step).id},
+                                             {"result", act.result.value_or(Value())},
+                                             {"step_id", step.id.text}}));
   }
   std::vector<Member> completed{{"outcome", act.resolution == "fail" ? "rejected" : "signalled"}};
   if (!act.by.empty()) completed.emplace_back("by", act.by);
@@ -250,8 +253,8 @@ Result<Outcome> outcome_of_record(const Value& record) {
   Outcome outcome;
   const std::string_view kind = record.text("outcome");
   bool known = false;
-  for (auto k : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
-                 OutcomeKind::unknown}) {
+  for (auto k :
+       {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout, OutcomeKind::unknown}) {
     if (to_text(k) == kind) {
       outcome.kind = k;
       known = true;
@@ -315,10 +318,14 @@ Result<Act> Act::from_json(const Value& json) {
 
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {
   switch (act.kind) {
-    case Act::Kind::signal: return take_signal(state, act);
-    case Act::Kind::cancel: return take_cancel(state, act);
-    case Act::Kind::resolve: return take_resolve(state, act, stamp, settled);
-    case Act::Kind::timers: return take_timers(state, stamp);
+    case Act::Kind::signal:
+      return take_signal(state, act);
+    case Act::Kind::cancel:
+      return take_cancel(state, act);
+    case Act::Kind::resolve:
+      return take_resolve(state, act, stamp, settled);
+    case Act::Kind::timers:
+      return take_timers(state, stamp);
   }
   return fail(Code::needs_version, "an unknown act");
 }

@@ -18,7 +18,8 @@
 namespace ae::engine {
 
 // REQUIRES: the step's newest try is open and is `try_no`.
-std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome, bool caught_up = false);
+std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome,
+                               bool caught_up = false);
 // The effect record of SPEC §5, for the effect store.
 Value effect_record(const State& state, const Step& step, const Outcome& outcome, Instant at);
 // And back: what a record says was seen.
@@ -27,16 +28,17 @@ Result<Outcome> outcome_of_record(const Value& record);
 struct Act {
   enum class Kind : std::uint8_t { signal, cancel, resolve, timers };
   Kind kind = Kind::timers;
-  std::string id;   // of the writer; repeated acts with one id are one
-  std::string by;   // who
+  std::string id;  // of the writer; repeated acts with one id are one
+  std::string by;  // who
   // signal
   std::string correlation_key, wait_type;
   Value payload;
   // cancel; note of resolve
   std::string reason;
   // resolve
-  std::string idempotency_key;  // or the start of it (at least 8 digits), when only one call in doubt matches
-  std::string resolution;       // happened | not_happened | fail
+  std::string
+      idempotency_key;  // or the start of it (at least 8 digits), when only one call in doubt matches
+  std::string resolution;  // happened | not_happened | fail
   std::optional<Value> result;
 
   Value to_json() const;

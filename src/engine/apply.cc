@@ -26,8 +26,8 @@ std::optional<Instant> maybe_instant(const Value& payload, std::string_view key)
 }
 
 std::optional<WaitType> wait_type_of(std::string_view text) {
-  for (auto type : {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal,
-                    WaitType::message}) {
+  for (auto type :
+       {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal, WaitType::message}) {
     if (to_text(type) == text) return type;
   }
   return std::nullopt;
@@ -41,9 +41,9 @@ OutcomeKind outcome_of(std::string_view text) {
 }
 
 ResultType result_type_of(std::string_view text) {
-  for (auto type : {ResultType::pure, ResultType::side_effect_committed,
-                    ResultType::permanent_failure, ResultType::compensatable_failure,
-                    ResultType::compensated}) {
+  for (auto type :
+       {ResultType::pure, ResultType::side_effect_committed, ResultType::permanent_failure,
+        ResultType::compensatable_failure, ResultType::compensated}) {
     if (to_text(type) == text) return type;
   }
   return ResultType::none;
@@ -300,8 +300,8 @@ Status Applier::tool_invocation_started() {
     return bad("a later try must keep the keys, the tool and the arguments");
   }
   // A resend after a crash, and one that a person asked for, are not counted (API §1, SPEC §6).
-  const bool counted = call.try_no == 0 || step->phase == StepPhase::backoff ||
-                       call.error.code == "not_sent";
+  const bool counted =
+      call.try_no == 0 || step->phase == StepPhase::backoff || call.error.code == "not_sent";
   call.tool_version = p_.text("tool_version");
   call.try_no = try_no;
   if (counted) call.counted++;
@@ -422,7 +422,8 @@ Status Applier::wait_opened() {
   std::string key(p_.text("correlation_key"));
   auto type = wait_type_of(p_.text("wait_type"));
   if (!type) return bad("an unknown wait type");
-  if (s_.waits.contains(key) || s_.closed_waits.contains(key)) return bad("the key was used before");
+  if (s_.waits.contains(key) || s_.closed_waits.contains(key))
+    return bad("the key was used before");
   Wait wait{.step = index_of(*step),
             .type = *type,
             .due_at = maybe_instant(p_, "due_at"),
@@ -479,17 +480,39 @@ Status Applier::run() {
 
   Status done;
   switch (type_) {
-    case EventType::job_created: done = job_created(); break;
-    case EventType::plan_generated: done = plan_generated(); break;
-    case EventType::job_running: done = job_running(); break;
-    case EventType::decision_recorded: done = decision_recorded(); break;
-    case EventType::node_started: done = node_started(); break;
-    case EventType::tool_invocation_started: done = tool_invocation_started(); break;
-    case EventType::tool_invocation_finished: done = tool_invocation_finished(); break;
-    case EventType::command_committed: done = command_committed(); break;
-    case EventType::node_finished: done = node_finished(); break;
-    case EventType::wait_opened: done = wait_opened(); break;
-    case EventType::wait_completed: done = wait_completed(); break;
+    case EventType::job_created:
+      done = job_created();
+      break;
+    case EventType::plan_generated:
+      done = plan_generated();
+      break;
+    case EventType::job_running:
+      done = job_running();
+      break;
+    case EventType::decision_recorded:
+      done = decision_recorded();
+      break;
+    case EventType::node_started:
+      done = node_started();
+      break;
+    case EventType::tool_invocation_started:
+      done = tool_invocation_started();
+      break;
+    case EventType::tool_invocation_finished:
+      done = tool_invocation_finished();
+      break;
+    case EventType::command_committed:
+      done = command_committed();
+      break;
+    case EventType::node_finished:
+      done = node_finished();
+      break;
+    case EventType::wait_opened:
+      done = wait_opened();
+      break;
+    case EventType::wait_completed:
+      done = wait_completed();
+      break;
     case EventType::command_emitted:
       if (Step* step = this->step(); !step || !step->started) done = bad("no such step");
       break;
@@ -514,7 +537,9 @@ Status Applier::run() {
         }
       }
       break;
-    case EventType::job_requeued: s_.not_before = maybe_instant(p_, "not_before"); break;
+    case EventType::job_requeued:
+      s_.not_before = maybe_instant(p_, "not_before");
+      break;
     case EventType::job_parked:
       s_.parked_reason = p_.text("reason");
       s_.parked_until = p_.text("until");
@@ -529,13 +554,18 @@ Status Applier::run() {
                            .by = std::string(p_.text("by"))};
       }
       break;
-    case EventType::job_completed: s_.result = p_["result"]; break;
+    case EventType::job_completed:
+      s_.result = p_["result"];
+      break;
     case EventType::job_failed:
       s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
       s_.final_in_doubt = p_["in_doubt"];
       break;
-    case EventType::job_cancelled: s_.final_in_doubt = p_["in_doubt"]; break;
-    default: break;
+    case EventType::job_cancelled:
+      s_.final_in_doubt = p_["in_doubt"];
+      break;
+    default:
+      break;
   }
   AE_TRY(done);
   if (*status != JobStatus::parked) {

@@ -98,7 +98,9 @@ class Decider {
     decision_.events.push_back({type, Value::object(std::move(payload))});
   }
   std::string decision_id_of(const Step& step, std::string_view what) const {
-    return step_id(s_.job, s_.plan->decision, s_.path_of(step) + "#" + std::string(what), "decision").text;
+    return step_id(s_.job, s_.plan->decision, s_.path_of(step) + "#" + std::string(what),
+                   "decision")
+        .text;
   }
   void emit_of(const Step& step, EventType type, std::vector<Member> more) {
     more.emplace_back("node_id", s_.node_of(step).id);
@@ -108,12 +110,15 @@ class Decider {
   void ask_again(Instant at) {
     if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;
   }
+  const std::string& offered(std::uint32_t tool) const {
+    return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
+  }
   bool full() const { return decision_.events.size() >= limits_.events_max; }
 
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;  // tries open, with those this decision declares
+  std::size_t open_;        // tries open, with those this decision declares
   bool held_back_ = false;  // something could start but for a limit
   Decision decision_;
 };
@@ -147,7 +152,7 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
                                             {"send_by", to_text(send_by)},
                                             {"step_id", d.step.text},
                                             {"tool_name", tool.name},
-                                            {"tool_version", tool.version}}) {
+                                            {"tool_version", offered(d.node.tool)}}) {
     keys.push_back(std::move(member));
   }
   emit(EventType::tool_invocation_started, std::move(keys));
@@ -180,8 +185,9 @@ void Decider::ready(const Step& step) {
       return;
     }
     const bool taken = !value->is_null() && !(value->is_bool() && !value->as_bool());
-    emit_of(step, EventType::decision_recorded,
-            {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", taken}});
+    emit_of(
+        step, EventType::decision_recorded,
+        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", taken}});
     if (!taken) {
       emit_of(step, EventType::node_finished,
               {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
@@ -189,13 +195,17 @@ void Decider::ready(const Step& step) {
     return;  // the next call of decide goes on with it
   }
   if (step.branch && !*step.branch) {
-    emit_of(step, EventType::node_finished, {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
+    emit_of(step, EventType::node_finished,
+            {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
     return;
   }
   switch (node.kind) {
-    case NodeKind::tool: return start_tool(step);
-    case NodeKind::wait: return start_wait(step);
-    case NodeKind::map: return start_map(step);
+    case NodeKind::tool:
+      return start_tool(step);
+    case NodeKind::wait:
+      return start_wait(step);
+    case NodeKind::map:
+      return start_map(step);
   }
 }
 
@@ -252,7 +262,8 @@ void Decider::start_wait(const Step& step) {
   }
   if (node.wait_expires) {
     const Instant expires = stamp_.now + *node.wait_expires;
-    wait.emplace_back("expires_at", to_text(s_.deadline ? std::min(expires, *s_.deadline) : expires));
+    wait.emplace_back("expires_at",
+                      to_text(s_.deadline ? std::min(expires, *s_.deadline) : expires));
   }
   emit_of(step, EventType::wait_opened, std::move(wait));
 }
@@ -350,9 +361,10 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
 }
 
 // Another try under the same external key does no harm.
-bool may_repeat(const ToolPolicy& tool, const Invocation& call, Instant now, Duration send_window) {
+bool may_repeat(const ToolPolicy& tool, std::string_view offered, const Invocation& call,
+                Instant now, Duration send_window) {
   if (tool.effect == EffectClass::read) return true;
-  if (call.tool_version != tool.version) return false;
+  if (call.tool_version != offered) return false;
   if (tool.effect == EffectClass::at_most_once) return false;
   // `first_send_by` is at most one send window after the first declaration.
   return !tool.dedupe_window || now - (call.first_send_by - send_window) < *tool.dedupe_window;
@@ -374,8 +386,8 @@ void Decider::retry(const Step& step) {
   const std::uint64_t chance = mix(stamp_.chance ^ s_.by_id.at(step.id)) >> 11;  // 53 bits
   const std::uint32_t next = call.counted + 1;
   const Duration wait = tool.retry.backoff(next, chance, call.retry_after);
-  emit(EventType::random_recorded, {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)},
-                                    {"value", chance}});
+  emit(EventType::random_recorded,
+       {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
   emit_of(step, EventType::decision_recorded,
           {{"decision_id", decision_id_of(step, "retry" + std::to_string(call.try_no))},
            {"kind", "retry"},
@@ -397,14 +409,15 @@ void Decider::definite_failure(const Step& step) {
 void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  if (tries_left(tool, call) && may_repeat(tool, call, stamp_.now, limits_.send_window)) {
+  if (tries_left(tool, call) &&
+      may_repeat(tool, offered(s_.node_of(step).tool), call, stamp_.now, limits_.send_window)) {
     return retry(step);
   }
   if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
   if (tool.on_in_doubt == OnInDoubt::fail) {
-    return fail_step(step, code_name(Code::invocation_in_doubt),
-                     "the call may have happened (" + call.error.code +
-                         "); the tool says on_in_doubt: fail");
+    return fail_step(
+        step, code_name(Code::invocation_in_doubt),
+        "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
   }
   park(step, call.error.code.empty() ? "unknown" : call.error.code);
 }
@@ -417,7 +430,7 @@ void Decider::orphan(const Step& step) {
     return ask_again(call.send_by + tool.grace);
   }
   if (tool.on_in_doubt == OnInDoubt::resend &&
-      may_repeat(tool, call, stamp_.now, limits_.send_window)) {
+      may_repeat(tool, offered(s_.node_of(step).tool), call, stamp_.now, limits_.send_window)) {
     return declare(step, true);
   }
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -433,7 +446,8 @@ void Decider::finish_tool(const Step& step) {
   const Invocation& call = *step.call;
   if (step.failure) {  // the effect counts as done, its output broke a rule
     emit_of(step, EventType::node_finished,
-            {{"error", Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
+            {{"error",
+              Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
              {"result_of", call.id.text},
              {"result_type", "permanent_failure"},
              {"try", static_cast<std::uint64_t>(call.try_no)}});
@@ -449,7 +463,8 @@ void Decider::finish_tool(const Step& step) {
 void Decider::finish_wait(const Step& step) {
   const Node& node = s_.node_of(step);
   if (step.timed_out && !node.continue_on_expire) {
-    return fail_step(step, code_name(Code::wait_expired), "nobody answered before the wait expired");
+    return fail_step(step, code_name(Code::wait_expired),
+                     "nobody answered before the wait expired");
   }
   emit_of(step, EventType::node_finished,
           {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
@@ -487,7 +502,8 @@ void Decider::call(const Step& step) {
 void Decider::step(std::uint32_t index) {
   const Step& step = s_.steps[index];
   switch (step.phase) {
-    case StepPhase::ready: return ready(step);
+    case StepPhase::ready:
+      return ready(step);
     case StepPhase::calling:
     case StepPhase::settled:
     case StepPhase::backoff:
@@ -498,10 +514,13 @@ void Decider::step(std::uint32_t index) {
         close_unknown(step);
       }
       return fail_step(step, code_name(Code::invocation_in_doubt), "resolved as failed");
-    case StepPhase::committed: return finish_tool(step);
-    case StepPhase::answered: return finish_wait(step);
+    case StepPhase::committed:
+      return finish_tool(step);
+    case StepPhase::answered:
+      return finish_wait(step);
     case StepPhase::mapping:
-      if (!step.map->failure && step.map->started < step.map->results.size()) return start_items(step);
+      if (!step.map->failure && step.map->started < step.map->results.size())
+        return start_items(step);
       if (step.map->active == 0) finish_map(step);
       return;
     case StepPhase::done:  // a crash between node_finished and step_committed
@@ -519,8 +538,8 @@ void Decider::complete() {
   if (s_.plan->output) {
     auto value = s_.plan->output->eval(PlanScope(s_));
     if (!value) {
-      emit(EventType::job_failed,
-           {{"code", code_name(value.error().code)}, {"error", "output: " + value.error().message}});
+      emit(EventType::job_failed, {{"code", code_name(value.error().code)},
+                                   {"error", "output: " + value.error().message}});
       decision_.release = true;
       return;
     }
@@ -551,8 +570,8 @@ void Decider::end(const Ending& ending) {
   std::vector<Value> in_doubt;
   for (const Step& step : s_.steps) {
     if (!step.call || step.phase == StepPhase::done || step.phase == StepPhase::committed) continue;
-    const bool definite = !step.call->open && step.call->outcome == OutcomeKind::failure &&
-                          step.call->definite;
+    const bool definite =
+        !step.call->open && step.call->outcome == OutcomeKind::failure && step.call->definite;
     if (step.call->open) {
       close_unknown(step);
     }
@@ -561,8 +580,9 @@ void Decider::end(const Ending& ending) {
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    emit_of(step, EventType::wait_completed,
-            {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
+    emit_of(
+        step, EventType::wait_completed,
+        {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
   }
   std::vector<Member> p;
   if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
@@ -602,7 +622,8 @@ void Decider::rest() {
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;
   if (all_resolve) {
-    emit(EventType::job_parked, {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+    emit(EventType::job_parked,
+         {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
     return;
   }
   std::vector<Value> waits;
@@ -625,7 +646,8 @@ Decision Decider::run() {
     return std::move(decision_);
   }
   if (s_.status != JobStatus::running) return {};
-  const std::uint32_t lost_max = s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
+  const std::uint32_t lost_max =
+      s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
   if (s_.lost_claims >= lost_max) {
     end({.cancelled = false,
          .code = std::string(code_name(Code::max_attempts)),
@@ -649,7 +671,8 @@ Decision Decider::run() {
 
 Verdict admit(const State& state, const Ask& ask) {
   const Step& step = state.steps[ask.step];
-  if (step.call && (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
+  if (step.call &&
+      (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
     return Verdict::non_determinism;
   }
   if (state.ending || is_terminal(state.status)) return Verdict::refuse;
@@ -657,8 +680,10 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::committed:
     case StepPhase::done:
       return step.failure && !step.call ? Verdict::refuse : Verdict::recorded;
-    case StepPhase::calling: return state.is_live(step) ? Verdict::not_yet : Verdict::in_doubt;
-    case StepPhase::in_doubt: return Verdict::in_doubt;
+    case StepPhase::calling:
+      return state.is_live(step) ? Verdict::not_yet : Verdict::in_doubt;
+    case StepPhase::in_doubt:
+      return Verdict::in_doubt;
     case StepPhase::settled:
       return step.call->outcome == OutcomeKind::failure && step.call->definite ? Verdict::declare
                                                                                : Verdict::in_doubt;
@@ -666,7 +691,8 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::backoff:
     case StepPhase::redo:
       return Verdict::declare;
-    default: return Verdict::refuse;
+    default:
+      return Verdict::refuse;
   }
 }
 
@@ -687,9 +713,8 @@ Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limi
 }
 
 std::vector<EventDraft> job_events(const NewJobEvents& job) {
-  std::vector<Member> created{{"agent", job.agent},
-                              {"execution_version", job.execution_version},
-                              {"input", job.input}};
+  std::vector<Member> created{
+      {"agent", job.agent}, {"execution_version", job.execution_version}, {"input", job.input}};
   if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));

@@ -19,18 +19,23 @@
 namespace ae::engine {
 
 struct Stamp {
-  Instant now;             // the store's clock
-  Instant lease_until;     // nothing is sent after it
-  bool owned = true;       // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
+  Instant now;          // the store's clock
+  Instant lease_until;  // nothing is sent after it
+  bool owned =
+      true;  // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
   std::uint64_t chance = 0;
+  // The versions of the plan's tools that the performing process offers, by index into Plan::tools; nullptr = the
+  // plan's own. A started event records the offered one; a resend with another version is not made.
+  const std::vector<std::string>* tool_versions = nullptr;
 };
 
 struct DecideLimits {
-  std::size_t parallel_max = 64;                             // open tries of one job
-  Duration send_window = std::chrono::seconds(10);           // from declaration to the last moment of sending
-  Duration held_backoff_max = std::chrono::seconds(5);       // a longer back-off releases the job
-  std::uint32_t lost_claims_max = 10;                        // when the plan names no max_attempts
-  std::size_t events_max = 512;                              // per call of decide; ask again
+  std::size_t parallel_max = 64;  // open tries of one job
+  Duration send_window =
+      std::chrono::seconds(10);  // from declaration to the last moment of sending
+  Duration held_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
+  std::uint32_t lost_claims_max = 10;                   // when the plan names no max_attempts
+  std::size_t events_max = 512;                         // per call of decide; ask again
 };
 
 // A wish to call a tool at a step.
@@ -56,8 +61,8 @@ std::vector<std::uint32_t> next_asks(const State& state);
 struct Decision {
   std::vector<EventDraft> events;
   std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
-  bool release = false;                // give the claim back with this commit
-  std::optional<Instant> ask_again;    // when nothing else happens before
+  bool release = false;         // give the claim back with this commit
+  std::optional<Instant> ask_again;  // when nothing else happens before
 };
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});
 

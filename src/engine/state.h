@@ -29,7 +29,16 @@
 
 namespace ae::engine {
 
-enum class JobStatus : std::uint8_t { none, queued, running, waiting, parked, completed, failed, cancelled };
+enum class JobStatus : std::uint8_t {
+  none,
+  queued,
+  running,
+  waiting,
+  parked,
+  completed,
+  failed,
+  cancelled
+};
 std::string_view to_text(JobStatus status);
 bool is_terminal(JobStatus status);
 bool is_blocked(JobStatus status);  // waiting or parked: never claimed, never reclaimed
@@ -38,7 +47,14 @@ bool is_blocked(JobStatus status);  // waiting or parked: never claimed, never r
 // wait_completed whose wait was opened by the park itself.
 std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park = false);
 
-enum class ResultType : std::uint8_t { none, pure, side_effect_committed, permanent_failure, compensatable_failure, compensated };
+enum class ResultType : std::uint8_t {
+  none,
+  pure,
+  side_effect_committed,
+  permanent_failure,
+  compensatable_failure,
+  compensated
+};
 std::string_view to_text(ResultType type);
 
 struct Failure {
@@ -52,10 +68,11 @@ struct Invocation {
   ExternalKey external_key;
   Value arguments;
   std::string arguments_hash, tool, tool_version;
-  std::uint32_t try_no = 0;    // the newest try
-  std::uint32_t counted = 0;   // tries that count against max_attempts (not withdrawn, not a resend after a crash)
-  bool open = false;           // the newest try is started and not finished
-  AttemptId attempt;           // that declared the newest try
+  std::uint32_t try_no = 0;  // the newest try
+  std::uint32_t counted =
+      0;  // tries that count against max_attempts (not withdrawn, not a resend after a crash)
+  bool open = false;  // the newest try is started and not finished
+  AttemptId attempt;  // that declared the newest try
   Instant first_send_by, send_by, deadline;
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
@@ -139,7 +156,8 @@ class State {
 
   AttemptId attempt;  // that runs it, or ran it last
   std::uint64_t epoch = 0;
-  std::uint32_t lost_claims = 0;  // attempts in a row that ended without a release and without progress
+  std::uint32_t lost_claims =
+      0;  // attempts in a row that ended without a release and without progress
   std::optional<Instant> deadline, not_before;
   bool deadline_fired = false;
 
@@ -163,7 +181,8 @@ class State {
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
   bool is_live(const Step& step) const {
-    return step.call && step.call->open && status == JobStatus::running && step.call->attempt == attempt;
+    return step.call && step.call->open && status == JobStatus::running &&
+           step.call->attempt == attempt;
   }
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
@@ -174,7 +193,8 @@ class State {
 };
 
 // Compiled plans by hash, so that jobs of one agent share one.
-using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph, std::string_view plan_hash)>;
+using PlanSource = std::function<Result<std::shared_ptr<const Plan>>(const Value& task_graph,
+                                                                     std::string_view plan_hash)>;
 PlanSource compile_each_time();
 
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),

@@ -5,14 +5,22 @@ namespace ae::engine {
 
 std::string_view to_text(JobStatus status) {
   switch (status) {
-    case JobStatus::none: return "none";
-    case JobStatus::queued: return "queued";
-    case JobStatus::running: return "running";
-    case JobStatus::waiting: return "waiting";
-    case JobStatus::parked: return "parked";
-    case JobStatus::completed: return "completed";
-    case JobStatus::failed: return "failed";
-    case JobStatus::cancelled: return "cancelled";
+    case JobStatus::none:
+      return "none";
+    case JobStatus::queued:
+      return "queued";
+    case JobStatus::running:
+      return "running";
+    case JobStatus::waiting:
+      return "waiting";
+    case JobStatus::parked:
+      return "parked";
+    case JobStatus::completed:
+      return "completed";
+    case JobStatus::failed:
+      return "failed";
+    case JobStatus::cancelled:
+      return "cancelled";
   }
   return "none";
 }
@@ -28,12 +36,18 @@ bool is_blocked(JobStatus status) {
 
 std::string_view to_text(ResultType type) {
   switch (type) {
-    case ResultType::none: return "none";
-    case ResultType::pure: return "pure";
-    case ResultType::side_effect_committed: return "side_effect_committed";
-    case ResultType::permanent_failure: return "permanent_failure";
-    case ResultType::compensatable_failure: return "compensatable_failure";
-    case ResultType::compensated: return "compensated";
+    case ResultType::none:
+      return "none";
+    case ResultType::pure:
+      return "pure";
+    case ResultType::side_effect_committed:
+      return "side_effect_committed";
+    case ResultType::permanent_failure:
+      return "permanent_failure";
+    case ResultType::compensatable_failure:
+      return "compensatable_failure";
+    case ResultType::compensated:
+      return "compensated";
   }
   return "none";
 }
@@ -55,26 +69,30 @@ std::optional<JobStatus> next_status(JobStatus status, EventType event, bool end
     std::optional<JobStatus> queued, running, waiting, parked;
   };
   static const Row kTable[] = {
-      {E::job_created,          {},        {},        {},        {}},
-      {E::job_running,          running,   running,   {},        {}},
-      {E::job_requeued,         {},        queued,    {},        {}},
-      {E::job_waiting,          {},        waiting,   {},        {}},
-      {E::wait_completed,       queued,    running,   queued,    parked},
-      {E::job_parked,           parked,    parked,    parked,    {}},
-      {E::job_resumed,          {},        {},        {},        queued},
-      {E::job_cancel_requested, queued,    running,   queued,    queued},
-      {E::job_completed,        {},        completed, {},        {}},
-      {E::job_failed,           failed,    failed,    failed,    failed},
-      {E::job_cancelled,        cancelled, cancelled, cancelled, cancelled},
+      {E::job_created, {}, {}, {}, {}},
+      {E::job_running, running, running, {}, {}},
+      {E::job_requeued, {}, queued, {}, {}},
+      {E::job_waiting, {}, waiting, {}, {}},
+      {E::wait_completed, queued, running, queued, parked},
+      {E::job_parked, parked, parked, parked, {}},
+      {E::job_resumed, {}, {}, {}, queued},
+      {E::job_cancel_requested, queued, running, queued, queued},
+      {E::job_completed, {}, completed, {}, {}},
+      {E::job_failed, failed, failed, failed, failed},
+      {E::job_cancelled, cancelled, cancelled, cancelled, cancelled},
   };
   for (const Row& row : kTable) {
     if (row.event != event) continue;
     if (event == E::wait_completed && status == parked && ends_own_park) return queued;
     switch (status) {
-      case queued: return row.queued;
-      case running: return row.running;
-      case waiting: return row.waiting;
-      default: return row.parked;
+      case queued:
+        return row.queued;
+      case running:
+        return row.running;
+      case waiting:
+        return row.waiting;
+      default:
+        return row.parked;
     }
   }
   return status;  // types without a row never change it
