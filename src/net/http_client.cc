@@ -1,0 +1,541 @@
+#include "net/http_client.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "net/system.h"
+#include "net/unix_path.h"
+
+namespace ae::net {
+namespace {
+
+constexpr std::size_t kUrlMax = 64u << 10;
+// An idle connection is reused only when it is this young: servers close theirs after two to five seconds, and a
+// request that meets the closing has an unknown outcome.
+constexpr long kIdleConnectionSeconds = 1;
+constexpr int kPollMsMax = 60'000;
+
+std::int64_t boot_us() { return BootClock().since_start().count(); }
+
+std::int64_t later(std::int64_t from, Duration by) {
+  const std::int64_t add = std::max<std::int64_t>(by.count(), 0);
+  return add > INT64_MAX - from ? INT64_MAX : from + add;
+}
+
+long to_curl_ms(Duration duration) {
+  constexpr std::int64_t kDayMs = 24 * 3600 * 1000;
+  return static_cast<long>(std::clamp<std::int64_t>((duration.count() + 999) / 1000, 1, kDayMs));
+}
+
+// Why no such request can be made; empty when it can.
+std::string fault_of(const HttpCall& call) {
+  const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
+  if (call.method.empty() || call.method.size() > 16 ||
+      !std::ranges::all_of(call.method, is_upper)) {
+    return "the method is not a word of upper-case letters";
+  }
+  if (call.method == "CONNECT") return "CONNECT is not a method for a tool";
+  if (!call.url.starts_with("http://") && !call.url.starts_with("https://")) {
+    return "the URL does not begin with http:// or https://";
+  }
+  if (call.url.size() > kUrlMax) return "the URL is longer than 64 KiB";
+  if (!std::ranges::all_of(call.url, [](char c) { return c > 0x20 && c < 0x7F; })) {
+    return "the URL holds characters that must be percent-encoded";
+  }
+  for (const HttpHeader& header : call.headers) {
+    if (!is_header_name(header.name)) return "a header's name holds forbidden characters";
+    if (!is_header_value(header.value)) {
+      return "the value of header " + header.name + " holds a line break or a control character";
+    }
+  }
+  if (!call.body.empty() && (call.method == "GET" || call.method == "HEAD")) {
+    return call.method + " has no body";
+  }
+  return {};
+}
+
+// One header line as curl gives it, without its line end and the blanks around the value.
+HttpHeader to_header(std::string_view line) {
+  const std::size_t colon = std::min(line.find(':'), line.size());
+  std::string_view value = line.substr(std::min(colon + 1, line.size()));
+  while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
+  while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
+  return {std::string(line.substr(0, colon)), std::string(value)};
+}
+
+enum class Ending { by_itself, cancelled, too_late };
+
+// One exchange, on the client's thread; between start and the pick-up there, under the mutex.
+struct Transfer {
+  Transfer() = default;
+  ~Transfer() {
+    curl_slist_free_all(sent_headers);
+    curl_easy_cleanup(easy);
+  }
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  HttpClient::Id id = 0;
+  HttpCall call;
+  async::Done<HttpAnswer> done;
+  std::int64_t started = 0;
+  std::int64_t deadline = INT64_MAX;  // send_by; from the send on the end of total_timeout
+  std::int64_t deadline_after_send = INT64_MAX;
+
+  CURL* easy = nullptr;
+  curl_slist* sent_headers = nullptr;
+  std::optional<UnixPath> socket;
+  std::array<char, CURL_ERROR_SIZE> error_text{};
+
+  bool sent = false;  // the point right before the first byte has been passed
+  std::vector<HttpClient::Id>* just_sent = nullptr;
+  bool withdrawn = false;  // … or refused, because it was too late
+  bool answer_began = false;
+  bool in_header = false;  // between a status line and the blank line after its headers
+  bool headers_complete = false;
+  bool headers_too_large = false;
+  std::size_t header_bytes = 0;
+  std::size_t header_bytes_max = 0;
+  int status_line = 0;
+  HttpAnswer answer;
+
+  bool about_to_send();
+  std::size_t take_header(std::string_view line);
+  std::size_t take_body(std::string_view bytes);
+};
+
+// libcurl asks this when the connection stands and the request's first byte is next: the boundary between "nothing
+// happened" and "who knows". It asks again when it is about to send the same request a second time.
+bool Transfer::about_to_send() {
+  if (sent) return false;
+  const std::int64_t now = boot_us();
+  if (now > deadline) {
+    withdrawn = true;
+    return false;
+  }
+  sent = true;
+  deadline_after_send = later(now, call.total_timeout);
+  just_sent->push_back(id);
+  return true;
+}
+
+std::size_t Transfer::take_header(std::string_view line) {
+  answer_began = true;
+  const std::size_t size = line.size();
+  header_bytes += size;
+  if (header_bytes > header_bytes_max) {
+    headers_too_large = true;
+    return 0;
+  }
+  while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
+  if (headers_complete) return size;  // trailers: not ours
+  if (!in_header && line.starts_with("HTTP/")) {
+    const std::size_t blank = line.find(' ');
+    status_line = blank == std::string_view::npos ? 0 : std::atoi(line.data() + blank + 1);
+    answer.headers.clear();
+    in_header = true;
+  } else if (line.empty()) {
+    in_header = false;
+    if (status_line >= 200 || status_line == 101) {
+      headers_complete = true;
+      answer.status = status_line;
+    }
+  } else if ((line[0] == ' ' || line[0] == '\t') && !answer.headers.empty()) {
+    answer.headers.back().value += " " + to_header(":" + std::string(line)).value;
+  } else {
+    answer.headers.push_back(to_header(line));
+  }
+  return size;
+}
+
+std::size_t Transfer::take_body(std::string_view bytes) {
+  answer_began = true;
+  const std::size_t room = call.answer_max + 1 - answer.body.size();
+  answer.body += bytes.substr(0, room);
+  answer.too_large = answer.body.size() > call.answer_max;
+  return answer.too_large ? 0 : bytes.size();
+}
+
+extern "C" {
+int ae_about_to_send(void* to, char*, char*, int, int) noexcept {
+  return static_cast<Transfer*>(to)->about_to_send() ? CURL_PREREQFUNC_OK : CURL_PREREQFUNC_ABORT;
+}
+std::size_t ae_take_header(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
+  return static_cast<Transfer*>(to)->take_header({bytes, one * count});
+}
+std::size_t ae_take_body(char* bytes, std::size_t one, std::size_t count, void* to) noexcept {
+  return static_cast<Transfer*>(to)->take_body({bytes, one * count});
+}
+}
+
+// Where an exchange ended of which no byte had left.
+HttpPhase unsent_phase(CURLcode code, const Transfer& t) {
+  switch (code) {
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_LOGIN_DENIED:
+    case CURLE_BAD_FUNCTION_ARGUMENT:
+      return HttpPhase::invalid;
+    case CURLE_OUT_OF_MEMORY:
+    case CURLE_FAILED_INIT:
+      return HttpPhase::not_sent;
+    case CURLE_COULDNT_RESOLVE_HOST:  // also what a socket's path is when it is too long
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      return t.socket ? HttpPhase::connect_failed : HttpPhase::resolve_failed;
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_SSL_CIPHER:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CRL_BADFILE:
+    case CURLE_SSL_ISSUER_ERROR:
+    case CURLE_SSL_INVALIDCERTSTATUS:
+    case CURLE_SSL_PINNEDPUBKEYNOTMATCH:
+    case CURLE_SSL_CLIENTCERT:
+      return HttpPhase::tls_failed;
+    default:
+      break;
+  }
+  curl_off_t named = 0;
+  curl_easy_getinfo(t.easy, CURLINFO_NAMELOOKUP_TIME_T, &named);
+  if (named == 0 && code == CURLE_OPERATION_TIMEDOUT) return HttpPhase::resolve_failed;
+  return HttpPhase::connect_failed;
+}
+
+// libcurl takes a length it cannot read for none, and reads until the connection closes. Then nobody knows whether
+// that was the end.
+bool length_holds(const Transfer& t) {
+  const HttpAnswer& a = t.answer;
+  if (t.call.method == "HEAD" || a.status == 204 || a.status == 304) return true;
+  if (find_header(a.headers, "Transfer-Encoding")) return true;
+  return std::ranges::all_of(a.headers, [&](const HttpHeader& header) {
+    return !equal_ignoring_case(header.name, "Content-Length") ||
+           header.value == std::to_string(a.body.size());
+  });
+}
+
+void start_libcurl_once() {
+  [[maybe_unused]] static const bool started = [] {
+    AE_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl does not start");
+    return true;
+  }();
+}
+
+}  // namespace
+
+class HttpClient::Worker {
+ public:
+  Worker(async::Loop& loop, Options options);
+  ~Worker();
+
+  Id start(HttpCall call, async::Done<HttpAnswer> done);
+  void cancel(Id id);
+
+ private:
+  void run();
+  void take_orders();
+  void begin(std::unique_ptr<Transfer> transfer);
+  void set_up(Transfer& transfer);
+  void note_sent();
+  void end_expired();
+  void end_finished();
+  void end(Id id, Ending ending, CURLcode code);
+  void answer(std::unique_ptr<Transfer> transfer);
+  int poll_ms() const;
+
+  async::Loop& loop_;
+  const Options options_;
+  CURLM* multi_ = nullptr;
+  Id last_id_ = 0;  // loop's thread
+  std::atomic<std::size_t> in_flight_ = 0;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Transfer>> starting_;  // under mutex_
+  std::vector<Id> cancelling_;                       // under mutex_
+  bool stopping_ = false;                            // under mutex_
+
+  // The client's thread's own:
+  std::unordered_map<Id, std::unique_ptr<Transfer>> transfers_;
+  std::set<std::pair<std::int64_t, Id>> deadlines_;
+  std::vector<Id> just_sent_;
+
+  std::thread thread_;
+};
+
+HttpClient::Worker::Worker(async::Loop& loop, Options options)
+    : loop_(loop), options_(std::move(options)) {
+  start_libcurl_once();
+  multi_ = curl_multi_init();
+  AE_CHECK(multi_ != nullptr, "no memory for libcurl");
+  curl_multi_setopt(multi_, CURLMOPT_MAX_TOTAL_CONNECTIONS, options_.connections_max);
+  curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, 64L);
+  // Signals belong to the loop; and a write to a dead connection must not end the process.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+HttpClient::Worker::~Worker() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  curl_multi_wakeup(multi_);
+  thread_.join();
+  curl_multi_cleanup(multi_);
+}
+
+HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpAnswer> done) {
+  auto transfer = std::make_unique<Transfer>();
+  const Id id = transfer->id = ++last_id_;
+  transfer->started = boot_us();
+  if (call.send_within) transfer->deadline = later(transfer->started, *call.send_within);
+  transfer->call = std::move(call);
+  transfer->done = std::move(done);
+  transfer->header_bytes_max = options_.answer_headers_max;
+  transfer->answer.error = fault_of(transfer->call);
+  if (in_flight_++ >= options_.calls_max && transfer->answer.error.empty()) {
+    transfer->answer.phase = HttpPhase::not_sent;
+    transfer->answer.error = "too many calls are in flight";
+  }
+  if (!transfer->answer.error.empty()) {
+    answer(std::move(transfer));
+    return id;
+  }
+  bool asleep;
+  {
+    const std::lock_guard lock(mutex_);
+    asleep = starting_.empty();
+    starting_.push_back(std::move(transfer));
+  }
+  if (asleep) curl_multi_wakeup(multi_);
+  return id;
+}
+
+void HttpClient::Worker::cancel(Id id) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelling_.push_back(id);
+  }
+  curl_multi_wakeup(multi_);
+}
+
+// ---- the client's thread
+
+void HttpClient::Worker::run() {
+  for (;;) {
+    take_orders();
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) break;
+    }
+    int running = 0;
+    curl_multi_perform(multi_, &running);
+    note_sent();
+    end_finished();
+    end_expired();
+    curl_multi_poll(multi_, nullptr, 0, poll_ms(), nullptr);
+  }
+  take_orders();
+  while (!transfers_.empty()) end(transfers_.begin()->first, Ending::cancelled, CURLE_OK);
+}
+
+void HttpClient::Worker::take_orders() {
+  std::vector<std::unique_ptr<Transfer>> starting;
+  std::vector<Id> cancelling;
+  {
+    const std::lock_guard lock(mutex_);
+    starting.swap(starting_);
+    cancelling.swap(cancelling_);
+  }
+  for (auto& transfer : starting) begin(std::move(transfer));
+  for (const Id id : cancelling) {
+    if (transfers_.contains(id)) end(id, Ending::cancelled, CURLE_OK);
+  }
+}
+
+void HttpClient::Worker::begin(std::unique_ptr<Transfer> transfer) {
+  transfer->easy = curl_easy_init();
+  AE_CHECK(transfer->easy != nullptr, "no memory for libcurl");
+  transfer->just_sent = &just_sent_;
+  set_up(*transfer);
+  curl_multi_add_handle(multi_, transfer->easy);
+  const Id id = transfer->id;
+  deadlines_.emplace(transfer->deadline, id);
+  transfers_.emplace(id, std::move(transfer));
+}
+
+void HttpClient::Worker::set_up(Transfer& t) {
+  CURL* easy = t.easy;
+  const HttpCall& call = t.call;
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, &t);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t.error_text.data());
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT,
+                   1L);  // a name that nobody resolves holds up nobody else
+
+  curl_easy_setopt(easy, CURLOPT_URL, call.url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+  curl_easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());  // "" also: not the environment's
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, to_curl_ms(call.connect_timeout));
+  if (!call.unix_socket.empty()) {
+    t.socket.emplace(call.unix_socket);
+    curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, t.socket->usable().c_str());
+  }
+  if (call.fresh) {
+    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, 1L);
+    curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, 1L);
+    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  } else {
+    curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, kIdleConnectionSeconds);
+    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_2TLS));
+  }
+
+  const bool bodyless = call.method == "GET" || call.method == "HEAD";
+  if (call.method == "HEAD") {
+    curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+  } else if (!bodyless) {
+    curl_easy_setopt(easy, CURLOPT_POST, 1L);
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call.body.c_str());
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
+    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call.method.c_str());
+  }
+  curl_easy_setopt(easy, CURLOPT_USERAGENT, "aetheris");
+  const auto add = [&](const std::string& line) {
+    curl_slist* longer = curl_slist_append(t.sent_headers, line.c_str());
+    AE_CHECK(longer != nullptr, "no memory for libcurl");
+    t.sent_headers = longer;
+  };
+  for (const HttpHeader& header : call.headers) {
+    add(header.value.empty() ? header.name + ";" : header.name + ": " + header.value);
+  }
+  add("Expect:");  // else a large body waits for leave
+  if (!bodyless && !find_header(call.headers, "Content-Type")) add("Content-Type:");
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t.sent_headers);
+
+  curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, ae_about_to_send);
+  curl_easy_setopt(easy, CURLOPT_PREREQDATA, &t);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, ae_take_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, &t);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, ae_take_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &t);
+}
+
+// From the send on, another deadline holds.
+void HttpClient::Worker::note_sent() {
+  for (const Id id : just_sent_) {
+    Transfer& t = *transfers_.at(id);
+    deadlines_.erase({t.deadline, id});
+    t.deadline = t.deadline_after_send;
+    deadlines_.emplace(t.deadline, id);
+  }
+  just_sent_.clear();
+}
+
+void HttpClient::Worker::end_expired() {
+  const std::int64_t now = boot_us();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    end(deadlines_.begin()->second, Ending::too_late, CURLE_OK);
+  }
+}
+
+void HttpClient::Worker::end_finished() {
+  int left = 0;
+  while (CURLMsg* message = curl_multi_info_read(multi_, &left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    const CURLcode code = message->data.result;
+    Transfer* transfer = nullptr;
+    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
+    end(transfer->id, Ending::by_itself, code);
+  }
+}
+
+void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
+  auto node = transfers_.extract(id);
+  std::unique_ptr<Transfer> t = std::move(node.mapped());
+  deadlines_.erase({t->deadline, id});
+  curl_multi_remove_handle(multi_, t->easy);
+
+  HttpAnswer& a = t->answer;
+  const bool whole =
+      ending == Ending::by_itself && code == CURLE_OK && t->headers_complete && length_holds(*t);
+  if (t->sent) {
+    a.phase = whole             ? HttpPhase::complete
+              : t->answer_began ? HttpPhase::cut_off
+                                : HttpPhase::no_answer;
+  } else if (ending != Ending::by_itself || t->withdrawn) {
+    a.phase = HttpPhase::not_sent;
+  } else {
+    a.phase = unsent_phase(code, *t);
+  }
+  a.cancelled = ending == Ending::cancelled;
+  a.timed_out = (ending == Ending::too_late && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
+  if (a.phase == HttpPhase::not_sent) {
+    a.error = a.cancelled ? "cancelled before it was sent" : "could not be sent in time";
+  } else if (a.cancelled) {
+    a.error = "cancelled after it was sent";
+  } else if (ending == Ending::too_late) {
+    a.error = "no complete answer in time";
+  } else if (a.too_large) {
+    a.error = "the answer is larger than " + std::to_string(t->call.answer_max) + " bytes";
+  } else if (t->headers_too_large) {
+    a.error =
+        "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
+  } else if (a.phase != HttpPhase::complete) {
+    const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
+    a.error = code == CURLE_OK ? "the answer's length is not what it says"
+              : t->sent && code == CURLE_ABORTED_BY_CALLBACK
+                  ? "the connection was closed before an answer"
+                  : text;
+  }
+  curl_off_t retry_after = 0;
+  curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &retry_after);
+  if (retry_after > 0) {
+    a.retry_after = std::chrono::seconds(std::min<curl_off_t>(retry_after, 366 * 86'400));
+  }
+  answer(std::move(t));
+}
+
+// Any thread.
+void HttpClient::Worker::answer(std::unique_ptr<Transfer> transfer) {
+  transfer->answer.took = Duration(boot_us() - transfer->started);
+  --in_flight_;
+  loop_.post([done = std::move(transfer->done), answer = std::move(transfer->answer)]() mutable {
+    done(std::move(answer));
+  });
+}
+
+int HttpClient::Worker::poll_ms() const {
+  if (deadlines_.empty()) return kPollMsMax;
+  const std::int64_t wait = deadlines_.begin()->first - boot_us();
+  return static_cast<int>(std::clamp<std::int64_t>((wait + 999) / 1000, 0, kPollMsMax));
+}
+
+HttpClient::HttpClient(async::Loop& loop, Options options)
+    : worker_(std::make_unique<Worker>(loop, std::move(options))) {}
+HttpClient::~HttpClient() = default;
+
+HttpClient::Id HttpClient::start(HttpCall call, async::Done<HttpAnswer> done) {
+  return worker_->start(std::move(call), std::move(done));
+}
+void HttpClient::cancel(Id id) { worker_->cancel(id); }
+
+}  // namespace ae::net

@@ -1,0 +1,604 @@
+// What the client sees of servers that behave and of servers that do not; and that nothing is ever sent twice.
+#include "net/http_client.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "net/asio_loop.h"
+#include "net/system.h"
+#include "testing/raw_http_server.h"
+#include "testing/test.h"
+
+namespace ae::net {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::raw_answer;
+using testing::RawHttpServer;
+using Conversation = RawHttpServer::Conversation;
+
+// A loop and a client; `ask` waits for one answer.
+struct Asker {
+  AsioLoop loop;
+  HttpClient client{loop};
+
+  HttpAnswer ask(HttpCall call) {
+    HttpAnswer seen;
+    client.start(std::move(call), [&](HttpAnswer answer) {
+      seen = std::move(answer);
+      loop.stop();
+    });
+    loop.run();
+    return seen;
+  }
+};
+
+HttpCall post_to(const RawHttpServer& server, std::string body = "{}") {
+  HttpCall call;
+  call.method = "POST";
+  call.url = server.url("/charges");
+  call.body = std::move(body);
+  call.total_timeout = 5s;
+  return call;
+}
+
+HttpCall get_from(const RawHttpServer& server) {
+  HttpCall call;
+  call.url = server.url("/orders/7?a=b");
+  call.fresh = false;
+  call.total_timeout = 5s;
+  return call;
+}
+
+AE_TEST("client/a whole answer comes with status, headers in order, body and time") {
+  RawHttpServer server(RawHttpServer::always(
+      "HTTP/1.1 201 Created\r\nX-One: 1\r\nx-two:  b c \r\nContent-Length: 4\r\n\r\nab\xff\n"));
+  Asker asker;
+  const HttpAnswer a = asker.ask(post_to(server, "the body"));
+  EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
+  EXPECT_EQ(a.status, 201);
+  EXPECT_EQ(a.body, "ab\xff\n");
+  ASSERT_EQ(a.headers.size(), 3u);
+  EXPECT_EQ(a.headers[0].name, "X-One");
+  EXPECT_EQ(a.headers[1].value, "b c");
+  EXPECT_EQ(find_header(a.headers, "content-LENGTH"), "4");
+  EXPECT_GT(a.took, 0us);
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].body, "the body");
+}
+
+AE_TEST("client/what is sent is what was asked, nothing more") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Asker asker;
+  HttpCall call = post_to(server, std::string("a\0b", 3));
+  call.method = "PATCH";
+  call.url = server.url("/a/../%2e%2E//b?x=%20#");
+  call.headers = {{"X-Empty", ""}, {"Content-Type", "text/plain"}};
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  ASSERT_EQ(server.arrivals(), 1);
+  const testing::RawRequest request = server.requests()[0];
+  EXPECT_EQ(request.head, "PATCH /a/../%2e%2E//b?x=%20 HTTP/1.1\r\nHost: 127.0.0.1:" +
+                              std::to_string(server.port()) +
+                              "\r\nUser-Agent: aetheris\r\nAccept: */*\r\nX-Empty:\r\n"
+                              "Content-Type: text/plain\r\nContent-Length: 3\r\n\r\n");
+  EXPECT_EQ(request.body, std::string("a\0b", 3));
+}
+
+AE_TEST("client/methods: HEAD has no body, an empty POST says so, a large body asks no leave") {
+  RawHttpServer server([](Conversation& c) {
+    while (auto request = c.read_request()) {
+      const bool head = request->head.starts_with("HEAD");
+      c.send(head ? "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n" : raw_answer(200, "{}"));
+    }
+  });
+  Asker asker;
+  HttpCall call = post_to(server, "");
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  call.method = "HEAD";
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  call.method = "DELETE";
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  call.method = "PUT";
+  call.body = std::string(3 << 20, 'x');
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  const auto requests = server.requests();
+  ASSERT_EQ(requests.size(), 4u);
+  EXPECT_EQ(requests[0].header("Content-Length"), "0");
+  EXPECT_EQ(requests[0].header("Content-Type"), "");
+  EXPECT_EQ(requests[1].header("Content-Length"), "");
+  EXPECT_TRUE(requests[2].head.starts_with("DELETE /charges "));
+  EXPECT_EQ(requests[3].header("Expect"), "");
+  EXPECT_EQ(requests[3].body.size(), 3u << 20);
+}
+
+AE_TEST("client/impossible requests are invalid and reach nobody") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Asker asker;
+  const auto expect_invalid = [&](auto change) {
+    HttpCall call = post_to(server);
+    change(call);
+    const HttpAnswer a = asker.ask(call);
+    EXPECT_EQ(a.phase, HttpPhase::invalid) << call.url;
+    EXPECT_FALSE(a.error.empty());
+  };
+  const std::string port = std::to_string(server.port());
+  expect_invalid([](HttpCall& c) { c.url = "ftp://127.0.0.1/"; });
+  expect_invalid([](HttpCall& c) { c.url = "file:///etc/passwd"; });
+  expect_invalid([](HttpCall& c) { c.url += " x"; });
+  expect_invalid([](HttpCall& c) { c.url += "\r\nX: y"; });
+  expect_invalid([](HttpCall& c) { c.url += "\xc3\xa4"; });
+  expect_invalid([&](HttpCall& c) { c.url = "http://me:pw@127.0.0.1:" + port + "/"; });
+  expect_invalid([&](HttpCall& c) { c.url = "http://127.0.0.1:999999/"; });
+  expect_invalid([](HttpCall& c) { c.method = "PO ST"; });
+  expect_invalid([](HttpCall& c) { c.method = "CONNECT"; });
+  expect_invalid([](HttpCall& c) { c.method = ""; });
+  expect_invalid([](HttpCall& c) { c.method = "GET"; });
+  expect_invalid([](HttpCall& c) { c.headers = {{"X", "a\nY: b"}}; });
+  expect_invalid([](HttpCall& c) { c.headers = {{"X", std::string("a\0", 2)}}; });
+  expect_invalid([](HttpCall& c) { c.headers = {{"X y", "a"}}; });
+  expect_invalid([](HttpCall& c) { c.headers = {{"X:", "a"}}; });
+  EXPECT_EQ(server.connections(), 0);
+}
+
+AE_TEST("client/nobody there: no name, refused") {
+  Asker asker;
+  HttpCall call;
+  call.url = "http://nobody.invalid/";
+  HttpAnswer a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::resolve_failed) << a.error;
+  EXPECT_FALSE(a.sent());
+  int port;
+  {
+    RawHttpServer gone([](Conversation&) {});
+    port = gone.port();
+  }
+  call.url = "http://127.0.0.1:" + std::to_string(port) + "/";
+  a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
+  EXPECT_FALSE(a.timed_out);
+}
+
+AE_TEST("client/TLS with somebody who does not speak it fails before the request") {
+  RawHttpServer server([](Conversation& c) {
+    c.send("220 hello\r\n");
+    c.hang();
+  });
+  Asker asker;
+  HttpCall call = post_to(server);
+  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  const HttpAnswer a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
+}
+
+AE_TEST("client/TLS with somebody who says nothing ends by the connect timeout") {
+  RawHttpServer server([](Conversation& c) { c.hang(); });
+  Asker asker;
+  HttpCall call = post_to(server);
+  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  call.connect_timeout = 50ms;
+  const HttpAnswer a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
+  EXPECT_TRUE(a.timed_out);
+}
+
+AE_TEST("client/a server that closes at once or resets: sent, nothing came back") {
+  for (const bool fresh : {true, false}) {
+    for (const bool rst : {false, true}) {
+      RawHttpServer server([rst](Conversation& c) {
+        c.read_request();
+        if (rst) c.reset();
+      });
+      Asker asker;
+      HttpCall call = post_to(server);
+      call.fresh = fresh;
+      const HttpAnswer a = asker.ask(call);
+      EXPECT_EQ(a.phase, HttpPhase::no_answer) << a.error;
+      EXPECT_FALSE(a.timed_out);
+      EXPECT_EQ(server.arrivals(), 1);
+    }
+  }
+}
+
+AE_TEST("client/a connection closed after accept leaves it unknown whether the request arrived") {
+  RawHttpServer server([](Conversation&) {});
+  Asker asker;
+  const HttpAnswer a = asker.ask(post_to(server));
+  EXPECT_EQ(a.phase, HttpPhase::no_answer) << a.error;
+}
+
+// The trap of every pooled client: the server takes the second request on a warm connection, acts and closes.
+AE_TEST("client/a server that acts and closes a warm connection is never sent the request again") {
+  for (const bool fresh : {true, false}) {
+    RawHttpServer server([](Conversation& c) {
+      if (c.read_request()) c.send(raw_answer(200, "{}"));
+      c.read_request();  // acts on it, then closes
+    });
+    Asker asker;
+    HttpCall call = post_to(server);
+    call.fresh = fresh;
+    EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+    const HttpAnswer a = asker.ask(call);
+    EXPECT_EQ(a.phase, fresh ? HttpPhase::complete : HttpPhase::no_answer) << a.error;
+    EXPECT_EQ(server.arrivals(), 2);
+  }
+}
+
+AE_TEST("client/an idle connection that was closed is noticed before it is used") {
+  RawHttpServer server([](Conversation& c) {
+    if (c.read_request()) c.send(raw_answer(200, "{}"));
+  });
+  Asker asker;
+  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  // The close has surely arrived when a second connection has been served and closed.
+  HttpCall other = get_from(server);
+  other.fresh = true;
+  EXPECT_EQ(asker.ask(other).phase, HttpPhase::complete);
+  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  EXPECT_EQ(server.arrivals(), 3);
+}
+
+AE_TEST("client/reads share a connection, fresh calls never do") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  Asker asker;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  EXPECT_EQ(server.connections(), 1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(asker.ask(post_to(server)).phase, HttpPhase::complete);
+  EXPECT_EQ(server.connections(), 4);
+  EXPECT_EQ(server.arrivals(), 6);
+}
+
+AE_TEST("client/answers that stop in the middle are cut off, with the status if it was seen") {
+  const struct {
+    const char* bytes;
+    int status;
+  } cases[] = {
+      {"HTTP/1.1 200 OK\r\nContent-Le", 0},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", 200},
+      {"HTTP/1.1 402 No\r\nContent-Length: 10\r\n\r\n", 402},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", 200},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", 200},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\nab\r\n0\r\n\r\n", 200},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nabc", 200},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 9\r\n\r\nabc", 200},
+      {"HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc", 200},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 0x3\r\n\r\nabc", 200},
+      {"HTTP/1.1 103 Hints\r\n\r\n", 0},
+      {"no http at all\r\n\r\n", 0},
+  };
+  for (const auto& c : cases) {
+    RawHttpServer server([&](Conversation& talk) {
+      talk.read_request();
+      talk.send(c.bytes);
+    });
+    Asker asker;
+    const HttpAnswer a = asker.ask(post_to(server));
+    EXPECT_TRUE(a.phase == HttpPhase::cut_off || a.phase == HttpPhase::no_answer)
+        << c.bytes << a.error;
+    if (c.status != 0) {
+      EXPECT_EQ(a.status, c.status) << c.bytes;
+    }
+    EXPECT_FALSE(a.error.empty());
+    EXPECT_EQ(server.arrivals(), 1) << c.bytes;
+  }
+}
+
+AE_TEST(
+    "client/an answer longer than it says ends where it said, one without length where it closes") {
+  RawHttpServer longer(RawHttpServer::always(
+      "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 500 X\r\n\r\n"));
+  Asker asker;
+  HttpAnswer a = asker.ask(post_to(longer));
+  EXPECT_EQ(a.phase, HttpPhase::complete);
+  EXPECT_EQ(a.status, 200);
+  EXPECT_EQ(a.body, "ab");
+  RawHttpServer closing([](Conversation& c) {
+    c.read_request();
+    c.send("HTTP/1.0 200 OK\r\n\r\nabc");
+  });
+  a = asker.ask(post_to(closing));
+  EXPECT_EQ(a.phase, HttpPhase::complete);
+  EXPECT_EQ(a.body, "abc");
+}
+
+AE_TEST("client/redirects are answers, never followed") {
+  RawHttpServer target(RawHttpServer::always(raw_answer(200)));
+  RawHttpServer server(RawHttpServer::always(
+      raw_answer(307, "", "text/plain", "Location: " + target.url() + "\r\n")));
+  Asker asker;
+  const HttpAnswer a = asker.ask(post_to(server));
+  EXPECT_EQ(a.phase, HttpPhase::complete);
+  EXPECT_EQ(a.status, 307);
+  EXPECT_EQ(target.connections(), 0);
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("client/a server that hangs or trickles ends by the total timeout, counted from the send") {
+  for (const bool trickle : {false, true}) {
+    RawHttpServer server([trickle](Conversation& c) {
+      c.read_request();
+      if (!trickle) c.hang();
+      c.send("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
+      while (c.wait(5ms) && c.send("x")) {
+      }
+    });
+    Asker asker;
+    HttpCall call = post_to(server);
+    call.total_timeout = 60ms;
+    const HttpAnswer a = asker.ask(call);
+    EXPECT_TRUE(a.timed_out);
+    EXPECT_EQ(a.phase, trickle ? HttpPhase::cut_off : HttpPhase::no_answer);
+    EXPECT_GE(a.took, 60ms);
+    EXPECT_LT(a.took, 3s);
+    EXPECT_EQ(server.arrivals(), 1);
+  }
+}
+
+AE_TEST("client/informational answers are passed over, a flood of them is cut off") {
+  RawHttpServer some([](Conversation& c) {
+    c.read_request();
+    c.send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nX: early\r\n\r\n" +
+           raw_answer(200, "{}"));
+  });
+  Asker asker;
+  HttpAnswer a = asker.ask(post_to(some));
+  EXPECT_EQ(a.phase, HttpPhase::complete);
+  EXPECT_EQ(a.status, 200);
+  EXPECT_FALSE(find_header(a.headers, "X"));
+  RawHttpServer flood([](Conversation& c) {
+    c.read_request();
+    while (c.send("HTTP/1.1 103 Early\r\nX: early\r\n\r\n")) {
+    }
+  });
+  a = asker.ask(post_to(flood));
+  EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
+  EXPECT_EQ(a.status, 0);
+  EXPECT_EQ(flood.arrivals(), 1);
+  RawHttpServer headers([](Conversation& c) {
+    c.read_request();
+    c.send("HTTP/1.1 200 OK\r\n");
+    while (c.send("X-Some: " + std::string(1000, 'x') + "\r\n")) {
+    }
+  });
+  a = asker.ask(post_to(headers));
+  EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
+}
+
+AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bounded memory") {
+  RawHttpServer server([](Conversation& c) {
+    c.read_request();
+    const std::string piece(1 << 16, 'x');
+    c.send("HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n");
+    for (int i = 0; i < 1 << 14 && c.send(piece); ++i) {
+    }
+  });
+  rusage before{}, after{};
+  getrusage(RUSAGE_SELF, &before);
+  Asker asker;
+  HttpCall call = post_to(server);
+  call.answer_max = 100'000;
+  const HttpAnswer a = asker.ask(call);
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_EQ(a.phase, HttpPhase::cut_off);
+  EXPECT_TRUE(a.too_large);
+  EXPECT_EQ(a.status, 200);
+  EXPECT_EQ(a.body, std::string(100'001, 'x'));
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB more than before";
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("client/an answer of exactly the limit is whole") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, std::string(1000, 'x'))));
+  Asker asker;
+  HttpCall call = post_to(server);
+  call.answer_max = 1000;
+  EXPECT_EQ(asker.ask(call).phase, HttpPhase::complete);
+  call.answer_max = 999;
+  EXPECT_TRUE(asker.ask(call).too_large);
+}
+
+AE_TEST("client/what is compressed stays compressed, cookies are forgotten") {
+  RawHttpServer server(RawHttpServer::always(
+      raw_answer(200, "\x1f\x8b???", "x/y", "Content-Encoding: gzip\r\nSet-Cookie: a=b\r\n")));
+  Asker asker;
+  EXPECT_EQ(asker.ask(get_from(server)).body, "\x1f\x8b???");
+  EXPECT_EQ(asker.ask(get_from(server)).phase, HttpPhase::complete);
+  for (const auto& request : server.requests()) {
+    EXPECT_EQ(request.header("Cookie"), "");
+    EXPECT_EQ(request.header("Accept-Encoding"), "");
+  }
+}
+
+AE_TEST("client/the environment's proxy is ignored, a configured one is used") {
+  RawHttpServer proxy(RawHttpServer::always(raw_answer(200, "proxy")));
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "server")));
+  setenv("http_proxy", proxy.url("").c_str(), 1);
+  setenv("ALL_PROXY", proxy.url("").c_str(), 1);
+  {
+    Asker asker;
+    EXPECT_EQ(asker.ask(get_from(server)).body, "server");
+  }
+  unsetenv("http_proxy");
+  unsetenv("ALL_PROXY");
+  AsioLoop loop;
+  HttpClient client(loop, {.proxy = proxy.url("")});
+  std::string body;
+  client.start(get_from(server), [&](HttpAnswer a) {
+    body = a.body;
+    loop.stop();
+  });
+  loop.run();
+  EXPECT_EQ(body, "proxy");
+}
+
+AE_TEST("client/Retry-After is understood in seconds and as a date") {
+  Asker asker;
+  RawHttpServer seconds(RawHttpServer::always(raw_answer(429, "", "x/y", "Retry-After: 7\r\n")));
+  EXPECT_EQ(asker.ask(get_from(seconds)).retry_after, Duration(7s));
+  RawHttpServer date(RawHttpServer::always(
+      raw_answer(503, "", "x/y", "Retry-After: Fri, 01 Jan 2100 00:00:00 GMT\r\n")));
+  const auto after = asker.ask(get_from(date)).retry_after;
+  ASSERT_TRUE(after);
+  EXPECT_GT(*after, 1h);
+  RawHttpServer nonsense(RawHttpServer::always(raw_answer(503, "", "x/y", "Retry-After: x\r\n")));
+  EXPECT_FALSE(asker.ask(get_from(nonsense)).retry_after);
+}
+
+AE_TEST("client/a call that could not be sent in time is not sent") {
+  RawHttpServer server([](Conversation& c) { c.hang(); });
+  Asker asker;
+  HttpCall call = post_to(server);
+  call.send_within = -1ms;
+  HttpAnswer a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::not_sent);
+  EXPECT_EQ(server.arrivals(), 0);
+  // While TLS drags on, the send never comes.
+  call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  call.send_within = 40ms;
+  a = asker.ask(call);
+  EXPECT_EQ(a.phase, HttpPhase::not_sent);
+  EXPECT_FALSE(a.timed_out);
+}
+
+AE_TEST("client/cancelled before the send it was not sent, after it was, each answered once") {
+  RawHttpServer server([](Conversation& c) {
+    c.read_request();
+    c.hang();
+  });
+  Asker asker;
+  HttpAnswer a;
+  int answers = 0;
+  const auto done = [&](HttpAnswer answer) {
+    a = std::move(answer);
+    ++answers;
+    asker.loop.stop();
+  };
+  HttpCall unsent = post_to(server);
+  unsent.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
+  HttpClient::Id id = asker.client.start(unsent, done);
+  asker.client.cancel(id);
+  asker.client.cancel(id);
+  asker.loop.run();
+  EXPECT_EQ(a.phase, HttpPhase::not_sent);
+  EXPECT_TRUE(a.cancelled);
+
+  id = asker.client.start(post_to(server), done);
+  std::move_only_function<void()> look = [&] {
+    if (server.arrivals() == 0) {
+      asker.loop.after(1ms, [&] { look(); });
+    } else {
+      asker.client.cancel(id);
+    }
+  };
+  look();
+  asker.loop.run();
+  EXPECT_EQ(a.phase, HttpPhase::no_answer);
+  EXPECT_TRUE(a.cancelled);
+  EXPECT_TRUE(a.sent());
+  asker.client.cancel(id);
+  asker.client.cancel(4711);
+  asker.loop.after(5ms, [&] { asker.loop.stop(); });
+  asker.loop.run();
+  EXPECT_EQ(answers, 2);
+}
+
+AE_TEST("client/the end of the client answers what is in flight") {
+  RawHttpServer server([](Conversation& c) { c.hang(); });
+  AsioLoop loop;
+  int answers = 0;
+  {
+    HttpClient client(loop);
+    for (int i = 0; i < 3; ++i) {
+      client.start(post_to(server), [&](HttpAnswer a) {
+        EXPECT_TRUE(a.cancelled);
+        if (++answers == 3) loop.stop();
+      });
+    }
+  }
+  loop.run();
+  EXPECT_EQ(answers, 3);
+}
+
+AE_TEST("client/more calls than the limit are not sent, more than the connections wait") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  AsioLoop loop;
+  HttpClient client(loop, {.calls_max = 20, .connections_max = 2});
+  int complete = 0, not_sent = 0;
+  for (int i = 0; i < 50; ++i) {
+    client.start(post_to(server), [&](HttpAnswer a) {
+      if (a.phase == HttpPhase::complete) ++complete;
+      if (a.phase == HttpPhase::not_sent) ++not_sent;
+      if (complete + not_sent == 50) loop.stop();
+    });
+  }
+  loop.run();
+  EXPECT_GE(complete, 20);
+  EXPECT_EQ(server.arrivals(), complete);
+}
+
+AE_TEST("client/many at once are each answered once, and each arrives once") {
+  RawHttpServer server([](Conversation& c) {
+    while (auto request = c.read_request()) c.send(raw_answer(200, request->body));
+  });
+  AsioLoop loop;
+  HttpClient client(loop);
+  int left = 200;
+  for (int i = 0; i < 200; ++i) {
+    HttpCall call = post_to(server, std::to_string(i));
+    call.fresh = i % 2 == 0;
+    client.start(call, [&, i](HttpAnswer a) {
+      EXPECT_EQ(a.body, std::to_string(i)) << a.error;
+      if (--left == 0) loop.stop();
+    });
+  }
+  loop.run();
+  EXPECT_EQ(server.arrivals(), 200);
+}
+
+AE_TEST("client/a unix socket is reached, also by a path too long for the kernel") {
+  for (const std::size_t depth : {1u, 30u}) {
+    std::string folder = ::testing::TempDir() + "ae_client_test." + std::to_string(getpid());
+    std::vector<std::string> folders;
+    for (std::size_t i = 0; i < depth; ++i) {
+      folders.push_back(folder);
+      ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+      folder += "/folder";
+    }
+    const std::string path = folders.back() + "/s.sock";
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    ASSERT_EQ(chdir(folders.back().c_str()), 0);
+    std::snprintf(address.sun_path, sizeof address.sun_path, "s.sock");
+    ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(chdir("/"), 0);
+    ASSERT_EQ(listen(fd, 1), 0);
+    std::thread server([fd] {
+      const int client = accept(fd, nullptr, nullptr);
+      char bytes[1000];
+      EXPECT_GT(recv(client, bytes, sizeof bytes, 0), 0);
+      const std::string answer = raw_answer(200, "\"unix\"");
+      EXPECT_EQ(send(client, answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
+      close(client);
+    });
+    Asker asker;
+    HttpCall call;
+    call.url = "http://localhost/api/jobs";
+    call.unix_socket = path;
+    EXPECT_EQ(asker.ask(call).body, "\"unix\"");
+    server.join();
+    close(fd);
+    unlink(path.c_str());
+    for (auto f = folders.rbegin(); f != folders.rend(); ++f) rmdir(f->c_str());
+    HttpAnswer a = asker.ask(call);
+    EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
+  }
+}
+
+}  // namespace
+}  // namespace ae::net
