@@ -1,0 +1,603 @@
+// The actor that drives one job.
+#include "runtime/holder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "async/point.h"
+#include "core/json.h"
+#include "core/seal.h"
+#include "runtime/runtime.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr Duration kRetryFirst = std::chrono::milliseconds(50);
+constexpr Duration kRetryMax = std::chrono::seconds(5);
+
+std::string_view ledger_state(const Outcome& outcome) {
+  switch (outcome.kind) {
+    case OutcomeKind::success:
+      return "COMMITTED";
+    case OutcomeKind::failure:
+      return outcome.definite ? "FAILED" : "UNKNOWN";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+Value ledger_record(const engine::Invocation& call) {
+  return Value::object({{"arguments_hash", call.arguments_hash},
+                        {"attempt_id", call.attempt.text},
+                        {"deadline", to_text(call.deadline)},
+                        {"external_key", call.external_key.text},
+                        {"idempotency_key", call.key.text},
+                        {"tool", call.tool}});
+}
+
+}  // namespace
+
+Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, std::string worker)
+    : world_(world),
+      host_(host),
+      job_(std::move(job)),
+      lease_(std::move(lease)),
+      worker_(std::move(worker)) {}
+
+engine::Stamp Holder::stamp() {
+  return {.now = world_.store.now(),
+          .lease_until = lease_.lease_until,
+          .owned = world_.store.owned(),
+          .chance = world_.chance.next(),
+          .tool_versions = &tool_versions_};
+}
+
+store::RowState Holder::row() const {
+  store::RowState row;
+  row.status = to_text(state_.status);
+  if (state_.status == engine::JobStatus::queued) row.not_before = state_.not_before;
+  if (!engine::is_terminal(state_.status)) row.wake_at = state_.next_due();
+  return row;
+}
+
+// ---------------------------------------------------------------- beginning
+
+void Holder::begin() {
+  world_.store.load(job_, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
+    self->loaded(std::move(loaded));
+  });
+}
+
+void Holder::loaded(Result<store::Loaded> loaded) {
+  if (ended_) return;
+  if (!loaded) return end(loaded.error());
+  auto events = open_log(job_, *loaded);
+  if (!events) return end(events.error());
+  auto state = engine::fold(job_, *events, host_.plans());
+  if (!state) return end(state.error());
+  state_ = std::move(*state);
+  durable_ = state_.seq;
+  head_ = loaded->row.head;
+  if (!state_.plan) return end(Error{Code::plan_missing, "the job's log holds no plan"});
+  if (auto offers = offers_tools(); !offers) return end(offers.error());
+  if (auto gone = end_left_overs(*loaded); !gone) return end(gone.error());
+  inbox_ = std::move(loaded->inbox);
+  batch_time_ = world_.store.now();
+  if (state_.attempt != lease_.fence.attempt) {
+    add(engine::running_event(lease_.fence.attempt, lease_.fence.epoch, worker_));
+  }
+  catch_up(*loaded);
+  pump();
+}
+
+// The plan's tools, as this process offers them.
+Status Holder::offers_tools() {
+  tool_versions_.clear();
+  for (const engine::ToolPolicy& tool : state_.plan->tools) {
+    Performers::Entry* entry = world_.performers.find(tool.name);
+    if (!entry) {
+      return fail(Code::needs_version,
+                  "the tool \"" + tool.name + "\" is not in the agents file of this process");
+    }
+    if (entry->version != tool.version) {
+      host_.warn(job_, "the tool \"" + tool.name + "\" has changed since the job was created (" +
+                           tool.version + " is now " + entry->version + ")");
+    }
+    tool_versions_.push_back(entry->version);
+  }
+  return {};
+}
+
+// Nothing that an earlier process started under one of our open tries may still run.
+Status Holder::end_left_overs(const store::Loaded& loaded) {
+  for (const store::LedgerRow& row : loaded.ledger) {
+    auto record = parse_json(row.record);
+    if (!record) return std::unexpected(record.error());
+    const Value& note = (*record)["note"];
+    if (note.is_null()) continue;
+    auto* entry = world_.performers.find(record->text("tool"));
+    if (!entry) continue;
+    AE_TRY(entry->tool->end_left_over(note));
+    noted_tries_[row.invocation] = row.try_no;
+  }
+  return {};
+}
+
+// What an earlier attempt made durable beside the log and could not write into it (SPEC §5: W3, W4).
+void Holder::catch_up(const store::Loaded& loaded) {
+  for (const store::EffectRow& effect : loaded.effects) {
+    for (std::uint32_t index : std::set(state_.calling)) {
+      const engine::Step& step = state_.steps[index];
+      if (step.call->id != effect.invocation || step.call->try_no != effect.try_no) continue;
+      auto record = parse_json(effect.record);
+      auto outcome = record ? engine::outcome_of_record(*record)
+                            : Result<Outcome>(std::unexpected(record.error()));
+      if (!outcome) {
+        host_.warn(job_, "an effect record cannot be read: " + outcome.error().message);
+        continue;
+      }
+      for (EventDraft& draft : engine::absorb(state_, index, *outcome, true)) add(std::move(draft));
+      break;
+    }
+  }
+  for (const store::LedgerRow& row : loaded.ledger) {
+    if (row.state != "INFLIGHT") continue;
+    for (const engine::Step& step : state_.steps) {
+      if (!step.call || step.call->id != row.invocation) continue;
+      if (step.call->try_no == row.try_no && step.call->open) break;
+      if (host_.durability() == Durability::fused) {
+        ledger_erase_.emplace_back(row.invocation, row.try_no);
+      } else {
+        store::LedgerRow repaired = row;
+        repaired.state = step.call->outcome == OutcomeKind::success ? "COMMITTED" : "UNKNOWN";
+        ledger_put_.push_back(std::move(repaired));
+      }
+      break;
+    }
+  }
+}
+
+void Holder::adopt(engine::State state, const Hash& head) {
+  state_ = std::move(state);
+  durable_ = state_.seq;
+  head_ = head;
+  if (auto offers = offers_tools(); !offers) return end(offers.error());
+  pump();
+}
+
+// ---------------------------------------------------------------- what comes in
+
+void Holder::told() {
+  if (ended_) return;
+  inbox_told_ = true;
+  pump();
+}
+
+void Holder::told_and_loaded(Result<store::Loaded> loaded) {
+  committing_ = false;
+  if (ended_) return;
+  if (!loaded) {
+    inbox_told_ = true;
+    return ask_again(world_.store.now() + kRetryFirst);
+  }
+  for (store::InboxEntry& entry : loaded->inbox) inbox_.push_back(std::move(entry));
+  pump();
+}
+
+void Holder::lost() {
+  if (ended_) return;
+  host_.warn(job_, "the lease is lost; another worker may hold the job now");
+  abandon_all();
+  end(Error{Code::stale_attempt, "the lease is lost"});
+}
+
+void Holder::drain(Duration grace) {
+  if (ended_) return;
+  if (!draining_) {
+    draining_ = true;
+    drain_timer_ = world_.loop.after(grace, [weak = weak_from_this()] {
+      if (auto self = weak.lock()) {
+        self->drain_timer_.reset();
+        self->cut_off();
+      }
+    });
+  }
+  pump();
+}
+
+void Holder::cut_off() {
+  if (ended_) return;
+  cut_ = true;
+  abandon_all();
+  pump();
+}
+
+void Holder::abandon_all() {
+  for (const auto& [invocation, call] : std::map(in_flight_)) {
+    call.tool->abandon(invocation, call.try_no);
+  }
+}
+
+void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
+  if (ended_) return;
+  switch (AE_POINT("tool.after")) {
+    case async::PointAction::go:
+      break;
+    default:
+      outcome = Outcome{
+          .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
+  }
+  seen_.push_back({step, try_no, std::move(outcome)});
+  pump();
+}
+
+// ---------------------------------------------------------------- events
+
+void Holder::add(EventDraft draft) {
+  Status applied = engine::apply(state_, draft, batch_time_, host_.plans());
+  AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  drafts_.push_back({std::move(draft), {}, {}});
+}
+
+void Holder::add_outcome(const Seen& seen) {
+  const std::uint32_t index = state_.by_id.at(seen.step);
+  const engine::Step& step = state_.steps[index];
+  if (!step.call || !step.call->open || step.call->try_no != seen.try_no) return;
+  const InvocationId invocation = step.call->id;
+  in_flight_.erase(invocation);
+  ledger_.forget(invocation, seen.try_no);
+  // Cut off by us while draining: the try stays open and is left to SPEC §6, as after a crash.
+  if (cut_ && seen.outcome.kind != OutcomeKind::success && !seen.outcome.definite) return;
+  records_ = true;
+  const bool split = host_.durability() == Durability::split;
+  std::optional<store::EffectRow> effect;
+  std::optional<store::LedgerRow> ledger;
+  if (split) {
+    effect = store::EffectRow{
+        invocation, seen.try_no,
+        canonical(engine::effect_record(state_, step, seen.outcome, world_.store.now()))};
+    ledger = store::LedgerRow{invocation, seen.try_no, std::string(ledger_state(seen.outcome)),
+                              canonical(ledger_record(*step.call))};
+  } else if (auto noted = noted_tries_.find(invocation); noted != noted_tries_.end()) {
+    ledger_erase_.emplace_back(invocation, noted->second);
+    noted_tries_.erase(noted);
+  }
+  const std::size_t first = drafts_.size();
+  for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
+  drafts_[first].effect = std::move(effect);
+  drafts_.back().ledger = std::move(ledger);
+}
+
+void Holder::add_acts() {
+  for (store::InboxEntry& entry : std::exchange(inbox_, {})) {
+    if (std::ranges::find(taken_, entry.number) != taken_.end()) continue;
+    taken_.push_back(entry.number);
+    auto json = parse_json(entry.act);
+    auto act =
+        json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
+    auto taken = act ? engine::take_in(state_, *act, stamp(), world_.store.owned())
+                     : Result<engine::Taken>(std::unexpected(act.error()));
+    if (!taken) {
+      host_.warn(job_, "an accepted act came too late: " + taken.error().message);
+      continue;
+    }
+    for (EventDraft& draft : taken->events) add(std::move(draft));
+  }
+}
+
+// Turns all that came in into events, and asks what follows, until there is nothing left to say.
+void Holder::collect() {
+  while (!seen_.empty()) {
+    Seen seen = std::move(seen_.front());
+    seen_.pop_front();
+    add_outcome(seen);
+  }
+  add_acts();
+  next_ask_.reset();
+  if (draining_ && !state_.ending) {
+    if (in_flight_.empty() && state_.status == engine::JobStatus::running) {
+      add(engine::requeued_event("drain", std::nullopt));
+      release_ = true;
+    }
+    return;
+  }
+  const engine::Stamp at = stamp();
+  if (auto due = state_.next_due(); due && *due <= at.now) {
+    auto taken = engine::take_in(state_, {.kind = engine::Act::Kind::timers}, at, false);
+    AE_CHECK(taken.has_value(), job_.text);
+    for (EventDraft& draft : taken->events) add(std::move(draft));
+  }
+  while (drafts_.size() < 4096) {
+    engine::Decision decision = engine::decide(state_, at);
+    next_ask_ = decision.ask_again;
+    if (decision.events.empty()) break;
+    for (EventDraft& draft : decision.events) {
+      const bool declares = draft.type == EventType::tool_invocation_started;
+      add(std::move(draft));
+      if (declares && host_.durability() == Durability::split) {
+        const engine::Invocation& call =
+            *state_
+                 .steps[state_.by_id.at(
+                     StepId(std::string(drafts_.back().event.payload.text("step_id"))))]
+                 .call;
+        drafts_.back().ledger =
+            store::LedgerRow{call.id, call.try_no, "INFLIGHT", canonical(ledger_record(call))};
+      }
+    }
+    for (StepId& step : decision.perform) to_perform_.push_back(std::move(step));
+    if (decision.release) {
+      release_ = true;
+      break;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- making it durable
+
+// fused: one commit. split: SPEC §5's order, each phase in its own transaction.
+void Holder::plan_parts() {
+  Part part;
+  const auto cut = [&] {
+    if (part.events.empty() && part.effects.empty() && part.ledger_put.empty()) return;
+    parts_.push_back(std::exchange(part, {}));
+  };
+  const bool split = host_.durability() == Durability::split;
+  for (Drafted& drafted : drafts_) {
+    const EventType type = drafted.event.type;
+    if (split && drafted.effect) {
+      cut();
+      part.effects.push_back(std::move(*drafted.effect));
+      part.points = {"effect.after_put"};
+      cut();
+    }
+    const bool alone =
+        split && (type == EventType::node_finished || type == EventType::step_committed);
+    if (alone) cut();
+    part.events.push_back(std::move(drafted.event));
+    if (alone) cut();
+    if (!drafted.ledger) continue;
+    const bool declares = type == EventType::tool_invocation_started;
+    if (!declares) cut();
+    part.ledger_put.push_back(std::move(*drafted.ledger));
+    if (!declares) {
+      part.points = {"ledger.after_commit"};
+      cut();
+    }
+  }
+  for (store::LedgerRow& row : ledger_put_) part.ledger_put.push_back(std::move(row));
+  part.ledger_erase = std::move(ledger_erase_);
+  part.taken = std::move(taken_);
+  part.release = release_;
+  if (!split && records_) part.points = {"effect.after_put", "ledger.after_commit"};
+  const bool left = !part.events.empty() || !part.ledger_put.empty() ||
+                    !part.ledger_erase.empty() || !part.taken.empty() || !part.effects.empty();
+  if (left) {
+    parts_.push_back(std::move(part));
+  } else if (!parts_.empty()) {
+    parts_.back().release = part.release;
+  }
+  drafts_.clear();
+  ledger_put_.clear();
+  ledger_erase_.clear();
+  taken_.clear();
+  records_ = false;
+}
+
+void Holder::pump() {
+  if (ended_ || committing_) return;
+  if (timer_) world_.loop.forget(*std::exchange(timer_, std::nullopt));
+  if (std::exchange(inbox_told_, false)) {
+    committing_ = true;
+    world_.store.load(job_, durable_ + 1,
+                      [self = shared_from_this()](Result<store::Loaded> loaded) {
+                        self->told_and_loaded(std::move(loaded));
+                      });
+    return;
+  }
+  if (drafts_.empty()) batch_time_ = world_.store.now();
+  for (Note& note : notes_) {
+    bool open = false;
+    for (std::uint32_t index : state_.calling) {
+      const engine::Invocation& call = *state_.steps[index].call;
+      if (call.id != note.invocation) continue;
+      ledger_put_.push_back({note.invocation, note.try_no, "INFLIGHT",
+                             canonical(ledger_record(call).with("note", note.note))});
+      noted_tries_[note.invocation] = note.try_no;
+      open = true;
+    }
+    if (open) {
+      noted_.push_back(std::move(note.noted));
+    } else {
+      note.noted(fail(Code::stale_attempt, "the call is no longer open"));
+    }
+  }
+  notes_.clear();
+  collect();
+  plan_parts();
+  if (parts_.empty()) {
+    if (next_ask_) ask_again(*next_ask_);
+    return;
+  }
+  commit_next();
+}
+
+void Holder::commit_next() {
+  Part part = std::move(parts_.front());
+  parts_.pop_front();
+  store::Batch batch;
+  batch.job = job_;
+  batch.authority = store::Batch::Held{lease_.fence};
+  batch.expected_seq = durable_;
+  batch.effects = std::move(part.effects);
+  batch.ledger_put = std::move(part.ledger_put);
+  batch.ledger_erase = std::move(part.ledger_erase);
+  batch.inbox_taken = std::move(part.taken);
+  batch.points = std::move(part.points);
+  batch.release = part.release;
+  sealed_events_.clear();
+  if (!part.events.empty()) {
+    auto sealed = seal({.job = job_,
+                        .first_seq = durable_ + 1,
+                        .prev_hash = head_,
+                        .first_id = uuid_v7(static_cast<std::uint64_t>(batch_time_.us / 1000),
+                                            world_.chance.next(), world_.chance.next()),
+                        .created_at = batch_time_,
+                        .attempt_id = lease_.fence.attempt,
+                        .salt_seed_a = world_.chance.next(),
+                        .salt_seed_b = world_.chance.next()},
+                       part.events);
+    if (!sealed) return end(sealed.error());
+    sealed_events_ = std::move(sealed->events);
+    sealed_head_ = sealed->head;
+    batch.sealed = std::move(*sealed);
+    batch.row = row();
+    if (!parts_.empty()) batch.row.status = "running";  // the last part says how the job stands
+  }
+  batch_ = std::move(batch);
+  committing_ = true;
+  send();
+}
+
+void Holder::send() {
+  world_.store.commit(*batch_, [self = shared_from_this()](Result<store::Committed> result) {
+    self->on_committed(std::move(result));
+  });
+}
+
+// Nothing changed, or nobody knows: the same bytes are sent again, which changes nothing when they are there already.
+void Holder::again(const Error& error) {
+  if (failures_ == 0) host_.warn(job_, "a commit failed and is tried again: " + error.message);
+  const Duration wait = std::min(kRetryMax, kRetryFirst * (1 << std::min(failures_, 8u)));
+  failures_++;
+  timer_ = world_.loop.after(wait, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (!self || self->ended_) return;
+    self->timer_.reset();
+    self->send();
+  });
+}
+
+void Holder::on_committed(Result<store::Committed> result) {
+  if (ended_) return;
+  if (!result) {
+    switch (result.error().code) {
+      case Code::unavailable:
+      case Code::unknown_outcome:
+        return again(result.error());
+      case Code::inbox_pending:
+        return reload("the inbox was not empty");
+      case Code::stale_attempt:
+      case Code::not_found:
+        return lost();
+      default:
+        return end(result.error());
+    }
+  }
+  failures_ = 0;
+  committing_ = false;
+  const bool released = batch_->release;
+  batch_.reset();
+  if (!sealed_events_.empty()) {
+    durable_ = sealed_events_.back().seq;
+    head_ = sealed_head_;
+    host_.committed(job_, std::exchange(sealed_events_, {}));
+  }
+  if (ended_) return;
+  if (!parts_.empty()) return commit_next();
+  if (released) return end(std::nullopt);
+  all_durable();
+}
+
+void Holder::all_durable() {
+  for (async::Done<Status>& noted : std::exchange(noted_, {})) noted(Status{});
+  for (const StepId& step : std::exchange(to_perform_, {})) perform(step);
+  if (ended_) return;
+  pump();
+}
+
+// ---------------------------------------------------------------- the world
+
+// The one path that performs an effect. Its permit comes from the ledger, after the declaration is durable.
+void Holder::perform(const StepId& step_id) {
+  const std::uint32_t index = state_.by_id.at(step_id);
+  const engine::Step& step = state_.steps[index];
+  auto permit = ledger_.permit(state_, step);
+  if (!permit) return;
+  const engine::Invocation& call = *step.call;
+  const std::uint32_t try_no = call.try_no;
+  auto answer = [weak = weak_from_this(), step_id, try_no](Outcome outcome) {
+    if (auto self = weak.lock()) self->seen(step_id, try_no, std::move(outcome));
+  };
+  const auto withdraw = [&](std::string why) {
+    world_.loop.post([answer, why]() mutable {
+      answer({.kind = OutcomeKind::failure,
+              .definite = true,
+              .retryable = true,
+              .error_code = "not_sent",
+              .error_message = why});
+    });
+  };
+  auto* entry = world_.performers.find(call.tool);
+  AE_CHECK(entry, call.tool);
+  in_flight_[call.id] = {entry->tool.get(), try_no};
+  const Duration send_within = call.send_by - world_.store.now();
+  if (draining_) return withdraw("the process is stopping");
+  if (send_within.count() <= 0) return withdraw("its time to be sent had passed");
+  if (AE_POINT("tool.before") != async::PointAction::go) return withdraw("failpoint tool.before");
+  tools::Call request;
+  request.job = job_;
+  request.tool = call.tool;
+  request.args = call.arguments;
+  request.key = call.key;
+  request.external_key = call.external_key;
+  request.invocation = call.id;
+  request.try_no = try_no;
+  request.timeout = state_.plan->tools[state_.node_of(step).tool].timeout;
+  request.send_within = send_within;
+  request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
+                               Value note, async::Done<Status> noted) {
+    auto self = weak.lock();
+    if (!self || self->ended_) {
+      return noted(fail(Code::stale_attempt, "the job is no longer held here"));
+    }
+    self->notes_.push_back({id, try_no, std::move(note), std::move(noted)});
+    self->pump();
+  };
+  entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+void Holder::ask_again(Instant at) {
+  const Duration wait = std::max(Duration(0), at - world_.store.now());
+  timer_ = world_.loop.after(wait + std::chrono::milliseconds(1), [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (!self || self->ended_) return;
+    self->timer_.reset();
+    self->pump();
+  });
+}
+
+// What was drafted did not come to be: read the log again. Only done with nothing in flight.
+void Holder::reload(std::string_view why) {
+  AE_CHECK(in_flight_.empty(), job_.text + ": " + std::string(why));
+  committing_ = false;
+  parts_.clear();
+  batch_.reset();
+  drafts_.clear();
+  to_perform_.clear();
+  taken_.clear();
+  inbox_.clear();
+  release_ = false;
+  begin();
+}
+
+void Holder::end(std::optional<Error> problem) {
+  if (std::exchange(ended_, true)) return;
+  if (timer_) world_.loop.forget(*timer_);
+  if (drain_timer_) world_.loop.forget(*drain_timer_);
+  for (async::Done<Status>& noted : std::exchange(noted_, {})) {
+    noted(fail(Code::stale_attempt, "the job is no longer held here"));
+  }
+  host_.ended(job_, std::move(problem));
+}
+
+}  // namespace ae::runtime

@@ -1,0 +1,160 @@
+// Holder: one job, held by this process: decide → seal → commit → perform → absorb, until it rests.
+//
+// An actor on the loop. Outcomes and inbox entries queue up; `pump` turns all of them into events, asks `decide` until
+// nothing is left to say, and commits everything as one batch (fused) or in the order of SPEC §5 (split). Calls
+// declared by a commit are performed only after it is durable. One commit is under way at a time.
+// What it holds in memory is what it wrote: it does not read the log again between steps.
+// Whatever goes wrong with a write is answered here, in one place: `on_committed`.
+// Threads: the loop's. See docs/architecture.md and docs/decisions/0007-callback-actors.md.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/absorb.h"
+#include "engine/decide.h"
+#include "engine/state.h"
+#include "runtime/ledger.h"
+#include "runtime/world.h"
+
+namespace ae::runtime {
+
+enum class Durability { fused, split };
+
+// What the runtime that owns a holder wants to know and provides.
+class HolderHost {
+ public:
+  virtual ~HolderHost() = default;
+  virtual const engine::PlanSource& plans() = 0;
+  virtual Durability durability() const = 0;
+  // Events became durable.
+  virtual void committed(const JobId& job, const std::vector<Event>& events) = 0;
+  // The holder is done with the job (released, lost, or given up). It is destroyed after this call returns.
+  virtual void ended(const JobId& job, std::optional<Error> problem) = 0;
+  virtual void warn(const JobId& job, const std::string& what) = 0;
+};
+
+class Holder : public std::enable_shared_from_this<Holder> {
+ public:
+  Holder(World& world, HolderHost& host, JobId job, store::Lease lease, std::string worker);
+
+  // A job that was claimed: read its log, end what a crash left behind, begin the attempt, go on.
+  void begin();
+  // A job created and claimed in one commit: `state` holds what was written.
+  void adopt(engine::State state, const Hash& head);
+
+  // There are entries in the job's inbox.
+  void told();
+  void renewed(Instant lease_until) { lease_.lease_until = lease_until; }
+  // The lease is lost: stop at once, write nothing more.
+  void lost();
+  // Stop politely: start nothing new, await calls in flight for `grace`, then cut them off and give the job back.
+  void drain(Duration grace);
+
+  const store::Fence& fence() const { return lease_.fence; }
+  const JobId& job() const { return job_; }
+  Instant lease_until() const { return lease_.lease_until; }
+
+ private:
+  struct Part {  // one commit
+    std::vector<EventDraft> events;
+    std::vector<store::EffectRow> effects;
+    std::vector<store::LedgerRow> ledger_put;
+    std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
+    std::vector<std::uint64_t> taken;
+    std::vector<std::string_view> points;
+    bool release = false;
+  };
+  struct Seen {
+    StepId step;
+    std::uint32_t try_no;
+    Outcome outcome;
+  };
+  struct Note {
+    InvocationId invocation;
+    std::uint32_t try_no;
+    Value note;
+    async::Done<Status> noted;
+  };
+
+  void loaded(Result<store::Loaded> loaded);
+  void catch_up(const store::Loaded& loaded);
+  Status end_left_overs(const store::Loaded& loaded);
+  Status offers_tools();
+  void pump();
+  void collect();
+  void add(EventDraft draft);
+  void add_outcome(const Seen& seen);
+  void add_acts();
+  void plan_parts();
+  void commit_next();
+  void send();
+  void again(const Error& error);
+  void on_committed(Result<store::Committed> result);
+  void all_durable();
+  void perform(const StepId& step);
+  void seen(const StepId& step, std::uint32_t try_no, Outcome outcome);
+  void ask_again(Instant at);
+  void reload(std::string_view why);
+  void end(std::optional<Error> problem);
+  void told_and_loaded(Result<store::Loaded> loaded);
+  void cut_off();
+  void abandon_all();
+  engine::Stamp stamp();
+  store::RowState row() const;
+
+  World& world_;
+  HolderHost& host_;
+  JobId job_;
+  store::Lease lease_;
+  std::string worker_;
+  Ledger ledger_;
+
+  engine::State state_;        // with everything drafted; equals the log once all parts are durable
+  std::uint64_t durable_ = 0;  // last seq that is
+  Hash head_;
+  std::vector<std::string> tool_versions_;
+
+  std::deque<Seen> seen_;
+  std::deque<Note> notes_;
+  std::vector<store::InboxEntry> inbox_;
+  bool inbox_told_ = false;
+
+  // What is being made durable: drafts with what goes beside them, cut into commits by plan_parts.
+  struct Drafted {
+    EventDraft event;
+    std::optional<store::EffectRow> effect;  // split: its own commit before this event
+    std::optional<store::LedgerRow> ledger;  // split: beside a declaration, after a record
+  };
+  std::vector<Drafted> drafts_;
+  std::vector<StepId> to_perform_;
+  std::vector<std::uint64_t> taken_;
+  std::vector<store::LedgerRow> ledger_put_;  // notes of what is in flight, repairs
+  std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
+  std::vector<async::Done<Status>> noted_;
+  std::optional<Instant> next_ask_;
+  bool release_ = false;
+  bool records_ = false;
+  std::deque<Part> parts_;
+  std::optional<store::Batch> batch_;  // under way; kept to be sent again
+  bool committing_ = false;
+  std::uint32_t failures_ = 0;
+
+  struct InFlight {
+    tools::Tool* tool;
+    std::uint32_t try_no;
+  };
+  std::map<InvocationId, InFlight> in_flight_;
+  Instant batch_time_;                                 // of all events drafted together
+  std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
+  std::optional<async::TimerId> timer_, drain_timer_;
+  std::vector<Event> sealed_events_;  // of the commit under way
+  Hash sealed_head_;
+  bool ended_ = false, draining_ = false, cut_ = false;
+};
+
+}  // namespace ae::runtime

@@ -1,0 +1,403 @@
+// Claiming, creating, acting, timing; the holders do the rest.
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr int kUnknownTries = 8;
+constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
+
+Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
+  std::vector<Member> members;
+  for (const auto& [key, value] : labels) members.emplace_back(key, value);
+  return Value::object(std::move(members));
+}
+
+}  // namespace
+
+Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
+    : world_(world), options_(std::move(options)), observer_(observer) {
+  plans_ = [this](const Value& graph,
+                  std::string_view hash) -> Result<std::shared_ptr<const engine::Plan>> {
+    if (auto it = plan_cache_.find(hash); it != plan_cache_.end()) return it->second;
+    AE_ASSIGN(auto plan, engine::Plan::compile(graph));
+    if (plan_cache_.size() >= 1024) plan_cache_.clear();
+    plan_cache_.emplace(to_hex(plan->hash), plan);
+    return plan;
+  };
+}
+
+Runtime::~Runtime() {
+  if (tick_timer_) world_.loop.forget(*tick_timer_);
+  if (beat_timer_) world_.loop.forget(*beat_timer_);
+}
+
+AttemptId Runtime::fresh_attempt() {
+  return AttemptId(to_text(uuid_v7(static_cast<std::uint64_t>(world_.store.now().us / 1000),
+                                   world_.chance.next(), world_.chance.next())));
+}
+
+void Runtime::start() {
+  started_ = true;
+  tick();
+  heartbeat();
+}
+
+// The poll floor: every hint may be lost, this comes back.
+void Runtime::tick() {
+  tick_timer_ = world_.loop.after(options_.poll, [this] {
+    tick_timer_.reset();
+    tick();
+  });
+  fire_due();
+  claim_more();
+}
+
+void Runtime::heartbeat() {
+  beat_timer_ = world_.loop.after(options_.lease / 3, [this] {
+    beat_timer_.reset();
+    heartbeat();
+  });
+  if (holders_.empty()) return;
+  std::vector<std::pair<JobId, store::Fence>> held;
+  for (const auto& [job, holder] : holders_) held.emplace_back(job, holder->fence());
+  auto asked = held;
+  world_.store.heartbeat(
+      std::move(held), options_.lease,
+      [this, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
+        for (std::size_t i = 0; i < asked.size(); ++i) {
+          auto it = holders_.find(asked[i].first);
+          if (it == holders_.end() || it->second->fence() != asked[i].second) continue;
+          const std::shared_ptr<Holder> holder = it->second;
+          if (renewed && (*renewed)[i]) {
+            holder->renewed(*(*renewed)[i]);
+          } else if (renewed || holder->lease_until() <= world_.store.now()) {
+            holder->lost();
+          }
+        }
+      });
+}
+
+void Runtime::hold(store::Lease lease) {
+  const JobId job = lease.job;
+  auto holder = std::make_shared<Holder>(world_, host(), job, std::move(lease), options_.worker);
+  holders_[job] = holder;
+  left_in_doubt_.erase(job);
+  holder->begin();
+}
+
+void Runtime::claim_more() {
+  if (!started_ || !options_.claims || stopping_ || claiming_ ||
+      holders_.size() >= options_.held_max) {
+    return;
+  }
+  claiming_ = true;
+  store::ClaimRequest request;
+  request.worker = options_.worker;
+  request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
+  request.lease = options_.lease;
+  request.agents = options_.agents;
+  for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
+  const std::size_t limit = request.limit;
+  world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
+    claiming_ = false;
+    if (!leases) {
+      if (observer_) observer_->on_warning({}, "claiming failed: " + leases.error().message);
+      return;
+    }
+    const bool more = leases->size() == limit;
+    for (store::Lease& lease : *leases) hold(std::move(lease));
+    if (more) claim_more();
+  });
+}
+
+void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
+  store::ClaimRequest request;
+  request.worker = options_.worker;
+  request.lease = options_.lease;
+  request.attempts.push_back(fresh_attempt());
+  world_.store.claim_job(
+      job, std::move(request),
+      [this, done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
+        if (!lease) return done(std::unexpected(lease.error()));
+        if (!*lease) return done(false);
+        hold(std::move(**lease));
+        done(true);
+      });
+}
+
+// Jobs that nobody holds and for which a timer, an expiry or the deadline has come.
+void Runtime::fire_due() {
+  if (stopping_ || firing_) return;
+  firing_ = true;
+  world_.store.due(256, [this](Result<std::vector<JobId>> due) {
+    firing_ = false;
+    if (!due) return;
+    for (const JobId& job : *due) {
+      act(job, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+    }
+  });
+}
+
+// ---------------------------------------------------------------- creating
+
+void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
+  const Instant now = world_.store.now();
+  JobId job = request.job;
+  if (job.empty()) {
+    job = JobId(to_text(uuid_v7(static_cast<std::uint64_t>(now.us / 1000), world_.chance.next(),
+                                world_.chance.next())));
+  }
+  const Value labels = labels_value(request.labels);
+  engine::NewJobEvents fresh{.agent = request.agent,
+                             .input = request.input,
+                             .labels = labels,
+                             .idempotency_key = request.idempotency_key,
+                             .execution_version = options_.execution_version,
+                             .deadline = std::nullopt,
+                             .plan = request.plan.get()};
+  if (request.plan->deadline) fresh.deadline = now + *request.plan->deadline;
+  std::vector<EventDraft> events = engine::job_events(fresh);
+  const AttemptId attempt = fresh_attempt();
+  const bool hold = request.hold && !stopping_;
+  if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
+
+  const engine::PlanSource plan =
+      [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
+    return request.plan;
+  };
+  auto state = std::make_shared<engine::State>();
+  state->job = job;
+  for (const EventDraft& draft : events) {
+    Status applied = engine::apply(*state, draft, now, plan);
+    AE_CHECK(applied, applied.error().message);
+  }
+  auto sealed = seal({.job = job,
+                      .first_seq = 1,
+                      .prev_hash = Hash{},
+                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
+                                          world_.chance.next(), world_.chance.next()),
+                      .created_at = now,
+                      .attempt_id = hold ? std::optional(attempt) : std::nullopt,
+                      .salt_seed_a = world_.chance.next(),
+                      .salt_seed_b = world_.chance.next()},
+                     events);
+  if (!sealed) {
+    return world_.loop.post([done = std::move(done), error = sealed.error()]() mutable {
+      done(std::unexpected(error));
+    });
+  }
+  store::Batch batch;
+  batch.job = job;
+  store::NewJob row;
+  row.agent = request.agent;
+  row.idempotency_key = request.idempotency_key;
+  row.request_hash = sha256(canonical(
+      Value::object({{"agent", request.agent}, {"input", request.input}, {"labels", labels}})));
+  row.labels = std::move(request.labels);
+  if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
+  const Hash request_hash = row.request_hash;
+  batch.authority = store::Batch::Create{std::move(row)};
+  batch.row.status = engine::to_text(state->status);
+  batch.row.wake_at = state->next_due();
+  const std::vector<Event> shown = std::move(sealed->events);
+  const Hash head = sealed->head;
+  batch.sealed = std::move(*sealed);
+  commit_surely(std::make_shared<store::Batch>(std::move(batch)),
+                [this, job, state, shown, head, request_hash, plan = request.plan,
+                 done = std::move(done)](Result<store::Committed> result) mutable {
+                  if (!result) return done(std::unexpected(result.error()));
+                  if (result->existing) {
+                    if (result->existing_request != request_hash) {
+                      return done(fail(Code::idempotency_conflict,
+                                       "the idempotency key was used for another request (job " +
+                                           result->existing->text + "); use a new key"));
+                    }
+                    return done(Created{*result->existing, true});
+                  }
+                  committed(job, shown);
+                  if (result->lease) {
+                    plan_cache_.emplace(to_hex(plan->hash), plan);
+                    auto holder = std::make_shared<Holder>(world_, host(), job, *result->lease,
+                                                           options_.worker);
+                    holders_[job] = holder;
+                    done(Created{job, false});
+                    holder->adopt(std::move(*state), head);
+                    return;
+                  }
+                  done(Created{job, false});
+                  claim_more();
+                });
+}
+
+// An unknown outcome is looked at before anything else: the same bytes sent again change nothing when they are there.
+void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
+                            async::Done<Result<store::Committed>> done, int tries) {
+  world_.store.commit(*batch, [this, batch, tries,
+                               done = std::move(done)](Result<store::Committed> result) mutable {
+    if (result || result.error().code != Code::unknown_outcome || tries >= kUnknownTries) {
+      return done(std::move(result));
+    }
+    world_.loop.after(std::chrono::milliseconds(20 << tries),
+                      [this, batch, tries, done = std::move(done)]() mutable {
+                        commit_surely(batch, std::move(done), tries + 1);
+                      });
+  });
+}
+
+// ---------------------------------------------------------------- acting
+
+void Runtime::read(JobId job, async::Done<Result<Read>> done) {
+  world_.store.load(job, 1,
+                    [this, job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
+                      if (!loaded) return done(std::unexpected(loaded.error()));
+                      auto events = open_log(job, *loaded);
+                      if (!events) return done(std::unexpected(events.error()));
+                      auto state = engine::fold(job, *events, plans_);
+                      if (!state) return done(std::unexpected(state.error()));
+                      done(Read{std::move(loaded->row), std::move(*events), std::move(*state)});
+                    });
+}
+
+struct Runtime::Acting {
+  JobId job;
+  engine::Act act;
+  async::Done<Result<Value>> done;
+  int tries = 0;
+};
+
+void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
+  if (act.id.empty()) act.id = fresh_attempt().text;
+  try_act(std::make_shared<Acting>(Acting{std::move(job), std::move(act), std::move(done)}));
+}
+
+void Runtime::try_act(std::shared_ptr<Acting> acting) {
+  if (++acting->tries > kActTries) {
+    return acting->done(fail(Code::unavailable, "the job changes too quickly; try again"));
+  }
+  read(acting->job, [this, acting](Result<Read> read) {
+    if (!read) return acting->done(std::unexpected(read.error()));
+    act_on(acting, std::move(*read));
+  });
+}
+
+// One transaction chooses between inbox and log: each write names the state of the claim that it wants to see, and is
+// refused when that has changed; then everything is read again (SPEC §10).
+void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
+  const Instant now = world_.store.now();
+  const engine::Stamp stamp{.now = now,
+                            .lease_until = now,
+                            .owned = world_.store.owned(),
+                            .chance = world_.chance.next()};
+  const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
+  auto taken = engine::take_in(read.state, acting->act, stamp, settled);
+  if (!taken) return acting->done(std::unexpected(taken.error()));
+  if (taken->events.empty()) return acting->done(taken->answer);
+
+  if (read.row.claim) {
+    store::InboxEntry entry{
+        .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
+    world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
+      if (!put && put.error().code == Code::not_held) return try_act(acting);
+      if (!put) return acting->done(std::unexpected(put.error()));
+      if (auto it = holders_.find(acting->job); it != holders_.end()) it->second->told();
+      acting->done(Value::object({{"accepted", true}}));
+    });
+    return;
+  }
+
+  std::vector<EventDraft> events = std::move(taken->events);
+  for (const EventDraft& draft : events) {
+    Status applied = engine::apply(read.state, draft, now, plans_);
+    if (!applied) return acting->done(std::unexpected(applied.error()));
+  }
+  // With nothing under way, a job that is to end ends in this commit.
+  while (read.state.ending && !engine::is_terminal(read.state.status)) {
+    engine::Decision decision = engine::decide(read.state, stamp);
+    if (decision.events.empty()) break;
+    for (EventDraft& draft : decision.events) {
+      Status applied = engine::apply(read.state, draft, now, plans_);
+      AE_CHECK(applied, applied.error().message);
+      events.push_back(std::move(draft));
+    }
+  }
+  auto sealed = seal({.job = acting->job,
+                      .first_seq = read.row.last_seq + 1,
+                      .prev_hash = read.row.head,
+                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
+                                          world_.chance.next(), world_.chance.next()),
+                      .created_at = now,
+                      .attempt_id = std::nullopt,
+                      .salt_seed_a = world_.chance.next(),
+                      .salt_seed_b = world_.chance.next()},
+                     events);
+  if (!sealed) return acting->done(std::unexpected(sealed.error()));
+  store::Batch batch;
+  batch.job = acting->job;
+  batch.authority = store::Batch::Free{};
+  batch.expected_seq = read.row.last_seq;
+  batch.row.status = engine::to_text(read.state.status);
+  if (read.state.status == engine::JobStatus::queued) batch.row.not_before = read.state.not_before;
+  if (!engine::is_terminal(read.state.status)) batch.row.wake_at = read.state.next_due();
+  const std::vector<Event> shown = std::move(sealed->events);
+  batch.sealed = std::move(*sealed);
+  commit_surely(std::make_shared<store::Batch>(std::move(batch)),
+                [this, acting, shown, answer = taken->answer](Result<store::Committed> result) {
+                  if (!result) {
+                    const Code code = result.error().code;
+                    if (code == Code::held || code == Code::sequence_conflict)
+                      return try_act(acting);
+                    return acting->done(std::unexpected(result.error()));
+                  }
+                  committed(acting->job, shown);
+                  acting->done(answer);
+                  claim_more();
+                });
+}
+
+// ---------------------------------------------------------------- holders
+
+void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
+  if (observer_) observer_->on_events(job, events);
+}
+
+void Runtime::ended(const JobId& job, std::optional<Error> problem) {
+  if (problem && (problem->code == Code::needs_version || problem->code == Code::log_corrupt ||
+                  problem->code == Code::plan_missing)) {
+    refused_.insert(job);
+    warn(job, "this process cannot run the job: " + problem->message);
+  }
+  if (auto it = holders_.find(job); it != holders_.end()) {
+    // The holder is still on the stack: let it go in a later turn.
+    world_.loop.post([holder = std::move(it->second)] {});
+    holders_.erase(it);
+  }
+  if (observer_) observer_->on_released(job, problem);
+  if (stopping_ && holders_.empty() && stopped_) {
+    world_.loop.post([stopped = std::exchange(stopped_, nullptr)] { stopped(); });
+    return;
+  }
+  claim_more();
+}
+
+void Runtime::warn(const JobId& job, const std::string& what) {
+  if (observer_) observer_->on_warning(job, what);
+}
+
+void Runtime::stop(Duration grace, std::function<void()> stopped) {
+  stopping_ = true;
+  stopped_ = std::move(stopped);
+  if (holders_.empty()) {
+    world_.loop.post([done = std::exchange(stopped_, nullptr)] { done(); });
+    return;
+  }
+  const auto holders = holders_;
+  for (const auto& [job, holder] : holders) holder->drain(grace);
+}
+
+}  // namespace ae::runtime

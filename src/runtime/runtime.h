@@ -1,0 +1,123 @@
+// Runtime: holds jobs, claims more, fires timers, and takes in what others want of a job.
+//
+// Nothing here decides what a job does next: that is engine::decide, asked by a Holder. Threads: the loop's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/absorb.h"
+#include "engine/plan.h"
+#include "runtime/holder.h"
+#include "runtime/world.h"
+
+namespace ae::runtime {
+
+struct RuntimeOptions {
+  std::string worker = "worker";
+  Duration lease = std::chrono::seconds(30);
+  std::size_t held_max = 256;               // jobs held at once
+  Duration poll = std::chrono::seconds(1);  // the floor under every hint
+  Durability durability = Durability::fused;
+  bool claims = true;               // false: only jobs that are created or asked for here
+  std::vector<std::string> agents;  // claim only jobs of these; empty = any
+  std::string execution_version = "0.1.0";
+};
+
+struct NewJobRequest {
+  JobId job;  // empty = a fresh UUIDv7
+  std::string agent;
+  std::shared_ptr<const engine::Plan> plan;
+  Value input;
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::string idempotency_key;
+  bool hold = true;  // run it here at once (born claimed); false: leave it queued
+};
+
+struct Created {
+  JobId job;
+  bool existing = false;  // the idempotency key had made it before
+};
+
+// What watchers hear. On the loop, after the events are durable.
+class RuntimeObserver {
+ public:
+  virtual ~RuntimeObserver() = default;
+  virtual void on_events(const JobId&, const std::vector<Event>&) {}
+  // The job is no longer held here: ended, blocked, queued for later, or lost.
+  virtual void on_released(const JobId&, const std::optional<Error>&) {}
+  virtual void on_warning(const JobId&, const std::string&) {}
+};
+
+class Runtime : private HolderHost {
+ public:
+  Runtime(World world, RuntimeOptions options, RuntimeObserver* observer);
+  ~Runtime() override;
+
+  void start();
+  // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
+  void create(NewJobRequest request, async::Done<Result<Created>> done);
+  // A signal, a cancel or a resolution. The answer says {"delivered"| …} when it is written, or {"accepted": true}
+  // when it is in the inbox of whoever holds the job. Fails as engine::take_in does, or not_found, unavailable.
+  void act(JobId job, engine::Act act, async::Done<Result<Value>> done);
+  // Claim this job here when it can be claimed now.
+  void claim_job(JobId job, async::Done<Result<bool>> done);
+  // Reads a job's log and folds it.
+  struct Read {
+    store::JobRow row;
+    std::vector<Event> events;
+    engine::State state;
+  };
+  void read(JobId job, async::Done<Result<Read>> done);
+
+  // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
+  void stop(Duration grace, std::function<void()> stopped);
+  bool holds(const JobId& job) const { return holders_.contains(job); }
+  std::size_t held() const { return holders_.size(); }
+
+ private:
+  const engine::PlanSource& plans() override { return plans_; }
+  Durability durability() const override { return options_.durability; }
+  void committed(const JobId& job, const std::vector<Event>& events) override;
+  void ended(const JobId& job, std::optional<Error> problem) override;
+  void warn(const JobId& job, const std::string& what) override;
+
+  void tick();
+  void claim_more();
+  void hold(store::Lease lease);
+  void fire_due();
+  void heartbeat();
+  struct Acting;
+  void try_act(std::shared_ptr<Acting> acting);
+  void act_on(std::shared_ptr<Acting> acting, Read read);
+  void commit_surely(std::shared_ptr<store::Batch> batch,
+                     async::Done<Result<store::Committed>> done, int tries = 0);
+  HolderHost& host() { return *this; }
+  AttemptId fresh_attempt();
+
+  World world_;
+  RuntimeOptions options_;
+  RuntimeObserver* observer_;
+  engine::PlanSource plans_;
+  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;
+  std::map<JobId, std::shared_ptr<Holder>> holders_;
+  std::set<JobId> refused_;  // this process cannot run these (a tool is missing, a newer version)
+  std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
+  bool started_ = false, stopping_ = false, claiming_ = false, firing_ = false;
+  std::optional<async::TimerId> tick_timer_, beat_timer_;
+  std::function<void()> stopped_;
+};
+
+// Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
+Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);
+
+// Is any of these steps' newest try of unknown fate?
+bool has_doubt(const engine::State& state);
+
+}  // namespace ae::runtime

@@ -1,0 +1,44 @@
+// World: everything that differs between production and simulation, and nothing else.
+// Owns nothing; main (or the simulator) wires it. Threads: the loop's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "async/loop.h"
+#include "store/store.h"
+#include "tools/tool.h"
+
+namespace ae::runtime {
+
+// The tools this process can perform, by their name in the agents file.
+class Performers {
+ public:
+  struct Entry {
+    std::unique_ptr<tools::Tool> tool;
+    std::string version;  // digest of the resolved definition (16 hex digits)
+  };
+  void add(std::string name, Entry entry) {
+    entries_.insert_or_assign(std::move(name), std::move(entry));
+  }
+  // nullptr when this process does not offer it.
+  Entry* find(std::string_view name) {
+    auto it = entries_.find(name);
+    return it == entries_.end() ? nullptr : &it->second;
+  }
+
+ private:
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+struct World {
+  async::Loop& loop;
+  async::SteadyClock& steady;
+  async::Chance& chance;
+  store::Store& store;  // its clock is the clock of leases, timers and deadlines
+  Performers& performers;
+};
+
+}  // namespace ae::runtime
