@@ -31,8 +31,9 @@ struct Fault {
 // What a tool's transport needs, normalised and checked; secrets stay references.
 struct ToolDefinition {
   std::string name;
-  std::string kind;       // http | command | native
-  Value definition;       // for http, command: the API.md keys as written, env. resolved; for native: {"function": name}
+  std::string kind;  // http | command | native
+  Value
+      definition;  // for http, command: the API.md keys as written, env. resolved; for native: {"function": name}
   engine::ToolPolicy policy;
 };
 

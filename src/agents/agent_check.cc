@@ -1,0 +1,664 @@
+// Agents of an agents file: the plan, checked node by node and then as a graph, and its task graph (engine/plan.h).
+#include <algorithm>
+#include <unordered_map>
+
+#include "agents/check.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr Duration kLeast = std::chrono::milliseconds(1);
+constexpr std::uint32_t kMaxParallelMax = 1'024;
+constexpr std::uint32_t kMaxAttemptsMax = 1'000;
+constexpr std::size_t kLabelsMax = 64;
+constexpr std::size_t kLabelMax = 256;   // bytes of a name or a value
+constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
+
+bool names_secret_only(std::string_view text) {
+  if (!text.starts_with("secret:") || text.size() == 7) return false;
+  return std::ranges::all_of(text.substr(7), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+// Nothing is known: for templates without expressions.
+class NoScope final : public ExprScope {
+ public:
+  const Value* root(std::string_view) const override { return nullptr; }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+};
+
+class AgentCheck {
+ public:
+  AgentCheck(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools)
+      : check_(check), spot_(spot), tools_(tools) {
+    agent_.name = name;
+  }
+
+  Agent run() {
+    const std::size_t before = check_.count();
+    if (!check_.mapping(
+            spot_,
+            {"plan", "input_schema", "output", "deadline", "max_attempts", "labels", "description"},
+            {{"loop", "agents that a model leads come later; this version runs plans"},
+             {"code", "agents written as a program come later"},
+             {"planner", "plans made by a model come later"},
+             {"confirm", "checking changed resources after a recovery comes later"},
+             {"versions", "rules about changed definitions come later"},
+             {"required_capabilities", "workers with capabilities come later"},
+             {"cron", "schedules come later"},
+             {"schedule", "schedules come later"}})) {
+      return std::move(agent_);
+    }
+    settings();
+    if (const auto plan = find_plan()) nodes(*plan);
+    if (const auto output = spot_.find("output")) this->output(*output);
+    if (check_.count() == before) finish();
+    return std::move(agent_);
+  }
+
+ private:
+  struct NodeSpot {
+    Spot spot;
+    std::string id;
+    bool clouded = false;  // something is wrong with its needs, so what it sees is not known
+  };
+  // A node reads `.steps.<step>`, there.
+  struct Read {
+    std::uint32_t node = 0, step = 0;
+    Spot where;
+  };
+
+  // ---- settings of the agent
+
+  void settings() {
+    if (const auto text = spot_.find("description")) check_.text(*text);
+    if (const auto schema = spot_.find("input_schema")) {
+      if (check_.schema(*schema)) agent_.input_schema = (*schema)->value();
+    }
+    if (const auto deadline = spot_.find("deadline")) {
+      if (const auto duration = check_.duration(*deadline, kLeast)) {
+        graph_.emplace_back("deadline", to_text(*duration));
+      }
+    }
+    if (const auto attempts = spot_.find("max_attempts")) {
+      if (const auto count = check_.count(*attempts, kMaxAttemptsMax)) {
+        graph_.emplace_back("max_attempts", static_cast<double>(*count));
+      }
+    }
+    if (const auto labels = spot_.find("labels")) this->labels(*labels);
+  }
+
+  void labels(const Spot& spot) {
+    if (!check_.any_mapping(spot)) return;
+    if (spot->items.size() > kLabelsMax) check_.fault(spot, "at most 64 labels");
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const std::string& key = spot->keys[i].text;
+      const Spot value{&spot->items[i], spot.path_of(key)};
+      if (key.empty() || key.size() > kLabelMax) {
+        check_.fault_at(spot->keys[i].at, value.path, "a label's name has 1 to 256 bytes");
+      }
+      auto text = check_.text(value);
+      if (!text) continue;
+      if (text->size() > kLabelMax) check_.fault(value, "a label's value has at most 256 bytes");
+      if (has_expression(*text)) check_.fault(value, "a label of an agent holds no expression");
+      agent_.labels.emplace_back(key, *std::move(text));
+    }
+  }
+
+  std::optional<Spot> find_plan() {
+    const auto plan = spot_.find("plan");
+    if (!plan) {
+      for (const std::string_view other : {"loop", "code", "planner"}) {
+        if (spot_->find(other) != nullptr) return std::nullopt;  // said already: not yet
+      }
+      check_.required(spot_, "plan", "the list of nodes that this agent runs");
+      return std::nullopt;
+    }
+    if (!check_.list(*plan)) return std::nullopt;
+    if ((*plan)->items.empty()) {
+      check_.fault(*plan, "a plan has at least one node");
+      return std::nullopt;
+    }
+    const std::size_t most = engine::PlanLimits{}.nodes_max;
+    if ((*plan)->items.size() > most) {
+      check_.fault(*plan, "a plan has at most " + std::to_string(most) + " nodes, this one has " +
+                              std::to_string((*plan)->items.size()));
+      return std::nullopt;
+    }
+    return plan;
+  }
+
+  // ---- nodes
+
+  void nodes(const Spot& plan) {
+    nodes_.reserve(plan->items.size());
+    for (std::size_t i = 0; i < plan->items.size(); ++i) {
+      nodes_.push_back({.spot = plan.item(i), .id = {}});
+      node_id(static_cast<std::uint32_t>(i));
+    }
+    needs_.resize(nodes_.size());
+    std::vector<Value> nodes;
+    nodes.reserve(nodes_.size());
+    for (std::uint32_t i = 0; i < nodes_.size() && !check_.full(); ++i) {
+      nodes.push_back(node(i));
+    }
+    whole();
+    graph_.emplace_back("nodes", Value::array(std::move(nodes)));
+  }
+
+  void node_id(std::uint32_t index) {
+    const Spot& spot = nodes_[index].spot;
+    if (!spot->is_mapping()) return;
+    const auto id = check_.required(spot, "id", "the name of this node, as in .steps.NAME");
+    if (!id) return;
+    const auto text = check_.text(*id);
+    if (!text || !check_.name("a node", *text, id->at(), id->path)) return;
+    nodes_[index].id = *text;
+    const auto [twin, fresh] = by_id_.emplace(*text, index);
+    if (!fresh) {
+      check_.fault(*id, "plan[" + std::to_string(twin->second) + "] is called " + shown(*text) +
+                            " too: each node has a name of its own");
+    }
+  }
+
+  Value node(std::uint32_t index) {
+    const Spot& spot = nodes_[index].spot;
+    if (!check_.mapping(spot,
+                        {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
+                         "max_parallel", "do", "on_item_error"},
+                        {{"llm", "model calls come later"},
+                         {"loop", "agents that a model leads come later"},
+                         {"approval", "approvals come later; a signal wait asks a person"},
+                         {"agent", "child jobs come later"},
+                         {"retry", "a retry policy stands at the tool"},
+                         {"timeout", "a timeout stands at the tool"}})) {
+      return {};
+    }
+    node_ = index;
+    item_name_.clear();
+    in_item_ = false;
+    std::vector<Member> members = {{"id", nodes_[index].id}};
+    needs(spot, members);
+    if (const auto when = spot.find("when")) this->when(*when, members);
+    if (const auto on_error = spot.find("on_error")) {
+      if (check_.word(*on_error, {"fail", "continue"}) == 1) {
+        members.emplace_back("on_error", "continue");
+      }
+    }
+    kind(spot, members);
+    return Value::object(std::move(members));
+  }
+
+  void kind(const Spot& spot, std::vector<Member>& members) {
+    std::vector<std::string_view> kinds;
+    for (const std::string_view kind : {"tool", "wait", "map", "llm", "loop", "agent"}) {
+      if (spot->find(kind) != nullptr) kinds.push_back(kind);
+    }
+    if (kinds.empty()) {
+      check_.fault(spot, "a node is one of tool, wait and map: this one is none");
+      return;
+    }
+    if (kinds.size() > 1) {
+      check_.fault(spot, "a node is one of tool, wait and map: this one has " +
+                             std::string(kinds[0]) + " and " + std::string(kinds[1]));
+      return;
+    }
+    if (kinds[0] == "tool") {
+      misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      members.emplace_back("kind", "tool");
+      call(spot, members);
+    } else if (kinds[0] == "wait") {
+      misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      misplaced(spot, "a tool", {"args"});
+      members.emplace_back("kind", "wait");
+      wait(*spot.find("wait"), members);
+    } else if (kinds[0] == "map") {
+      misplaced(spot, "the `do` of a map", {"args"});
+      members.emplace_back("kind", "map");
+      map(spot, members);
+    }
+  }
+
+  void misplaced(const Spot& spot, std::string_view owner, Words keys) {
+    for (const std::string_view key : keys) {
+      if (const auto found = spot.find(key)) {
+        check_.fault(*found, "`" + std::string(key) + "` belongs to " + std::string(owner));
+      }
+    }
+  }
+
+  void needs(const Spot& spot, std::vector<Member>& members) {
+    const auto list = spot.find("needs");
+    if (!list) return;
+    if (!check_.list(*list)) {
+      nodes_[node_].clouded = true;
+      return;
+    }
+    std::vector<Value> ids;
+    std::vector<std::uint32_t>& indices = needs_[node_];
+    for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
+      const Spot item = list->item(i);
+      const auto id = check_.text(item);
+      const auto found = id ? by_id_.find(*id) : by_id_.end();
+      if (found == by_id_.end()) {
+        nodes_[node_].clouded = true;
+        if (id) check_.fault(item, "there is no node " + shown(*id), nearest_node(*id));
+        continue;
+      }
+      if (found->second == node_) {
+        nodes_[node_].clouded = true;
+        check_.fault(item, "a node cannot need itself");
+        continue;
+      }
+      indices.push_back(found->second);
+      ids.emplace_back(*id);
+    }
+    std::vector<std::uint32_t> sorted = indices;
+    std::ranges::sort(sorted);
+    if (const auto twin = std::ranges::adjacent_find(sorted); twin != sorted.end()) {
+      check_.fault(*list, shown(nodes_[*twin].id) + " stands twice");
+    }
+    if (!ids.empty()) members.emplace_back("needs", Value::array(std::move(ids)));
+  }
+
+  std::string nearest_node(std::string_view id) const {
+    Nearest nearest(id);
+    for (const NodeSpot& node : nodes_) nearest.look_at(node.id);
+    return nearest.take();
+  }
+
+  void when(const Spot& spot, std::vector<Member>& members) {
+    if (spot->scalar.is_bool()) {
+      if (!spot->scalar.as_bool()) members.emplace_back("when", false);
+      return;
+    }
+    if (!expression(spot, "`when` is true, false or one ${ … }")) return;
+    members.emplace_back("when", spot->scalar);
+  }
+
+  // One ${ … } and nothing around it.
+  bool expression(const Spot& spot, std::string_view wanted) {
+    if (!templated(spot)) return false;
+    if (is_one_expression(*spot.value)) return true;
+    check_.fault(spot, std::string(wanted));
+    return false;
+  }
+
+  void call(const Spot& spot, std::vector<Member>& members) {
+    const auto named = check_.required(spot, "tool", "the name of a tool of this file");
+    const CheckedTool* tool = nullptr;
+    if (named) {
+      if (const auto name = check_.text(*named)) {
+        const auto found = tools_.find(*name);
+        if (found == tools_.end()) {
+          Nearest nearest(*name);
+          for (const auto& [known, other] : tools_) nearest.look_at(known);
+          check_.fault(*named, "there is no tool " + shown(*name), nearest.take());
+        } else {
+          tool = &found->second;
+          used_.emplace(found->first, tool);
+        }
+        members.emplace_back("tool", *name);
+      }
+    }
+    const auto args = spot.find("args");
+    bool good = true;
+    if (args && !(*args)->is_mapping()) {
+      good = expression(*args, "`args` is a mapping, or one ${ … } that gives an object");
+    } else if (args) {
+      good = templated(*args);
+    }
+    if (args && !((*args)->is_mapping() && (*args)->items.empty())) {
+      members.emplace_back("args", (*args)->value());
+    }
+    if (good && tool != nullptr) arguments(args ? *args : spot, args.has_value(), *tool);
+  }
+
+  // What can be said about arguments before the job runs.
+  void arguments(const Spot& spot, bool given, const CheckedTool& tool) {
+    const auto& schema = tool.tool.policy.args_schema;
+    if (!schema || (given && !spot->is_mapping())) return;
+    const Value args = given ? spot->value() : Value::object({});
+    auto compiled = Template::compile(args);
+    if (!compiled) return;
+    if (compiled->is_constant()) {
+      const auto constant = compiled->eval(NoScope());
+      if (!constant) return;
+      for (const SchemaFault& fault : schema->validate(*constant)) {
+        Spot where = spot;
+        std::string_view pointer = fault.instance_path;
+        if (given) where = follow(spot, pointer);
+        check_.fault(where, "the arguments of " + shown(tool.tool.name) + " break its args_schema" +
+                                (pointer.empty() ? "" : " at " + shown(pointer)) + ": " +
+                                fault.message);
+      }
+      return;
+    }
+    for (const Value& key : tool.policy["args_schema"]["required"].items()) {
+      if (key.is_string() && args.find(key.as_string()) == nullptr) {
+        check_.fault(spot, "the argument " + shown(key.as_string()) + " of " +
+                               shown(tool.tool.name) + " is missing");
+      }
+    }
+  }
+
+  // ---- waits
+
+  void wait(const Spot& spot, std::vector<Member>& members) {
+    if (!check_.mapping(spot, {"type", "for", "until", "key", "expires", "on_expire"},
+                        {{"on_reject", "human waits come later"},
+                         {"answer", "human waits come later"},
+                         {"channel", "message waits come later"}})) {
+      return;
+    }
+    const auto type = check_.required(spot, "type", "timer, signal or webhook");
+    if (!type) return;
+    const auto word =
+        check_.word(*type, {"timer", "signal", "webhook"},
+                    {{"human", "human waits come later; a signal wait asks a person"},
+                     {"message", "message waits come later; a signal wait takes a payload"}});
+    if (!word) return;
+    std::vector<Member> wait = {{"type", (*type)->scalar}};
+    if (*word == 0) {
+      misplaced(spot, "signal and webhook waits", {"key", "expires", "on_expire"});
+      timer(spot, wait);
+    } else {
+      misplaced(spot, "timer waits", {"for", "until"});
+      signal(spot, wait);
+    }
+    members.emplace_back("wait", Value::object(std::move(wait)));
+  }
+
+  void timer(const Spot& spot, std::vector<Member>& wait) {
+    const auto span = spot.find("for");
+    const auto until = spot.find("until");
+    if (span.has_value() == until.has_value()) {
+      check_.fault(spot, span ? "a timer has either `for` or `until`, not both"
+                              : "a timer waits `for: 30s` or `until: 2030-01-31T08:00:00Z`");
+      return;
+    }
+    if (span) {
+      if ((*span)->is_string() && has_expression((*span)->scalar.as_string())) {
+        if (templated(*span)) wait.emplace_back("for", (*span)->scalar);
+      } else if (const auto duration = check_.duration(*span, Duration(0))) {
+        wait.emplace_back("for", to_text(*duration));
+      }
+      return;
+    }
+    const auto text = check_.text(*until);
+    if (!text || !templated(*until)) return;
+    if (has_expression(*text)) {
+      wait.emplace_back("until", *text);
+    } else if (const auto instant = instant_from_text(*text)) {
+      wait.emplace_back("until", to_text(*instant));
+    } else {
+      check_.fault(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
+    }
+  }
+
+  void signal(const Spot& spot, std::vector<Member>& wait) {
+    if (const auto key = spot.find("key")) {
+      const auto text = check_.text(*key);
+      if (text && text->empty()) check_.fault(*key, "must not be empty");
+      if (text && templated(*key)) wait.emplace_back("key", *text);
+    }
+    const auto expires = spot.find("expires");
+    if (expires) {
+      if (const auto duration = check_.duration(*expires, kLeast)) {
+        wait.emplace_back("expires", to_text(*duration));
+      }
+    }
+    if (const auto on_expire = spot.find("on_expire")) {
+      if (check_.word(*on_expire, {"fail", "continue"}) == 1) {
+        wait.emplace_back("on_expire", "continue");
+      }
+      if (!expires) check_.fault(*on_expire, "without `expires` this wait never expires");
+    }
+  }
+
+  // ---- maps
+
+  void map(const Spot& spot, std::vector<Member>& members) {
+    const Spot over = *spot.find("map");
+    if (over->is_list()) {
+      if (over->items.size() > engine::PlanLimits{}.map_items_max) {
+        check_.fault(over, "a map goes over at most 100,000 items");
+      } else if (templated(over)) {
+        members.emplace_back("over", over->value());
+      }
+    } else if (expression(over, "`map` is a list, or one ${ … } that gives a list")) {
+      members.emplace_back("over", over->scalar);
+    }
+    if (const auto as = spot.find("as")) {
+      const auto name = check_.text(*as);
+      if (name && !engine::is_item_name(*name)) {
+        check_.fault(*as, shown(*name) +
+                              " cannot be the name of an item: letters, digits and _, and none of "
+                              "input, steps, job, index, args, call, result, env");
+      } else if (name) {
+        item_name_ = *name;
+        if (*name != "item") members.emplace_back("as", *name);
+      }
+    }
+    std::optional<std::uint32_t> parallel = 8;
+    if (const auto most = spot.find("max_parallel")) {
+      parallel = check_.count(*most, kMaxParallelMax);
+    }
+    members.emplace_back("max_parallel", static_cast<double>(parallel.value_or(8)));
+    if (const auto on_item = spot.find("on_item_error")) {
+      if (check_.word(*on_item, {"fail", "collect"}) == 1) {
+        members.emplace_back("on_item_error", "collect");
+      }
+    }
+    const auto each = check_.required(spot, "do", "what to do with each item, a tool and its args");
+    if (!each ||
+        !check_.mapping(*each, {"tool", "args"},
+                        {{"llm", "model calls come later"},
+                         {"map", "maps inside of maps come later"},
+                         {"wait", "waits inside of maps come later"},
+                         {"when", "`when` is for the node; filter the list of the map"}})) {
+      return;
+    }
+    if ((*each)->find("tool") == nullptr &&
+        ((*each)->find("llm") != nullptr || (*each)->find("map") != nullptr ||
+         (*each)->find("wait") != nullptr)) {
+      return;  // said already
+    }
+    in_item_ = true;
+    std::vector<Member> inner;
+    call(*each, inner);
+    in_item_ = false;
+    members.emplace_back("do", Value::object(std::move(inner)));
+  }
+
+  // ---- expressions
+
+  // Compiles what stands at `spot` and looks at what it reads.
+  bool templated(const Spot& spot) {
+    const std::size_t before = check_.count();
+    for_each_string(spot, [this](const Spot& string) {
+      const std::string& text = string->scalar.as_string();
+      if (names_secret_only(text)) {
+        check_.fault(string,
+                     "secrets stand in a tool's headers and env: here it would be recorded");
+      }
+      mentions_env(string);
+    });
+    if (check_.count() != before) return false;
+    check_.templates(spot, [this](const Spot& string, const Template& compiled) {
+      roots(string, compiled.roots());
+    });
+    return check_.count() == before;
+  }
+
+  template <class F>
+  static void for_each_string(const Spot& spot, const F& act) {
+    if (spot->is_string()) act(spot);
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      if (spot->items[i].kind == Located::Kind::scalar && !spot->items[i].is_string()) continue;
+      Spot below = spot.item(i);
+      if (spot->is_mapping()) below.path = spot.path_of(spot->keys[i].text);
+      for_each_string(below, act);
+    }
+  }
+
+  void mentions_env(const Spot& string) {
+    const std::string& text = string->scalar.as_string();
+    for (std::size_t at = text.find("${"); at != text.npos; at = text.find("${", at + 2)) {
+      const std::size_t from = text.find_first_not_of(" \t\r\n", at + 2);
+      if (from == text.npos || text.compare(from, 4, "env.") != 0) continue;
+      Place place = string.at();
+      place.inside = static_cast<std::uint32_t>(from);
+      check_.fault_at(place, string.path,
+                      "env. is read at the start and in `tools` only: a plan reads .input");
+      return;
+    }
+  }
+
+  void roots(const Spot& string, const ExprRoots& read) {
+    for (const std::string& root : read.roots) {
+      if (root == "input" || root == "job" || root == "steps") continue;
+      if (in_item_ && (root == "item" || root == "index" || root == item_name_)) continue;
+      unknown_root(string, root);
+    }
+    if (read.all_steps && !in_output_) {
+      check_.root_fault(string, ".steps",
+                        "a node reads the results that it needs, .steps.NAME; only `output` reads "
+                        "all of .steps");
+    }
+    for (const std::string& step : read.steps) {
+      const auto found = by_id_.find(step);
+      if (found == by_id_.end()) {
+        check_.root_fault(string, ".steps", "there is no node " + shown(step), steps_hint(step));
+      } else if (!in_output_) {
+        reads_.push_back({.node = node_, .step = found->second, .where = string});
+      }
+    }
+  }
+
+  void unknown_root(const Spot& string, const std::string& root) {
+    if (root == "args" || root == "call" || root == "result") {
+      check_.root_fault(string, "." + root, "." + root + " is known in tools, not in plans");
+      return;
+    }
+    if (root == "item" || root == "index") {
+      check_.root_fault(string, "." + root, "." + root + " is known in the `do` of a map only");
+      return;
+    }
+    Nearest nearest(root);
+    for (const std::string_view known : {"input", "steps", "job"}) nearest.look_at(known);
+    if (in_item_) {
+      for (const std::string_view known : {"item", "index"}) nearest.look_at(known);
+      if (!item_name_.empty()) nearest.look_at(item_name_);
+    }
+    std::string meant = nearest.take();
+    if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
+    check_.root_fault(string, "." + root, "there is no ." + root + " here",
+                      meant.empty() ? meant : "." + meant);
+  }
+
+  // `.steps.send-mail` is a subtraction; it is written .steps["send-mail"].
+  std::string steps_hint(const std::string& step) const {
+    for (const NodeSpot& node : nodes_) {
+      if (node.id.starts_with(step + "-")) return ".steps[\"" + node.id + "\"]";
+    }
+    return nearest_node(step);
+  }
+
+  // ---- the plan as a whole
+
+  void whole() {
+    const engine::Order order = engine::order_of(needs_);
+    for (const std::vector<std::uint32_t>& cycle : order.cycles) circle(cycle);
+    if (!order.cycles.empty() || reads_.empty()) return;
+    for (const std::uint32_t node : order.order) {
+      for (const std::uint32_t need : needs_[node]) {
+        nodes_[node].clouded = nodes_[node].clouded || nodes_[need].clouded;
+      }
+    }
+    std::optional<engine::Reach> reach;
+    for (const Read& read : reads_) {
+      if (nodes_[read.node].clouded || std::ranges::count(needs_[read.node], read.step) > 0) {
+        continue;
+      }
+      if (!reach) reach.emplace(needs_, order.order);
+      if (reach->sees(read.node, read.step)) continue;
+      const std::string& step = nodes_[read.step].id;
+      check_.root_fault(read.where, ".steps",
+                        read.node == read.step
+                            ? "a node cannot read its own result"
+                            : ".steps." + step + " is read here, so this node must need " +
+                                  shown(step) + ": add it to `needs`");
+    }
+  }
+
+  void circle(std::vector<std::uint32_t> cycle) {
+    std::ranges::rotate(cycle, std::ranges::min_element(cycle));
+    std::string path;
+    for (std::size_t i = 0; i < cycle.size(); ++i) {
+      if (i == kCycleShown) {
+        path += "… (" + std::to_string(cycle.size()) + " nodes) → ";
+        break;
+      }
+      path += nodes_[cycle[i]].id + " → ";
+    }
+    path += nodes_[cycle[0]].id;
+    const Spot& spot = nodes_[cycle[0]].spot;
+    const Spot list = *spot.find("needs");
+    const std::string& next = nodes_[cycle[1 % cycle.size()]].id;
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      if (!list->items[i].is_string() || list->items[i].scalar.as_string() != next) continue;
+      check_.fault(list.item(i), "these nodes need each other in a circle: " + path);
+      return;
+    }
+  }
+
+  void output(const Spot& spot) {
+    in_output_ = true;
+    templated(spot);
+    in_output_ = false;
+    graph_.emplace_back("output", spot->value());
+  }
+
+  void finish() {
+    graph_.emplace_back("schema", 1);
+    std::vector<Member> used;
+    for (const auto& [name, tool] : used_) {
+      if (!tool->good) return;  // the file has faults elsewhere
+      used.emplace_back(name, tool->policy);
+    }
+    graph_.emplace_back("tools", Value::object(std::move(used)));
+    agent_.task_graph = Value::object(std::move(graph_));
+    // The last door agrees, or one of the two is wrong.
+    if (const auto plan = engine::Plan::compile(agent_.task_graph); !plan) {
+      check_.fault(spot_, plan.error().message);
+    }
+  }
+
+  Check& check_;
+  const Spot& spot_;
+  const CheckedTools& tools_;
+  Agent agent_;
+  std::vector<Member> graph_;
+  std::vector<NodeSpot> nodes_;
+  std::unordered_map<std::string, std::uint32_t> by_id_;
+  engine::Needs needs_;
+  std::vector<Read> reads_;
+  std::map<std::string, const CheckedTool*, std::less<>> used_;
+  // Where the walk is:
+  std::uint32_t node_ = 0;
+  std::string item_name_;
+  bool in_item_ = false;
+  bool in_output_ = false;
+};
+
+}  // namespace
+
+Agent check_agent(Check& check, std::string_view name, const Spot& spot,
+                  const CheckedTools& tools) {
+  return AgentCheck(check, name, spot, tools).run();
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,126 @@
+// load: from the text of an agents file to its tools and agents, or to all of its faults.
+#include "agents/agents_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agents/check.h"
+#include "agents/faults.h"
+#include "agents/located.h"
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+// The first byte that is not part of a UTF-8 character. Line by line, for a line feed never stands inside of one.
+std::size_t first_bad_byte(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    if (!is_utf8(text.substr(at, end - at))) break;
+    at = end;
+  }
+  while (at < text.size()) {
+    std::size_t length = 1;
+    while (length <= 4 && !is_utf8(text.substr(at, length))) ++length;
+    if (length > 4) return at;
+    at += length;
+  }
+  return text.npos;
+}
+
+std::uint32_t characters(std::string_view text) {
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// "…: what at byte 12" → "…: what", 12
+std::size_t take_byte(std::string& message) {
+  const std::size_t at = message.rfind(" at byte ");
+  if (at == message.npos) return 0;
+  const std::size_t byte = std::strtoull(message.c_str() + at + 9, nullptr, 10);
+  message.erase(at);
+  return byte;
+}
+
+bool read(const Source& source, std::string_view text, Faults& faults, Located& out) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  const bool named_json = source.name.ends_with(".json");
+  if (named_json || (first != text.npos && (text[first] == '{' || text[first] == '['))) {
+    auto json = parse_json(text);
+    if (json) return read_json(text, faults, out);
+    if (named_json) {
+      std::string message = std::move(json).error().message;
+      const std::size_t byte = std::min(take_byte(message), text.size());
+      faults.add({.character = characters(text.substr(0, byte))},
+                 {.path = {}, .message = std::move(message)});
+      return false;
+    }
+  }
+  return read_yaml(text, faults, out);
+}
+
+void check_file(Check& check, const Located& root, AgentsFile& out) {
+  const Spot top{&root, {}};
+  if (!check.mapping(top, {"aetheris", "tools", "agents"},
+                     {{"models", "model calls come later; tools and plans are there"},
+                      {"cron", "schedules come later"},
+                      {"schedules", "schedules come later"}})) {
+    return;
+  }
+  if (const auto version = check.required(top, "aetheris", "the file begins with `aetheris: 1`")) {
+    if (!(*version)->scalar.is_integer()) {
+      check.fault(*version, "must be the number 1");
+    } else if ((*version)->scalar.as_int() != 1) {
+      check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
+    }
+  }
+  CheckedTools tools;
+  if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
+    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
+      const Located::Key& key = (*spot)->keys[i];
+      const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
+      check.name("a tool", key.text, key.at, tool.path);
+      tools.insert_or_assign(key.text, check_tool(check, key.text, tool));
+    }
+  }
+  const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
+  if (spot && check.any_mapping(*spot)) {
+    if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
+    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
+      const Located::Key& key = (*spot)->keys[i];
+      const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
+      check.name("an agent", key.text, key.at, agent.path);
+      out.agents.insert_or_assign(key.text, check_agent(check, key.text, agent, tools));
+    }
+  }
+  for (auto& [name, tool] : tools) out.tools.emplace(name, std::move(tool.tool));
+}
+
+}  // namespace
+
+std::vector<Fault> load(const Source& source, AgentsFile& out) {
+  Faults faults;
+  std::string_view text = source.text;
+  if (text.size() > kFileMax) {
+    faults.add({}, {.path = {}, .message = "an agents file has at most 8 MiB"});
+    return faults.finish(source.name, {});
+  }
+  if (const std::size_t bad = first_bad_byte(text); bad != text.npos) {
+    text = text.substr(0, bad);
+    faults.add({.character = characters(text)},
+               {.path = {}, .message = "not UTF-8 at byte " + std::to_string(bad)});
+    return faults.finish(source.name, text);
+  }
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  Located root;
+  AgentsFile file;
+  if (read(source, text, faults, root)) {
+    Check check(source, faults);
+    check_file(check, root, file);
+  }
+  if (faults.empty()) out = std::move(file);
+  return faults.finish(source.name, text);
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,321 @@
+// How a part of the agents file is read: types, words, durations, schemas and expressions, each with its fault.
+#include "agents/check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::size_t kTemplateDepthMax =
+    48;  // so that an event that holds a plan stays within JSON's 64
+constexpr std::size_t kSchemaDepthMax = 48;
+constexpr std::size_t kFaultsPerString = 4;
+
+std::size_t depth(const Located& value) {
+  std::size_t below = 0;
+  for (const Located& item : value.items) below = std::max(below, depth(item));
+  return value.kind == Located::Kind::scalar ? 0 : below + 1;
+}
+
+// `name`, or ["any other text"]
+std::string path_part(std::string_view key) {
+  if (engine::is_name(key)) return std::string(key);
+  std::string quoted = shown(key);
+  return "[\"" + quoted.substr(1, quoted.size() - 2) + "\"]";
+}
+
+// The JSON pointer that a message names, as in "at /properties/a: …"; "" = none.
+std::string_view pointer_in(std::string_view message) {
+  const std::size_t from = message.find('/');
+  if (from == message.npos) return {};
+  return message.substr(from, message.find_first_of(" :,`'\")", from) - from);
+}
+
+// Takes "line 2, column 5: " from the front of a message; the byte offset it names in `source`.
+std::size_t take_position(std::string& message, std::string_view source) {
+  std::size_t line = 0;
+  std::size_t column = 0;
+  const auto number = [&message](std::size_t from, std::size_t& out) {
+    const char* end = message.data() + message.size();
+    const auto [stop, error] =
+        std::from_chars(message.data() + std::min(from, message.size()), end, out);
+    return error == std::errc() ? static_cast<std::size_t>(stop - message.data()) : message.npos;
+  };
+  if (!message.starts_with("line ")) return 0;
+  const std::size_t after_line = number(5, line);
+  if (after_line == message.npos || message.compare(after_line, 9, ", column ") != 0) return 0;
+  const std::size_t end = number(after_line + 9, column);
+  if (end == message.npos || message.compare(end, 2, ": ") != 0) return 0;
+  message.erase(0, end + 2);
+  std::size_t at = 0;
+  for (; line > 1 && at < source.size(); ++at) {
+    if (source[at] == '\n') --line;
+  }
+  for (; column > 1 && at < source.size(); --column) {
+    do {
+      ++at;
+    } while (at < source.size() && (static_cast<unsigned char>(source[at]) & 0xC0) == 0x80);
+  }
+  return at;
+}
+
+}  // namespace
+
+Spot follow(Spot spot, std::string_view pointer) {
+  while (pointer.starts_with('/')) {
+    pointer.remove_prefix(1);
+    std::string part(pointer.substr(0, pointer.find('/')));
+    pointer.remove_prefix(part.size());
+    for (std::size_t at = 0; (at = part.find('~', at)) != part.npos; ++at) {
+      part.replace(at, 2, part.substr(at, 2) == "~1" ? "/" : "~");
+    }
+    if (spot->is_list()) {
+      std::size_t index = spot->items.size();
+      std::from_chars(part.data(), part.data() + part.size(), index);
+      if (index >= spot->items.size()) return spot;
+      spot = spot.item(index);
+    } else {
+      std::optional<Spot> below = spot.find(part);
+      if (!below) return spot;
+      spot = *std::move(below);
+    }
+  }
+  return spot;
+}
+
+std::optional<Spot> Spot::find(std::string_view key) const {
+  const Located* found = value->find(key);
+  if (found == nullptr) return std::nullopt;
+  return Spot{found, path_of(key)};
+}
+
+Spot Spot::item(std::size_t index) const {
+  return {&value->items[index], path + "[" + std::to_string(index) + "]"};
+}
+
+std::string Spot::path_of(std::string_view key) const {
+  const std::string part = path_part(key);
+  return path.empty() || part.starts_with('[') ? path + part : path + "." + part;
+}
+
+void Check::fault(const Spot& spot, std::string message, std::string suggestion, Code code) {
+  fault_at(spot.at(), spot.path, std::move(message), std::move(suggestion), code);
+}
+
+void Check::fault_at(Place at, std::string path, std::string message, std::string suggestion,
+                     Code code) {
+  faults_.add(at, {.path = std::move(path),
+                   .message = std::move(message),
+                   .suggestion = std::move(suggestion),
+                   .code = code});
+}
+
+bool Check::any_mapping(const Spot& spot) {
+  if (spot->is_mapping()) return true;
+  fault(spot, "must be a mapping, not " + std::string(kind_name(*spot.value)));
+  return false;
+}
+
+bool Check::mapping(const Spot& spot, Words known, LaterWords later) {
+  if (!any_mapping(spot)) return false;
+  for (const Located::Key& key : spot->keys) {
+    if (std::ranges::find(known, key.text) != known.end()) continue;
+    const auto* to_come = std::ranges::find(later, key.text, &Later::word);
+    if (to_come != later.end()) {
+      fault_at(key.at, spot.path_of(key.text),
+               "this version does not act on `" + key.text + "`: " + std::string(to_come->why), {},
+               Code::unsupported);
+      continue;
+    }
+    Nearest nearest(key.text);
+    for (const std::string_view word : known) nearest.look_at(word);
+    std::string meant = nearest.take();
+    std::string message = "unknown key " + shown(key.text);
+    if (meant.empty()) message += "; known here: " + list_of(known);
+    fault_at(key.at, spot.path_of(key.text), std::move(message), std::move(meant));
+  }
+  return true;
+}
+
+bool Check::list(const Spot& spot) {
+  if (spot->is_list()) return true;
+  fault(spot, "must be a list, not " + std::string(kind_name(*spot.value)));
+  return false;
+}
+
+std::optional<Spot> Check::required(const Spot& spot, std::string_view key, std::string_view hint) {
+  std::optional<Spot> found = spot.find(key);
+  if (!found) {
+    fault_at(spot.at(), spot.path_of(key),
+             "`" + std::string(key) + "` is missing: " + std::string(hint));
+  }
+  return found;
+}
+
+std::optional<std::string> Check::text(const Spot& spot) {
+  if (spot->is_string()) return spot->scalar.as_string();
+  std::string message = "must be a string, not " + std::string(kind_name(*spot.value));
+  if (spot->scalar.is_number() || spot->scalar.is_bool()) message += ": quote it";
+  fault(spot, std::move(message));
+  return std::nullopt;
+}
+
+std::optional<bool> Check::boolean(const Spot& spot) {
+  if (spot->scalar.is_bool()) return spot->scalar.as_bool();
+  fault(spot, "must be true or false, not " + std::string(kind_name(*spot.value)));
+  return std::nullopt;
+}
+
+std::optional<std::uint32_t> Check::count(const Spot& spot, std::uint32_t most) {
+  const Value& number = spot->scalar;
+  if (number.is_integer() && number.as_int() >= 1 && number.as_int() <= most) {
+    return static_cast<std::uint32_t>(number.as_int());
+  }
+  fault(spot, "must be a whole number from 1 to " + std::to_string(most));
+  return std::nullopt;
+}
+
+std::optional<Duration> Check::duration(const Spot& spot, Duration least) {
+  if (spot->is_string()) {
+    const auto duration = duration_from_text(spot->scalar.as_string());
+    if (duration && *duration >= least) return *duration;
+    if (duration) {
+      fault(spot, "must be at least " + to_text(least));
+      return std::nullopt;
+    }
+  }
+  std::string meant;
+  if (spot->scalar.is_integer()) meant = std::to_string(spot->scalar.as_int()) + "s";
+  fault(spot,
+        "must be a duration: a whole number and ms, s, m, h or d, such as 30s; at most 36500d",
+        std::move(meant));
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> Check::size(const Spot& spot, std::uint64_t most) {
+  std::uint64_t bytes = 0;
+  bool good = false;
+  if (spot->scalar.is_integer() && spot->scalar.as_int() >= 0) {
+    bytes = static_cast<std::uint64_t>(spot->scalar.as_int());
+    good = true;
+  } else if (spot->is_string()) {
+    const std::string& text = spot->scalar.as_string();
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, bytes);
+    const std::string_view unit(stop, end);
+    const int shift = unit.empty()    ? 0
+                      : unit == "KiB" ? 10
+                      : unit == "MiB" ? 20
+                      : unit == "GiB" ? 30
+                                      : -1;
+    good = error == std::errc() && shift >= 0 && bytes <= (most >> std::max(shift, 0));
+    if (good) bytes <<= shift;
+    if (shift >= 0 && error == std::errc() && !good) bytes = most + 1;
+  }
+  if (good && bytes >= 1 && bytes <= most) return bytes;
+  fault(spot, good || bytes > most
+                  ? "must be a size from 1 byte to " + std::to_string(most) + " bytes"
+                  : "must be a size: a whole number of bytes, or with KiB, MiB or GiB");
+  return std::nullopt;
+}
+
+std::optional<std::size_t> Check::word(const Spot& spot, Words words, LaterWords later) {
+  const std::string_view text = spot->is_string() ? spot->scalar.as_string() : "";
+  const auto* found = std::ranges::find(words, text);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  const auto* to_come = std::ranges::find(later, text, &Later::word);
+  if (to_come != later.end()) {
+    fault(spot,
+          "this version does not act on " + shown(text) + " here: " + std::string(to_come->why), {},
+          Code::unsupported);
+    return std::nullopt;
+  }
+  Nearest nearest(text);
+  for (const std::string_view word : words) nearest.look_at(word);
+  fault(spot, (words.size() > 1 ? "must be one of " : "must be ") + list_of(words), nearest.take());
+  return std::nullopt;
+}
+
+bool Check::name(std::string_view what, std::string_view text, Place at, const std::string& path) {
+  if (engine::is_name(text)) return true;
+  fault_at(at, path,
+           shown(text) + " cannot be the name of " + std::string(what) +
+               ": letters, digits, _ and -, a letter or _ first, at most 64");
+  return false;
+}
+
+std::optional<Schema> Check::schema(const Spot& spot) {
+  if (depth(*spot.value) > kSchemaDepthMax) {
+    fault(spot, "a schema nests at most 48 deep");
+    return std::nullopt;
+  }
+  auto compiled = Schema::compile(spot->value());
+  if (compiled) return *std::move(compiled);
+  const Spot where = follow(spot, pointer_in(compiled.error().message));
+  fault(where, "not a JSON Schema as we take it: " + compiled.error().message);
+  return std::nullopt;
+}
+
+bool Check::templates(const Spot& spot, const Seen& seen) { return templates_below(spot, seen, 0); }
+
+bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t depth_so_far) {
+  if (spot->kind == Located::Kind::scalar) {
+    if (!spot->is_string() || !has_expression(spot->scalar.as_string())) return true;
+    Template compiled;
+    const auto found = Template::compile(spot->scalar, compiled);
+    template_faults(spot, found);
+    if (!found.empty()) return false;
+    seen(spot, compiled);
+    return true;
+  }
+  if (depth_so_far == kTemplateDepthMax) {
+    fault(spot, "values nest at most 48 deep here");
+    return false;
+  }
+  bool good = true;
+  for (std::size_t i = 0; i < spot->items.size(); ++i) {
+    Spot below = spot.item(i);
+    if (spot->is_mapping()) {
+      const Located::Key& key = spot->keys[i];
+      below.path = spot.path_of(key.text);
+      if (has_expression(key.text)) {
+        fault_at(key.at, below.path, "a key cannot hold an expression");
+        good = false;
+      }
+    }
+    good = templates_below(below, seen, depth_so_far + 1) && good;
+  }
+  return good;
+}
+
+void Check::template_faults(const Spot& spot, std::span<const Template::Fault> found) {
+  const std::string_view text = spot->is_string() ? spot->scalar.as_string() : "";
+  for (const Template::Fault& fault : found.first(std::min(found.size(), kFaultsPerString))) {
+    std::string message = fault.error.message;
+    const std::size_t from = std::min(fault.offset, text.size());
+    const std::size_t inside = from + take_position(message, text.substr(from));
+    Place at = spot.at();
+    at.inside = static_cast<std::uint32_t>(inside);
+    fault_at(at, spot.path, "expression: " + message);
+  }
+}
+
+void Check::root_fault(const Spot& string, std::string_view mention, std::string message,
+                       std::string suggestion, Code code) {
+  const std::size_t inside = string->scalar.as_string().find(mention);
+  Place at = string.at();
+  at.inside = inside == std::string::npos ? 0 : static_cast<std::uint32_t>(inside);
+  fault_at(at, string.path, std::move(message), std::move(suggestion), code);
+}
+
+bool is_one_expression(const Located& value) {
+  if (!value.is_string() || !has_expression(value.scalar.as_string())) return false;
+  const auto parts = Template::parts(value.scalar.as_string());
+  return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,110 @@
+// Check: how a part of the agents file is read. A reader takes what stands at a Spot or says what is wrong with it,
+// and goes on, so that all faults of a file are found in one pass.
+// Threads: one owner.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agents/agents_file.h"
+#include "agents/faults.h"
+#include "agents/located.h"
+#include "core/expr.h"
+#include "core/time.h"
+
+namespace ae::agents {
+
+// A value of the file and the path of keys that leads to it. Borrows the value.
+struct Spot {
+  const Located* value = nullptr;
+  std::string path;
+
+  Place at() const { return value->at; }
+  const Located* operator->() const { return value; }
+  std::optional<Spot> find(std::string_view key) const;
+  Spot item(std::size_t index) const;
+  // The path of a key of this mapping, whether it is there or not.
+  std::string path_of(std::string_view key) const;
+};
+
+using Words = std::initializer_list<std::string_view>;
+
+// Keys and words that the language has, and this version does not act on yet.
+struct Later {
+  std::string_view word;
+  std::string_view why;  // a sentence that ends "…: <why>"
+};
+using LaterWords = std::initializer_list<Later>;
+
+class Check {
+ public:
+  Check(const Source& source, Faults& faults) : source_(source), faults_(faults) {}
+
+  void fault(const Spot& spot, std::string message, std::string suggestion = {},
+             Code code = Code::plan_invalid);
+  void fault_at(Place at, std::string path, std::string message, std::string suggestion = {},
+                Code code = Code::plan_invalid);
+  std::size_t count() const { return faults_.size(); }
+  bool full() const { return faults_.full(); }
+  const Source& source() const { return source_; }
+
+  // A mapping without unknown keys; false = it is no mapping at all.
+  bool mapping(const Spot& spot, Words known, LaterWords later = {});
+  bool any_mapping(const Spot& spot);
+  bool list(const Spot& spot);
+  // Is the value of this key there? Faults when it is not.
+  std::optional<Spot> required(const Spot& spot, std::string_view key, std::string_view hint);
+
+  std::optional<std::string> text(const Spot& spot);
+  std::optional<bool> boolean(const Spot& spot);
+  std::optional<std::uint32_t> count(const Spot& spot, std::uint32_t most);
+  std::optional<Duration> duration(const Spot& spot, Duration least);
+  std::optional<std::uint64_t> size(const Spot& spot, std::uint64_t most);
+  // Which of the words.
+  std::optional<std::size_t> word(const Spot& spot, Words words, LaterWords later = {});
+  // A key that names something (a node, tool or agent).
+  bool name(std::string_view what, std::string_view text, Place at, const std::string& path);
+  std::optional<Schema> schema(const Spot& spot);
+
+  // Compiles every string below `spot`; `seen` is called for each that holds an expression. False = a fault.
+  using Seen = std::function<void(const Spot& string, const Template& compiled)>;
+  bool templates(const Spot& spot, const Seen& seen);
+  // The faults of one template, placed inside of the string at `spot`.
+  void template_faults(const Spot& spot, std::span<const Template::Fault> found);
+  // One root or step that may not be read here, placed where the string mentions it.
+  void root_fault(const Spot& string, std::string_view mention, std::string message,
+                  std::string suggestion = {}, Code code = Code::plan_invalid);
+
+ private:
+  bool templates_below(const Spot& spot, const Seen& seen, std::size_t depth);
+
+  const Source& source_;
+  Faults& faults_;
+};
+
+// What stands at a JSON pointer below a spot, or the nearest value above it.
+Spot follow(Spot spot, std::string_view pointer);
+// A string that is one `${ … }` and nothing else.
+bool is_one_expression(const Located& value);
+// Can this text hold an expression or an escape of one at all?
+inline bool has_expression(std::string_view text) { return text.find("${") != text.npos; }
+
+// ---- the two halves of the file
+
+struct CheckedTool {
+  ToolDefinition tool;
+  Value policy;       // as the task graph holds it (engine/plan.h)
+  bool good = false;  // without faults
+};
+using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
+
+CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot);
+Agent check_agent(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools);
+
+}  // namespace ae::agents

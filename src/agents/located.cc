@@ -1,0 +1,111 @@
+// Located values: what they are called, and how they are put together within limits.
+#include "agents/located.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ae::agents {
+
+const Located* Located::find(std::string_view key) const {
+  const auto found = std::ranges::find(keys, key, &Key::text);
+  return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
+}
+
+Value Located::value() const {
+  if (is_list()) {
+    std::vector<Value> values;
+    values.reserve(items.size());
+    for (const Located& item : items) values.push_back(item.value());
+    return Value::array(std::move(values));
+  }
+  if (is_mapping()) {
+    std::vector<Member> members;
+    members.reserve(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      members.emplace_back(keys[i].text, items[i].value());
+    }
+    return Value::object(std::move(members));
+  }
+  return scalar;
+}
+
+std::string_view kind_name(const Located& value) {
+  if (value.is_list()) return "a list";
+  if (value.is_mapping()) return "a mapping";
+  switch (value.scalar.kind()) {
+    case Value::Kind::boolean:
+      return "true or false";
+    case Value::Kind::number:
+      return "a number";
+    case Value::Kind::string:
+      return "a string";
+    default:
+      return "nothing";
+  }
+}
+
+bool LocatedBuilder::wants_key() const {
+  return !open_.empty() && open_.back().value.is_mapping() && !open_.back().after_key;
+}
+
+bool LocatedBuilder::open(Located::Kind kind, Place at) {
+  if (open_.size() == kDepthMax) {
+    faults_.add(at, {.path = {}, .message = "lists and mappings nest at most 64 deep"});
+    return false;
+  }
+  open_.push_back({.value = {.kind = kind, .at = at, .scalar = {}, .items = {}, .keys = {}}});
+  return true;
+}
+
+bool LocatedBuilder::close() {
+  Located value = std::move(open_.back().value);
+  open_.pop_back();
+  if (value.is_mapping()) refuse_twins(value);
+  return put(std::move(value));
+}
+
+bool LocatedBuilder::scalar(Value value, Place at) {
+  return put({.kind = Located::Kind::scalar,
+              .at = at,
+              .scalar = std::move(value),
+              .items = {},
+              .keys = {}});
+}
+
+void LocatedBuilder::key(std::string text, Place at) {
+  open_.back().value.keys.push_back({std::move(text), at});
+  open_.back().after_key = true;
+}
+
+bool LocatedBuilder::put(Located value) {
+  if (++values_ > kValuesMax) {
+    faults_.add(value.at, {.path = {}, .message = "a file holds at most 1,000,000 values"});
+    return false;
+  }
+  if (open_.empty()) {
+    root_ = std::move(value);
+    done_ = true;
+    return true;
+  }
+  open_.back().after_key = false;
+  open_.back().value.items.push_back(std::move(value));
+  return true;
+}
+
+void LocatedBuilder::refuse_twins(const Located& mapping) {
+  std::vector<std::size_t> order(mapping.keys.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(
+      order, {}, [&](std::size_t i) -> const std::string& { return mapping.keys[i].text; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const Located::Key& key = mapping.keys[order[i]];
+    if (key.text != mapping.keys[order[i - 1]].text) continue;
+    faults_.add(key.at, {.path = {},
+                         .message = "the key " + shown(key.text) +
+                                    " stands twice in this mapping: keep one of them"});
+  }
+}
+
+}  // namespace ae::agents

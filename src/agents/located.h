@@ -1,0 +1,81 @@
+// Located: a value of the agents file that knows where it stands, and the two doors that make it.
+//
+// A place is a count of characters (Unicode code points) from the beginning of the file; faults become line and
+// column once, at the end. Threads: values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agents/faults.h"
+#include "core/value.h"
+
+namespace ae::agents {
+
+constexpr std::size_t kFileMax = 8u << 20;     // bytes
+constexpr std::size_t kDepthMax = 64;          // lists and mappings inside each other
+constexpr std::size_t kValuesMax = 1'000'000;  // scalars, lists and mappings of one file
+
+struct Located {
+  enum class Kind : std::uint8_t { scalar, list, mapping };
+  struct Key {
+    std::string text;
+    Place at;
+  };
+
+  Kind kind = Kind::scalar;
+  Place at;
+  Value scalar;
+  std::vector<Located> items;  // of a list, or the values of a mapping
+  std::vector<Key> keys;       // of a mapping, beside `items`
+
+  bool is_list() const { return kind == Kind::list; }
+  bool is_mapping() const { return kind == Kind::mapping; }
+  bool is_string() const { return kind == Kind::scalar && scalar.is_string(); }
+  const Located* find(std::string_view key) const;
+  Value value() const;
+};
+
+// "a list", "a mapping", "a string", …: what a person calls it.
+std::string_view kind_name(const Located& value);
+
+// The whole file. REQUIRES: `text` is UTF-8 without byte order mark and not too large. Faults go to `faults`; false =
+// there is nothing to look at any further.
+bool read_yaml(std::string_view text, Faults& faults, Located& out);
+// REQUIRES: parse_json took `text` but for duplicate keys and limits, which are faults here.
+bool read_json(std::string_view text, Faults& faults, Located& out);
+
+// Puts a Located together from the words of either door, and holds it to the limits.
+class LocatedBuilder {
+ public:
+  explicit LocatedBuilder(Faults& faults) : faults_(faults) {}
+
+  // Each gives false when a limit is passed: stop reading.
+  bool open(Located::Kind kind, Place at);
+  bool close();
+  bool scalar(Value value, Place at);
+  // REQUIRES: wants_key().
+  void key(std::string text, Place at);
+  // Is the next word the key of a mapping?
+  bool wants_key() const;
+  bool done() const { return done_; }
+  Located take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Located value;
+    bool after_key = false;
+  };
+  bool put(Located value);
+  void refuse_twins(const Located& mapping);
+
+  Faults& faults_;
+  std::vector<Open> open_;
+  std::size_t values_ = 0;
+  bool done_ = false;
+  Located root_;
+};
+
+}  // namespace ae::agents

@@ -1,0 +1,663 @@
+// Tools of an agents file: one transport each, and the policy that the engine follows.
+#include <algorithm>
+#include <cmath>
+
+#include "agents/check.h"
+#include "core/expr_lex.h"
+#include "core/hash.h"
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+using engine::EffectClass;
+using engine::OnInDoubt;
+
+constexpr std::uint64_t kOutputMax = 16u << 20;
+constexpr std::uint32_t kTriesMax = 1'000;
+constexpr std::size_t kWordsMax = 1'000;  // of a command, headers, env, retry_on, definite_failures
+constexpr Duration kLeast = std::chrono::milliseconds(1);
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A name of the environment: letters, digits and _.
+bool is_env_name(std::string_view text) {
+  return !text.empty() && text.size() <= 128 && !is_digit(text[0]) &&
+         std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '_'; });
+}
+
+bool is_header_name(std::string_view text) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [&](char c) {
+    return is_letter(c) || is_digit(c) || kMarks.find(c) != kMarks.npos;
+  });
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+  return out;
+}
+
+// `secret:NAME` as a word of its own.
+bool names_secret(std::string_view text) {
+  const std::size_t at = text.find("secret:");
+  if (at == text.npos || (at > 0 && (is_letter(text[at - 1]) || is_digit(text[at - 1])))) {
+    return false;
+  }
+  return at + 7 < text.size() && (is_letter(text[at + 7]) || text[at + 7] == '_');
+}
+
+// What `${ env.NAME }` asks for; "" when the expression is another.
+std::string_view env_name(std::string_view expression) {
+  const std::size_t from = expression.find_first_not_of(" \t\r\n");
+  if (from == expression.npos) return {};
+  expression = expression.substr(from, expression.find_last_not_of(" \t\r\n") + 1 - from);
+  if (!expression.starts_with("env.")) return {};
+  expression.remove_prefix(4);
+  return is_env_name(expression) ? expression : std::string_view();
+}
+
+// A text that a template gives back as it is.
+std::string as_literal(std::string_view value) {
+  std::string out;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (value[i] == '$' && i + 1 < value.size() && value[i + 1] == '{') out += '$';
+    out += value[i];
+  }
+  // A dollar at its end must not run into what follows.
+  if (out.ends_with('$')) out.replace(out.size() - 1, 1, "${\"$\"}");
+  return out;
+}
+
+class ToolCheck {
+ public:
+  ToolCheck(Check& check, std::string_view name, const Spot& spot) : check_(check), spot_(spot) {
+    checked_.tool.name = name;
+    checked_.tool.policy.name = name;
+  }
+
+  CheckedTool run() {
+    const std::size_t before = check_.count();
+    if (check_.mapping(
+            spot_,
+            {"description", "http", "command", "native", "effect", "timeout", "retry",
+             "on_in_doubt", "dedupe_window", "grace", "definite_failures", "args_schema", "output",
+             "result", "numbers", "output_max", "env", "env_allow", "cwd"},
+            {{"mcp", "tools of MCP servers come later; http and command tools are there"},
+             {"probe", "asking the downstream about a call comes later; use on_in_doubt: park"},
+             {"changes", "recording changed resources comes later"},
+             {"verify", "checking changed resources after a recovery comes later"},
+             {"compensate", "compensation comes later; undo with nodes of the plan"},
+             {"approval", "approvals come later; a signal wait before the node asks a person"},
+             {"heartbeat_timeout", "progress reports come later"}})) {
+      if (const auto description = spot_.find("description")) check_.text(*description);
+      policy();
+      transport();
+      retry();
+    }
+    checked_.good = check_.count() == before;
+    if (checked_.good) finish();
+    return std::move(checked_);
+  }
+
+ private:
+  // ---- policy
+
+  void policy() {
+    engine::ToolPolicy& policy = checked_.tool.policy;
+    if (const auto effect = spot_.find("effect")) {
+      if (const auto word = check_.word(*effect, {"read", "idempotent", "at_most_once"})) {
+        policy.effect = static_cast<EffectClass>(*word);
+      } else {
+        effect_known_ = false;
+      }
+    }
+    policy.on_in_doubt =
+        policy.effect == EffectClass::at_most_once ? OnInDoubt::park : OnInDoubt::resend;
+    if (const auto in_doubt = spot_.find("on_in_doubt")) {
+      if (const auto word = check_.word(
+              *in_doubt, {"resend", "park", "fail"},
+              {{"probe", "asking the downstream about a call comes later; use park"}})) {
+        policy.on_in_doubt = static_cast<OnInDoubt>(*word);
+        if (effect_known_ && policy.effect == EffectClass::at_most_once &&
+            policy.on_in_doubt == OnInDoubt::resend) {
+          check_.fault(*in_doubt,
+                       "a tool that is at_most_once is never sent again: use park or fail, or "
+                       "declare effect: idempotent if its downstream knows repeated keys");
+        }
+      }
+    }
+    if (const auto timeout = spot_.find("timeout")) {
+      policy.timeout = check_.duration(*timeout, kLeast).value_or(policy.timeout);
+    }
+    if (const auto grace = spot_.find("grace")) {
+      policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);
+    }
+    if (const auto window = spot_.find("dedupe_window")) {
+      if ((*window)->is_string() && (*window)->scalar.as_string() == "unlimited") {
+        policy.dedupe_window = std::nullopt;
+      } else {
+        policy.dedupe_window = check_.duration(*window, kLeast);
+      }
+    }
+    if (const auto schema = spot_.find("args_schema")) {
+      policy.args_schema = check_.schema(*schema);
+    }
+  }
+
+  void retry() {
+    const auto spot = spot_.find("retry");
+    if (!spot) return;
+    engine::RetryPolicy& retry = checked_.tool.policy.retry;
+    if (!check_.mapping(
+            *spot, {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"})) {
+      return;
+    }
+    if (const auto tries = check_.required(*spot, "max_attempts", "how often to try, in all")) {
+      retry.max_attempts = check_.count(*tries, kTriesMax).value_or(1);
+    }
+    if (const auto backoff = spot->find("initial_backoff")) {
+      retry.initial_backoff =
+          check_.duration(*backoff, Duration(0)).value_or(retry.initial_backoff);
+    }
+    if (const auto backoff = spot->find("max_backoff")) {
+      retry.max_backoff = check_.duration(*backoff, Duration(0)).value_or(retry.max_backoff);
+    }
+    if (const auto multiplier = spot->find("multiplier")) {
+      const Value& number = (*multiplier)->scalar;
+      if (number.is_number() && number.as_number() >= 1 && number.as_number() <= 1'000) {
+        retry.multiplier = number.as_number();
+      } else {
+        check_.fault(*multiplier, "must be a number from 1 to 1000");
+      }
+    }
+    const auto on = spot->find("retry_on");
+    if (!on || !check_.list(*on) || !short_enough(*on)) return;
+    retry.retry_on.clear();
+    for (std::size_t i = 0; i < (*on)->items.size(); ++i) retry_on(on->item(i), retry.retry_on);
+  }
+
+  void retry_on(const Spot& spot, std::vector<std::string>& entries) {
+    std::string entry;
+    if (spot->is_string()) {
+      entry = spot->scalar.as_string();
+    } else if (spot->scalar.is_integer() && spot->scalar.as_int() >= 0) {
+      entry = std::to_string(spot->scalar.as_int());  // 429 without quotes
+    }
+    const auto code_char = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
+    const bool is_status = entry.size() == 3 && is_digit(entry[0]) && entry[0] >= '1' &&
+                           entry[0] <= '5' &&
+                           ((is_digit(entry[1]) && is_digit(entry[2])) || entry.ends_with("xx"));
+    const bool is_code = !entry.empty() && entry.size() <= 64 && entry[0] >= 'a' &&
+                         entry[0] <= 'z' && std::ranges::all_of(entry, code_char);
+    if (!is_status && !is_code) {
+      check_.fault(spot,
+                   "must be timeout, connect, an HTTP status such as 429 or 5xx, or an error "
+                   "code such as exit_75");
+      return;
+    }
+    Nearest nearest(entry);
+    for (const std::string_view word : {"timeout", "connect", "reset", "tls"}) {
+      if (entry == word) nearest = Nearest("");
+      nearest.look_at(word);
+    }
+    if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
+      check_.fault(spot, "no call ends with " + shown(entry), std::move(meant));
+      return;
+    }
+    if (effect_known_ && checked_.tool.policy.effect == EffectClass::at_most_once &&
+        !is_definite(entry)) {
+      check_.fault(spot, shown(entry) +
+                             " may mean that the call happened: a tool that is at_most_once is "
+                             "tried again only after answers that say it did not");
+      return;
+    }
+    if (std::ranges::find(entries, entry) != entries.end()) {
+      check_.fault(spot, shown(entry) + " stands twice");
+      return;
+    }
+    entries.push_back(std::move(entry));
+  }
+
+  // SPEC §6: for sure nothing happened.
+  bool is_definite(std::string_view entry) const {
+    for (const std::string_view word :
+         {"connect", "tls", "not_sent", "spawn_failed", "request_invalid", "secret_missing"}) {
+      if (entry == word) return true;
+    }
+    if (checked_.tool.kind == "command") return entry.starts_with("exit_");
+    if (checked_.tool.kind ==
+        "native") {  // its own codes; only their kind is known when it answers
+      return entry != "timeout" && entry != "unknown" && entry != "killed" && !is_digit(entry[0]);
+    }
+    const std::string_view status = entry.starts_with("http_") ? entry.substr(5) : entry;
+    if (status.size() != 3 || !std::ranges::all_of(status, is_digit)) return false;
+    const int number = std::stoi(std::string(status));
+    if (std::ranges::find(definite_, number) != definite_.end()) return true;
+    return number >= 400 && number < 500 && number != 408 && number != 409 && number != 425;
+  }
+
+  // ---- transports
+
+  void transport() {
+    std::vector<std::string_view> kinds;
+    for (const std::string_view kind : {"http", "command", "native", "mcp"}) {
+      if (spot_->find(kind) != nullptr) kinds.push_back(kind);
+    }
+    if (kinds.empty()) {
+      check_.fault(spot_, "a tool says how it is reached: http, command or native");
+      return;
+    }
+    if (kinds.size() > 1) {
+      check_.fault(spot_, "a tool is reached in one way: this one has " + std::string(kinds[0]) +
+                              " and " + std::string(kinds[1]));
+    }
+    checked_.tool.kind = kinds[0];
+    only_for("http", {"result", "definite_failures"});
+    only_for("command", {"output", "env", "env_allow", "cwd"});
+    if (kinds[0] == "native") only_for("", {"numbers"});
+    if (const auto failures = spot_.find("definite_failures")) definite_failures(*failures);
+    if (const auto http_spot = spot_.find("http")) http(*http_spot);
+    if (const auto command_spot = spot_.find("command")) command(*command_spot);
+    if (const auto native_spot = spot_.find("native")) native(*native_spot);
+    shape_of_output();
+  }
+
+  void only_for(std::string_view kind, Words keys) {
+    if (checked_.tool.kind == kind || checked_.tool.kind == "mcp") return;
+    for (const std::string_view key : keys) {
+      const auto spot = spot_.find(key);
+      if (!spot) continue;
+      check_.fault(*spot, kind.empty() ? "`" + std::string(key) + "` is not for native tools"
+                                       : "`" + std::string(key) + "` is for " + std::string(kind) +
+                                             " tools only");
+    }
+  }
+
+  void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
+
+  void shape_of_output() {
+    if (const auto result = spot_.find("result")) {
+      if (const auto word = check_.word(*result, {"body", "full"}); word && *word == 1) {
+        put("result", "full");
+      }
+    }
+    bool json = checked_.tool.kind == "http";
+    if (const auto output = spot_.find("output")) {
+      if (const auto word = check_.word(*output, {"text", "json"}); word && *word == 1) {
+        put("output", "json");
+        json = true;
+      }
+    }
+    if (const auto numbers = spot_.find("numbers"); numbers && checked_.tool.kind != "native") {
+      if (check_.word(*numbers, {"string"})) put("numbers", "string");
+      if (!json) check_.fault(*numbers, "`numbers` needs `output: json`");
+    }
+    if (const auto most = spot_.find("output_max")) {
+      if (const auto bytes = check_.size(*most, kOutputMax)) put("output_max", *bytes);
+    }
+  }
+
+  void definite_failures(const Spot& spot) {
+    if (!check_.list(spot) || !short_enough(spot)) return;
+    std::vector<Value> statuses;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Spot item = spot.item(i);
+      const Value& number = item->scalar;
+      if (!number.is_integer() || number.as_int() < 300 || number.as_int() > 599) {
+        check_.fault(item, "must be an HTTP status from 300 to 599 that means: nothing happened");
+        continue;
+      }
+      definite_.push_back(static_cast<int>(number.as_int()));
+      statuses.push_back(number);
+    }
+    put("definite_failures", Value::array(std::move(statuses)));
+  }
+
+  void http(const Spot& spot) {
+    if (!check_.mapping(spot, {"method", "url", "headers"})) return;
+    std::vector<Member> members;
+    const Words methods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"};
+    if (const auto method = check_.required(spot, "method", "one of " + list_of(methods))) {
+      if (const auto word = check_.word(*method, methods)) {
+        members.emplace_back("method", methods.begin()[*word]);
+      }
+    }
+    if (const auto target = check_.required(spot, "url", "http://… or https://…")) {
+      if (auto text = resolved(*target, Secrets::refused)) {
+        url(*target, *text);
+        members.emplace_back("url", *std::move(text));
+      }
+    }
+    if (const auto list = spot.find("headers")) headers(*list, members);
+    put("http", Value::object(std::move(members)));
+  }
+
+  // Scheme, host and port are literal: what a model or a stranger says cannot choose whom we talk to.
+  void url(const Spot& spot, const std::string& text) {
+    std::string literal = text;
+    bool whole = true;
+    if (has_expression(text)) {
+      const auto parts = Template::parts(text);
+      if (!parts) return;  // already a fault
+      whole = parts->size() == 1;
+      const auto* first = std::get_if<std::string>(&parts->front());
+      literal = first != nullptr ? *first : "";
+      whole = whole && first != nullptr;
+    }
+    const std::size_t scheme = literal.starts_with("http://")    ? 7
+                               : literal.starts_with("https://") ? 8
+                                                                 : 0;
+    if (scheme == 0) {
+      check_.fault(spot, "a url begins with http:// or https://, written out");
+      return;
+    }
+    const std::size_t end = literal.find_first_of("/?#", scheme);
+    if (end == literal.npos && !whole) {
+      check_.fault(spot,
+                   "scheme, host and port are written out: no ${ } before the first / of "
+                   "the path");
+      return;
+    }
+    const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
+    if (!is_authority(host)) {
+      check_.fault(spot, shown(host) +
+                             " is not a host, or a host and a port (no user name in a url: use a "
+                             "header with secret:NAME)");
+    }
+    if (literal.find('#') != literal.npos) check_.fault(spot, "a url has no # here");
+    if (std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
+      check_.fault(spot, "a url has no line breaks or control characters");
+    }
+    if (std::ranges::any_of(literal, [](char c) {
+          return c == ' ' || static_cast<unsigned char>(c) >= 0x7f || c == '"' || c == '\\';
+        })) {
+      check_.fault(spot, "write this character of a url percent-encoded (a space is %20)");
+    }
+  }
+
+  static bool is_authority(std::string_view text) {
+    std::string_view port;
+    std::string_view host = text;
+    if (text.starts_with('[')) {
+      const std::size_t end = text.find(']');
+      if (end == text.npos || end < 3) return false;
+      host = text.substr(1, end - 1);
+      if (host.find_first_not_of("0123456789abcdefABCDEF:.") != host.npos) return false;
+      port = text.substr(end + 1);
+    } else {
+      const std::size_t colon = text.find(':');
+      host = text.substr(0, colon);
+      if (colon != text.npos) port = text.substr(colon);
+      if (host.empty() || host.size() > 253 || !std::ranges::all_of(host, [](char c) {
+            return is_letter(c) || is_digit(c) || c == '-' || c == '.' || c == '_';
+          })) {
+        return false;
+      }
+    }
+    if (port.empty()) return true;
+    if (port[0] != ':' || port.size() < 2 || port.size() > 6) return false;
+    port.remove_prefix(1);
+    if (!std::ranges::all_of(port, is_digit)) return false;
+    const int number = std::stoi(std::string(port));
+    return number >= 1 && number <= 65535;
+  }
+
+  void headers(const Spot& spot, std::vector<Member>& members) {
+    if (!check_.any_mapping(spot) || !short_enough(spot)) return;
+    std::vector<Member> headers;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Located::Key& key = spot->keys[i];
+      const Spot value{&spot->items[i], spot.path_of(key.text)};
+      const std::string name = lower(key.text);
+      if (!is_header_name(key.text)) {
+        check_.fault_at(key.at, value.path, shown(key.text) + " is not the name of a header");
+      } else if (ours(name)) {
+        check_.fault_at(key.at, value.path,
+                        "the header " + shown(key.text) + " is set by the runtime: leave it out");
+      } else if (std::ranges::find(names, name) != names.end()) {
+        check_.fault_at(key.at, value.path, "the header " + shown(key.text) + " stands twice");
+      }
+      names.push_back(name);
+      auto text = resolved(value, Secrets::replaced);
+      if (!text) continue;
+      if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
+        check_.fault(value, "a header holds no line break and no NUL");
+      }
+      headers.emplace_back(key.text, *std::move(text));
+    }
+    members.emplace_back("headers", as_object(std::move(headers)));
+  }
+
+  static bool ours(std::string_view name) {
+    constexpr std::string_view kOurs[] = {"host",       "content-length",  "transfer-encoding",
+                                          "connection", "idempotency-key", "upgrade",
+                                          "te",         "trailer",         "expect",
+                                          "keep-alive"};
+    return std::ranges::find(kOurs, name) != std::end(kOurs);
+  }
+
+  // Twins are faults already; a Value cannot hold them.
+  static Value as_object(std::vector<Member> members) {
+    std::ranges::stable_sort(members, {}, &Member::first);
+    const auto twins = std::ranges::unique(members, {}, &Member::first);
+    members.erase(twins.begin(), twins.end());
+    return Value::object(std::move(members));
+  }
+
+  void command(const Spot& spot) {
+    if (!check_.list(spot) || !short_enough(spot)) return;
+    if (spot->items.empty()) {
+      check_.fault(spot, "a command names a program: [\"date\", \"-u\"]");
+      return;
+    }
+    std::vector<Value> words;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Spot item = spot.item(i);
+      auto text = resolved(item, Secrets::refused);
+      if (!text) continue;
+      if (i == 0 && (text->empty() || has_expression(*text))) {
+        check_.fault(item, "the program of a command is written out: no ${ }, not empty");
+      }
+      if (text->find('\0') != text->npos) check_.fault(item, "a word of a command holds no NUL");
+      words.emplace_back(*std::move(text));
+    }
+    put("command", Value::array(std::move(words)));
+    if (const auto env = spot_.find("env")) environment(*env);
+    if (const auto allow = spot_.find("env_allow")) env_allow(*allow);
+    if (const auto cwd = spot_.find("cwd")) {
+      if (auto text = literal(*cwd, Secrets::refused)) {
+        if (text->empty()) check_.fault(*cwd, "must name a folder");
+        put("cwd", *std::move(text));
+      }
+    }
+  }
+
+  void environment(const Spot& spot) {
+    if (!check_.any_mapping(spot) || !short_enough(spot)) return;
+    std::vector<Member> members;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Located::Key& key = spot->keys[i];
+      const Spot value{&spot->items[i], spot.path_of(key.text)};
+      env_key(key.text, key.at, value.path);
+      if (auto text = literal(value, Secrets::replaced)) {
+        if (text->find('\0') != text->npos) check_.fault(value, "holds no NUL");
+        members.emplace_back(key.text, *std::move(text));
+      }
+    }
+    put("env", as_object(std::move(members)));
+  }
+
+  void env_allow(const Spot& spot) {
+    if (!check_.list(spot) || !short_enough(spot)) return;
+    std::vector<Value> names;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Spot item = spot.item(i);
+      if (auto text = check_.text(item)) {
+        env_key(*text, item.at(), item.path);
+        names.emplace_back(*std::move(text));
+      }
+    }
+    put("env_allow", Value::array(std::move(names)));
+  }
+
+  void env_key(std::string_view name, Place at, const std::string& path) {
+    if (!is_env_name(name)) {
+      check_.fault_at(at, path, shown(name) + " is not the name of an environment variable");
+    } else if (name.starts_with("AETHERIS_")) {
+      check_.fault_at(at, path, "AETHERIS_… is set by the runtime: leave it out");
+    }
+  }
+
+  void native(const Spot& spot) {
+    const auto name = check_.text(spot);
+    if (!name) return;
+    const auto& known = check_.source().native;
+    if (known && !known(*name)) {
+      check_.fault(spot, "there is no native function " + shown(*name) + " in this program");
+    }
+    put("function", *name);
+  }
+
+  // ---- texts with env., secrets and expressions
+
+  enum class Secrets { replaced, refused };
+
+  // The text with every ${ env.NAME } replaced; its other expressions checked.
+  std::optional<std::string> resolved(const Spot& spot, Secrets secrets) {
+    const auto text = check_.text(spot);
+    if (!text) return std::nullopt;
+    if (secrets == Secrets::refused && names_secret(*text)) {
+      check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
+    }
+    if (!has_expression(*text)) return text;
+    std::string out;
+    bool good = true;
+    bool replaced = false;
+    for (std::size_t at = 0; at < text->size();) {
+      const std::string_view rest = std::string_view(*text).substr(at);
+      const std::size_t end =
+          rest.starts_with("${") ? expr::expression_end(*text, at + 2) : text->npos;
+      if (end == text->npos) {
+        const std::size_t length = rest.starts_with("$${") ? 3 : 1;
+        out += rest.substr(0, length);
+        at += length;
+        continue;
+      }
+      const std::string_view inner = rest.substr(2, end - at - 2);
+      if (const std::string_view name = env_name(inner); !name.empty()) {
+        good = env(spot, at, name, out) && good;
+        replaced = true;
+      } else {
+        out += rest.substr(0, end + 1 - at);
+      }
+      at = end + 1;
+    }
+    if (!good) return std::nullopt;
+    return checked_template(spot, std::move(out), replaced);
+  }
+
+  bool env(const Spot& spot, std::size_t at, std::string_view name, std::string& out) {
+    const auto& lookup = check_.source().env;
+    const auto value = lookup ? lookup(name) : std::nullopt;
+    if (!value || !is_utf8(*value)) {
+      Place place = spot.at();
+      place.inside = static_cast<std::uint32_t>(at);
+      check_.fault_at(place, spot.path,
+                      "the environment variable " + std::string(name) +
+                          (value ? " is not UTF-8" : " is not set: set it before the start"));
+      return false;
+    }
+    out += as_literal(*value);
+    return true;
+  }
+
+  std::optional<std::string> checked_template(const Spot& spot, std::string text, bool replaced) {
+    Template compiled;
+    auto found = Template::compile(Value(text), compiled);
+    if (replaced) {
+      for (auto& fault : found) fault.offset = 0;  // the text is another than in the file
+    }
+    check_.template_faults(spot, found);
+    if (!found.empty()) return std::nullopt;
+    for (const std::string& root : compiled.roots().roots) {
+      if (root == "args" || root == "call") continue;
+      Nearest nearest(root);
+      nearest.look_at("args");
+      nearest.look_at("call");
+      const bool elsewhere = root == "input" || root == "steps" || root == "job";
+      check_.root_fault(spot, "." + root,
+                        "a tool reads .args and .call, not ." + root +
+                            (elsewhere ? ": give it to the tool in `args`" : ""),
+                        elsewhere ? "" : nearest.take(),
+                        elsewhere ? Code::unsupported : Code::plan_invalid);
+    }
+    return text;
+  }
+
+  // The same for a value that holds no expression but env.
+  std::optional<std::string> literal(const Spot& spot, Secrets secrets) {
+    auto text = resolved(spot, secrets);
+    if (!text || !has_expression(*text)) return text;
+    const auto parts = Template::parts(*text);
+    if (parts && parts->size() == 1 && std::holds_alternative<std::string>(parts->front())) {
+      return std::get<std::string>(parts->front());
+    }
+    check_.fault(spot, "holds no expression but ${ env.NAME }: give what changes in `args`", {},
+                 Code::unsupported);
+    return std::nullopt;
+  }
+
+  bool short_enough(const Spot& spot) {
+    if (spot->items.size() <= kWordsMax) return true;
+    check_.fault(spot, "at most 1,000 entries");
+    return false;
+  }
+
+  // ---- the policy as the log keeps it
+
+  void finish() {
+    engine::ToolPolicy& policy = checked_.tool.policy;
+    checked_.tool.definition = Value::object(std::move(definition_));
+    std::vector<Value> retry_on(policy.retry.retry_on.begin(), policy.retry.retry_on.end());
+    constexpr std::string_view kInDoubt[] = {"resend", "park", "fail"};
+    std::vector<Member> members = {
+        {"effect", engine::to_text(policy.effect)},
+        {"on_in_doubt", kInDoubt[static_cast<std::size_t>(policy.on_in_doubt)]},
+        {"timeout", to_text(policy.timeout)},
+        {"grace", to_text(policy.grace)},
+        {"dedupe_window", policy.dedupe_window ? to_text(*policy.dedupe_window) : "unlimited"},
+        {"retry", Value::object({{"max_attempts", static_cast<double>(policy.retry.max_attempts)},
+                                 {"initial_backoff", to_text(policy.retry.initial_backoff)},
+                                 {"max_backoff", to_text(policy.retry.max_backoff)},
+                                 {"multiplier", policy.retry.multiplier},
+                                 {"retry_on", Value::array(std::move(retry_on))}})}};
+    if (const auto schema = spot_.find("args_schema")) {
+      members.emplace_back("args_schema", (*schema)->value());
+    }
+    const Value without_version = Value::object(std::move(members));
+    const Value whole = Value::object({{"kind", checked_.tool.kind},
+                                       {"definition", checked_.tool.definition},
+                                       {"policy", without_version}});
+    policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
+    checked_.policy = without_version.with("version", policy.version);
+  }
+
+  Check& check_;
+  const Spot& spot_;
+  CheckedTool checked_;
+  std::vector<Member> definition_;
+  std::vector<int> definite_;
+  bool effect_known_ = true;
+};
+
+}  // namespace
+
+CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot) {
+  return ToolCheck(check, name, spot).run();
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,276 @@
+// The YAML door: libyaml's events, one document, no aliases, anchors or tags; plain scalars mean what they mean in
+// JSON, and what only looks like a number is refused instead of being guessed.
+#include <yaml.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "agents/located.h"
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+struct Event {
+  yaml_event_t raw{};
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { yaml_event_delete(&raw); }
+};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?
+bool is_json_number(std::string_view text) {
+  std::size_t at = text.starts_with('-') ? 1 : 0;
+  const auto digits = [&] {
+    const std::size_t from = at;
+    while (at < text.size() && is_digit(text[at])) ++at;
+    return at - from;
+  };
+  const std::size_t begin = at;
+  const std::size_t whole = digits();
+  if (whole == 0 || (whole > 1 && text[begin] == '0')) return false;
+  if (at < text.size() && text[at] == '.') {
+    ++at;
+    if (digits() == 0) return false;
+  }
+  if (at < text.size() && (text[at] == 'e' || text[at] == 'E')) {
+    ++at;
+    if (at < text.size() && (text[at] == '-' || text[at] == '+')) ++at;
+    if (digits() == 0) return false;
+  }
+  return at == text.size();
+}
+
+// Numbers of the core schema that are none in JSON: +1 .5 1. 0x1F 0o17 .inf .nan
+bool looks_like_number(std::string_view text) {
+  const std::string_view bare =
+      text.starts_with('-') || text.starts_with('+') ? text.substr(1) : text;
+  for (const std::string_view word : {".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"}) {
+    if (bare == word) return true;
+  }
+  const auto all_of = [](std::string_view digits, std::string_view allowed) {
+    return !digits.empty() && digits.find_first_not_of(allowed) == digits.npos;
+  };
+  if (bare.starts_with("0x")) return all_of(bare.substr(2), "0123456789abcdefABCDEF");
+  if (bare.starts_with("0o")) return all_of(bare.substr(2), "01234567");
+  if (is_json_number(bare)) return true;  // with a plus
+  const std::size_t e = bare.find_first_of("eE");
+  const std::string_view mantissa = bare.substr(0, e);
+  if (e != bare.npos && !is_json_number("0" + std::string(bare.substr(e)))) return false;
+  if (mantissa.starts_with('.')) return all_of(mantissa.substr(1), "0123456789");
+  return mantissa.ends_with('.') && is_json_number(mantissa.substr(0, mantissa.size() - 1));
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, Faults& faults) : text_(text), faults_(faults), builder_(faults) {
+    ready_ = yaml_parser_initialize(&parser_) == 1;
+    if (!ready_) return;
+    yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
+                                 text.size());
+  }
+  ~Reader() {
+    if (ready_) yaml_parser_delete(&parser_);
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  bool read(Located& out) {
+    AE_CHECK(ready_, "no memory for the YAML parser");
+    bool ended = false;
+    while (!ended) {
+      Event event;
+      if (yaml_parser_parse(&parser_, &event.raw) != 1) {
+        syntax();
+        return false;
+      }
+      ended = event.raw.type == YAML_STREAM_END_EVENT;
+      if (!take(event.raw)) return false;
+    }
+    if (!builder_.done()) {
+      faults_.add({}, {.path = {}, .message = "the file is empty: it begins with `aetheris: 1`"});
+      return false;
+    }
+    out = builder_.take();
+    return true;
+  }
+
+ private:
+  static Place place(const yaml_mark_t& mark) {
+    return {.character = static_cast<std::uint32_t>(mark.index)};
+  }
+
+  void fault(Place at, std::string message) {
+    faults_.add(at, {.path = {}, .message = std::move(message)});
+  }
+
+  // false = stop.
+  bool take(const yaml_event_t& event) {
+    const Place at = place(event.start_mark);
+    switch (event.type) {
+      case YAML_DOCUMENT_START_EVENT:
+        return document(event, at);
+      case YAML_ALIAS_EVENT:
+        fault(at, "aliases (*name) are not taken: write the value out");
+        return builder_.wants_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at);
+      case YAML_SCALAR_EVENT:
+        return scalar(event, at);
+      case YAML_SEQUENCE_START_EVENT:
+        marks(event.data.sequence_start.anchor, event.data.sequence_start.tag, at);
+        return open(Located::Kind::list, at);
+      case YAML_MAPPING_START_EVENT:
+        marks(event.data.mapping_start.anchor, event.data.mapping_start.tag, at);
+        return open(Located::Kind::mapping, at);
+      case YAML_SEQUENCE_END_EVENT:
+      case YAML_MAPPING_END_EVENT:
+        return builder_.close();
+      default:
+        return true;
+    }
+  }
+
+  bool document(const yaml_event_t& event, Place at) {
+    if (builder_.done()) {
+      fault(at, "a file holds one document: a second one begins here");
+      return false;
+    }
+    const auto& start = event.data.document_start;
+    const bool old = start.version_directive != nullptr && start.version_directive->minor < 2;
+    if (old || start.tag_directives.start != start.tag_directives.end) {
+      fault(at, "directives (%YAML, %TAG) are not taken: this file is YAML 1.2");
+    }
+    return true;
+  }
+
+  bool open(Located::Kind kind, Place at) {
+    if (builder_.wants_key()) {
+      fault(at, "a key must be a plain word or a string");
+      return false;
+    }
+    return builder_.open(kind, at);
+  }
+
+  void marks(const unsigned char* anchor, const unsigned char* tag, Place at) {
+    if (anchor != nullptr) fault(at, "anchors (&name) are not taken: write the value out");
+    if (tag != nullptr) fault(at, "tags (!name) are not taken: quote what is a string");
+  }
+
+  bool scalar(const yaml_event_t& event, Place at) {
+    const auto& raw = event.data.scalar;
+    marks(raw.anchor, raw.tag, at);
+    std::string text(reinterpret_cast<const char*>(raw.value), raw.length);
+    const bool plain = raw.style == YAML_PLAIN_SCALAR_STYLE;
+    if (builder_.wants_key()) {
+      if (plain && text.empty()) fault(at, "a key is missing before the colon");
+      if (plain && text == "<<") fault(at, "merge keys (<<) are not taken: write the keys out");
+      builder_.key(std::move(text), at);
+      return true;
+    }
+    return builder_.scalar(
+        plain && raw.tag == nullptr ? plain_value(std::move(text), at) : Value(std::move(text)),
+        at);
+  }
+
+  Value plain_value(std::string text, Place at) {
+    if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
+      return {};
+    }
+    if (text == "true" || text == "True" || text == "TRUE") return true;
+    if (text == "false" || text == "False" || text == "FALSE") return false;
+    if (is_json_number(text)) {
+      auto number = parse_json(text);
+      if (number) return *number;
+      fault(at, "the number " + shown(text) +
+                    " is too large to be exact (2^53 - 1 is the largest integer): quote it");
+      return 0;
+    }
+    if (looks_like_number(text)) {
+      fault(at, shown(text) +
+                    " is a number to some and a text to others: write it as in JSON, or quote it");
+      return 0;
+    }
+    return text;
+  }
+
+  // ---- what libyaml refuses
+
+  void syntax() {
+    if (parser_.error == YAML_READER_ERROR) {
+      fault(at_byte(parser_.problem_offset), "a control character: a text file has none");
+      return;
+    }
+    if (parser_.error == YAML_MEMORY_ERROR) {
+      fault({}, "not enough memory to read this file");
+      return;
+    }
+    const Place at = place(parser_.problem_mark);
+    fault(at, reason(byte_of(at)));
+  }
+
+  std::string reason(std::size_t byte) const {
+    const std::string_view problem = parser_.problem != nullptr ? parser_.problem : "";
+    const std::string_view context = parser_.context != nullptr ? parser_.context : "";
+    const std::size_t begin = text_.substr(0, byte).find_last_of("\r\n") + 1;
+    const std::string_view line = text_.substr(begin, text_.find_first_of("\r\n", begin) - begin);
+    if (has_unquoted_expression(line)) {
+      return "unquoted ${ } is not YAML here: quote it, \"${ … }\"";
+    }
+    const std::size_t indent = line.find_first_not_of(' ');
+    if (indent != line.npos && line[indent] == '\t') {
+      return "a tab cannot indent YAML: use spaces";
+    }
+    std::string message = "not YAML: " + std::string(problem);
+    if (!context.empty()) {
+      message += ", " + std::string(context);
+      if (parser_.context_mark.line != parser_.problem_mark.line) {
+        message += " that begins in line " + std::to_string(parser_.context_mark.line + 1);
+      }
+    }
+    return message;
+  }
+
+  // `${` right where a value begins.
+  static bool has_unquoted_expression(std::string_view line) {
+    for (std::size_t at = line.find("${"); at != line.npos; at = line.find("${", at + 2)) {
+      const std::size_t before = at == 0 ? line.npos : line.find_last_not_of(' ', at - 1);
+      if (before == line.npos || std::string_view(":,[{-").find(line[before]) != line.npos) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::size_t byte_of(Place at) const {
+    std::size_t byte = 0;
+    for (std::uint32_t i = 0; i < at.character && byte < text_.size(); ++i) {
+      do {
+        ++byte;
+      } while (byte < text_.size() && (static_cast<unsigned char>(text_[byte]) & 0xC0) == 0x80);
+    }
+    return byte;
+  }
+
+  Place at_byte(std::size_t byte) const {
+    const std::string_view before = text_.substr(0, byte);
+    return {.character = static_cast<std::uint32_t>(std::ranges::count_if(
+                before, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }))};
+  }
+
+  std::string_view text_;
+  Faults& faults_;
+  LocatedBuilder builder_;
+  yaml_parser_t parser_{};
+  bool ready_ = false;
+};
+
+}  // namespace
+
+bool read_yaml(std::string_view text, Faults& faults, Located& out) {
+  return Reader(text, faults).read(out);
+}
+
+}  // namespace ae::agents
