@@ -1,0 +1,159 @@
+// A connection and its statements: sqlite3's C interface with owners, types and errors as values.
+//
+// Threads: a connection and its statements belong to one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/hash.h"
+#include "core/time.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace ae::store::sqlite {
+
+struct SqlError {
+  int code = 0;      // extended result code
+  int os_errno = 0;  // of the system call behind it, or 0
+  std::string message;
+
+  bool disk_full() const;    // nothing of this transaction can have been committed
+  bool busy() const;         // another program has locked the file
+  bool io() const;           // the disk failed: what is durable is not known
+  std::string text() const;  // a sentence for a person
+};
+
+template <class T>
+using Sql = std::expected<T, SqlError>;
+
+struct Bytes {  // bound as a BLOB; a string_view is bound as TEXT
+  std::string_view bytes;
+};
+
+class Statement {
+ public:
+  Statement() = default;
+  Statement(sqlite3* db, sqlite3_stmt* statement) : db_(db), statement_(statement) {}
+  Statement(Statement&& other) noexcept { swap(other); }
+  Statement& operator=(Statement&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Statement();
+
+  // Runs a statement that gives no rows. Texts and bytes are borrowed for the call.
+  template <class... Args>
+  Sql<void> run(const Args&... args) {
+    int index = 0;
+    (bind(++index, args), ...);
+    return finish();
+  }
+  // Starts one that gives rows: `while (next())`, then `reset()` (Rows does it). What is bound is borrowed until then.
+  template <class... Args>
+  void start(const Args&... args) {
+    int index = 0;
+    (bind(++index, args), ...);
+  }
+  void set(int index, std::string_view text) { bind(index, text); }
+  Sql<bool> next();
+  void reset();
+
+  bool is_null(int column) const;
+  std::int64_t integer(int column) const;
+  std::uint64_t count(int column) const { return static_cast<std::uint64_t>(integer(column)); }
+  std::string_view bytes(int column) const;  // of a TEXT or BLOB; until the next step
+  std::string text(int column) const { return std::string(bytes(column)); }
+  Hash hash(int column) const;
+  Instant instant(int column) const { return {integer(column)}; }
+  std::optional<Instant> maybe_instant(int column) const;
+
+ private:
+  void swap(Statement& other) noexcept {
+    std::swap(db_, other.db_);
+    std::swap(statement_, other.statement_);
+  }
+  void bind(int index, std::int64_t value);
+  void bind(int index, std::uint64_t value) { bind(index, static_cast<std::int64_t>(value)); }
+  void bind(int index, std::uint32_t value) { bind(index, static_cast<std::int64_t>(value)); }
+  void bind(int index, std::string_view text);
+  void bind(int index, const std::string& text) { bind(index, std::string_view(text)); }
+  void bind(int index, Bytes bytes);
+  void bind(int index, const Hash& hash);
+  void bind(int index, Instant instant) { bind(index, instant.us); }
+  void bind(int index, std::nullopt_t);
+  template <class T>
+  void bind(int index, const std::optional<T>& value) {
+    if (value) {
+      bind(index, *value);
+    } else {
+      bind(index, std::nullopt);
+    }
+  }
+  Sql<void> finish();
+
+  sqlite3* db_ = nullptr;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+// Gives a started statement back at the end of the scope.
+class Rows {
+ public:
+  template <class... Args>
+  explicit Rows(Statement& statement, const Args&... args) : statement_(statement) {
+    statement_.start(args...);
+  }
+  ~Rows() { statement_.reset(); }
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+  Sql<bool> next() { return statement_.next(); }
+  Statement* operator->() { return &statement_; }
+
+ private:
+  Statement& statement_;
+};
+
+class Database {
+ public:
+  struct Options {
+    std::string path;
+    bool read_only = false;
+    bool immutable = false;  // nobody writes it: no lock, no -shm file (a read-only folder)
+    std::string vfs;         // "" = the system's
+    std::chrono::milliseconds busy{5000};
+  };
+  static Sql<Database> open(const Options& options);
+  Database() = default;
+  Database(Database&& other) noexcept : db_(std::exchange(other.db_, nullptr)) {}
+  Database& operator=(Database&& other) noexcept {
+    std::swap(db_, other.db_);
+    return *this;
+  }
+  ~Database() { close(); }
+  void close();  // REQUIRES: no statement left
+
+  Sql<Statement> prepare(std::string_view sql);
+  Sql<void> execute(const char* sql);
+  Sql<std::int64_t> integer(std::string_view sql);  // first column of the first row; 0 without one
+
+  std::int64_t last_rowid() const;
+  bool in_transaction() const;
+  void set_busy_timeout(std::chrono::milliseconds timeout);
+  // From now on `pages` tells how many pages the WAL holds. Borrowed.
+  void watch_wal(std::size_t* pages);
+  // Copies what the WAL holds into the file; `truncate` empties it too, if no reader is in the way.
+  Sql<void> checkpoint(bool truncate);
+  void leave_wal();  // no checkpoint when this connection closes
+
+ private:
+  explicit Database(sqlite3* db) : db_(db) {}
+  sqlite3* db_ = nullptr;
+};
+
+}  // namespace ae::store::sqlite

@@ -1,0 +1,49 @@
+#include "store/sqlite/lock_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace ae::store::sqlite {
+namespace {
+
+std::string pid_in(int fd) {
+  char text[32];
+  const ssize_t size = ::pread(fd, text, sizeof text, 0);
+  std::string pid;
+  for (ssize_t i = 0; i < size && text[i] >= '0' && text[i] <= '9'; ++i) pid += text[i];
+  return pid.empty() ? "unknown" : pid;
+}
+
+}  // namespace
+
+Result<LockFile> LockFile::take(const std::string& path) {
+  LockFile lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock.fd_ < 0) {
+    return fail(Code::unavailable, "cannot open the lock file " + path + ": " +
+                                       std::strerror(errno) + "; is the folder writable?");
+  }
+  while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      return fail(Code::store_locked, "the store is in use by process " + pid_in(lock.fd_) + " (" +
+                                          path + "): stop it first, or talk to it");
+    }
+    return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
+  }
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  // Only for messages: a full disk must not keep the owner out.
+  if (::ftruncate(lock.fd_, 0) == 0) {
+    [[maybe_unused]] const ssize_t written = ::pwrite(lock.fd_, pid.data(), pid.size(), 0);
+  }
+  return lock;
+}
+
+LockFile::~LockFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace ae::store::sqlite

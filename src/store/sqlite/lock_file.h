@@ -1,0 +1,29 @@
+// LockFile: one process owns a store. `<path>.lock`, locked by the kernel as long as the owner lives; it holds the
+// owner's pid for messages only. Threads: values.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace ae::store::sqlite {
+
+class LockFile {
+ public:
+  // Fails with store_locked (another owner lives; names its pid) · unavailable.
+  static Result<LockFile> take(const std::string& path);
+  LockFile() = default;
+  LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  LockFile& operator=(LockFile&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~LockFile();
+
+ private:
+  explicit LockFile(int fd) : fd_(fd) {}
+  int fd_ = -1;
+};
+
+}  // namespace ae::store::sqlite

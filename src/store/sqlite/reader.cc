@@ -1,0 +1,294 @@
+#include "store/sqlite/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "store/rules.h"
+
+namespace ae::store::sqlite {
+namespace {
+
+constexpr std::size_t kPageBytes = 4u << 20;  // read in one transaction
+
+constexpr std::string_view kRow =
+    "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
+    "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit "
+    "FROM jobs JOIN heads ON heads.job = jobs.id ";
+
+// An open read transaction; ended with the scope.
+class Snapshot {
+ public:
+  Snapshot(Statement& begin, Statement& end) : begin_(begin), end_(end) {}
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+  ~Snapshot() {
+    if (open_) (void)end_.run();
+  }
+  Sql<void> open() {
+    AE_TRY(begin_.run());
+    open_ = true;
+    return {};
+  }
+
+ private:
+  Statement& begin_;
+  Statement& end_;
+  bool open_ = false;
+};
+
+}  // namespace
+
+Sql<Views> Views::open(Database db) {
+  Views v(std::move(db));
+  AE_TRY(v.db_.execute("PRAGMA query_only = ON"));
+  struct Wish {
+    Statement& statement;
+    std::string sql;
+  };
+  const Wish wishes[] = {
+      {v.begin_, "BEGIN"},
+      {v.end_, "COMMIT"},
+      {v.find_, std::string(kRow) + "WHERE job_id = ?1"},
+      {v.labels_, "SELECT key, value FROM labels WHERE job = ?1 ORDER BY number"},
+      {v.commit_,
+       "SELECT job, first_seq, last_seq, prev, jump, blobs, body FROM commits WHERE id = ?1"},
+      {v.blob_, "SELECT bytes FROM blobs WHERE hash = ?1"},
+      {v.effects_,
+       "SELECT invocation, try, record FROM effects WHERE job = ?1 ORDER BY invocation, try"},
+      {v.ledger_,
+       "SELECT invocation, try, state, record FROM ledger WHERE job = ?1 ORDER BY invocation, try"},
+      {v.inbox_, "SELECT number, id, act FROM inbox WHERE job = ?1 ORDER BY number"},
+      {v.due_,
+       "SELECT job_id FROM jobs WHERE wake_at IS NOT NULL AND attempt IS NULL AND wake_at <= ?1 "
+       "ORDER BY wake_at, id LIMIT ?2"},
+      {v.next_wake_,
+       "SELECT wake_at FROM jobs WHERE wake_at IS NOT NULL AND attempt IS NULL "
+       "ORDER BY wake_at LIMIT 1"},
+      {v.next_ripe_,
+       "SELECT ripe_at FROM jobs WHERE ready = 0 AND ripe_at IS NOT NULL AND ripe_at > ?1 "
+       "AND attempt IS NULL ORDER BY ripe_at LIMIT 1"},
+      {v.number_, "SELECT id FROM jobs WHERE job_id = ?1"},
+  };
+  for (const Wish& wish : wishes) {
+    AE_ASSIGN(wish.statement, v.db_.prepare(wish.sql));
+  }
+  return v;
+}
+
+Sql<JobRow> Views::read_row(Statement& row) {
+  JobRow job;
+  const std::int64_t id = row.integer(0);
+  job.id = JobId(row.text(1));
+  job.agent = row.text(2);
+  job.status = row.text(3);
+  job.idempotency_key = row.text(4);
+  job.priority = row.integer(5);
+  job.created_at = row.instant(6);
+  job.updated_at = row.instant(7);
+  job.last_seq = row.count(8);
+  job.head = row.hash(9);
+  job.not_before = row.maybe_instant(10);
+  job.wake_at = row.maybe_instant(11);
+  if (!row.is_null(13)) job.claim = Fence{AttemptId(row.text(13)), row.count(12)};
+  job.claim_worker = row.text(14);
+  job.lease_until = row.maybe_instant(15);
+  Rows label(labels_, id);
+  for (;;) {
+    AE_ASSIGN(const bool found, label.next());
+    if (!found) return job;
+    job.labels.emplace_back(label->text(0), label->text(1));
+  }
+}
+
+Sql<std::optional<Views::Found>> Views::find(const JobId& job) {
+  Rows row(find_, job.text);
+  AE_ASSIGN(const bool there, row.next());
+  if (!there) return std::nullopt;
+  Found found{.id = row->integer(0), .last_commit = row->integer(16), .row = {}};
+  AE_ASSIGN(found.row, read_row(find_));
+  return found;
+}
+
+Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
+  Loaded loaded;
+  std::optional<Found> found;
+  {
+    Snapshot snapshot(begin_, end_);
+    AE_TRY(snapshot.open());
+    AE_ASSIGN(found, find(job));
+    if (!found) return Result<Loaded>(std::unexpected(job_not_found(job)));
+    AE_TRY(read_rows(*found, loaded));
+  }
+  loaded.row = found->row;
+  if (from_seq <= loaded.row.last_seq) AE_TRY(read_commits(*found, from_seq, loaded));
+  return Result<Loaded>(std::move(loaded));
+}
+
+Sql<void> Views::read_rows(const Found& found, Loaded& into) {
+  for (Rows row(effects_, found.id);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) break;
+    into.effects.push_back(
+        {InvocationId(row->text(0)), static_cast<std::uint32_t>(row->integer(1)), row->text(2)});
+  }
+  for (Rows row(ledger_, found.id);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) break;
+    into.ledger.push_back({InvocationId(row->text(0)), static_cast<std::uint32_t>(row->integer(1)),
+                           row->text(2), row->text(3)});
+  }
+  for (Rows row(inbox_, found.id);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) break;
+    into.inbox.push_back({row->count(0), row->text(1), row->text(2)});
+  }
+  return {};
+}
+
+// From the last commit back to the one that holds from_seq, then turned around.
+Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded& into) {
+  std::vector<Hash> blobs;
+  std::int64_t commit = found.last_commit;
+  while (commit != 0) {
+    Snapshot snapshot(begin_, end_);
+    AE_TRY(snapshot.open());
+    AE_ASSIGN(commit, step_back(commit, kPageBytes, found, from_seq, into, blobs));
+  }
+  std::ranges::reverse(into.commits);
+  std::ranges::reverse(blobs);
+  return read_blobs(blobs, into);
+}
+
+// Reads up to bytes_max; gives the commit to go on with, 0 at the end.
+Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, const Found& found,
+                                   std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs) {
+  for (std::size_t bytes = 0; bytes < bytes_max;) {
+    Rows row(commit_, commit);
+    AE_ASSIGN(const bool there, row.next());
+    if (!there || row->integer(0) != found.id) {
+      return std::unexpected(SqlError{11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"});
+    }
+    into.commits.push_back(row->text(6));
+    bytes += into.commits.back().size();
+    const std::string_view list = row->bytes(5);
+    for (std::size_t end = list.size(); end >= sizeof(Hash); end -= sizeof(Hash)) {
+      Hash& hash = blobs.emplace_back();  // backwards, as the commits are
+      std::memcpy(hash.bytes.data(), list.data() + end - sizeof(Hash), sizeof(Hash));
+    }
+    commit = row->integer(3);
+    if (row->count(1) <= from_seq) return 0;
+  }
+  return commit;
+}
+
+Sql<void> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
+  std::unordered_set<Hash> seen;
+  for (const Hash& hash : hashes) {
+    if (!seen.insert(hash).second) continue;
+    Rows row(blob_, hash);
+    AE_ASSIGN(const bool found, row.next());
+    // A missing one is left out: whoever opens the commit says log_corrupt, and where.
+    if (found) into.blobs.push_back({hash, row->text(0)});
+  }
+  return {};
+}
+
+Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
+  std::optional<std::int64_t> before;
+  if (!filter.after.empty()) {
+    Rows row(number_, filter.after);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) {
+      return Result<std::vector<JobRow>>(std::unexpected(job_not_found(JobId(filter.after))));
+    }
+    before = row->integer(0);
+  }
+  std::string sql(kRow);
+  sql += before ? "WHERE jobs.id < ?1" : "WHERE ?1 IS NULL";
+  std::vector<std::string> texts;
+  const auto equals = [&](std::string_view column, const std::string& value) {
+    texts.push_back(value);
+    sql += " AND " + std::string(column) + " = ?" + std::to_string(texts.size() + 2);
+  };
+  if (!filter.status.empty()) {
+    equals("status", filter.status);
+    if (filter.status != "completed") sql += " AND status <> 'completed'";  // names the index
+  }
+  if (!filter.agent.empty()) equals("agent", filter.agent);
+  for (const auto& [key, value] : filter.labels) {
+    sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
+    equals("key", key);
+    equals("value", value);
+    sql += ")";
+  }
+  sql += " ORDER BY jobs.id DESC LIMIT ?2";
+  AE_ASSIGN(Statement statement, db_.prepare(sql));
+  statement.start(before, std::uint64_t{filter.limit});
+  for (std::size_t i = 0; i < texts.size(); ++i) statement.set(static_cast<int>(i) + 3, texts[i]);
+  std::vector<JobRow> rows;
+  for (;;) {
+    AE_ASSIGN(const bool more, statement.next());
+    if (!more) return Result<std::vector<JobRow>>(std::move(rows));
+    AE_ASSIGN(JobRow row, read_row(statement));
+    rows.push_back(std::move(row));
+  }
+}
+
+Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
+  std::vector<JobId> jobs;
+  Rows row(due_, now, std::uint64_t{limit});
+  for (;;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) return jobs;
+    jobs.emplace_back(row->text(0));
+  }
+}
+
+Sql<std::optional<Instant>> Views::next_due(Instant now) {
+  std::optional<Instant> next;
+  {
+    Rows row(next_wake_);
+    AE_ASSIGN(const bool found, row.next());
+    if (found) next = row->instant(0);
+  }
+  Rows row(next_ripe_, now);
+  AE_ASSIGN(const bool found, row.next());
+  if (found && (!next || row->instant(0) < *next)) next = row->instant(0);
+  return next;
+}
+
+Reader::Reader(Views views) : views_(std::move(views)), thread_([this] { run(); }) {}
+
+Reader::~Reader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Reader::ask(Question question) {
+  {
+    const std::lock_guard lock(mutex_);
+    questions_.push_back(std::move(question));
+  }
+  wake_.notify_one();
+}
+
+void Reader::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stop_ || !questions_.empty(); });
+    if (questions_.empty()) return;
+    Question question = std::move(questions_.front());
+    questions_.pop_front();
+    lock.unlock();
+    question(views_);
+    question = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace ae::store::sqlite

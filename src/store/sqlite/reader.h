@@ -1,0 +1,72 @@
+// Reader: answers questions from a connection of its own, so that nobody waits behind a writer or another's question.
+//
+// Every answer is made of short transactions; a long log is read a page at a time, which is consistent because logs
+// are only appended to. Threads: its own; `ask` from the loop's thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/sqlite/database.h"
+#include "store/store.h"
+
+namespace ae::store::sqlite {
+
+// The statements of a reading connection.
+class Views {
+ public:
+  static Sql<Views> open(Database db);
+
+  Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq);
+  Sql<Result<std::vector<JobRow>>> query(const Filter& filter);
+  Sql<std::vector<JobId>> due(std::size_t limit, Instant now);
+  Sql<std::optional<Instant>> next_due(Instant now);
+
+ private:
+  struct Found {
+    std::int64_t id = 0;
+    std::int64_t last_commit = 0;
+    JobRow row;
+  };
+  explicit Views(Database db) : db_(std::move(db)) {}
+
+  Sql<std::optional<Found>> find(const JobId& job);
+  Sql<JobRow> read_row(Statement& row);
+  Sql<void> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
+  Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,
+                              std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs);
+  Sql<void> read_blobs(const std::vector<Hash>& hashes, Loaded& into);
+  Sql<void> read_rows(const Found& found, Loaded& into);
+
+  Database db_;
+  Statement begin_, end_;
+  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_;
+  Statement due_, next_wake_, next_ripe_, number_;
+};
+
+class Reader {
+ public:
+  using Question = std::move_only_function<void(Views&)>;
+
+  explicit Reader(Views views);
+  ~Reader();  // answers what was asked before
+  void ask(Question question);
+
+ private:
+  void run();
+
+  Views views_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Question> questions_;  // guarded by mutex_
+  bool stop_ = false;               // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace ae::store::sqlite

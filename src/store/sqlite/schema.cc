@@ -1,0 +1,158 @@
+#include "store/sqlite/schema.h"
+
+#include <string>
+
+namespace ae::store::sqlite {
+namespace {
+
+// What changes with every commit stands in `heads`, in narrow rows that share pages; a commit of a running job writes
+// one row of `commits` and one of `heads` and touches no index. `commits` is only appended to: a job's commits are
+// found by following `prev`, and `jump` (skew-binary), which makes finding the n-th one O(log n).
+// `ready` = may be claimed at once; `ripe_at` = when it may be: not_before, or the end of its lease.
+constexpr const char* kTables = R"sql(
+CREATE TABLE meta(
+  key TEXT PRIMARY KEY,
+  value NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE jobs(
+  id INTEGER PRIMARY KEY,
+  job_id TEXT NOT NULL UNIQUE,
+  agent TEXT NOT NULL,
+  idempotency_key TEXT NOT NULL,
+  request_hash BLOB NOT NULL,
+  priority INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  status TEXT NOT NULL,
+  not_before INTEGER,
+  wake_at INTEGER,
+  epoch INTEGER NOT NULL,
+  attempt TEXT,
+  worker TEXT,
+  lease_until INTEGER,
+  ready INTEGER NOT NULL,
+  ripe_at INTEGER
+);
+CREATE UNIQUE INDEX jobs_key ON jobs(agent, idempotency_key) WHERE idempotency_key <> '';
+CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;
+CREATE INDEX jobs_delayed ON jobs(ripe_at)
+  WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL;
+CREATE INDEX jobs_leased ON jobs(ripe_at)
+  WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL;
+CREATE INDEX jobs_wake ON jobs(wake_at) WHERE wake_at IS NOT NULL AND attempt IS NULL;
+CREATE INDEX jobs_status ON jobs(status) WHERE status <> 'completed';
+CREATE INDEX jobs_agent ON jobs(agent);
+
+CREATE TABLE heads(
+  job INTEGER PRIMARY KEY,
+  last_seq INTEGER NOT NULL,
+  commits INTEGER NOT NULL,
+  last_commit INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  head BLOB NOT NULL
+);
+
+CREATE TABLE commits(
+  id INTEGER PRIMARY KEY,
+  job INTEGER NOT NULL,
+  first_seq INTEGER NOT NULL,
+  last_seq INTEGER NOT NULL,
+  prev INTEGER,
+  jump INTEGER,
+  blobs BLOB,
+  body BLOB NOT NULL
+);
+
+CREATE TABLE blobs(
+  hash BLOB PRIMARY KEY,
+  bytes BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE labels(
+  job INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY(job, number)
+) WITHOUT ROWID;
+CREATE INDEX labels_value ON labels(key, value, job);
+
+CREATE TABLE effects(
+  job INTEGER NOT NULL,
+  invocation TEXT NOT NULL,
+  try INTEGER NOT NULL,
+  record BLOB NOT NULL,
+  PRIMARY KEY(job, invocation, try)
+) WITHOUT ROWID;
+
+CREATE TABLE ledger(
+  job INTEGER NOT NULL,
+  invocation TEXT NOT NULL,
+  try INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  record BLOB NOT NULL,
+  PRIMARY KEY(job, invocation, try)
+) WITHOUT ROWID;
+
+CREATE TABLE inbox(
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  job INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  act BLOB NOT NULL,
+  UNIQUE(job, id)
+);
+
+INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
+)sql";
+
+std::unexpected<Error> unusable(const std::string& path, const SqlError& error) {
+  return fail(Code::unavailable, path + ": " + error.text());
+}
+
+// 0 = an empty file, else its layout.
+Result<std::int64_t> layout_of(Database& db, const std::string& path) {
+  const auto application = db.integer("PRAGMA application_id");
+  if (!application) return unusable(path, application.error());
+  const auto layout = db.integer("PRAGMA user_version");
+  if (!layout) return unusable(path, layout.error());
+  const auto tables = db.integer("SELECT count(*) FROM sqlite_schema");
+  if (!tables) return unusable(path, tables.error());
+  if (*application == 0 && *tables == 0) return 0;
+  if (*application != kApplicationId) {
+    return fail(Code::unavailable,
+                path + " is a database of another program: choose another file for the store");
+  }
+  if (*layout > kLayout) {
+    return fail(Code::needs_version, path + " was made by a newer aetheris (layout " +
+                                         std::to_string(*layout) + ", this one knows " +
+                                         std::to_string(kLayout) + "): use that version");
+  }
+  return *layout;
+}
+
+}  // namespace
+
+Status prepare_schema(Database& db, const std::string& path) {
+  AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
+  const auto run = [&]() -> Sql<void> {
+    AE_TRY(db.execute("PRAGMA journal_mode = WAL"));
+    AE_TRY(db.execute("PRAGMA synchronous = FULL"));
+    if (layout == kLayout) return {};
+    AE_TRY(db.execute("BEGIN IMMEDIATE"));
+    AE_TRY(db.execute(kTables));
+    AE_TRY(db.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str()));
+    AE_TRY(db.execute(("PRAGMA user_version = " + std::to_string(kLayout)).c_str()));
+    AE_TRY(db.execute("COMMIT"));
+    return {};
+  };
+  if (const auto done = run(); !done) return unusable(path, done.error());
+  return {};
+}
+
+Status check_schema(Database& db, const std::string& path) {
+  AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
+  if (layout == 0) return fail(Code::not_found, path + " holds no store yet");
+  return {};
+}
+
+}  // namespace ae::store::sqlite

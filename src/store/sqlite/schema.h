@@ -1,0 +1,22 @@
+// The tables of a store file, and what is checked before one is used.
+//
+// Stored: application_id says whose file it is, user_version which layout; a newer layout is refused, an older one
+// would be migrated here. See docs/decisions/0006-sqlite-layout.md. Threads: the opening thread.
+#pragma once
+
+#include "core/error.h"
+#include "core/time.h"
+#include "store/sqlite/database.h"
+
+namespace ae::store::sqlite {
+
+inline constexpr int kApplicationId = 0x41455448;  // "AETH"
+inline constexpr int kLayout = 1;
+
+// Makes the tables in an empty file. Fails with needs_version (made by a newer program) · unavailable (not one of our
+// files, damaged, not writable). The message names the file and says what to do.
+Status prepare_schema(Database& db, const std::string& path);
+// The same checks without writing.
+Status check_schema(Database& db, const std::string& path);
+
+}  // namespace ae::store::sqlite

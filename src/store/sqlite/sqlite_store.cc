@@ -1,0 +1,244 @@
+#include "store/sqlite/sqlite_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "store/rules.h"
+#include "store/sqlite/lock_file.h"
+#include "store/sqlite/reader.h"
+#include "store/sqlite/schema.h"
+#include "store/sqlite/writer.h"
+#include "store/sqlite/writes.h"
+
+namespace ae::store {
+
+using namespace sqlite;  // NOLINT: this file is where the parts come together
+
+struct SqliteStore::Parts {
+  async::Loop& loop;
+  async::Clock& clock;
+  LockFile lock;                   // released last
+  std::unique_ptr<Writer> writer;  // none when read-only
+  std::unique_ptr<Reader> loads, questions;
+};
+
+namespace {
+
+Error cannot(const std::string& path, const SqlError& error) {
+  return {Code::unavailable, path + ": " + error.text()};
+}
+
+Status make_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (folder.empty() || std::filesystem::exists(folder, error)) return {};
+  const mode_t before = ::umask(0077);
+  std::filesystem::create_directories(folder, error);
+  ::umask(before);
+  if (!error) return {};
+  return fail(Code::unavailable,
+              "cannot make the folder " + folder.string() + ": " + error.message());
+}
+
+// The database's mode is what its -wal and -shm files get too. REQUIRES: we hold the lock, so no connection of this
+// process has the file open (closing a descriptor of it would drop that connection's locks).
+Status make_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return fail(Code::unavailable, "cannot open the store " + path + ": " + std::strerror(errno) +
+                                       "; is the folder writable?");
+  }
+  ::close(fd);
+  return {};
+}
+
+Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options) {
+  auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
+  if (!opened) return std::unexpected(cannot(options.path, opened.error()));
+  auto db = std::make_unique<Database>(*std::move(opened));
+  AE_TRY(prepare_schema(*db, options.path));
+  auto tables = Tables::open(*db);
+  if (!tables) return std::unexpected(cannot(options.path, tables.error()));
+  const auto end_leases = [&]() -> Sql<void> {
+    AE_TRY(db->execute("BEGIN IMMEDIATE"));
+    AE_TRY(tables->end_leases());
+    AE_TRY(db->execute("COMMIT"));
+    return {};
+  };
+  if (const auto ended = end_leases(); !ended) {
+    return std::unexpected(cannot(options.path, ended.error()));
+  }
+  const WriterLimits limits{.group_writes = options.group_writes,
+                            .group_bytes = options.group_bytes,
+                            .wal_bytes = options.wal_bytes,
+                            .idle = options.idle,
+                            .busy = options.busy};
+  return std::make_unique<Writer>(options.loop, std::move(db), *std::move(tables), limits);
+}
+
+bool has_wal(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path + "-wal", error);
+  return !error && size > 0;
+}
+
+Result<std::unique_ptr<Reader>> open_reader(const SqliteOptions& options) {
+  Database::Options wish{
+      .path = options.path, .read_only = true, .vfs = options.vfs, .busy = options.busy};
+  const auto try_open = [&]() -> Sql<Database> {
+    AE_ASSIGN(Database db, Database::open(wish));
+    AE_TRY(db.integer("SELECT count(*) FROM sqlite_schema"));
+    return db;
+  };
+  auto db = try_open();
+  if (!db && options.read_only && !has_wal(options.path)) {
+    wish.immutable = true;  // a folder in which no -shm file can be made
+    db = try_open();
+  }
+  if (!db) return std::unexpected(cannot(options.path, db.error()));
+  if (options.read_only) AE_TRY(check_schema(*db, options.path));
+  auto views = Views::open(*std::move(db));
+  if (!views) return std::unexpected(cannot(options.path, views.error()));
+  return std::make_unique<Reader>(*std::move(views));
+}
+
+// Lets the database's failure out as `unavailable`; a read changes nothing.
+template <class T>
+Result<T> answer_of(Sql<Result<T>> answer) {
+  if (!answer) return fail(Code::unavailable, answer.error().text());
+  return *std::move(answer);
+}
+template <class T>
+Result<T> answer_of(Sql<T> answer) {
+  if (!answer) return fail(Code::unavailable, answer.error().text());
+  return *std::move(answer);
+}
+
+}  // namespace
+
+SqliteStore::SqliteStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& options) {
+  auto parts = std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}});
+  if (options.read_only) {
+    std::error_code error;
+    if (!std::filesystem::exists(options.path, error)) {
+      return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
+    }
+  } else {
+    AE_TRY(make_folder(options.path));
+    AE_ASSIGN(parts->lock, LockFile::take(options.path + ".lock"));
+    AE_TRY(make_file(options.path));
+    AE_ASSIGN(parts->writer, open_writer(options));
+  }
+  AE_ASSIGN(parts->loads, open_reader(options));
+  AE_ASSIGN(parts->questions, open_reader(options));
+  return std::unique_ptr<SqliteStore>(new SqliteStore(std::move(parts)));
+}
+
+SqliteStore::~SqliteStore() {
+  parts_->questions.reset();
+  parts_->loads.reset();
+  parts_->writer.reset();
+}
+
+namespace {
+
+template <class T>
+void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
+  loop.post([done = std::move(done), error = std::move(error)]() mutable {
+    done(std::unexpected(std::move(error)));
+  });
+}
+
+Error only_reading() {
+  return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
+}
+
+// Asks a reader and posts its answer.
+template <class T, class Ask>
+void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask ask_views) {
+  reader.ask(
+      [&loop, done = std::move(done), ask_views = std::move(ask_views)](Views& views) mutable {
+        loop.post([done = std::move(done), answer = answer_of(ask_views(views))]() mutable {
+          done(std::move(answer));
+        });
+      });
+}
+
+}  // namespace
+
+void SqliteStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+  check_batch(batch);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<CommitWrite>(std::move(batch), now(), std::move(done)));
+}
+
+void SqliteStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(
+      std::make_unique<InboxWrite>(std::move(job), std::move(entry), std::move(done)));
+}
+
+void SqliteStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
+  check_claim(request);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<ClaimWrite>(std::move(request), now(), std::move(done)));
+}
+
+void SqliteStore::claim_job(JobId job, ClaimRequest request,
+                            async::Done<Result<std::optional<Lease>>> done) {
+  check_claim(request);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(
+      std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), now(), std::move(done)));
+}
+
+void SqliteStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                            async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(
+      std::make_unique<HeartbeatWrite>(std::move(held), lease, now(), std::move(done)));
+}
+
+void SqliteStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [limit, at = now()](Views& views) { return views.due(limit, at); });
+}
+
+void SqliteStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [at = now()](Views& views) { return views.next_due(at); });
+}
+
+void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+  // After a disk error nobody can say here whether a commit stands.
+  if (parts_->writer) {
+    if (auto stopped = parts_->writer->stopped()) {
+      return answer_later(parts_->loop, std::move(done), *std::move(stopped));
+    }
+  }
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [job = std::move(job), from_seq](Views& views) { return views.load(job, from_seq); });
+}
+
+void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [filter = std::move(filter)](Views& views) { return views.query(filter); });
+}
+
+Instant SqliteStore::now() { return parts_->clock.now(); }
+bool SqliteStore::owned() const { return parts_->writer != nullptr; }
+
+SqliteStats SqliteStore::stats() const {
+  if (!parts_->writer) return {};
+  const WriterStats& stats = parts_->writer->stats();
+  return {.writes = stats.writes, .groups = stats.groups, .wal_bytes = stats.wal_bytes};
+}
+
+}  // namespace ae::store

@@ -1,0 +1,68 @@
+// SqliteStore: the embedded store, one file that one process owns.
+//
+// One thread writes with group commit, durable (WAL, synchronous=FULL) before it answers; two read, one for the
+// loads of jobs and one for questions, so that a job's load does not wait behind a search. Opening it as owner ends
+// every earlier lease. Files: <path>, <path>-wal, <path>-shm, and <path>.lock, which the owner holds locked.
+// Threads: the loop's thread; answers are posted to the loop. See docs/decisions/0006-sqlite-layout.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "async/loop.h"
+#include "store/store.h"
+
+namespace ae::store {
+
+struct SqliteOptions {
+  std::string path;  // folders that are missing are made, mode 0700; the file 0600
+  async::Loop& loop;
+  async::Clock& clock;
+  bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
+  std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
+  std::size_t group_bytes = 8u << 20;    // … and about this many bytes
+  std::size_t wal_bytes = 16u << 20;     // the WAL is copied back when it has grown by this
+  std::chrono::milliseconds idle{1000};  // after this long without a write the WAL is emptied
+  std::chrono::milliseconds busy{
+      5000};        // how long another program's lock on the file is waited for
+  std::string vfs;  // sqlite's file layer; "" = the system's (tests)
+};
+
+struct SqliteStats {
+  std::uint64_t writes = 0, groups = 0;  // since it was opened
+  std::uint64_t wal_bytes = 0;           // now
+};
+
+class SqliteStore final : public Store {
+ public:
+  // Fails with store_locked (the message has the owner's pid) · needs_version (made by a newer program) · not_found
+  // (read_only, and there is no store) · unavailable (no such folder, not writable, another program's file, damaged).
+  static Result<std::unique_ptr<SqliteStore>> open(const SqliteOptions& options);
+  ~SqliteStore() override;  // finishes what was asked; those answers are still posted
+
+  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
+  void claim_job(JobId job, ClaimRequest request,
+                 async::Done<Result<std::optional<Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  Instant now() override;
+  bool owned() const override;
+
+  SqliteStats stats() const;
+
+ private:
+  struct Parts;
+  explicit SqliteStore(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ae::store

@@ -1,0 +1,494 @@
+#include "store/sqlite/tables.h"
+
+#include <algorithm>
+
+#include "store/rules.h"
+
+namespace ae::store::sqlite {
+namespace {
+
+constexpr std::size_t kBlobsKnownMax = 4096;
+
+template <class Item>
+bool contains(const std::vector<Item>& items, const Item& item) {
+  return std::ranges::find(items, item) != items.end();
+}
+
+bool fits(const ClaimRequest& request, const std::string& agent, const JobId& job) {
+  return (request.agents.empty() || contains(request.agents, agent)) &&
+         !contains(request.except, job);
+}
+
+bool same(const RowState& a, const RowState& b) {
+  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
+}
+
+}  // namespace
+
+Sql<Tables> Tables::open(Database& db) {
+  Tables t(db);
+  struct Wish {
+    Statement& statement;
+    const char* sql;
+  };
+  const Wish wishes[] = {
+      {t.find_job_,
+       "SELECT jobs.id, agent, last_seq, commits, last_commit, epoch, attempt, worker, "
+       "lease_until, status, not_before, wake_at FROM jobs JOIN heads ON heads.job = jobs.id "
+       "WHERE job_id = ?1"},
+      {t.commit_pointers_,
+       "SELECT job, first_seq, last_seq, prev, jump FROM commits WHERE id = ?1"},
+      {t.commit_bytes_, "SELECT body FROM commits WHERE id = ?1"},
+      {t.find_key_,
+       "SELECT job_id, request_hash, last_seq FROM jobs JOIN heads ON heads.job = jobs.id "
+       "WHERE agent = ?1 AND idempotency_key = ?2 AND idempotency_key <> ''"},
+      {t.insert_job_,
+       "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
+       "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"},
+      {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
+      {t.insert_head_,
+       "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
+       "VALUES(?1, ?2, 1, ?3, ?4, ?5)"},
+      {t.update_head_,
+       "UPDATE heads SET last_seq = ?2, commits = ?3, last_commit = ?4, updated_at = ?5, "
+       "head = ?6 WHERE job = ?1"},
+      {t.insert_commit_,
+       "INSERT INTO commits(job, first_seq, last_seq, prev, jump, blobs, body) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
+      {t.update_state_,
+       "UPDATE jobs SET status = ?2, not_before = ?3, wake_at = ?4, epoch = ?5, attempt = ?6, "
+       "worker = ?7, lease_until = ?8, ready = ?9, ripe_at = ?10 WHERE id = ?1"},
+      {t.insert_blob_, "INSERT INTO blobs(hash, bytes) VALUES(?1, ?2) ON CONFLICT DO NOTHING"},
+      {t.put_effect_,
+       "INSERT INTO effects(job, invocation, try, record) VALUES(?1, ?2, ?3, ?4) "
+       "ON CONFLICT DO NOTHING"},
+      {t.find_effect_, "SELECT 1 FROM effects WHERE job = ?1 AND invocation = ?2 AND try = ?3"},
+      {t.put_ledger_,
+       "INSERT INTO ledger(job, invocation, try, state, record) VALUES(?1, ?2, ?3, ?4, ?5) "
+       "ON CONFLICT DO UPDATE SET state = excluded.state, record = excluded.record"},
+      {t.erase_ledger_, "DELETE FROM ledger WHERE job = ?1 AND invocation = ?2 AND try = ?3"},
+      {t.put_inbox_, "INSERT INTO inbox(job, id, act) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING"},
+      {t.take_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.inbox_numbers_, "SELECT number FROM inbox WHERE job = ?1"},
+      {t.ripen_delayed_,
+       "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL "
+       "AND ripe_at <= ?1"},
+      {t.ripen_leased_,
+       "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL "
+       "AND ripe_at <= ?1"},
+      {t.ready_,
+       "SELECT job_id, agent, lease_until FROM jobs WHERE ready = 1 ORDER BY priority DESC, id"},
+      {t.update_lease_, "UPDATE jobs SET lease_until = ?2, ready = 0, ripe_at = ?2 WHERE id = ?1"},
+      {t.end_leased_,
+       "UPDATE jobs SET lease_until = 0, ready = 1, ripe_at = 0 "
+       "WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL"},
+      {t.end_ready_, "UPDATE jobs SET lease_until = 0 WHERE ready = 1 AND attempt IS NOT NULL"},
+      {t.savepoint_, "SAVEPOINT batch"},
+      {t.undo_, "ROLLBACK TO batch"},
+      {t.keep_, "RELEASE batch"},
+  };
+  for (const Wish& wish : wishes) {
+    AE_ASSIGN(wish.statement, db.prepare(wish.sql));
+  }
+  return t;
+}
+
+void Tables::forget() {
+  jobs_.clear();
+  blobs_.clear();
+}
+
+Sql<void> Tables::end_leases() {
+  forget();
+  AE_TRY(end_leased_.run());
+  return end_ready_.run();
+}
+
+std::optional<Fence> Tables::Job::claim() const {
+  if (!attempt) return std::nullopt;
+  return Fence{*attempt, epoch};
+}
+
+Sql<Tables::Job*> Tables::find(const JobId& id) {
+  if (const auto it = jobs_.find(id); it != jobs_.end()) return &it->second;
+  Job job;
+  std::int64_t last_commit = 0;
+  {
+    Rows row(find_job_, id.text);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) return nullptr;
+    job.id = row->integer(0);
+    job.agent = row->text(1);
+    job.last_seq = row->count(2);
+    job.commits = row->count(3);
+    last_commit = row->integer(4);
+    job.epoch = row->count(5);
+    if (!row->is_null(6)) job.attempt = AttemptId(row->text(6));
+    job.worker = row->text(7);
+    job.lease_until = row->maybe_instant(8);
+    job.row.status = row->text(9);
+    job.row.not_before = row->maybe_instant(10);
+    job.row.wake_at = row->maybe_instant(11);
+  }
+  AE_TRY(read_spine(job, last_commit));
+  return &jobs_.emplace(id, std::move(job)).first->second;
+}
+
+// The sizes follow from the number of commits alone: greedy, from the largest 2^k − 1.
+Sql<void> Tables::read_spine(Job& job, std::int64_t last_commit) {
+  std::uint64_t size = 1;
+  while (size * 2 + 1 <= job.commits) size = size * 2 + 1;
+  for (std::uint64_t left = job.commits; left > 0;) {
+    while (size > left) size /= 2;
+    job.spine.push_back({0, size});
+    left -= size;
+  }
+  std::int64_t commit = last_commit;
+  for (auto root = job.spine.rbegin(); root != job.spine.rend(); ++root) {
+    root->commit = commit;
+    Rows row(commit_pointers_, commit);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found || row->integer(0) != job.id) {
+      return std::unexpected(SqlError{11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"});
+    }
+    commit = row->integer(4);
+  }
+  return {};
+}
+
+void Tables::settle(const JobId& id) {
+  if (const auto it = jobs_.find(id); it != jobs_.end() && !it->second.attempt) jobs_.erase(it);
+}
+
+Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
+  if (sealed.first_seq > job.last_seq) return false;
+  std::int64_t commit = job.spine.back().commit;
+  std::int64_t jump = 0;
+  for (std::int64_t prev = 0;; commit = jump != 0 ? jump : prev) {
+    {
+      Rows row(commit_pointers_, commit);
+      AE_ASSIGN(const bool found, row.next());
+      if (!found) return false;
+      if (row->count(1) == sealed.first_seq) break;
+      if (row->count(1) < sealed.first_seq) return false;
+      prev = row->integer(3);
+      jump = row->integer(4);
+    }
+    if (jump == 0) continue;
+    Rows row(commit_pointers_, jump);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found || row->count(2) < sealed.first_seq) jump = 0;  // it is between: one step back
+  }
+  Rows row(commit_bytes_, commit);
+  AE_ASSIGN(const bool found, row.next());
+  return found && row->bytes(0) == sealed.bytes;
+}
+
+Sql<bool> Tables::inbox_left(const Job& job, const std::vector<std::uint64_t>& taken) {
+  Rows row(inbox_numbers_, job.id);
+  for (;;) {
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) return false;
+    if (!contains(taken, row->count(0))) return true;
+  }
+}
+
+// Everything that can refuse a batch of an existing job, before anything is written.
+Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
+  if (auto fine = admit(batch, {.last_seq = job.last_seq, .claim = job.claim()}); !fine) {
+    return std::move(fine).error();
+  }
+  for (const auto& [invocation, try_no] : batch.effects_absent) {
+    Rows row(find_effect_, job.id, invocation.text, try_no);
+    AE_ASSIGN(const bool found, row.next());
+    if (found) return effect_recorded(batch.job, invocation);
+  }
+  if (batch.release) {
+    AE_ASSIGN(const bool left, inbox_left(job, batch.inbox_taken));
+    if (left) return inbox_not_empty(batch.job);
+  }
+  return std::nullopt;
+}
+
+Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Instant now) {
+  const bool may_undo = BatchPoints::may_undo(batch);
+  if (may_undo) AE_TRY(savepoint_.run());
+  const bool is_new = std::holds_alternative<Batch::Create>(batch.authority);
+  AE_ASSIGN(Commit commit, is_new ? create(batch, points, now) : extend(batch, points, now));
+  if (commit.written) {
+    if (auto error = points.inside()) {
+      AE_TRY(undo_.run());
+      forget();
+      commit = {std::unexpected(*std::move(error)), false};
+    }
+  }
+  if (may_undo) AE_TRY(keep_.run());
+  settle(batch.job);
+  return commit;
+}
+
+Sql<Tables::Commit> Tables::extend(const Batch& batch, BatchPoints&, Instant now) {
+  AE_ASSIGN(Job * job, find(batch.job));
+  if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
+  if (batch.sealed) {
+    AE_ASSIGN(const bool repeated, stands(*job, *batch.sealed));
+    if (repeated) return Commit{Committed{.last_seq = batch.sealed->last_seq, .repeated = true}};
+  }
+  AE_ASSIGN(auto refusal, refuse(batch, *job));
+  if (refusal) return Commit{std::unexpected(*std::move(refusal))};
+  AE_TRY(write(batch, *job, now));
+  return Commit{Committed{.last_seq = job->last_seq}, true};
+}
+
+Sql<void> Tables::write(const Batch& batch, Job& job, Instant now) {
+  bool changed = batch.release;
+  if (batch.sealed) {
+    AE_TRY(append(*batch.sealed, now, job));
+    if (!same(batch.row, job.row)) {
+      job.row = batch.row;
+      changed = true;
+    }
+  }
+  AE_TRY(write_rows(batch, job));
+  if (batch.release) {
+    job.attempt.reset();
+    job.worker.clear();
+    job.lease_until.reset();
+  }
+  if (changed) AE_TRY(write_state(job));
+  return {};
+}
+
+Sql<void> Tables::append(const Sealed& sealed, Instant now, Job& job) {
+  AE_ASSIGN(const std::string blobs, put_blobs(sealed));
+  std::optional<std::int64_t> prev, jump;
+  std::vector<Root>& spine = job.spine;
+  std::uint64_t size = 1;
+  if (!spine.empty()) prev = spine.back().commit;
+  if (spine.size() >= 2 && spine.back().size == spine[spine.size() - 2].size) {
+    size = spine.back().size * 2 + 1;
+    spine.resize(spine.size() - 2);
+  }
+  if (!spine.empty()) jump = spine.back().commit;
+  const std::optional<Bytes> blob_list =
+      blobs.empty() ? std::nullopt : std::optional<Bytes>(Bytes{blobs});
+  AE_TRY(insert_commit_.run(job.id, sealed.first_seq, sealed.last_seq, prev, jump, blob_list,
+                            Bytes{sealed.bytes}));
+  spine.push_back({db_->last_rowid(), size});
+  job.last_seq = sealed.last_seq;
+  job.commits += 1;
+  const Instant updated = sealed.events.empty() ? now : sealed.events.back().created_at;
+  if (job.commits == 1) {
+    return insert_head_.run(job.id, job.last_seq, spine.back().commit, updated, sealed.head);
+  }
+  return update_head_.run(job.id, job.last_seq, job.commits, spine.back().commit, updated,
+                          sealed.head);
+}
+
+// Gives their hashes, one after the other.
+Sql<std::string> Tables::put_blobs(const Sealed& sealed) {
+  std::string hashes;
+  for (const Blob& blob : sealed.blobs) {
+    hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
+    if (blobs_.contains(blob.hash)) continue;
+    AE_TRY(insert_blob_.run(blob.hash, Bytes{blob.bytes}));
+    if (blobs_.size() >= kBlobsKnownMax) blobs_.clear();
+    blobs_.insert(blob.hash);
+  }
+  return hashes;
+}
+
+Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
+  for (const EffectRow& effect : batch.effects) {
+    AE_TRY(put_effect_.run(job.id, effect.invocation.text, effect.try_no, Bytes{effect.record}));
+  }
+  for (const LedgerRow& entry : batch.ledger_put) {
+    AE_TRY(put_ledger_.run(job.id, entry.invocation.text, entry.try_no, entry.state,
+                           Bytes{entry.record}));
+  }
+  for (const auto& [invocation, try_no] : batch.ledger_erase) {
+    AE_TRY(erase_ledger_.run(job.id, invocation.text, try_no));
+  }
+  for (const std::uint64_t number : batch.inbox_taken) {
+    AE_TRY(take_inbox_.run(job.id, number));
+  }
+  return {};
+}
+
+namespace {
+
+// When a job may be claimed: at once, at an instant, or not by the passing of time.
+struct Ripeness {
+  bool ready = false;
+  std::optional<Instant> at;
+};
+
+Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
+  if (!may_run(row.status)) return {};
+  if (lease_until) return {.ready = false, .at = lease_until};
+  return {.ready = !row.not_before, .at = row.not_before};
+}
+
+}  // namespace
+
+Sql<void> Tables::write_state(const Job& job) {
+  const Ripeness ripe = ripeness(job.row, job.lease_until);
+  const std::optional<std::string> worker = job.attempt ? std::optional(job.worker) : std::nullopt;
+  const std::optional<std::string> attempt =
+      job.attempt ? std::optional(job.attempt->text) : std::nullopt;
+  return update_state_.run(job.id, job.row.status, job.row.not_before, job.row.wake_at, job.epoch,
+                           attempt, worker, job.lease_until, std::int64_t{ripe.ready}, ripe.at);
+}
+
+// What a Create answers without writing, if so.
+Sql<std::optional<Result<Committed>>> Tables::answer_create(const Batch& batch,
+                                                            const NewJob& wish) {
+  AE_ASSIGN(const Job* job, find(batch.job));
+  if (job != nullptr) {
+    AE_ASSIGN(const bool repeated, stands(*job, *batch.sealed));
+    if (repeated) {
+      Committed answer{.last_seq = batch.sealed->last_seq, .repeated = true};
+      if (wish.claim && job->claim() == Fence{wish.claim->attempt, 1}) {
+        answer.lease = Lease{batch.job, *job->claim(), *job->lease_until};
+      }
+      return Result<Committed>(std::move(answer));
+    }
+  }
+  if (!wish.idempotency_key.empty()) {
+    Rows row(find_key_, wish.agent, wish.idempotency_key);
+    AE_ASSIGN(const bool found, row.next());
+    if (found) {
+      return Result<Committed>(Committed{.last_seq = row->count(2),
+                                         .existing = JobId(row->text(0)),
+                                         .existing_request = row->hash(1)});
+    }
+  }
+  if (job != nullptr) return Result<Committed>(std::unexpected(job_exists(batch.job)));
+  return std::nullopt;
+}
+
+Sql<Tables::Commit> Tables::create(const Batch& batch, BatchPoints&, Instant now) {
+  const NewJob& wish = std::get<Batch::Create>(batch.authority).job;
+  AE_ASSIGN(auto answered, answer_create(batch, wish));
+  if (answered) return Commit{*std::move(answered)};
+  Job job;
+  job.agent = wish.agent;
+  job.row = batch.row;
+  if (wish.claim) {
+    job.epoch = 1;
+    job.attempt = wish.claim->attempt;
+    job.worker = wish.claim->worker;
+    job.lease_until = now + wish.claim->lease;
+  }
+  AE_TRY(insert_job(batch, wish, now, job));
+  AE_TRY(append(*batch.sealed, now, job));
+  AE_TRY(write_rows(batch, job));
+  Committed answer{.last_seq = job.last_seq};
+  if (wish.claim) {
+    answer.lease = Lease{batch.job, *job.claim(), *job.lease_until};
+    jobs_.insert_or_assign(batch.job, std::move(job));
+  }
+  return Commit{std::move(answer), true};
+}
+
+Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Instant now, Job& job) {
+  const auto& events = batch.sealed->events;
+  const Instant created = events.empty() ? now : events.front().created_at;
+  const Ripeness ripe = ripeness(job.row, job.lease_until);
+  std::optional<std::string> attempt, worker;
+  if (wish.claim) {
+    attempt = wish.claim->attempt.text;
+    worker = wish.claim->worker;
+  }
+  AE_TRY(insert_job_.run(batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash,
+                         wish.priority, created, job.row.status, job.row.not_before,
+                         job.row.wake_at, job.epoch, attempt, worker, job.lease_until,
+                         std::int64_t{ripe.ready}, ripe.at));
+  job.id = db_->last_rowid();
+  std::int64_t number = 0;
+  for (const auto& [key, value] : wish.labels) {
+    AE_TRY(insert_label_.run(job.id, number++, key, value));
+  }
+  return {};
+}
+
+Tables::Answer<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
+  AE_ASSIGN(const Job* job, find(id));
+  if (job == nullptr) return Result<void>(std::unexpected(job_not_found(id)));
+  if (!job->attempt) {
+    settle(id);
+    return Result<void>(std::unexpected(job_not_held(id)));
+  }
+  AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.act}));
+  return Result<void>();
+}
+
+Sql<Lease> Tables::take(const JobId& id, Job& job, const std::string& worker,
+                        const AttemptId& attempt, Instant until) {
+  job.epoch += 1;
+  job.attempt = attempt;
+  job.worker = worker;
+  job.lease_until = until;
+  AE_TRY(write_state(job));
+  return Lease{id, *job.claim(), until};
+}
+
+Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, Instant now) {
+  AE_TRY(ripen_delayed_.run(now));
+  AE_TRY(ripen_leased_.run(now));
+  std::vector<JobId> chosen;
+  {
+    Rows row(ready_);
+    while (chosen.size() < request.limit) {
+      AE_ASSIGN(const bool found, row.next());
+      if (!found) break;
+      if (!row->is_null(2) && row->instant(2) > now) continue;  // the clock was set back
+      JobId id(row->text(0));
+      if (fits(request, row->text(1), id)) chosen.push_back(std::move(id));
+    }
+  }
+  std::vector<Lease> leases;
+  for (const JobId& id : chosen) {
+    AE_ASSIGN(Job * job, find(id));
+    const AttemptId& attempt = request.attempts[leases.size()];
+    AE_ASSIGN(Lease lease, take(id, *job, request.worker, attempt, now + request.lease));
+    leases.push_back(std::move(lease));
+  }
+  return Result<std::vector<Lease>>(std::move(leases));
+}
+
+Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const ClaimRequest& request,
+                                                       Instant now) {
+  using Answered = Result<std::optional<Lease>>;
+  AE_ASSIGN(Job * job, find(id));
+  if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
+  const bool free =
+      job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
+  if (!may_run(job->row.status) || !free || request.limit == 0 || !fits(request, job->agent, id)) {
+    settle(id);
+    return Answered(std::nullopt);
+  }
+  AE_ASSIGN(Lease lease, take(id, *job, request.worker, request.attempts[0], now + request.lease));
+  return Answered(std::move(lease));
+}
+
+Tables::Answer<std::vector<std::optional<Instant>>> Tables::heartbeat(
+    const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now) {
+  std::vector<std::optional<Instant>> until;
+  until.reserve(held.size());
+  for (const auto& [id, fence] : held) {
+    AE_ASSIGN(Job * job, find(id));
+    if (job == nullptr || job->claim() != fence || *job->lease_until <= now) {
+      settle(id);
+      until.push_back(std::nullopt);
+      continue;
+    }
+    job->lease_until = now + lease;
+    AE_TRY(update_lease_.run(job->id, *job->lease_until));
+    until.push_back(job->lease_until);
+  }
+  return Result<std::vector<std::optional<Instant>>>(std::move(until));
+}
+
+}  // namespace ae::store::sqlite

@@ -1,0 +1,100 @@
+// Tables: what each write does to the rows. The writer's half; every call happens inside its transaction.
+//
+// As the only writer it knows what it wrote: a held job's standing is kept in memory, so a commit checks its fence and
+// seq there and touches two rows. After any rollback `forget()` must be called.
+// Every check comes before the first write: a refused call has written nothing.
+// Threads: the writer's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "store/points.h"
+#include "store/sqlite/database.h"
+#include "store/store.h"
+
+namespace ae::store::sqlite {
+
+class Tables {
+ public:
+  static Sql<Tables> open(Database& db);  // borrows db; REQUIRES: prepare_schema
+
+  // The outer error is the database's: the transaction must be rolled back. The inner one is the answer.
+  template <class T>
+  using Answer = Sql<Result<T>>;
+
+  struct Commit {
+    Result<Committed> result;
+    bool written = false;
+  };
+  Sql<Commit> commit(const Batch& batch, BatchPoints& points, Instant now);
+  Answer<void> put_inbox(const JobId& job, const InboxEntry& entry);
+  Answer<std::vector<Lease>> claim(const ClaimRequest& request, Instant now);
+  Answer<std::optional<Lease>> claim_job(const JobId& job, const ClaimRequest& request,
+                                         Instant now);
+  Answer<std::vector<std::optional<Instant>>> heartbeat(
+      const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now);
+  // Ends every lease: this process is the owner now.
+  Sql<void> end_leases();
+
+  void forget();
+
+ private:
+  // A tree of the skew-binary list of a job's commits: its newest commit, and how many it spans.
+  struct Root {
+    std::int64_t commit;
+    std::uint64_t size;
+  };
+  struct Job {
+    std::int64_t id = 0;
+    std::string agent;
+    std::uint64_t last_seq = 0;
+    std::uint64_t commits = 0;
+    std::vector<Root> spine;  // oldest first; the last root is the last commit
+    std::uint64_t epoch = 0;
+    std::optional<AttemptId> attempt;
+    std::string worker;
+    std::optional<Instant> lease_until;
+    RowState row;
+
+    std::optional<Fence> claim() const;
+  };
+
+  explicit Tables(Database& db) : db_(&db) {}
+
+  Sql<Job*> find(const JobId& id);  // nullptr: no such job. Until the next call
+  Sql<void> read_spine(Job& job, std::int64_t last_commit);
+  void settle(const JobId& id);  // forgets a job that nobody holds
+  Sql<bool> stands(const Job& job, const Sealed& sealed);
+  Sql<bool> inbox_left(const Job& job, const std::vector<std::uint64_t>& taken);
+  Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
+
+  Sql<Commit> create(const Batch& batch, BatchPoints& points, Instant now);
+  Sql<std::optional<Result<Committed>>> answer_create(const Batch& batch, const NewJob& wish);
+  Sql<Commit> extend(const Batch& batch, BatchPoints& points, Instant now);
+  Sql<void> insert_job(const Batch& batch, const NewJob& wish, Instant now, Job& job);
+  Sql<void> write(const Batch& batch, Job& job, Instant now);
+  Sql<void> append(const Sealed& sealed, Instant now, Job& job);
+  Sql<void> write_rows(const Batch& batch, const Job& job);
+  Sql<std::string> put_blobs(const Sealed& sealed);
+  Sql<void> write_state(const Job& job);
+  Sql<Lease> take(const JobId& id, Job& job, const std::string& worker, const AttemptId& attempt,
+                  Instant until);
+
+  Database* db_;
+  std::unordered_map<JobId, Job> jobs_;  // held ones
+  std::unordered_set<Hash> blobs_;       // known to be stored; bounded
+
+  Statement find_job_, commit_pointers_, commit_bytes_, find_key_;
+  Statement insert_job_, insert_label_, insert_head_, update_head_, insert_commit_, update_state_;
+  Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
+  Statement put_inbox_, take_inbox_, inbox_numbers_;
+  Statement ripen_delayed_, ripen_leased_, ready_, update_lease_, end_leased_, end_ready_;
+  Statement savepoint_, undo_, keep_;
+};
+
+}  // namespace ae::store::sqlite

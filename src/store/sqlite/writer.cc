@@ -1,0 +1,173 @@
+#include "store/sqlite/writer.h"
+
+#include <utility>
+
+namespace ae::store::sqlite {
+namespace {
+
+Statement must_prepare(Database& db, std::string_view sql) {
+  auto statement = db.prepare(sql);
+  AE_CHECK(statement.has_value(), sql);
+  return *std::move(statement);
+}
+
+constexpr std::size_t kPageBytes = 4096;
+
+Error nothing_changed(const SqlError& error) { return {Code::unavailable, error.text()}; }
+
+Error nobody_knows(const SqlError& error) {
+  return {Code::unknown_outcome, "the disk failed while a commit was made durable: " +
+                                     error.text() + "; read back after a restart"};
+}
+
+}  // namespace
+
+Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
+               const WriterLimits& limits)
+    : loop_(loop),
+      db_(std::move(db)),
+      tables_(std::move(tables)),
+      begin_(must_prepare(*db_, "BEGIN IMMEDIATE")),
+      commit_(must_prepare(*db_, "COMMIT")),
+      rollback_(must_prepare(*db_, "ROLLBACK")),
+      limits_(limits) {
+  db_->watch_wal(&wal_pages_);
+  thread_ = std::thread([this] { run(); });
+}
+
+Writer::~Writer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Writer::write(std::unique_ptr<Write> write) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(write));
+    if (queue_.size() > 1) return;  // it is awake, or has been woken
+  }
+  wake_.notify_one();
+}
+
+std::optional<Error> Writer::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
+void Writer::run() {
+  bool dirty = true;  // the WAL may hold something
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto wanted = [this] { return stop_ || !queue_.empty(); };
+    if (!dirty) {
+      wake_.wait(lock, wanted);
+    } else if (!wake_.wait_for(lock, limits_.idle, wanted)) {
+      lock.unlock();
+      checkpoint(true);
+      dirty = false;
+      lock.lock();
+      continue;
+    }
+    if (queue_.empty()) break;
+    Group group = next_group();
+    lock.unlock();
+    process(std::move(group));
+    dirty = true;
+    lock.lock();
+  }
+  lock.unlock();
+  checkpoint(true);
+}
+
+Writer::Group Writer::next_group() {
+  Group group;
+  std::size_t bytes = 0;
+  while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
+    bytes += queue_.front()->bytes();
+    group.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  return group;
+}
+
+void Writer::process(Group group) {
+  Attempt all = attempt(group, 0, group.size());
+  if (all.fate == Fate::rolled_back && group.size() > 1 && !all.error.busy()) {
+    for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, attempt(group, i, 1));
+  } else {
+    finish(group, 0, group.size(), all);
+  }
+  stats_.writes += group.size();
+  stats_.groups += 1;
+  loop_.post([group = std::move(group)] {
+    for (const auto& write : group) write->answer();
+  });
+  stats_.wal_bytes = wal_pages_ * kPageBytes;
+  if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
+  if ((wal_pages_ - checkpointed_at_) * kPageBytes >= limits_.wal_bytes) checkpoint(false);
+}
+
+// One transaction for the writes [first, first + count). Anything that fails before the COMMIT has changed nothing.
+Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
+  if (const auto error = stopped()) return {Fate::rolled_back, {0, 0, error->message}};
+  const auto undo = [this](SqlError error) -> Attempt {
+    if (db_->in_transaction()) (void)rollback_.run();
+    tables_.forget();
+    if (error.io()) stop_writing(error);
+    return {Fate::rolled_back, std::move(error)};
+  };
+  if (auto begun = begin_.run(); !begun) return undo(std::move(begun).error());
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (auto applied = group[i]->apply(tables_); !applied) return undo(std::move(applied).error());
+  }
+  if (auto done = commit_.run(); !done) {
+    Attempt failed = undo(std::move(done).error());
+    // A full disk, a lock or a read-only file stopped the commit before its last frame. After anything else the
+    // frame may stand in the WAL.
+    if (failed.error.io()) failed.fate = Fate::unknown;
+    return failed;
+  }
+  return {Fate::committed, {}};
+}
+
+void Writer::finish(const Group& group, std::size_t first, std::size_t count,
+                    const Attempt& attempt) {
+  for (std::size_t i = first; i < first + count; ++i) {
+    switch (attempt.fate) {
+      case Fate::committed:
+        group[i]->committed();
+        break;
+      case Fate::rolled_back:
+        group[i]->fail(nothing_changed(attempt.error));
+        break;
+      case Fate::unknown:
+        group[i]->fail(nobody_knows(attempt.error));
+        break;
+    }
+  }
+}
+
+void Writer::stop_writing(const SqlError& error) {
+  db_->leave_wal();
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
+  stopped_ = Error{Code::unavailable,
+                   "the store stopped after a disk error (" + error.text() + "): restart"};
+}
+
+void Writer::checkpoint(bool truncate) {
+  if (wal_pages_ == 0 || stopped()) return;
+  // Nobody is waited for: a reader that stands in the way is gone next time.
+  db_->set_busy_timeout(std::chrono::milliseconds(0));
+  const auto done = db_->checkpoint(truncate);
+  db_->set_busy_timeout(limits_.busy);
+  if (!done && done.error().io()) stop_writing(done.error());
+  checkpointed_at_ = wal_pages_;
+  if (done && truncate) checkpointed_at_ = wal_pages_ = 0;
+}
+
+}  // namespace ae::store::sqlite

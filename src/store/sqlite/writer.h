@@ -1,0 +1,99 @@
+// Writer: the one thread that writes a store. Whatever waits in its queue rides one transaction and one fsync, in the
+// order in which it was asked, and is answered by one wake of the loop.
+//
+// Group commit: a refused write is an answer and disturbs nobody. When the database fails (a full disk), the
+// transaction is rolled back and the group's writes are tried again one by one, so that what still fits goes through.
+// A COMMIT that fails with an I/O error is `unknown_outcome`, and nothing is written or read after it: what the disk
+// holds is known only to a fresh start.
+// Checkpoints: this connection alone makes them (SQLite 3.40.1 must not have two), at a limit and when idle.
+// Threads: its own; `write` from the loop's thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "async/loop.h"
+#include "store/sqlite/database.h"
+#include "store/sqlite/tables.h"
+
+namespace ae::store::sqlite {
+
+// One thing to write. Made on the loop's thread, applied on the writer's, answered on the loop's.
+class Write {
+ public:
+  virtual ~Write() = default;
+  virtual std::size_t bytes() const { return 0; }
+  // Inside a transaction; keeps the answer for later. May be called again after a rollback.
+  virtual Sql<void> apply(Tables& tables) = 0;
+  // The transaction is durable: failpoints, freeing what is no longer needed.
+  virtual void committed() = 0;
+  // In place of an answer: nothing happened, or nobody knows.
+  virtual void fail(const Error& error) = 0;
+  virtual void answer() = 0;
+};
+
+struct WriterLimits {
+  std::size_t group_writes = 1024;
+  std::size_t group_bytes = 8u << 20;
+  std::size_t wal_bytes = 16u << 20;     // checkpoint when the WAL has grown by this
+  std::chrono::milliseconds idle{1000};  // then the WAL is emptied
+  std::chrono::milliseconds busy{
+      5000};  // how long another program's lock on the file is waited for
+};
+
+struct WriterStats {
+  std::atomic<std::uint64_t> writes{0}, groups{0}, wal_bytes{0};
+};
+
+class Writer {
+ public:
+  // REQUIRES: tables opened on *db.
+  Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
+         const WriterLimits& limits);
+  ~Writer();  // writes what was asked before, empties the WAL
+
+  void write(std::unique_ptr<Write> write);
+  // After an I/O error: what every call answers from then on.
+  std::optional<Error> stopped() const;
+  const WriterStats& stats() const { return stats_; }
+
+ private:
+  using Group = std::vector<std::unique_ptr<Write>>;
+  enum class Fate { committed, rolled_back, unknown };
+  struct Attempt {
+    Fate fate;
+    SqlError error;
+  };
+
+  void run();
+  Group next_group();  // REQUIRES: mutex_
+  void process(Group group);
+  Attempt attempt(const Group& group, std::size_t first, std::size_t count);
+  void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
+  void stop_writing(const SqlError& error);
+  void checkpoint(bool truncate);
+
+  async::Loop& loop_;
+  std::unique_ptr<Database> db_;
+  Tables tables_;
+  Statement begin_, commit_, rollback_;
+  const WriterLimits limits_;
+  WriterStats stats_;
+  std::size_t wal_pages_ = 0;        // as of the last commit
+  std::size_t checkpointed_at_ = 0;  // wal_pages_ at the last checkpoint
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::unique_ptr<Write>> queue_;  // guarded by mutex_
+  bool stop_ = false;                         // guarded by mutex_
+  std::optional<Error> stopped_;              // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace ae::store::sqlite

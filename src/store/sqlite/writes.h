@@ -1,0 +1,106 @@
+// The writes of a store as the writer sees them: one small class per call.
+//
+// Threads: made and answered on the loop's thread, in between on the writer's.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "store/points.h"
+#include "store/sqlite/tables.h"
+#include "store/sqlite/writer.h"
+#include "store/store.h"
+
+namespace ae::store::sqlite {
+
+// Keeps the answer and gives it once.
+template <class T>
+class Answering : public Write {
+ public:
+  explicit Answering(async::Done<Result<T>> done) : done_(std::move(done)) {}
+  void fail(const Error& error) final { answer_ = std::unexpected(error); }
+  void answer() final { done_(std::move(*answer_)); }
+
+ protected:
+  void keep(Result<T> answer) { answer_ = std::move(answer); }
+  void replace(std::optional<Error> error) {
+    if (error) answer_ = std::unexpected(*std::move(error));
+  }
+  const Result<T>& kept() const { return *answer_; }
+
+ private:
+  async::Done<Result<T>> done_;
+  std::optional<Result<T>> answer_;
+};
+
+class CommitWrite final : public Answering<Committed> {
+ public:
+  CommitWrite(Batch batch, Instant now, async::Done<Result<Committed>> done);
+  std::size_t bytes() const override;
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  Batch batch_;
+  const Instant now_;
+  std::optional<BatchPoints> points_;
+  bool written_ = false;
+};
+
+class InboxWrite final : public Answering<void> {
+ public:
+  InboxWrite(JobId job, InboxEntry entry, async::Done<Result<void>> done)
+      : Answering(std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
+  std::size_t bytes() const override { return entry_.act.size(); }
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const JobId job_;
+  const InboxEntry entry_;
+};
+
+class ClaimWrite final : public Answering<std::vector<Lease>> {
+ public:
+  ClaimWrite(ClaimRequest request, Instant now, async::Done<Result<std::vector<Lease>>> done)
+      : Answering(std::move(done)), request_(std::move(request)), now_(now) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const ClaimRequest request_;
+  const Instant now_;
+};
+
+class ClaimJobWrite final : public Answering<std::optional<Lease>> {
+ public:
+  ClaimJobWrite(JobId job, ClaimRequest request, Instant now,
+                async::Done<Result<std::optional<Lease>>> done)
+      : Answering(std::move(done)), job_(std::move(job)), request_(std::move(request)), now_(now) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const JobId job_;
+  const ClaimRequest request_;
+  const Instant now_;
+};
+
+class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
+ public:
+  HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease, Instant now,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done)
+      : Answering(std::move(done)), held_(std::move(held)), lease_(lease), now_(now) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const std::vector<std::pair<JobId, Fence>> held_;
+  const Duration lease_;
+  const Instant now_;
+  std::optional<Error> lost_;
+};
+
+}  // namespace ae::store::sqlite
