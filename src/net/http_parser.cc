@@ -1,0 +1,376 @@
+#include "net/http_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::net {
+namespace {
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// False when it holds a `%` without two digits, or is not UTF-8.
+bool percent_decode(std::string_view text, bool plus_is_blank, std::string& out) {
+  out.clear();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '+' && plus_is_blank) {
+      out += ' ';
+    } else if (text[i] != '%') {
+      out += text[i];
+    } else {
+      if (text.size() - i < 3) return false;
+      const int high = hex_digit(text[i + 1]), low = hex_digit(text[i + 2]);
+      if (high < 0 || low < 0) return false;
+      out += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return is_utf8(out);
+}
+
+// Calls `each` with the pieces between separators; stops when it says false.
+template <class Each>
+bool for_each_piece(std::string_view text, char separator, Each each) {
+  for (;;) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    if (!each(text.substr(0, end))) return false;
+    if (end == text.size()) return true;
+    text.remove_prefix(end + 1);
+  }
+}
+
+bool has_token(std::string_view list, std::string_view token) {
+  bool found = false;
+  for_each_piece(list, ',', [&](std::string_view piece) {
+    found = found || equal_ignoring_case(trimmed(piece), token);
+    return true;
+  });
+  return found;
+}
+
+bool is_host(std::string_view host) {
+  return !host.empty() && std::ranges::all_of(host, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view(".-_:[]%").find(c) != std::string_view::npos;
+  });
+}
+
+}  // namespace
+
+std::size_t HttpParser::feed(std::string_view bytes) {
+  std::size_t used = 0;
+  while (state_ == State::reading && used < bytes.size()) {
+    const bool in_data = place_ == Place::body || place_ == Place::chunk;
+    used += in_data ? feed_body(bytes.substr(used)) : feed_line(bytes.substr(used));
+  }
+  return used;
+}
+
+bool HttpParser::take_expects_continue() {
+  return std::exchange(expects_continue_, false) && request_.body.empty();
+}
+
+HttpRequest HttpParser::take() {
+  AE_CHECK(state_ == State::request);
+  HttpRequest taken = std::move(request_);
+  *this = HttpParser(limits_);
+  return taken;
+}
+
+void HttpParser::refuse(int status, Code code, std::string detail) {
+  state_ = State::refused;
+  refusal_ = {status, code, std::move(detail)};
+}
+
+// ---- lines
+
+std::size_t HttpParser::line_max() const {
+  switch (place_) {
+    case Place::request_line:
+      return limits_.target_max;
+    case Place::chunk_line:
+      return limits_.chunk_line_max;
+    case Place::chunk_end:
+      return 0;
+    default:
+      return limits_.head_max - head_bytes_;
+  }
+}
+
+// Takes the rest of the line that begins or goes on here. What is forbidden is refused at once, without waiting for
+// the line's end, which may never come.
+std::size_t HttpParser::feed_line(std::string_view bytes) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const char c = bytes[i];
+    if (after_cr_) {
+      if (c != '\n') return bad("a carriage return without its line feed"), i;
+      after_cr_ = false;
+      end_line();
+      return i + 1;
+    }
+    if (c == '\r') {
+      after_cr_ = true;
+    } else if (c == '\n') {
+      return bad("a line feed without its carriage return"), i;
+    } else if (is_control(c) && c != '\t') {
+      return bad("a control character in the head of the request"), i;
+    } else if (line_.size() == line_max()) {
+      switch (place_) {
+        case Place::request_line:
+          refuse(414, Code::payload_too_large, "the request line is too long");
+          break;
+        case Place::chunk_line:
+        case Place::chunk_end:
+          bad("a chunk is not framed as it should be");
+          break;
+        default:
+          refuse(431, Code::payload_too_large, "the headers are too large");
+      }
+      return i;
+    } else {
+      line_ += c;
+    }
+  }
+  return bytes.size();
+}
+
+void HttpParser::end_line() {
+  const bool in_head = place_ <= Place::headers || place_ == Place::trailers;
+  if (in_head) head_bytes_ = std::min(head_bytes_ + line_.size() + 2, limits_.head_max);
+  switch (place_) {
+    case Place::request_line:
+      read_request_line();
+      break;
+    case Place::headers:
+      line_.empty() ? end_headers() : read_header();
+      break;
+    case Place::chunk_line:
+      read_chunk_line();
+      break;
+    case Place::chunk_end:
+      place_ = Place::chunk_line;
+      break;
+    case Place::trailers:
+      if (line_.empty()) {
+        state_ = State::request;
+      } else {
+        read_trailer();
+      }
+      break;
+    case Place::body:
+    case Place::chunk:
+      break;
+  }
+  line_.clear();
+}
+
+void HttpParser::read_request_line() {
+  const std::string_view line = line_;
+  const std::size_t first = line.find(' ');
+  const std::size_t last = line.rfind(' ');
+  if (first == std::string_view::npos || first == last) {
+    return bad("the request line is not METHOD TARGET HTTP/1.1");
+  }
+  const std::string_view method = line.substr(0, first);
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  const std::string_view version = line.substr(last + 1);
+  if (!is_header_name(method)) return bad("the method is no word");
+  if (version.starts_with("HTTP/") && version != "HTTP/1.1" && version != "HTTP/1.0") {
+    return refuse(505, Code::unsupported, "this server speaks HTTP/1.1");
+  }
+  if (!version.starts_with("HTTP/")) return bad("the request line does not end with HTTP/1.1");
+  minor_ = version.back() - '0';
+  constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
+                                                        "PATCH", "DELETE", "OPTIONS"};
+  if (method == "CONNECT" || method == "TRACE") {
+    return refuse(405, Code::unsupported, "this method is not served here");
+  }
+  if (std::ranges::find(kMethods, method) == kMethods.end()) {
+    return refuse(501, Code::unsupported, "this method is not known here");
+  }
+  request_.method = method;
+  read_target(target);
+  place_ = Place::headers;
+}
+
+void HttpParser::read_target(std::string_view target) {
+  const auto is_allowed = [](char c) { return c > 0x20 && c < 0x7F && c != '#'; };
+  if (!target.starts_with('/') || !std::ranges::all_of(target, is_allowed)) {
+    return bad("the target is not a path that begins with /");
+  }
+  const std::size_t question = std::min(target.find('?'), target.size());
+  std::string piece;
+  const bool path_is_good = for_each_piece(target.substr(1, question - 1), '/', [&](auto segment) {
+    if (!percent_decode(segment, false, piece)) return false;
+    if (piece == "." || piece == ".." || std::ranges::any_of(piece, is_control)) return false;
+    request_.path.push_back(piece);
+    return true;
+  });
+  if (!path_is_good) return bad("the path holds a segment that names nothing");
+  if (request_.path.size() == 1 && request_.path[0].empty()) request_.path.clear();
+  if (question == target.size()) return;
+  const bool query_is_good = for_each_piece(target.substr(question + 1), '&', [&](auto pair) {
+    if (pair.empty()) return true;
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    std::string key, value;
+    if (!percent_decode(pair.substr(0, equals), true, key)) return false;
+    if (!percent_decode(pair.substr(std::min(equals + 1, pair.size())), true, value)) return false;
+    if (key.find('\0') != std::string::npos || value.find('\0') != std::string::npos) return false;
+    request_.query.emplace_back(std::move(key), std::move(value));
+    return true;
+  });
+  if (!query_is_good) bad("the query is not UTF-8 text, percent-encoded");
+}
+
+void HttpParser::read_header() {
+  if (line_[0] == ' ' || line_[0] == '\t') return bad("a folded header");
+  const std::size_t colon = line_.find(':');
+  const std::string_view name = std::string_view(line_).substr(0, colon);
+  if (colon == std::string::npos || !is_header_name(name)) return bad("a header without a name");
+  if (request_.headers.size() == limits_.headers_max) {
+    return refuse(431, Code::payload_too_large, "too many headers");
+  }
+  HttpHeader header{std::string(name),
+                    std::string(trimmed(std::string_view(line_).substr(colon + 1)))};
+  for (char& c : header.name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  request_.headers.push_back(std::move(header));
+}
+
+// Trailers are checked and forgotten.
+void HttpParser::read_trailer() {
+  const std::size_t colon = line_.find(':');
+  const std::string_view name = std::string_view(line_).substr(0, colon);
+  if (colon == std::string::npos || !is_header_name(name)) return bad("a trailer without a name");
+  for (const std::string_view forbidden :
+       {"content-length", "transfer-encoding", "host", "content-type", "content-encoding",
+        "authorization", "connection"}) {
+    if (equal_ignoring_case(name, forbidden)) return bad("a trailer that must be a header");
+  }
+  if (++trailers_ > limits_.headers_max) {
+    refuse(431, Code::payload_too_large, "too many trailers");
+  }
+}
+
+// ---- what the headers mean
+
+void HttpParser::end_headers() {
+  std::size_t hosts = 0, encodings = 0;
+  bool close = minor_ == 0;
+  bool chunked = false;
+  for (const auto& [name, value] : request_.headers) {
+    if (name == "host") {
+      if (++hosts > 1 || !is_host(value)) return bad("the Host header names no single host");
+    } else if (name == "transfer-encoding") {
+      if (++encodings > 1 || minor_ == 0 || !equal_ignoring_case(value, "chunked")) {
+        return bad("the transfer encoding is not one chunked");
+      }
+      chunked = true;
+    } else if (name == "connection") {
+      close = close || has_token(value, "close");
+    } else if (name == "upgrade") {
+      return refuse(501, Code::unsupported, "this server upgrades to nothing");
+    } else if (name == "expect") {
+      if (!equal_ignoring_case(value, "100-continue")) {
+        return refuse(417, Code::unsupported, "this expectation is not known here");
+      }
+      expects_continue_ = minor_ == 1;
+    } else if (name == "content-encoding" && !equal_ignoring_case(value, "identity")) {
+      return refuse(415, Code::unsupported, "send the body without a content encoding");
+    }
+  }
+  if (hosts == 0 && minor_ == 1) return bad("the Host header is missing");
+  keep_alive_ = !close;
+  if (!read_length(chunked)) return;
+  if (chunked) {
+    place_ = Place::chunk_line;
+  } else if (body_left_ > 0) {
+    place_ = Place::body;
+  } else {
+    expects_continue_ = false;
+    state_ = State::request;
+  }
+}
+
+bool HttpParser::read_length(bool chunked) {
+  const std::string* length = nullptr;
+  for (const auto& [name, value] : request_.headers) {
+    if (name != "content-length") continue;
+    if (length != nullptr || chunked) {
+      bad("the body has two lengths");
+      return false;
+    }
+    length = &value;
+  }
+  if (length == nullptr) return true;
+  std::uint64_t size = 0;
+  const char* end = length->data() + length->size();
+  const auto [stop, error] = std::from_chars(length->data(), end, size);
+  if (error != std::errc() || stop != end) {
+    bad("the Content-Length is no number");
+    return false;
+  }
+  if (size > limits_.body_max) {
+    refuse(413, Code::payload_too_large,
+           "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
+    return false;
+  }
+  body_left_ = static_cast<std::size_t>(size);
+  return true;
+}
+
+// ---- the body
+
+std::size_t HttpParser::feed_body(std::string_view bytes) {
+  const std::size_t size = std::min(bytes.size(), body_left_);
+  request_.body += bytes.substr(0, size);
+  body_left_ -= size;
+  if (body_left_ == 0) {
+    if (place_ == Place::body) {
+      state_ = State::request;
+    } else {
+      place_ = Place::chunk_end;
+    }
+  }
+  return size;
+}
+
+void HttpParser::read_chunk_line() {
+  const std::size_t digits = std::min(line_.find(';'), line_.size());
+  std::uint64_t size = 0;
+  const auto [stop, error] = std::from_chars(line_.data(), line_.data() + digits, size, 16);
+  if (error != std::errc() || stop != line_.data() + digits) {
+    return bad("the size of a chunk is no number");
+  }
+  if (size == 0) {
+    place_ = Place::trailers;
+    head_bytes_ = 0;
+    return;
+  }
+  if (++chunks_ > limits_.chunks_max) return bad("the body comes in too many chunks");
+  if (size > limits_.body_max - request_.body.size()) {
+    return refuse(413, Code::payload_too_large,
+                  "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
+  }
+  body_left_ = static_cast<std::size_t>(size);
+  place_ = Place::chunk;
+}
+
+}  // namespace ae::net

@@ -1,0 +1,100 @@
+// HttpParser: bytes of a connection become requests, strictly (RFC 9112); nothing ambiguous is repaired.
+//
+// Every doubt about where a request ends is a door for somebody else's request, so each doubt is a refusal: bare CR or
+// LF, folded headers, two lengths, any other transfer encoding than one `chunked`. Limits hold while reading, not
+// after. After a refusal the connection must be closed. This is our own and not Beast's parser, which unfolds
+// headers, waits for ever for the CR of a bare LF, and keeps trailers among the headers.
+// Threads: a value. Pure: no sockets, no clock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "net/http_request.h"
+
+namespace ae::net {
+
+struct HttpLimits {
+  std::size_t head_max =
+      16u << 10;  // bytes of request line and headers together; of trailers again
+  std::size_t target_max = 8u << 10;  // bytes of the request line
+  std::size_t headers_max = 100;
+  std::size_t body_max = 4u << 20;
+  std::size_t chunks_max = 10'000;
+  std::size_t chunk_line_max = 256;  // bytes: size and extensions
+};
+
+// Why a request is not taken, and what to answer before closing.
+struct HttpRefusal {
+  int status = 400;
+  Code code = Code::input_invalid;
+  std::string detail;
+};
+
+class HttpParser {
+ public:
+  explicit HttpParser(const HttpLimits& limits) : limits_(limits) {}
+
+  enum class State : std::uint8_t { reading, request, refused };
+  // Takes bytes up to the end of one request, or to a refusal; says how many.
+  std::size_t feed(std::string_view bytes);
+
+  State state() const { return state_; }
+  bool begun() const { return place_ != Place::request_line || !line_.empty() || after_cr_; }
+  bool in_body() const { return place_ > Place::headers; }
+  // The client waits for "100 Continue" before it sends the body. True once.
+  bool take_expects_continue();
+  // May the connection serve another request after this one?
+  bool keep_alive() const { return keep_alive_; }
+  bool is_http_1_0() const { return minor_ == 0; }
+
+  // REQUIRES: state() is request. The parser then reads the next one.
+  HttpRequest take();
+  // REQUIRES: state() is refused.
+  const HttpRefusal& refusal() const { return refusal_; }
+
+ private:
+  enum class Place : std::uint8_t {
+    request_line,
+    headers,
+    body,        // of a known length
+    chunk_line,  // size and extensions
+    chunk,
+    chunk_end,  // its CRLF
+    trailers,
+  };
+
+  std::size_t feed_line(std::string_view bytes);
+  std::size_t feed_body(std::string_view bytes);
+  void end_line();
+  void read_request_line();
+  void read_target(std::string_view target);
+  void read_header();
+  void read_trailer();
+  void end_headers();
+  bool read_length(bool chunked);
+  void read_chunk_line();
+  void refuse(int status, Code code, std::string detail);
+  void bad(std::string detail) { refuse(400, Code::input_invalid, std::move(detail)); }
+  std::size_t line_max() const;
+
+  HttpLimits limits_;
+  State state_ = State::reading;
+  Place place_ = Place::request_line;
+  std::string line_;            // begun, without its CRLF
+  bool after_cr_ = false;       // the line's CR was seen
+  std::size_t head_bytes_ = 0;  // of this request, or of its trailers
+  std::size_t trailers_ = 0;
+  std::size_t body_left_ = 0;  // of the body, or of this chunk
+  std::size_t chunks_ = 0;
+  int minor_ = 1;
+  bool keep_alive_ = true;
+  bool expects_continue_ = false;
+  HttpRequest request_;
+  HttpRefusal refusal_;
+};
+
+}  // namespace ae::net

@@ -1,0 +1,38 @@
+// HttpRequest: a request as our server hands it on, taken apart and decoded.
+//
+// Threads: a value.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "net/http_header.h"
+
+namespace ae::net {
+
+struct HttpRequest {
+  std::string method;  // GET HEAD POST PUT PATCH DELETE OPTIONS
+  // Percent-decoded, valid UTF-8 without control characters, none is "." or "..": "/api/jobs/a%2Fb" is
+  // {api, jobs, a/b}; "/" is {}; "/api/" is {api, ""}.
+  std::vector<std::string> path;
+  std::vector<std::pair<std::string, std::string>> query;  // decoded, in order, keys may repeat
+  HttpHeaders headers;                                     // names in lower case, values trimmed
+  std::string body;
+  std::string peer;  // "127.0.0.1:52100", "[::1]:52100", or "unix"
+
+  std::optional<std::string_view> header(std::string_view name) const {
+    return find_header(headers, name);
+  }
+  // The first of this name.
+  std::optional<std::string_view> query_value(std::string_view key) const {
+    for (const auto& [name, value] : query) {
+      if (name == key) return value;
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace ae::net
