@@ -15,7 +15,12 @@ namespace ae {
 inline void put_byte(std::uint8_t byte, std::string& out) { out += static_cast<char>(byte); }
 
 inline void put_big_endian64(std::uint64_t value, std::string& out) {
-  for (int shift = 56; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xFF);
+  char bytes[8];
+  for (char& byte : bytes) {
+    byte = static_cast<char>(value >> 56);
+    value <<= 8;
+  }
+  out.append(bytes, sizeof bytes);
 }
 
 // Seven bits a byte, the lowest first; the top bit says that more follow.

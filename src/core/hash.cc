@@ -40,11 +40,16 @@ Hash end(EVP_MD_CTX* context) {
   return hash;
 }
 
-int digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
+// The digit's value, or −1.
+constexpr auto kDigitOf = [] {
+  std::array<signed char, 256> table{};
+  table.fill(-1);
+  for (signed char i = 0; i < 10; ++i) table[static_cast<std::size_t>('0' + i)] = i;
+  for (signed char i = 10; i < 16; ++i) table[static_cast<std::size_t>('a' + i - 10)] = i;
+  return table;
+}();
+
+int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
 // False when a character is no lower-case hex digit. REQUIRES: hex.size() is 2 × the room at `out`.
 bool read_hex(std::string_view hex, char* out) {

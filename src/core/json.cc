@@ -444,6 +444,24 @@ constexpr auto kEscapeOf = [] {
   return table;
 }();
 
+// How many bytes at the front need no escape, counted in eights: a lower bound.
+std::size_t plain_prefix(std::string_view text) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  constexpr std::uint64_t kTops = 0x8080808080808080u;
+  // Not zero exactly when some byte is below `n`, which is at most 0x80.
+  const auto below = [](std::uint64_t eight, std::uint64_t n) {
+    return (eight - kOnes * n) & ~eight & kTops;
+  };
+  std::size_t i = 0;
+  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
+    std::memcpy(&eight, text.data() + i, sizeof eight);
+    const std::uint64_t quotes = below(eight ^ kOnes * '"', 1);
+    const std::uint64_t slashes = below(eight ^ kOnes * '\\', 1);
+    if ((below(eight, 0x20) | quotes | slashes) != 0) break;
+  }
+  return i;
+}
+
 }  // namespace
 
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
@@ -454,7 +472,7 @@ void write_canonical_string(std::string_view text, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   out += '"';
   std::size_t from = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
+  for (std::size_t i = plain_prefix(text); i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const char escape = kEscapeOf[c];
     if (escape == 0) continue;

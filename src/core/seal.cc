@@ -245,9 +245,12 @@ class Sealer {
         return;
       }
       case FieldKind::id8:
-      case FieldKind::hash32:
         head(0);
         body_ += *from_hex(slot.value->as_string());
+        return;
+      case FieldKind::hash32:
+        head(0);
+        body_ += bytes_of(*hash_from_hex(slot.value->as_string()));
         return;
       case FieldKind::uuid: {
         head(0);
