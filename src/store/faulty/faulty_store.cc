@@ -1,0 +1,147 @@
+#include "store/faulty/faulty_store.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+namespace ae::store {
+
+struct FaultyStore::State {
+  async::Loop& loop;
+  Store& inner;
+  Options options;
+  std::uint64_t calls = 0;
+  std::array<std::uint64_t, 9> of_method{};
+  bool crashed = false;
+  bool gone = false;  // the FaultyStore is: late calls do not reach the inner store
+
+  void crash() {
+    if (std::exchange(crashed, true)) return;
+    if (options.on_crash) options.on_crash();
+  }
+};
+
+FaultScript fault_at(std::uint64_t number, Fault fault) {
+  return [number, fault](const Call& call) { return call.number == number ? fault : Fault::none; };
+}
+
+FaultScript fault_at(Method method, std::uint64_t of_method, Fault fault) {
+  return [method, of_method, fault](const Call& call) {
+    return call.method == method && call.of_method == of_method ? fault : Fault::none;
+  };
+}
+
+FaultScript random_faults(async::Chance& chance, FaultRates rates) {
+  return [&chance, rates](const Call&) {
+    std::uint64_t draw = chance.next() % 1000;
+    const std::pair<std::uint32_t, Fault> faults[] = {{rates.fail_before, Fault::fail_before},
+                                                      {rates.fail_after, Fault::fail_after},
+                                                      {rates.delay, Fault::delay},
+                                                      {rates.delay_answer, Fault::delay_answer}};
+    for (const auto& [rate, fault] : faults) {
+      if (draw < rate) return fault;
+      draw -= rate;
+    }
+    return Fault::none;
+  };
+}
+
+FaultyStore::FaultyStore(async::Loop& loop, Store& inner, Options options)
+    : state_(std::make_shared<State>(State{loop, inner, std::move(options)})) {}
+
+FaultyStore::~FaultyStore() { state_->gone = true; }
+
+std::uint64_t FaultyStore::calls() const { return state_->calls; }
+bool FaultyStore::crashed() const { return state_->crashed; }
+
+// `start(inner, done)` makes the call. Everything an answer needs lives in the shared state.
+template <class T, class Start>
+void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start) {
+  State& state = *state_;
+  if (state.crashed) return;
+  const Call call{.number = ++state.calls,
+                  .of_method = ++state.of_method[static_cast<std::size_t>(method)],
+                  .method = method};
+  const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
+  if (fault == Fault::crash_before) return state.crash();
+  if (fault == Fault::fail_before) {
+    state.loop.post([shared = state_, done = std::move(done), number = call.number]() mutable {
+      if (shared->crashed) return;
+      done(fail(Code::unavailable, "call " + std::to_string(number) + " failed: try again"));
+    });
+    return;
+  }
+  async::Done<Result<T>> answered = [shared = state_, done = std::move(done), fault,
+                                     call](Result<T> answer) mutable {
+    if (shared->crashed) return;
+    if (fault == Fault::crash_after) return shared->crash();
+    if (fault == Fault::fail_after) {
+      const Code code = is_read(call.method) ? Code::unavailable : Code::unknown_outcome;
+      return done(fail(code, "the answer of call " + std::to_string(call.number) + " was lost"));
+    }
+    if (fault != Fault::delay_answer) return done(std::move(answer));
+    auto later = [shared, done = std::move(done), answer = std::move(answer)]() mutable {
+      if (!shared->crashed) done(std::move(answer));
+    };
+    shared->loop.after(shared->options.delay, std::move(later));
+  };
+  if (fault != Fault::delay) return start(state.inner, std::move(answered));
+  auto later = [shared = state_, start = std::move(start),
+                answered = std::move(answered)]() mutable {
+    if (!shared->crashed && !shared->gone) start(shared->inner, std::move(answered));
+  };
+  state.loop.after(state.options.delay, std::move(later));
+}
+
+void FaultyStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+  call(Method::commit, std::move(done), [batch = std::move(batch)](Store& s, auto d) mutable {
+    s.commit(std::move(batch), std::move(d));
+  });
+}
+void FaultyStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
+  call(Method::put_inbox, std::move(done),
+       [job = std::move(job), entry = std::move(entry)](Store& s, auto d) mutable {
+         s.put_inbox(std::move(job), std::move(entry), std::move(d));
+       });
+}
+void FaultyStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
+  call(Method::claim, std::move(done), [request = std::move(request)](Store& s, auto d) mutable {
+    s.claim(std::move(request), std::move(d));
+  });
+}
+void FaultyStore::claim_job(JobId job, ClaimRequest request,
+                            async::Done<Result<std::optional<Lease>>> done) {
+  call(Method::claim_job, std::move(done),
+       [job = std::move(job), request = std::move(request)](Store& s, auto d) mutable {
+         s.claim_job(std::move(job), std::move(request), std::move(d));
+       });
+}
+void FaultyStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                            async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  call(Method::heartbeat, std::move(done),
+       [held = std::move(held), lease](Store& s, auto d) mutable {
+         s.heartbeat(std::move(held), lease, std::move(d));
+       });
+}
+void FaultyStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  call(Method::due, std::move(done),
+       [limit](Store& s, auto d) mutable { s.due(limit, std::move(d)); });
+}
+void FaultyStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  call(Method::next_due, std::move(done),
+       [](Store& s, auto d) mutable { s.next_due(std::move(d)); });
+}
+void FaultyStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+  call(Method::load, std::move(done), [job = std::move(job), from_seq](Store& s, auto d) mutable {
+    s.load(std::move(job), from_seq, std::move(d));
+  });
+}
+void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
+  call(Method::query, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
+    s.query(std::move(filter), std::move(d));
+  });
+}
+Instant FaultyStore::now() { return state_->inner.now(); }
+bool FaultyStore::owned() const { return state_->inner.owned(); }
+
+}  // namespace ae::store

@@ -1,0 +1,93 @@
+// FaultyStore: any store, made to fail on purpose: before the work, after it, late, or by the death of the caller.
+//
+// A script decides for each call by its number; the same script gives the same faults. Used by the conformance suites
+// (fail the first call, then the second, …) and by the simulation. Threads: the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "async/loop.h"
+#include "store/store.h"
+
+namespace ae::store {
+
+enum class Method : std::uint8_t {
+  commit,
+  put_inbox,
+  claim,
+  claim_job,
+  heartbeat,
+  due,
+  next_due,
+  load,
+  query,
+};
+inline bool is_read(Method method) { return method >= Method::due; }
+
+// What happens to one call.
+enum class Fault : std::uint8_t {
+  none,
+  fail_before,   // `unavailable`; the store never hears of it
+  fail_after,    // it is done, then a write answers `unknown_outcome`, a read `unavailable`
+  delay,         // the store hears of it later (calls behind it overtake it)
+  delay_answer,  // it is done, the answer comes later
+  crash_before,  // the caller dies: the store never hears of it, nothing is answered any more
+  crash_after,   // it is done, then the caller dies
+};
+
+struct Call {
+  std::uint64_t number = 0;     // from 1, over all methods
+  std::uint64_t of_method = 0;  // from 1, of this method
+  Method method{};
+};
+
+using FaultScript = std::function<Fault(const Call&)>;
+
+// One fault at the n-th call; at the n-th call of a method.
+FaultScript fault_at(std::uint64_t number, Fault fault);
+FaultScript fault_at(Method method, std::uint64_t of_method, Fault fault);
+
+struct FaultRates {  // of 1,000 calls; the rest are fine
+  std::uint32_t fail_before = 0, fail_after = 0, delay = 0, delay_answer = 0;
+};
+FaultScript random_faults(async::Chance& chance, FaultRates rates);  // borrows
+
+class FaultyStore final : public Store {
+ public:
+  struct Options {
+    FaultScript script;
+    Duration delay{100'000};
+    std::function<void()> on_crash;  // called once; afterwards no call is answered
+  };
+
+  FaultyStore(async::Loop& loop, Store& inner, Options options);  // borrows both
+  ~FaultyStore() override;
+
+  std::uint64_t calls() const;  // so far
+  bool crashed() const;
+
+  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
+  void claim_job(JobId job, ClaimRequest request,
+                 async::Done<Result<std::optional<Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  Instant now() override;
+  bool owned() const override;
+
+ private:
+  struct State;
+  template <class T, class Start>
+  void call(Method method, async::Done<Result<T>> done, Start start);
+
+  std::shared_ptr<State> state_;  // shared with answers that are still under way
+};
+
+}  // namespace ae::store

@@ -1,0 +1,104 @@
+// TestLoop: an event loop and a clock in the hands of a test.
+//
+// Tasks run when the test says so, on its thread; time moves only by `advance`. Other threads (a store's writer) may
+// post; waiting for them is `run_until`, with a real time limit so that a lost answer fails the test instead of
+// hanging it. Threads: post from any, the rest from the test's.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/time.h"
+
+namespace ae::testing {
+
+class TestLoop final : public async::Loop, public async::Clock {
+ public:
+  static constexpr Instant kStart{1'767'225'600'000'000};  // 2026-01-01
+
+  void post(async::Task task) override {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wake_.notify_one();
+  }
+  async::TimerId after(Duration delay, async::Task task) override {
+    const async::TimerId id = ++last_timer_;
+    const Instant at = delay.count() > 0 ? now_ + delay : now_;
+    timers_.emplace(std::pair(at, id), std::move(task));
+    return id;
+  }
+  void forget(async::TimerId timer) override {
+    std::erase_if(timers_, [timer](const auto& entry) { return entry.first.second == timer; });
+  }
+  Instant now() override { return now_; }
+
+  // Lets time pass and runs what becomes due, in order.
+  void advance(Duration by) {
+    const Instant until = now_ + by;
+    run_ready();
+    while (!timers_.empty() && timers_.begin()->first.first <= until) {
+      auto timer = timers_.extract(timers_.begin());
+      if (timer.key().first > now_) now_ = timer.key().first;
+      timer.mapped()();
+      run_ready();
+    }
+    now_ = until;
+  }
+
+  // Runs what has been posted, and what that posts.
+  void run_ready() {
+    while (auto task = take()) (*task)();
+  }
+
+  // Runs tasks until `condition` holds. False when that took longer than `limit` of real time.
+  template <class Condition>
+  bool run_until(Condition condition, std::chrono::seconds limit = std::chrono::seconds(30)) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (!condition()) {
+      auto task = take(end);
+      if (!task) return condition();
+      (*task)();
+    }
+    return true;
+  }
+
+  // Starts an asynchronous operation and runs until it answers:
+  //   loop.await<Result<Committed>>([&](auto done) { store.commit(batch, std::move(done)); })
+  template <class T, class Start>
+  T await(Start start) {
+    // Shared: an answer that comes after the limit must not write into a dead frame.
+    auto answer = std::make_shared<std::optional<T>>();
+    start(async::Done<T>([answer](T value) { answer->emplace(std::move(value)); }));
+    AE_CHECK(run_until([&] { return answer->has_value(); }), "no answer came");
+    return *std::move(*answer);
+  }
+
+ private:
+  std::optional<async::Task> take(std::optional<std::chrono::steady_clock::time_point> until = {}) {
+    std::unique_lock lock(mutex_);
+    const auto there = [this] { return !tasks_.empty(); };
+    if (until && !wake_.wait_until(lock, *until, there)) return std::nullopt;
+    if (tasks_.empty()) return std::nullopt;
+    async::Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+  }
+
+  Instant now_ = kStart;
+  async::TimerId last_timer_ = 0;
+  std::map<std::pair<Instant, async::TimerId>, async::Task> timers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<async::Task> tasks_;  // guarded by mutex_
+};
+
+}  // namespace ae::testing
