@@ -1,0 +1,318 @@
+// One call of a command tool, on the loop:
+//
+//   perform ─▶ starting ─ready─▶ noting ─noted─▶ running ─ended─▶ answer
+//                  └─────── abandon, too late, not noted ───▶ answer not_sent
+//
+// Nothing of the program runs before `running`: until then a call can be withdrawn, and is, for sure.
+#include "tools/command/command_tool.h"
+
+#include <signal.h>
+#include <sysexits.h>
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/json.h"
+#include "tools/command/definition.h"
+#include "tools/command/left_over.h"
+#include "tools/command/proc.h"
+#include "tools/output.h"
+
+namespace ae::tools {
+namespace {
+
+using Key = std::pair<InvocationId, std::uint32_t>;
+
+enum class Phase { starting, noting, running };
+
+struct Flight {
+  Permit permit;
+  Call call;
+  async::Done<Outcome> done;
+  std::vector<UsedSecret> used;
+  Duration send_by{};  // boot time
+  Phase phase = Phase::starting;
+  Processes::Id process = 0;
+  async::TimerId timer = 0;
+};
+
+Outcome definite(std::string code, std::string message, bool retryable) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::failure;
+  outcome.definite = true;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+Outcome not_sent(std::string message) { return definite("not_sent", std::move(message), true); }
+
+Outcome unfinished(OutcomeKind kind, std::string code, std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+Outcome cannot_be_filled_in(const Error& error) {
+  const bool is_secret = error.code == Code::secret_missing || error.code == Code::forbidden;
+  return definite(is_secret ? "secret_missing" : "request_invalid",
+                  printable(error.message, Lines::keep), false);
+}
+
+// ": " and the end of what it said on stderr, if anything.
+std::string last_words(const Ended& ended, const std::vector<UsedSecret>& used) {
+  std::string_view raw = ended.errors;
+  if (ended.errors_cut) {  // the cut may have left half a character
+    for (int i = 0; i < 3 && !raw.empty() && (raw[0] & 0xC0) == 0x80; ++i) raw.remove_prefix(1);
+  }
+  std::string text = ended.errors_cut ? scrub_tail(raw, used) : scrub(raw, used);
+  text = printable(text, Lines::keep);
+  while (text.ends_with('\n')) text.pop_back();
+  return text.empty() ? "" : ": " + std::string(ended.errors_cut ? "…" : "") + text;
+}
+
+bool may_go_better(int error) {
+  return error == EAGAIN || error == ENOMEM || error == ETXTBSY || error == EMFILE ||
+         error == ENFILE || error == ECHILD || error == ECANCELED || error == ESRCH;
+}
+
+Outcome not_started(const CommandDefinition& definition, const Ended& ended) {
+  const std::string why = std::strerror(ended.value);
+  const std::string what = ended.stage == Stage::folder ? "its folder " + definition.folder
+                                                        : "the program " + definition.program;
+  return definite("spawn_failed", what + " could not be started: " + why,
+                  may_go_better(ended.value));
+}
+
+// Exit code 0: the effect counts as done, whatever the output is like.
+Outcome succeeded(const CommandDefinition& definition, Ended ended,
+                  const std::vector<UsedSecret>& used) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  const auto refuse = [&](const std::string& reason, const Hash& hash) {
+    outcome.invalid =
+        invalid_output(scrub(reason, used), scrub(ended.output, used), hash, ended.output_size);
+  };
+  if (ended.output_size > definition.output_max) {
+    refuse("the output is larger than " + std::to_string(definition.output_max) + " bytes",
+           ended.output_hash);
+  } else if (definition.json) {
+    auto value =
+        parse_json(ended.output, {.bytes_max = definition.output_max,
+                                  .big_integers_as_strings = definition.big_integers_as_strings});
+    if (value) {
+      outcome.result = scrub_value(*value, used);
+    } else {
+      refuse("the output is not JSON: " + value.error().message, sha256(ended.output));
+    }
+  } else if (!is_utf8(ended.output)) {
+    refuse("the output is not UTF-8", sha256(ended.output));
+  } else {
+    if (ended.output.ends_with('\n')) ended.output.pop_back();
+    outcome.result = scrub(ended.output, used);
+  }
+  return outcome;
+}
+
+Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended ended,
+                   const std::vector<UsedSecret>& used) {
+  const std::string& name = definition.name;
+  switch (ended.how) {
+    case Ended::How::late:
+      return not_sent("it was too late to start the program");
+    case Ended::How::not_started:
+      return not_started(definition, ended);
+    default:
+      break;
+  }
+  const std::string still = ended.stuck ? " (and it still lives after SIGKILL)" : "";
+  if (ended.killed == Killed::timeout) {
+    return unfinished(
+        OutcomeKind::timeout, "timeout",
+        name + " was killed after " + to_text(call.timeout) + still + last_words(ended, used));
+  }
+  if (ended.killed == Killed::ordered) {
+    return unfinished(
+        OutcomeKind::unknown, "killed",
+        name + " was killed by us, in the middle of its work" + still + last_words(ended, used));
+  }
+  if (ended.how == Ended::How::signalled) {
+    const char* signal = ::sigabbrev_np(ended.value);
+    return unfinished(OutcomeKind::unknown, "signal_" + std::to_string(ended.value),
+                      name + " was ended by the signal " +
+                          (signal != nullptr ? "SIG" + std::string(signal) : "") +
+                          last_words(ended, used));
+  }
+  if (ended.how == Ended::How::lost) {
+    return unfinished(OutcomeKind::unknown, "killed",
+                      name + " was lost: its supervisor was killed" + last_words(ended, used));
+  }
+  if (ended.value != 0) {
+    return definite(
+        "exit_" + std::to_string(ended.value),
+        name + " exited with code " + std::to_string(ended.value) + last_words(ended, used),
+        ended.value == EX_TEMPFAIL);
+  }
+  return succeeded(definition, std::move(ended), used);
+}
+
+}  // namespace
+
+// Shared with the answers under way, which may find the tool gone.
+struct CommandTool::State : std::enable_shared_from_this<CommandTool::State> {
+  State(World w, CommandDefinition d) : world(w), definition(std::move(d)) {}
+
+  void begin(Permit permit, Call call, async::Done<Outcome> done);
+  void on_ready(const Key& key, Ready ready);
+  void go(const Key& key);
+  void on_ended(const Key& key, Ended ended);
+  void withdraw(const Key& key, std::string why);
+  void answer_later(async::Done<Outcome> done, Outcome outcome);
+
+  World world;
+  CommandDefinition definition;
+  std::map<Key, Flight> flights;
+};
+
+void CommandTool::State::answer_later(async::Done<Outcome> done, Outcome outcome) {
+  world.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+    done(std::move(outcome));
+  });
+}
+
+void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> done) {
+  const Key key{call.invocation, call.try_no};
+  AE_CHECK(!flights.contains(key), call.invocation.text);
+  const Duration send_by = boot_now() + call.send_within;
+  std::vector<UsedSecret> used;
+  auto order = definition.fill(call, world.secrets, used);
+  if (!order) return answer_later(std::move(done), cannot_be_filled_in(order.error()));
+  order->send_by = send_by;
+  order->timeout = call.timeout;
+  order->grace = kKillGrace;
+
+  Launch launch{.invocation = call.invocation,
+                .try_no = call.try_no,
+                .order = encode(*order),
+                .input = canonical(call.args),
+                .output_max = definition.output_max,
+                .time_max = call.timeout + kKillGrace};
+  for (std::string& text : order->environment) ::explicit_bzero(text.data(), text.size());
+
+  const Duration send_within = call.send_within;
+  Flight& flight = flights
+                       .emplace(key, Flight{.permit = std::move(permit),
+                                            .call = std::move(call),
+                                            .done = std::move(done),
+                                            .used = std::move(used),
+                                            .send_by = send_by})
+                       .first->second;
+  const std::weak_ptr<State> weak = weak_from_this();
+  flight.timer = world.loop.after(send_within, [weak, key] {
+    if (const auto state = weak.lock())
+      state->withdraw(key, "it was too late to start the program");
+  });
+  flight.process = world.processes.start(
+      std::move(launch),
+      [weak, key](Ready ready) {
+        if (const auto state = weak.lock()) state->on_ready(key, ready);
+      },
+      [weak, key](Ended ended) {
+        if (const auto state = weak.lock()) state->on_ended(key, std::move(ended));
+      });
+}
+
+void CommandTool::State::on_ready(const Key& key, Ready ready) {
+  const auto found = flights.find(key);
+  if (found == flights.end() || found->second.phase != Phase::starting) return;
+  Flight& flight = found->second;
+  flight.phase = Phase::noting;
+  if (!flight.call.note_in_flight) return go(key);
+  // The answer may come inside this call and end the flight, so the function must not live in it.
+  auto note_in_flight = std::exchange(flight.call.note_in_flight, nullptr);
+  note_in_flight(in_flight_note(ready.group, ready.start, key.first, key.second),
+                 [weak = weak_from_this(), key](Status noted) {
+                   const auto state = weak.lock();
+                   if (!state) return;
+                   if (noted) return state->go(key);
+                   state->withdraw(
+                       key, "its process group could not be noted: " + noted.error().message);
+                 });
+}
+
+void CommandTool::State::go(const Key& key) {
+  const auto found = flights.find(key);
+  if (found == flights.end() || found->second.phase != Phase::noting) return;
+  Flight& flight = found->second;
+  if (boot_now() >= flight.send_by) return withdraw(key, "it was too late to start the program");
+  world.loop.forget(flight.timer);
+  std::move(flight.permit).use(key.first, key.second);
+  flight.phase = Phase::running;
+  world.processes.go(flight.process);
+}
+
+void CommandTool::State::on_ended(const Key& key, Ended ended) {
+  auto flight = flights.extract(key);
+  if (flight.empty()) return;
+  Flight& f = flight.mapped();
+  world.loop.forget(f.timer);
+  const Duration took = ended.took;
+  Outcome outcome = outcome_of(definition, f.call, std::move(ended), f.used);
+  outcome.took = took;
+  f.done(std::move(outcome));
+}
+
+// REQUIRES: not running yet, or no such flight.
+void CommandTool::State::withdraw(const Key& key, std::string why) {
+  auto flight = flights.extract(key);
+  if (flight.empty()) return;
+  Flight& f = flight.mapped();
+  AE_CHECK(f.phase != Phase::running, key.first.text);
+  world.loop.forget(f.timer);
+  world.processes.kill(f.process);
+  answer_later(std::move(f.done), not_sent(std::move(why)));
+}
+
+Result<std::unique_ptr<CommandTool>> CommandTool::make(const Value& definition, World world,
+                                                       const std::string& folder) {
+  AE_ASSIGN(auto read, CommandDefinition::read(definition, folder));
+  return std::unique_ptr<CommandTool>(
+      new CommandTool(std::make_shared<State>(world, std::move(read))));
+}
+
+CommandTool::CommandTool(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+CommandTool::~CommandTool() {
+  while (!state_->flights.empty()) {
+    auto flight = state_->flights.extract(state_->flights.begin());
+    Flight& f = flight.mapped();
+    state_->world.loop.forget(f.timer);
+    state_->world.processes.kill(f.process);
+    state_->answer_later(std::move(f.done),
+                         f.phase == Phase::running
+                             ? unfinished(OutcomeKind::unknown, "killed", "its tool was closed")
+                             : not_sent("its tool was closed"));
+  }
+}
+
+void CommandTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
+  state_->begin(std::move(permit), std::move(call), std::move(done));
+}
+
+void CommandTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
+  const Key key{invocation, try_no};
+  const auto found = state_->flights.find(key);
+  if (found == state_->flights.end()) return;
+  if (found->second.phase != Phase::running) return state_->withdraw(key, "withdrawn in time");
+  state_->world.processes.kill(found->second.process);  // it answers what it is: unknown, mostly
+}
+
+Status CommandTool::end_left_over(const Value& note) { return tools::end_left_over(note); }
+
+}  // namespace ae::tools

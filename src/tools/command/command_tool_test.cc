@@ -1,0 +1,811 @@
+// Real programs under real supervisors. The test program is its own supervisor: see become_supervisor.
+#include "tools/command/command_tool.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "core/json.h"
+#include "testing/permit.h"
+#include "testing/test.h"
+#include "tools/command/left_over.h"
+#include "tools/command/proc.h"
+#include "tools/command/supervisor.h"
+
+namespace ae::tools {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Before main: what src/cli does first thing in its own.
+[[gnu::constructor]] void become_supervisor(int argc, char** argv) {
+  if (is_supervisor(argc, argv)) ::_exit(supervise_main(argc, argv));
+}
+
+class TestLoop final : public async::Loop {
+ public:
+  void post(async::Task task) override {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+  }
+  async::TimerId after(Duration delay, async::Task task) override {
+    const std::scoped_lock lock(mutex_);
+    timers_.emplace(++last_, std::pair(boot_now() + delay, std::move(task)));
+    return last_;
+  }
+  void forget(async::TimerId timer) override {
+    const std::scoped_lock lock(mutex_);
+    timers_.erase(timer);
+  }
+  std::size_t timers() {
+    const std::scoped_lock lock(mutex_);
+    return timers_.size();
+  }
+  // Runs until `done`, or for `most`; tells whether it was done.
+  template <class Done>
+  bool run_until(Done done, Duration most = 20s) {
+    const Duration end = boot_now() + most;
+    while (!done()) {
+      if (boot_now() >= end) return false;
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, 5ms, [&] { return !tasks_.empty(); });
+      async::Task task;
+      if (!tasks_.empty()) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      } else {
+        for (auto it = timers_.begin(); it != timers_.end(); ++it) {
+          if (it->second.first > boot_now()) continue;
+          task = std::move(it->second.second);
+          timers_.erase(it);
+          break;
+        }
+      }
+      lock.unlock();
+      if (task) task();
+    }
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<async::Task> tasks_;
+  std::map<async::TimerId, std::pair<Duration, async::Task>> timers_;
+  async::TimerId last_ = 0;
+};
+
+class NoSecrets final : public SecretSource {
+ public:
+  std::map<std::string, std::string, std::less<>> values;
+  Result<Secret> get(std::string_view name) override {
+    const auto found = values.find(name);
+    if (found == values.end()) return fail(Code::secret_missing, "set " + std::string(name));
+    return Secret(found->second);
+  }
+};
+
+struct Folder {
+  std::string path = "/tmp/aetheris-command-XXXXXX";
+  Folder() { EXPECT_NE(::mkdtemp(path.data()), nullptr); }
+  ~Folder() { EXPECT_EQ(std::system(("rm -rf " + path).c_str()), 0); }
+  std::string operator/(std::string_view name) const { return path + "/" + std::string(name); }
+};
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+bool lives(pid_t pid) {
+  const auto entry = process_entry(pid);
+  return entry && !entry->ended;
+}
+
+bool wait_gone(pid_t pid, Duration most) {
+  const Duration end = boot_now() + most;
+  while (lives(pid)) {
+    if (boot_now() >= end) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+// A file that a program writes its process id into, when it has.
+pid_t pid_from(const std::string& path) {
+  const Duration end = boot_now() + 10s;
+  while (boot_now() < end) {
+    const std::string text = text_of_file(path);
+    if (text.ends_with('\n')) return static_cast<pid_t>(std::stol(text));
+    std::this_thread::sleep_for(5ms);
+  }
+  ADD_FAILURE() << "no process id in " << path;
+  return -1;
+}
+
+Value sh(const std::string& script) {
+  return Value::object({{"command", Value::array({"/bin/sh", "-c", script})}});
+}
+
+struct World {
+  TestLoop loop;
+  NoSecrets secrets;
+  Processes processes{loop};
+  std::unique_ptr<CommandTool> tool;
+  std::optional<Outcome> outcome;
+
+  void make(const Value& definition) {
+    auto made = CommandTool::make(definition, {loop, processes, secrets});
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    tool = *std::move(made);
+  }
+  static Call call(Value args = Value::object({})) {
+    Call c;
+    c.job = JobId("job-1");
+    c.key = IdempotencyKey(std::string(64, 'e'));
+    c.external_key = ExternalKey("aetheris:job-1:step:attempt");
+    c.invocation = InvocationId("0123456789abcdef");
+    c.args = std::move(args);
+    c.timeout = 20s;
+    c.send_within = 10s;
+    return c;
+  }
+  void perform(Call c) {
+    auto permit = testing::PermitForTests::make(c.invocation, c.try_no);
+    tool->perform(std::move(permit), std::move(c), [this](Outcome o) {
+      EXPECT_FALSE(outcome.has_value()) << "answered twice";
+      outcome = std::move(o);
+    });
+    EXPECT_FALSE(outcome.has_value()) << "answered inside perform";
+  }
+  Outcome wait() {
+    EXPECT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
+    EXPECT_EQ(loop.timers(), 0u);
+    return outcome.value_or(Outcome{});
+  }
+  Outcome run(const Value& definition, Value args = Value::object({})) {
+    make(definition);
+    if (!tool) return {};
+    perform(call(std::move(args)));
+    return wait();
+  }
+};
+
+std::string refusal_of(const Value& definition) {
+  TestLoop loop;
+  NoSecrets secrets;
+  Processes processes(loop);
+  auto made = CommandTool::make(definition, {loop, processes, secrets});
+  if (made) return "";
+  EXPECT_EQ(made.error().code, Code::plan_invalid);
+  return made.error().message;
+}
+
+// ---- what comes out
+
+AE_TEST("command/exit code 0 is success, and the output without its last newline is the result") {
+  const Outcome o = World().run(sh("echo hello; echo; exit 0"));
+  EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
+  EXPECT_EQ(o.result, Value("hello\n"));
+  EXPECT_GT(o.took, 0us);
+}
+
+AE_TEST("command/arguments come on stdin as canonical JSON") {
+  const Outcome o = World().run(sh("cat"), Value::object({{"z", 1}, {"a", "ü"}}));
+  EXPECT_EQ(o.result, Value(R"({"a":"ü","z":1})"));
+}
+
+AE_TEST("command/an output declared as JSON becomes its value") {
+  const Value json = sh("cat").with("output", "json");
+  const Value args = Value::object({{"n", 1.5}, {"list", Value::array({1, nullptr})}});
+  EXPECT_EQ(World().run(json, args).result, args);
+  const Value big = sh("echo '[12345678901234567890, 1]'").with("output", "json");
+  EXPECT_EQ(canonical(World().run(big.with("numbers", "string")).result),
+            R"(["12345678901234567890",1])");
+  const Outcome refused = World().run(big);
+  EXPECT_EQ(refused.kind, OutcomeKind::success);
+  EXPECT_TRUE(refused.invalid.has_value());
+}
+
+AE_TEST("command/an output that breaks a rule is a success that says so") {
+  const Outcome json = World().run(sh("printf '{\"a\":NaN}'").with("output", "json"));
+  EXPECT_EQ(json.kind, OutcomeKind::success);
+  ASSERT_TRUE(json.invalid.has_value());
+  EXPECT_EQ(json.invalid->text("head"), "{\"a\":NaN}");
+  EXPECT_TRUE(World().run(sh("").with("output", "json")).invalid.has_value());
+  const Outcome text = World().run(sh(R"(printf 'a\377\000b')"));
+  ASSERT_TRUE(text.invalid.has_value());
+  EXPECT_EQ(text.invalid->text("reason"), "the output is not UTF-8");
+  EXPECT_EQ(text.invalid->text("head"), "a\\xff\\x00b");
+  EXPECT_EQ((*text.invalid)["size"].as_int(), 4);
+}
+
+AE_TEST("command/any other exit code is a definite failure with the end of stderr") {
+  const Outcome o = World().run(sh("echo no money >&2; exit 3"));
+  EXPECT_EQ(o.kind, OutcomeKind::failure);
+  EXPECT_TRUE(o.definite);
+  EXPECT_FALSE(o.retryable);
+  EXPECT_EQ(o.error_code, "exit_3");
+  EXPECT_EQ(o.error_message, "/bin/sh exited with code 3: no money");
+  EXPECT_TRUE(World().run(sh("exit 75")).retryable);
+}
+
+AE_TEST("command/of a long stderr the end is kept") {
+  const Outcome o = World().run(sh("yes é | head -c 300000 >&2; echo the end >&2; exit 1"));
+  EXPECT_EQ(o.error_code, "exit_1");
+  EXPECT_LE(o.error_message.size(), 4096u + 64u);
+  EXPECT_TRUE(o.error_message.ends_with("the end"));
+  EXPECT_TRUE(is_utf8(o.error_message));
+  EXPECT_EQ(o.error_message.find('\\'), std::string::npos) << "half a character";
+}
+
+AE_TEST("command/a program ended by a signal leaves an unknown outcome") {
+  const Outcome o = World().run(sh("kill -SEGV $$"));
+  EXPECT_EQ(o.kind, OutcomeKind::unknown);
+  EXPECT_FALSE(o.definite);
+  EXPECT_EQ(o.error_code, "signal_11");
+}
+
+AE_TEST("command/what cannot be started is a definite failure") {
+  const Folder folder;
+  const std::string path = folder / "tool";
+  const auto write_tool = [&](const char* text) {
+    std::ofstream(path) << text;
+    ::chmod(path.c_str(), 0755);
+  };
+  write_tool("#!/no/such/interpreter\n");
+  const Value definition = Value::object({{"command", Value::array({path})}});
+  World w;
+  const Outcome o = w.run(definition);
+  EXPECT_EQ(o.kind, OutcomeKind::failure);
+  EXPECT_TRUE(o.definite);
+  EXPECT_EQ(o.error_code, "spawn_failed");
+  EXPECT_NE(o.error_message.find("No such file"), std::string::npos) << o.error_message;
+  write_tool("no shebang, no ELF: there is no shell to guess what this is\n");
+  EXPECT_EQ(World().run(definition).error_code, "spawn_failed");
+
+  World gone;
+  gone.make(definition.with("cwd", folder.path));
+  ASSERT_EQ(std::rename(folder.path.c_str(), (folder.path + "-away").c_str()), 0);
+  gone.perform(World::call());
+  const Outcome nowhere = gone.wait();
+  ASSERT_EQ(std::rename((folder.path + "-away").c_str(), folder.path.c_str()), 0);
+  EXPECT_EQ(nowhere.error_code, "spawn_failed");
+  EXPECT_NE(nowhere.error_message.find("its folder"), std::string::npos) << nowhere.error_message;
+}
+
+AE_TEST("command/a supervisor that cannot be started is a definite failure") {
+  TestLoop loop;
+  NoSecrets secrets;
+  Processes processes(loop, "/no/such/aetheris");
+  auto tool = CommandTool::make(sh("true"), {loop, processes, secrets});
+  std::optional<Outcome> outcome;
+  Call call = World::call();
+  auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+  (*tool)->perform(std::move(permit), std::move(call), [&](Outcome o) { outcome = std::move(o); });
+  ASSERT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
+  EXPECT_EQ(outcome->error_code, "spawn_failed");
+  EXPECT_TRUE(outcome->definite);
+}
+
+// ---- what goes in
+
+AE_TEST("command/an expression's value is one argument, verbatim") {
+  const Value definition = Value::object(
+      {{"command", Value::array({"/usr/bin/printf", "<%s>", "${ .args.a }", "--x=${ .args.b }",
+                                 "${ .args.n }", "${ .call.try }", "$${ literal", "$(id) `id`"})}});
+  const Value args = Value::object({{"a", "two words\nand a line; $(id) 'q' \"p\" *"},
+                                    {"b", ""},
+                                    {"n", Value::object({{"k", 1}})}});
+  EXPECT_EQ(World().run(definition, args).result,
+            Value("<two words\nand a line; $(id) 'q' \"p\" *><--x=><{\"k\":1}><1><${ literal>"
+                  "<$(id) `id`>"));
+}
+
+AE_TEST("command/a value that is null or holds a NUL never reaches a program") {
+  const Value definition =
+      Value::object({{"command", Value::array({"/bin/echo", "${ .args.a }"})}});
+  for (const Value& bad : {Value(nullptr), Value(std::string("a\0b", 3))}) {
+    const Outcome o = World().run(definition, Value::object({{"a", bad}}));
+    EXPECT_EQ(o.kind, OutcomeKind::failure);
+    EXPECT_TRUE(o.definite);
+    EXPECT_EQ(o.error_code, "request_invalid");
+    EXPECT_TRUE(o.error_message.starts_with("command[1]: ")) << o.error_message;
+  }
+}
+
+AE_TEST("command/a program sees the allowed environment and nothing else") {
+  ::setenv("AE_T_ALLOWED", "yes", 1);
+  ::setenv("AE_T_OTHER", "no", 1);
+  ::setenv("AETHERIS_STORE", "no", 1);
+  const Value definition =
+      Value::object({{"command", Value::array({"/usr/bin/env"})},
+                     {"env_allow", Value::array({"AE_T_ALLOWED", "AE_T_ABSENT"})},
+                     {"env", Value::object({{"ORDER", "no. ${ .args.id }"}, {"LANG", "C"}})}});
+  const Outcome o = World().run(definition, Value::object({{"id", 7}}));
+  ::unsetenv("AETHERIS_STORE");
+  ASSERT_TRUE(o.result.is_string()) << o.error_message;
+  std::map<std::string, std::string> seen;
+  std::istringstream lines(o.result.as_string());
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find('=');
+    EXPECT_TRUE(seen.emplace(line.substr(0, equals), line.substr(equals + 1)).second) << line;
+  }
+  for (const char* name : {"PATH", "HOME", "LC_ALL", "TZ", "TMPDIR"}) seen.erase(name);
+  const std::map<std::string, std::string> wanted{
+      {"AE_T_ALLOWED", "yes"},
+      {"LANG", "C"},
+      {"ORDER", "no. 7"},
+      {"AETHERIS_IDEMPOTENCY_KEY", "aetheris:job-1:step:attempt"},
+      {"AETHERIS_EXECUTION_KEY", std::string(64, 'e')},
+      {"AETHERIS_INVOCATION_ID", "0123456789abcdef"},
+      {"AETHERIS_TRY", "1"},
+      {"AETHERIS_JOB_ID", "job-1"}};
+  EXPECT_EQ(seen, wanted);
+}
+
+AE_TEST("command/a program sees three open files, its own session, no core and no new privileges") {
+  const int leak = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
+  const Outcome files = World().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
+  EXPECT_EQ(files.result, Value("0 1 2 3")) << "3 is the folder that ls itself reads";
+  ::close(leak);
+  const Outcome status = World().run(
+      sh("grep NoNewPrivs /proc/self/status | cut -f2; ulimit -c; cut -d' ' -f5,6 /proc/$$/stat; "
+         "echo $$ $$; grep -E 'Sig(Blk|Ign)' /proc/self/status | cut -f2"));
+  std::istringstream lines(status.result.as_string());
+  std::string privileges, core, group, self, blocked, ignored;
+  for (std::string* line : {&privileges, &core, &group, &self, &blocked, &ignored}) {
+    std::getline(lines, *line);
+  }
+  EXPECT_EQ(privileges, "1");
+  EXPECT_EQ(core, "0");
+  EXPECT_EQ(group, self) << "its group and session are its own";
+  EXPECT_EQ(blocked, "0000000000000000");
+  EXPECT_EQ(ignored, "0000000180000000") << "glibc's posix_spawn ignores its own two";
+}
+
+AE_TEST("command/a program runs where it is told to") {
+  const Folder folder;
+  EXPECT_EQ(World().run(sh("pwd").with("cwd", folder.path)).result, Value(folder.path));
+}
+
+AE_TEST("command/a secret reaches the environment and no record") {
+  World w;
+  w.secrets.values["TOKEN"] = "hunter22-token";
+  const Value definition =
+      sh("echo \"bad token $T\" >&2; printf %s \"$T\" | base64 >&2; tr '\\0' ' ' </proc/$$/cmdline "
+         ">&2; exit 4")
+          .with("env", Value::object({{"T", "Bearer secret:TOKEN"}}));
+  const Outcome o = w.run(definition);
+  EXPECT_EQ(o.error_code, "exit_4");
+  EXPECT_NE(o.error_message.find("bad token Bearer [secret TOKEN]"), std::string::npos)
+      << o.error_message;
+  EXPECT_EQ(o.error_message.find("hunter22"), std::string::npos) << o.error_message;
+
+  World said;
+  said.secrets.values["TOKEN"] = "hunter22-token";
+  EXPECT_EQ(said.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
+            Value("[secret TOKEN]"));
+}
+
+AE_TEST("command/an argument that names a secret gets none") {
+  World w;
+  w.secrets.values["TOKEN"] = "hunter22-token";
+  const Value definition =
+      sh("printf %s \"$T\"").with("env", Value::object({{"T", "${ .args.t }"}}));
+  EXPECT_EQ(w.run(definition, Value::object({{"t", "secret:TOKEN"}})).result,
+            Value("secret:TOKEN"));
+}
+
+AE_TEST("command/a missing secret is a definite failure, before anything is started") {
+  const Outcome o = World().run(sh("true").with("env", Value::object({{"T", "secret:NONE"}})));
+  EXPECT_EQ(o.kind, OutcomeKind::failure);
+  EXPECT_TRUE(o.definite);
+  EXPECT_EQ(o.error_code, "secret_missing");
+}
+
+AE_TEST("command/a definition is checked when the tool is made") {
+  const auto command = [](std::vector<Value> words) {
+    return Value::object({{"command", Value::array(std::move(words))}});
+  };
+  EXPECT_EQ(refusal_of(command({"true"})), "");
+  EXPECT_NE(refusal_of(command({})).find("must be a list"), std::string::npos);
+  EXPECT_NE(refusal_of(command({"no-such-program-at-all"})).find("in PATH"), std::string::npos);
+  EXPECT_NE(refusal_of(command({"/etc/passwd"})).find("cannot be executed"), std::string::npos);
+  EXPECT_NE(refusal_of(command({"${ .args.program }"})).find("literal"), std::string::npos);
+  EXPECT_NE(refusal_of(command({"true", "secret:TOKEN"})).find("`env`"), std::string::npos);
+  EXPECT_NE(refusal_of(command({"true", "${ .input.x }"})).find(".input is not known"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(command({"true", "${ .steps.x }"})).find(".steps is not known"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(command({"true", 5})).find("quote it"), std::string::npos);
+  const Value fine = command({"true"});
+  EXPECT_NE(refusal_of(fine.with("output", "xml")), "");
+  EXPECT_NE(refusal_of(fine.with("numbers", "string")), "");
+  EXPECT_NE(refusal_of(fine.with("output_max", -1)), "");
+  EXPECT_NE(refusal_of(fine.with("cwd", "/no/such/folder")), "");
+  EXPECT_NE(refusal_of(fine.with("env", Value::object({{"AETHERIS_TRY", "7"}}))), "");
+  EXPECT_NE(refusal_of(fine.with("env", Value::object({{"A=B", "7"}}))), "");
+  EXPECT_NE(refusal_of(fine.with("env_allow", Value::array({"A B"}))), "");
+}
+
+// ---- limits
+
+AE_TEST("command/a timeout ends the whole group, whatever it ignores or wherever it went") {
+  const Folder folder;
+  const std::string f = folder.path;
+  World w;
+  w.make(sh("(trap '' TERM; sh -c 'echo $PPID' >" + f +
+            "/stubborn; while :; do sleep 0.05; done) &\n"
+            "setsid sh -c 'trap \"\" TERM HUP; echo $$ >" +
+            f +
+            "/away; sleep 60' &\n"
+            "setsid -f sh -c 'echo $$ >" +
+            f +
+            "/far; sleep 60'\n"
+            "echo $$ >" +
+            f + "/self; wait; sleep 60"));
+  Call call = World::call();
+  call.timeout = 700ms;
+  const Duration began = boot_now();
+  w.perform(std::move(call));
+  const Outcome o = w.wait();
+  EXPECT_EQ(o.kind, OutcomeKind::timeout);
+  EXPECT_FALSE(o.definite);
+  EXPECT_EQ(o.error_code, "timeout");
+  EXPECT_LT(boot_now() - began, 6s);
+  for (const char* who : {"self", "stubborn", "away", "far"}) {
+    EXPECT_FALSE(lives(pid_from(folder / who))) << who;
+  }
+}
+
+AE_TEST("command/a program that obeys SIGTERM may tidy up, and is still a timeout") {
+  const Folder folder;
+  World w;
+  w.make(sh("trap 'echo tidy >" + folder.path + "/note; exit 0' TERM; echo on; sleep 60 & wait"));
+  Call call = World::call();
+  call.timeout = 300ms;
+  w.perform(std::move(call));
+  EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
+  EXPECT_EQ(text_of_file(folder / "note"), "tidy\n");
+}
+
+AE_TEST("command/what a program leaves in the background ends with it") {
+  const Folder folder;
+  const Outcome o = World().run(sh("setsid sleep 60 >/dev/null & echo $! >" + folder.path +
+                                   "/pid; sleep 61 & echo done; exit 0"));
+  EXPECT_EQ(o.result, Value("done"));
+  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+}
+
+AE_TEST("command/an output without end costs no memory and is cut off by the timeout") {
+  World w;
+  w.make(sh("yes"));
+  Call call = World::call();
+  call.timeout = 300ms;
+  w.perform(std::move(call));
+  EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
+}
+
+void expect_bounded(std::size_t mebibytes) {
+  World w;
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  w.make(sh("head -c " + std::to_string(mebibytes << 20) + " /dev/zero; exit 0")
+             .with("output_max", 1000));
+  Call call = World::call();
+  call.timeout = 120s;
+  w.perform(std::move(call));
+  ASSERT_TRUE(w.loop.run_until([&] { return w.outcome.has_value(); }, 120s));
+  ::getrusage(RUSAGE_SELF, &after);
+  ASSERT_EQ(w.outcome->kind, OutcomeKind::success) << w.outcome->error_message;
+  ASSERT_TRUE(w.outcome->invalid.has_value());
+  const Value& invalid = *w.outcome->invalid;
+  EXPECT_EQ(invalid["size"].as_int(), static_cast<std::int64_t>(mebibytes << 20));
+  Sha256 hash;
+  const std::string zeros(1 << 20, '\0');
+  for (std::size_t i = 0; i < mebibytes; ++i) hash.add(zeros);
+  EXPECT_EQ(invalid.text("sha256"), to_hex(hash.finish()));
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10) << "KiB";
+}
+
+AE_TEST("command/a large output is drained and hashed, not kept") { expect_bounded(16); }
+AE_TEST_SLOW("command/an output of 1 GiB is drained and hashed, not kept") { expect_bounded(1024); }
+
+AE_TEST("command/an output of exactly the limit is kept") {
+  const Value definition = sh("printf 12345678").with("output_max", 8);
+  EXPECT_EQ(World().run(definition).result, Value("12345678"));
+  EXPECT_TRUE(World().run(definition.with("output_max", 7)).invalid.has_value());
+}
+
+// ---- before it starts, and in the middle
+
+AE_TEST("command/a program starts only when its process group is noted") {
+  const Folder folder;
+  World w;
+  w.make(sh("echo ran >" + folder.path + "/ran"));
+  Call call = World::call();
+  std::optional<Value> note;
+  async::Done<Status> noted;
+  call.note_in_flight = [&](Value n, async::Done<Status> done) {
+    note = std::move(n);
+    noted = std::move(done);
+  };
+  w.perform(std::move(call));
+  ASSERT_TRUE(w.loop.run_until([&] { return note.has_value(); }));
+  EXPECT_FALSE(w.loop.run_until([&] { return w.outcome.has_value(); }, 100ms));
+  EXPECT_EQ(::access((folder / "ran").c_str(), F_OK), -1);
+  const auto group = static_cast<pid_t>((*note)["pgid"].as_int());
+  const auto leader = process_entry(group);
+  ASSERT_TRUE(leader.has_value());
+  EXPECT_EQ(leader->group, group);
+  EXPECT_EQ(leader->start, static_cast<std::uint64_t>((*note)["start"].as_int()));
+  EXPECT_EQ(note->text("boot_id"), boot_id());
+  noted({});
+  EXPECT_EQ(w.wait().kind, OutcomeKind::success);
+  EXPECT_EQ(text_of_file(folder / "ran"), "ran\n");
+}
+
+AE_TEST("command/a group that cannot be noted never runs") {
+  const Folder folder;
+  World w;
+  w.make(sh("echo ran >" + folder.path + "/ran"));
+  Call call = World::call();
+  call.note_in_flight = [](Value, async::Done<Status> done) {
+    done(fail(Code::unavailable, "the store is away"));
+  };
+  w.perform(std::move(call));
+  const Outcome o = w.wait();
+  EXPECT_EQ(o.error_code, "not_sent");
+  EXPECT_TRUE(o.definite);
+  EXPECT_EQ(::access((folder / "ran").c_str(), F_OK), -1);
+}
+
+AE_TEST("command/a call that is not sent in time is withdrawn") {
+  for (const Duration within : {Duration(0), Duration(150ms)}) {
+    World w;
+    w.make(sh("true"));
+    Call call = World::call();
+    call.send_within = within;
+    std::vector<async::Done<Status>> kept;
+    call.note_in_flight = [&](Value, async::Done<Status> done) { kept.push_back(std::move(done)); };
+    w.perform(std::move(call));
+    const Outcome o = w.wait();
+    EXPECT_EQ(o.kind, OutcomeKind::failure);
+    EXPECT_TRUE(o.definite);
+    EXPECT_EQ(o.error_code, "not_sent");
+    for (auto& noted : kept) noted({});  // too late: changes nothing
+  }
+}
+
+AE_TEST("command/a call abandoned before it runs was not sent") {
+  World w;
+  w.make(sh("true"));
+  w.perform(World::call());
+  w.tool->abandon(InvocationId("another"), 1);
+  w.tool->abandon(InvocationId("0123456789abcdef"), 1);
+  w.tool->abandon(InvocationId("0123456789abcdef"), 1);
+  EXPECT_EQ(w.wait().error_code, "not_sent");
+}
+
+AE_TEST("command/a call abandoned while it runs is killed and unknown") {
+  const Folder folder;
+  World w;
+  w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+  w.perform(World::call());
+  ASSERT_TRUE(w.loop.run_until([&] { return !text_of_file(folder / "pid").empty(); }));
+  w.tool->abandon(InvocationId("0123456789abcdef"), 1);
+  const Outcome o = w.wait();
+  EXPECT_EQ(o.kind, OutcomeKind::unknown);
+  EXPECT_EQ(o.error_code, "killed");
+  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+}
+
+AE_TEST("command/a tool that is closed ends and answers its calls") {
+  const Folder folder;
+  World w;
+  w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+  w.perform(World::call());
+  ASSERT_TRUE(w.loop.run_until([&] { return !text_of_file(folder / "pid").empty(); }));
+  w.tool.reset();
+  EXPECT_EQ(w.wait().kind, OutcomeKind::unknown);
+  EXPECT_TRUE(wait_gone(pid_from(folder / "pid"), 2s));
+}
+
+AE_TEST("command/many calls at once do not meet") {
+  World w;
+  w.make(Value::object({{"command", Value::array({"/bin/echo", "${ .args.n }"})}}));
+  std::map<int, Outcome> outcomes;
+  for (int n = 0; n < 40; ++n) {
+    Call call = World::call(Value::object({{"n", n}}));
+    call.invocation = InvocationId("call" + std::to_string(n));
+    auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+    w.tool->perform(std::move(permit), std::move(call), [&outcomes, n](Outcome o) {
+      EXPECT_TRUE(outcomes.emplace(n, std::move(o)).second);
+    });
+  }
+  ASSERT_TRUE(w.loop.run_until([&] { return outcomes.size() == 40; }, 60s));
+  for (const auto& [n, o] : outcomes) EXPECT_EQ(o.result, Value(std::to_string(n)));
+}
+
+// ---- when others die
+
+AE_TEST("command/a supervisor that is killed takes its program along, and the outcome is unknown") {
+  const Folder folder;
+  World w;
+  w.make(sh("cut -d' ' -f4 /proc/$$/stat >" + folder.path +
+            "/supervisor; setsid sleep 60 & echo $! >" + folder.path + "/away; echo $$ >" +
+            folder.path + "/pid; wait; sleep 60"));
+  w.perform(World::call());
+  ASSERT_TRUE(w.loop.run_until([&] { return !text_of_file(folder / "pid").empty(); }));
+  ASSERT_EQ(::kill(pid_from(folder / "supervisor"), SIGKILL), 0);
+  const Outcome o = w.wait();
+  EXPECT_EQ(o.kind, OutcomeKind::unknown);
+  EXPECT_EQ(o.error_code, "killed");
+  EXPECT_TRUE(wait_gone(pid_from(folder / "pid"), 2s));
+  EXPECT_TRUE(wait_gone(pid_from(folder / "away"), 2s));
+}
+
+// A process of its own that performs one call and then does nothing but wait.
+pid_t fork_runtime(const Value& definition) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  ::signal(SIGCHLD, SIG_DFL);
+  {
+    World w;
+    w.make(definition);
+    w.perform(World::call());
+    w.loop.run_until([&] { return w.outcome.has_value(); }, 60s);
+  }
+  ::_exit(0);
+}
+
+AE_TEST("command/kill -9 of the runtime ends its programs within two seconds") {
+  const Folder folder;
+  const pid_t runtime =
+      fork_runtime(sh("trap '' TERM HUP; setsid sh -c 'echo $$ >" + folder.path +
+                      "/away; sleep 60' & echo $$ >" + folder.path + "/pid; sleep 60"));
+  const pid_t program = pid_from(folder / "pid"), away = pid_from(folder / "away");
+  EXPECT_TRUE(lives(program));
+  ::kill(runtime, SIGKILL);
+  ::waitpid(runtime, nullptr, 0);
+  EXPECT_TRUE(wait_gone(program, 2s));
+  EXPECT_TRUE(wait_gone(away, 2s));
+}
+
+AE_TEST("command/a runtime that is stopped does not stop the clock of its programs") {
+  const Folder folder;
+  const pid_t runtime = ::fork();
+  if (runtime == 0) {
+    World w;
+    w.make(sh("echo $$ >" + folder.path + "/pid; sleep 60"));
+    Call call = World::call();
+    call.timeout = 500ms;
+    w.perform(std::move(call));
+    w.loop.run_until([&] { return w.outcome.has_value(); }, 60s);
+    ::_exit(w.outcome && w.outcome->kind == OutcomeKind::timeout ? 0 : 1);
+  }
+  const pid_t program = pid_from(folder / "pid");
+  ::kill(runtime, SIGSTOP);
+  EXPECT_TRUE(wait_gone(program, 5s));
+  ::kill(runtime, SIGCONT);
+  int status = -1;
+  ::waitpid(runtime, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+// A group of its own that only SIGKILL ends: {leader, a member, one that moved away}.
+struct Group {
+  Folder folder;
+  pid_t leader = -1, member = -1, away = -1;
+  explicit Group(const char* invocation) {
+    leader = ::fork();
+    if (leader == 0) {
+      ::setsid();
+      ::clearenv();
+      ::setenv("PATH", "/usr/bin:/bin", 1);
+      ::setenv("AETHERIS_INVOCATION_ID", invocation, 1);
+      ::setenv("AETHERIS_TRY", "2", 1);
+      const std::string script = "trap '' TERM HUP; env -i sleep 60 & echo $! >" + folder.path +
+                                 "/member; setsid sleep 60 & echo $! >" + folder.path +
+                                 "/away; wait";
+      ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
+      ::_exit(127);
+    }
+    member = pid_from(folder / "member");
+    away = pid_from(folder / "away");
+    // setsid becomes sleep with its own environment; wait until it has one of its own.
+    std::this_thread::sleep_for(20ms);
+  }
+  ~Group() {
+    for (const pid_t pid : {leader, member, away}) {
+      if (lives(pid)) ::kill(pid, SIGKILL);
+    }
+    ::waitpid(leader, nullptr, 0);
+  }
+};
+
+AE_TEST("command/what an earlier process left behind is ended by its note") {
+  World w;
+  w.make(sh("true"));
+  const Group group("left-over");
+  const Value note = in_flight_note(group.leader, process_entry(group.leader)->start,
+                                    InvocationId("left-over"), 2);
+  EXPECT_TRUE(w.tool->end_left_over(note).has_value());
+  EXPECT_FALSE(lives(group.leader));
+  EXPECT_FALSE(lives(group.member));
+  EXPECT_FALSE(lives(group.away));
+  EXPECT_TRUE(w.tool->end_left_over(note).has_value()) << "again changes nothing";
+}
+
+AE_TEST("command/a process id that was used again is spared") {
+  const Group group("somebody-else");
+  const std::uint64_t start = process_entry(group.leader)->start;
+  const InvocationId invocation("left-over");
+  EXPECT_TRUE(end_left_over(in_flight_note(group.leader, start + 1, invocation, 2)).has_value());
+  EXPECT_TRUE(
+      end_left_over(
+          in_flight_note(group.leader, start, invocation, 2).with("boot_id", "another boot"))
+          .has_value());
+  EXPECT_TRUE(lives(group.leader));
+  EXPECT_TRUE(lives(group.member));
+  EXPECT_TRUE(lives(group.away));
+}
+
+AE_TEST("command/another try of the same call is spared") {
+  const Group group("left-over-2");
+  EXPECT_TRUE(end_left_over(in_flight_note(group.leader, 1, InvocationId("left-over-2"), 1)));
+  EXPECT_TRUE(lives(group.away));
+  EXPECT_TRUE(end_left_over(in_flight_note(group.leader, 1, InvocationId("left-over-2"), 2)));
+  EXPECT_FALSE(lives(group.away)) << "it moved away, but began with this call's environment";
+}
+
+AE_TEST("command/a note that is none is refused") {
+  for (const Value& note : {Value(), Value::object({{"pgid", 1}, {"start", 1}, {"boot_id", "x"}}),
+                            Value::object({{"pgid", -5}, {"start", 1}, {"boot_id", "x"}})}) {
+    auto ended = end_left_over(note);
+    ASSERT_FALSE(ended.has_value());
+    EXPECT_EQ(ended.error().code, Code::input_invalid);
+  }
+}
+
+AE_TEST("command/nothing of a call stays behind: no process, no file") {
+  const auto files = [] {
+    int count = 0;
+    for (int fd = 0; fd < 256; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+    return count;
+  };
+  World w;
+  const int before = files();
+  for (int i = 0; i < 5; ++i) {
+    w.outcome.reset();
+    EXPECT_EQ(w.run(sh("echo x")).kind, OutcomeKind::success);
+  }
+  const Duration end = boot_now() + 5s;  // the last supervisor is reaped right after its answer
+  while ((files() > before || !running_descendants(::getpid()).empty()) && boot_now() < end) {
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_EQ(files(), before);
+  EXPECT_TRUE(running_descendants(::getpid()).empty());
+}
+
+}  // namespace
+}  // namespace ae::tools

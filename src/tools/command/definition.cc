@@ -1,0 +1,292 @@
+// Reading a command tool's definition, and filling it in.
+#include "tools/command/definition.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "core/json.h"
+#include "tools/output.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr std::size_t kOutputMost = 64u << 20;  // what output_max may ask for
+constexpr std::size_t kArgumentsMost = 1024;
+
+// Ours to set; a definition that sets one itself would lie to the program.
+const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY", "AETHERIS_EXECUTION_KEY",
+                             "AETHERIS_INVOCATION_ID", "AETHERIS_TRY", "AETHERIS_JOB_ID"};
+const char* const kPassedOn[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
+
+bool is_variable_name(std::string_view name) {
+  const auto is_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !name.empty() && std::ranges::all_of(name, is_word) && (name[0] < '0' || name[0] > '9');
+}
+
+bool is_ours(std::string_view name) {
+  return std::ranges::any_of(kOurs, [&](const char* ours) { return name == ours; });
+}
+
+bool is_program(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+std::string absolute(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
+  return error ? path : whole.lexically_normal().string();
+}
+
+// A name is looked up in PATH, in its absolute folders only: what "." means changes under our feet.
+Result<std::string> find_program(const std::string& name, const std::string& folder) {
+  if (name.find('/') != std::string::npos) {
+    std::string path = absolute(name, folder);
+    if (is_program(path)) return path;
+    return fail(Code::plan_invalid, "command: " + path + " is not there or cannot be executed");
+  }
+  const char* variable = std::getenv("PATH");
+  std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    const std::string path = std::string(rest.substr(0, end)) + "/" + name;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (path.starts_with('/') && is_program(path)) return path;
+  }
+  return fail(Code::plan_invalid,
+              "command: there is no program " + name + " in PATH; install it, or give its path");
+}
+
+bool names_a_secret(const CommandDefinition::Parts& parts) {
+  // A source that has everything: was it asked?
+  class Asked final : public SecretSource {
+   public:
+    Result<Secret> get(std::string_view) override { return Secret("x"); }
+  } source;
+  std::vector<UsedSecret> used;
+  for (const Template::Part& part : parts) {
+    if (const auto* text = std::get_if<std::string>(&part)) {
+      static_cast<void>(replace_secrets(*text, source, used));
+    }
+  }
+  return !used.empty();
+}
+
+Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& where) {
+  if (!text.is_string()) return fail(Code::plan_invalid, where + ": must be a text; quote it");
+  auto parts = Template::parts(text.as_string());
+  if (!parts) return std::unexpected(std::move(parts).error().in(where));
+  for (const Template::Part& part : *parts) {
+    const auto* expression = std::get_if<Expr>(&part);
+    if (expression == nullptr) continue;
+    for (const std::string& root : expression->roots().roots) {
+      if (root != "args" && root != "call") {
+        return fail(Code::plan_invalid,
+                    where + ": ." + root + " is not known here; use .args or .call");
+      }
+    }
+    if (expression->roots().all_steps || !expression->roots().steps.empty()) {
+      return fail(Code::plan_invalid, where + ": .steps is not known here; pass it in the args");
+    }
+  }
+  return parts;
+}
+
+Status read_command(const Value& command, const std::string& folder, CommandDefinition& out) {
+  if (!command.is_array() || command.size() == 0 || command.size() > kArgumentsMost) {
+    return fail(Code::plan_invalid, "command: must be a list: the program, then its arguments");
+  }
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const std::string where = "command[" + std::to_string(i) + "]";
+    AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
+    if (names_a_secret(parts)) {
+      return fail(Code::plan_invalid, where +
+                                          ": arguments are shown to everybody by ps; "
+                                          "give a secret to the program in `env`");
+    }
+    if (i > 0) {
+      out.arguments.push_back(std::move(parts));
+      continue;
+    }
+    const auto* literal = parts.size() == 1 ? std::get_if<std::string>(&parts[0]) : nullptr;
+    if (literal == nullptr || literal->empty() || literal->find('\0') != std::string::npos) {
+      return fail(Code::plan_invalid, where + ": the program must be a literal name or path");
+    }
+    out.name = *literal;
+  }
+  AE_ASSIGN(out.program, find_program(out.name, folder));
+  return {};
+}
+
+Status read_environment(const Value& definition, CommandDefinition& out) {
+  std::set<std::string> allowed(std::begin(kPassedOn), std::end(kPassedOn));
+  const Value& more = definition["env_allow"];
+  if (!more.is_null() && !more.is_array()) {
+    return fail(Code::plan_invalid, "env_allow: must be a list of names");
+  }
+  for (const Value& name : more.is_array() ? more.items() : std::span<const Value>()) {
+    if (!name.is_string() || !is_variable_name(name.as_string())) {
+      return fail(Code::plan_invalid, "env_allow: every entry must be a variable's name");
+    }
+    allowed.insert(name.as_string());
+  }
+  for (const std::string& name : allowed) {
+    const char* value = std::getenv(name.c_str());
+    if (value != nullptr && !is_ours(name)) out.passed_on[name] = value;
+  }
+  const Value& own = definition["env"];
+  if (own.is_null()) return {};
+  if (!own.is_object()) return fail(Code::plan_invalid, "env: must be {NAME: text}");
+  for (const auto& [name, text] : own.members()) {
+    if (!is_variable_name(name)) {
+      return fail(Code::plan_invalid, "env: " + printable(name, Lines::escape) +
+                                          " is no name of an environment variable");
+    }
+    if (is_ours(name)) return fail(Code::plan_invalid, "env: " + name + " is set by the runtime");
+    AE_ASSIGN(auto parts, parts_of(text, "env." + name));
+    out.variables.emplace_back(name, std::move(parts));
+    out.passed_on.erase(name);
+  }
+  return {};
+}
+
+// What a tool's expressions may read.
+class CallScope final : public ExprScope {
+ public:
+  explicit CallScope(const Call& call)
+      : args_(call.args),
+        call_(Value::object({{"key", call.key.text},
+                             {"external_key", call.external_key.text},
+                             {"invocation_id", call.invocation.text},
+                             {"try", static_cast<std::uint64_t>(call.try_no)}})) {}
+  const Value* root(std::string_view name) const override {
+    return name == "args" ? &args_ : name == "call" ? &call_ : nullptr;
+  }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+
+ private:
+  Value args_, call_;
+};
+
+Result<std::string> text_of(const Expr& expression, const ExprScope& scope) {
+  AE_ASSIGN(const Value value, expression.eval(scope));
+  if (value.is_null()) return fail(Code::expression_failed, "the value is null");
+  std::string text = value.is_string() ? value.as_string() : canonical(value);
+  if (text.find('\0') != std::string::npos) {
+    return fail(Code::input_invalid, "the value holds a NUL, which no program can be given");
+  }
+  return text;
+}
+
+Result<std::string> argument_of(const CommandDefinition::Parts& parts, const ExprScope& scope) {
+  std::string text;
+  for (const Template::Part& part : parts) {
+    if (const auto* literal = std::get_if<std::string>(&part)) {
+      text += *literal;
+    } else {
+      AE_ASSIGN(const std::string value, text_of(std::get<Expr>(part), scope));
+      text += value;
+    }
+  }
+  return text;
+}
+
+// Secrets go into literal text only: a value that says `secret:NAME` stays what it is.
+Result<std::string> variable_of(const CommandDefinition::Parts& parts, const ExprScope& scope,
+                                SecretSource& secrets, std::vector<UsedSecret>& used) {
+  std::string text;
+  for (const Template::Part& part : parts) {
+    if (const auto* literal = std::get_if<std::string>(&part)) {
+      AE_ASSIGN(const Secret replaced, replace_secrets(*literal, secrets, used));
+      text += replaced.reveal();
+    } else {
+      AE_ASSIGN(const std::string value, text_of(std::get<Expr>(part), scope));
+      text += value;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<CommandDefinition> CommandDefinition::read(const Value& definition,
+                                                  const std::string& folder) {
+  CommandDefinition out;
+  AE_TRY(read_command(definition["command"], folder, out));
+  AE_TRY(read_environment(definition, out));
+
+  const std::string_view output = definition.text("output", "text");
+  const bool has_output = definition.find("output") != nullptr;
+  if (has_output && (!definition["output"].is_string() || (output != "text" && output != "json"))) {
+    return fail(Code::plan_invalid, "output: must be text or json");
+  }
+  out.json = output == "json";
+  if (const Value* numbers = definition.find("numbers")) {
+    if (*numbers != Value("string") || !out.json) {
+      return fail(Code::plan_invalid, "numbers: must be \"string\", and only with output: json");
+    }
+    out.big_integers_as_strings = true;
+  }
+  out.output_max = kOutputMax;
+  if (const Value* most = definition.find("output_max")) {
+    if (!most->is_integer() || most->as_int() < 1 ||
+        most->as_int() > static_cast<std::int64_t>(kOutputMost)) {
+      return fail(Code::plan_invalid, "output_max: must be 1 to 67108864 bytes");
+    }
+    out.output_max = static_cast<std::size_t>(most->as_int());
+  }
+  if (const Value* cwd = definition.find("cwd")) {
+    std::error_code error;
+    if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
+    out.folder = absolute(cwd->as_string(), folder);
+    if (!std::filesystem::is_directory(out.folder, error)) {
+      return fail(Code::plan_invalid, "cwd: " + out.folder + " is no folder");
+    }
+  }
+  return out;
+}
+
+Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
+                                      std::vector<UsedSecret>& used) const {
+  const CallScope scope(call);
+  Order order;
+  order.program = program;
+  order.folder = folder;
+  order.argv.push_back(name);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    auto text = argument_of(arguments[i], scope);
+    if (!text) {
+      return std::unexpected(std::move(text).error().in("command[" + std::to_string(i + 1) + "]"));
+    }
+    order.argv.push_back(*std::move(text));
+  }
+  for (const auto& [variable, value] : passed_on) {
+    order.environment.push_back(variable + "=" + value);
+  }
+  for (const auto& [variable, parts] : variables) {
+    auto text = variable_of(parts, scope, secrets, used);
+    if (!text) return std::unexpected(std::move(text).error().in("env." + variable));
+    order.environment.push_back(variable + "=" + *text);
+    ::explicit_bzero(text->data(), text->size());
+  }
+  const std::string texts[] = {call.external_key.text, call.key.text, call.invocation.text,
+                               std::to_string(call.try_no), call.job.text};
+  for (std::size_t i = 0; i < std::size(texts); ++i) {
+    order.environment.push_back(std::string(kOurs[i]) + "=" + texts[i]);
+  }
+  return order;
+}
+
+}  // namespace ae::tools

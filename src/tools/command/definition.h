@@ -1,0 +1,39 @@
+// A command tool's definition, checked once and filled in for each call.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "core/expr.h"
+#include "core/value.h"
+#include "tools/command/wire.h"
+#include "tools/secrets.h"
+#include "tools/tool.h"
+
+namespace ae::tools {
+
+struct CommandDefinition {
+  // Fails with plan_invalid; the message begins with the key at fault.
+  static Result<CommandDefinition> read(const Value& definition, const std::string& folder);
+
+  // Everything of the order but its times. What secrets went in is added to `used`.
+  // Fails with expression_failed, secret_missing, forbidden, input_invalid.
+  Result<Order> fill(const Call& call, SecretSource& secrets, std::vector<UsedSecret>& used) const;
+
+  using Parts = std::vector<Template::Part>;
+  std::string program;  // absolute
+  std::string name;     // as the file has it
+  std::vector<Parts> arguments;
+  std::vector<std::pair<std::string, Parts>> variables;
+  std::map<std::string, std::string> passed_on;  // from our own environment, read once
+  std::string folder;
+  bool json = false;
+  bool big_integers_as_strings = false;
+  std::size_t output_max = 0;
+};
+
+}  // namespace ae::tools

@@ -1,0 +1,95 @@
+// Finding and ending what an earlier process left behind.
+#include "tools/command/left_over.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tools/command/proc.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(5);
+constexpr std::chrono::milliseconds kRound{10};
+
+bool is_note(const Value& note) {
+  return note["pgid"].is_integer() && note["pgid"].as_int() > 1 &&
+         note["pgid"].as_int() <= 0x7fffffff && note["start"].is_integer() &&
+         note["boot_id"].is_string();
+}
+
+// Does this environment hold the variable with exactly this value?
+bool holds(std::string_view environment, const std::string& assignment) {
+  const std::string needle = assignment + '\0';
+  for (std::size_t at = 0; (at = environment.find(needle, at)) != std::string_view::npos; ++at) {
+    if (at == 0 || environment[at - 1] == '\0') return true;
+  }
+  return false;
+}
+
+std::vector<ProcessEntry> left_over(const Value& note) {
+  std::vector<ProcessEntry> found;
+  const auto group = static_cast<pid_t>(note["pgid"].as_int());
+  const auto leader = process_entry(group);
+  const bool is_ours =
+      leader && leader->start == static_cast<std::uint64_t>(note["start"].as_int());
+  const std::string_view invocation = note.text("invocation");
+  const Value& number = note["try"];
+  const bool has_mark = !invocation.empty() && number.is_integer();
+  const std::string mark = "AETHERIS_INVOCATION_ID=" + std::string(invocation);
+  const std::string try_mark =
+      "AETHERIS_TRY=" + (has_mark ? std::to_string(number.as_int()) : std::string());
+  const pid_t self = ::getpid();
+  for (const ProcessEntry& process : all_processes()) {
+    if (process.ended || process.pid == self || process.pid == 1) continue;
+    bool ours = is_ours && process.group == group;
+    if (!ours && has_mark) {
+      const std::string environment = environment_of(process.pid);
+      ours = holds(environment, mark) && holds(environment, try_mark);
+    }
+    if (ours) found.push_back(process);
+  }
+  return found;
+}
+
+}  // namespace
+
+Value in_flight_note(pid_t group, std::uint64_t start, const InvocationId& invocation,
+                     std::uint32_t try_no) {
+  return Value::object({{"pgid", static_cast<std::int64_t>(group)},
+                        {"start", start},
+                        {"boot_id", boot_id()},
+                        {"invocation", invocation.text},
+                        {"try", static_cast<std::uint64_t>(try_no)}});
+}
+
+bool kill_left_over(const Value& note) {
+  if (!is_note(note) || note.text("boot_id") != boot_id()) return true;
+  const std::vector<ProcessEntry> found = left_over(note);
+  for (const ProcessEntry& process : found) kill_process(process);
+  return found.empty();
+}
+
+Status end_left_over(const Value& note) {
+  if (!is_note(note)) {
+    return fail(Code::input_invalid, "this is no note of a command's process group");
+  }
+  const Duration patience_ends = boot_now() + kPatience;
+  while (!kill_left_over(note)) {
+    if (boot_now() >= patience_ends) {
+      return fail(Code::unavailable, "what an earlier call started (process group " +
+                                         std::to_string(note["pgid"].as_int()) +
+                                         ") still lives after SIGKILL; see what holds it up");
+    }
+    std::this_thread::sleep_for(kRound);
+  }
+  return {};
+}
+
+}  // namespace ae::tools

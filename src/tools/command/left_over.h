@@ -1,0 +1,32 @@
+// What a program leaves behind when everything that watched over it is gone too.
+//
+// Before a program starts, its process group is noted durably. Whoever recovers its job reads the note and makes sure
+// that nothing of it still runs, before anything is decided about the call (SPEC §6).
+// Threads: any. Blocking.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/value.h"
+
+namespace ae::tools {
+
+// Stored, with the in-flight entry: {pgid, start, boot_id, invocation, try}. `start` is the start time of the group's
+// first process, in clock ticks since that boot.
+Value in_flight_note(pid_t group, std::uint64_t start, const InvocationId& invocation,
+                     std::uint32_t try_no);
+
+// Kills what still runs under this note and waits until it is gone, 5 s at most: the group, if its first process is
+// the one that was noted, and whoever began with the environment of this call, wherever it moved to.
+// Nothing to do, and success: another boot, an id that means another process by now.
+// Fails with unavailable (something still lives), or input_invalid (this is no such note).
+Status end_left_over(const Value& note);
+
+// One round of the same, without waiting. True when nothing was found.
+bool kill_left_over(const Value& note);
+
+}  // namespace ae::tools

@@ -1,0 +1,128 @@
+// Reading /proc.
+#include "tools/command/proc.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <string_view>
+
+extern "C" {
+#include <sys/pidfd.h>  // glibc 2.36 forgot to say so itself
+}
+
+namespace ae::tools {
+namespace {
+
+constexpr std::size_t kProcFileMax = 1u << 20;
+
+std::string read_file(const std::string& path) {
+  std::string text;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  char buffer[4096];
+  while (text.size() < kProcFileMax) {
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  return text;
+}
+
+template <class Number>
+bool number_from(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+}  // namespace
+
+std::optional<ProcessEntry> process_entry(pid_t pid) {
+  const std::string text = read_file("/proc/" + std::to_string(pid) + "/stat");
+  // "pid (name) state ppid pgrp …": the name may hold anything, so count from its last parenthesis.
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::string_view rest = std::string_view(text).substr(name_end + 1);
+  std::vector<std::string_view> fields;  // fields[0] is the state, field 3 of proc(5)
+  while (fields.size() < 20) {
+    const std::size_t begin = rest.find_first_not_of(' ');
+    if (begin == std::string_view::npos) return std::nullopt;
+    const std::size_t end = std::min(rest.find(' ', begin), rest.size());
+    fields.push_back(rest.substr(begin, end - begin));
+    rest.remove_prefix(end);
+  }
+  ProcessEntry entry;
+  entry.pid = pid;
+  entry.ended = fields[0] == "Z" || fields[0] == "X";
+  if (!number_from(fields[1], entry.parent) || !number_from(fields[2], entry.group) ||
+      !number_from(fields[19], entry.start)) {
+    return std::nullopt;
+  }
+  return entry;
+}
+
+std::vector<ProcessEntry> all_processes() {
+  std::vector<ProcessEntry> entries;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) return entries;
+  while (const dirent* item = ::readdir(folder)) {
+    pid_t pid = 0;
+    if (!number_from(std::string_view(item->d_name), pid)) continue;
+    if (auto entry = process_entry(pid)) entries.push_back(*entry);
+  }
+  ::closedir(folder);
+  return entries;
+}
+
+std::vector<ProcessEntry> running_descendants(pid_t ancestor) {
+  std::multimap<pid_t, ProcessEntry> by_parent;
+  for (const ProcessEntry& entry : all_processes()) by_parent.emplace(entry.parent, entry);
+  std::vector<ProcessEntry> found;
+  std::vector<pid_t> pending{ancestor};
+  while (!pending.empty()) {
+    const pid_t parent = pending.back();
+    pending.pop_back();
+    for (auto [it, end] = by_parent.equal_range(parent); it != end; ++it) {
+      pending.push_back(it->first == it->second.pid ? 0 : it->second.pid);
+      if (!it->second.ended) found.push_back(it->second);
+    }
+    by_parent.erase(parent);  // each once, whatever a changing /proc says
+  }
+  return found;
+}
+
+std::string environment_of(pid_t pid) {
+  return read_file("/proc/" + std::to_string(pid) + "/environ");
+}
+
+std::string boot_id() {
+  std::string id = read_file("/proc/sys/kernel/random/boot_id");
+  while (id.ends_with('\n')) id.pop_back();
+  return id;
+}
+
+void kill_process(const ProcessEntry& process) {
+  const int fd = ::pidfd_open(process.pid, 0);
+  if (fd < 0) return;
+  // The handle holds one process; now that nobody can take its place, see that it is the one meant.
+  const auto now = process_entry(process.pid);
+  if (now && now->start == process.start) ::pidfd_send_signal(fd, SIGKILL, nullptr, 0);
+  ::close(fd);
+}
+
+Duration boot_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::duration_cast<Duration>(std::chrono::seconds(now.tv_sec) +
+                                              std::chrono::nanoseconds(now.tv_nsec));
+}
+
+}  // namespace ae::tools

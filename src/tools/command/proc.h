@@ -1,0 +1,40 @@
+// Reading /proc: who lives, since when, in which group, and whose child it is.
+//
+// A process id alone names nobody: it is used again. With its start time and the boot id it names one process for
+// ever. Threads: any.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/time.h"
+
+namespace ae::tools {
+
+struct ProcessEntry {
+  pid_t pid = 0, parent = 0, group = 0;
+  std::uint64_t start = 0;  // clock ticks since boot
+  bool ended = false;       // a zombie: nothing of it runs any more
+};
+
+// nullopt: there is no such process.
+std::optional<ProcessEntry> process_entry(pid_t pid);
+std::vector<ProcessEntry> all_processes();
+// Everybody who descends from `ancestor` and still runs.
+std::vector<ProcessEntry> running_descendants(pid_t ancestor);
+// The environment it began with, NAME=value, each ended by NUL; empty when it cannot be read.
+std::string environment_of(pid_t pid);
+// This boot of this machine; empty when /proc does not say.
+std::string boot_id();
+
+// SIGKILL for exactly this process: nothing when its pid means another one by now.
+void kill_process(const ProcessEntry& process);
+
+// CLOCK_BOOTTIME: counts suspend, the same in every process of this boot.
+Duration boot_now();
+
+}  // namespace ae::tools

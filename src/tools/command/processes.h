@@ -1,0 +1,76 @@
+// Processes: starts programs under their supervisors and listens to all of them, in one thread.
+//
+// A program is started in two steps: `start` makes its group and says which it is; `go` lets it run. What it prints
+// is kept up to a limit and hashed beyond it, so memory stays bounded however much comes.
+// Threads: the methods from one thread (the loop's); answers come there too, by Loop::post.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/hash.h"
+#include "core/ids.h"
+#include "tools/command/wire.h"
+
+namespace ae::tools {
+
+struct Launch {
+  InvocationId invocation;  // shown by ps, for whoever looks
+  std::uint32_t try_no = 1;
+  std::string order;  // encode(Order)
+  std::string input;  // its stdin
+  std::size_t output_max = 0;
+  Duration time_max{};  // the order's timeout + grace; beyond, the supervisor itself is given up
+};
+
+struct Ready {
+  std::int32_t group = 0;
+  std::uint64_t start = 0;
+};
+
+struct Ended {
+  enum class How { not_started, late, exited, signalled, lost };
+  How how = How::lost;
+  std::int32_t value = 0;  // errno, exit code, signal
+  Stage stage = Stage::none;
+  Killed killed = Killed::no;
+  bool stuck = false;  // SIGKILL did not end it yet
+  std::string output;  // its beginning, output_max bytes at most
+  std::size_t output_size = 0;
+  Hash output_hash;    // of everything it printed; only if that is more than `output`
+  std::string errors;  // the last kErrorsKept bytes of its stderr
+  bool errors_cut = false;
+  Duration took{};  // from go
+};
+
+constexpr std::size_t kErrorsKept = 4096;
+constexpr std::size_t kProcessesMax = 256;  // at once
+
+class Processes {
+ public:
+  using Id = std::uint64_t;
+
+  // `supervisor` is a program that begins with is_supervisor (supervisor.h). Borrows the loop.
+  explicit Processes(async::Loop& loop, std::string supervisor = "/proc/self/exe");
+  // Kills what runs, waits for it, and answers.
+  ~Processes();
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  // `ready` at most once, then `ended` exactly once; `ended` alone when nothing could be started.
+  Id start(Launch launch, async::Done<Ready> ready, async::Done<Ended> ended);
+  void go(Id id);
+  // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
+  void kill(Id id);
+
+ private:
+  class Listener;
+  Id next_ = 1;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace ae::tools

@@ -1,0 +1,329 @@
+// The supervisor of one program.
+//
+//   wait_go ──go──▶ starting ──exec──▶ running ──▶ ending ──▶ report, exit
+//      │ late, kill, runtime gone │ exec failed        exit · time is up · kill · runtime gone
+//      └──────────────────────────┴──────────────────────────▶ ending
+#include "tools/command/supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/command/proc.h"
+#include "tools/command/wire.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr Duration kStuckAfter = std::chrono::seconds(5);  // of SIGKILLs without an end
+constexpr int kKillRoundMs = 10;
+constexpr int kLookMs =
+    1000;  // poll's clock stands still in suspend, so time is looked at this often
+
+// What the new process tells while it becomes the program; the pipe closes by itself on exec.
+struct Progress {
+  Stage stage = Stage::none;  // none: in its own session, waiting at the gate
+  int error = 0;
+};
+
+class Supervisor {
+ public:
+  int run();
+
+ private:
+  enum class Phase { wait_go, starting, running, ending };
+
+  bool prepare();
+  bool fork_program();
+  [[noreturn]] void become_program();
+  void turn();
+  int wait_ms() const;
+  void read_command();
+  void read_progress();
+  void look_at_clock();
+  void begin_end();
+  void kill_now(Killed why);
+  bool has_ended() const;
+  void end();
+  bool end_everything(std::optional<int>& status);
+  void report(Report r);
+
+  Order order_;
+  pid_t child_ = -1;
+  int gate_[2] = {-1, -1};      // one byte: go
+  int progress_[2] = {-1, -1};  // Progress, from the child
+  int signals_ = -1;
+  Phase phase_ = Phase::wait_go;
+  Phase phase_before_end_ = Phase::wait_go;
+  Killed killed_ = Killed::no;
+  bool runtime_gone_ = false;
+  std::optional<Report> instead_;  // what to report when the program never started
+  std::optional<Duration> next_;   // when to act on the clock: SIGTERM, then SIGKILL
+};
+
+int Supervisor::run() {
+  if (!prepare()) return 2;
+  if (!fork_program()) return 2;
+  while (phase_ != Phase::ending) turn();
+  end();
+  return 0;
+}
+
+bool Supervisor::prepare() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  sigset_t child;
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  signals_ = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  const rlimit no_core{0, 0};
+  if (signals_ < 0 || ::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ||
+      ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::setrlimit(RLIMIT_CORE, &no_core) != 0 ||
+      ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC) != 0) {
+    return false;
+  }
+  std::string bytes;
+  char buffer[16384];
+  ssize_t n = 0;
+  while ((n = ::read(kOrderFd, buffer, sizeof buffer)) > 0) {
+    bytes.append(buffer, static_cast<std::size_t>(n));
+  }
+  ::close(kOrderFd);
+  return n == 0 && decode(bytes, order_);
+}
+
+bool Supervisor::fork_program() {
+  if (::pipe2(gate_, O_CLOEXEC) != 0 || ::pipe2(progress_, O_CLOEXEC) != 0) return false;
+  child_ = ::fork();
+  if (child_ < 0) return false;
+  if (child_ == 0) become_program();
+  ::close(gate_[0]);
+  ::close(progress_[1]);
+  // The streams are the program's: their ends must come when it and its children are gone.
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  ::close(null);
+  if (::chdir("/") != 0) return false;
+
+  Progress progress;
+  const auto entry = ::read(progress_[0], &progress, sizeof progress) == sizeof progress
+                         ? process_entry(child_)
+                         : std::nullopt;
+  if (!entry || entry->group != child_) return false;
+  report({.kind = ReportKind::ready, .value = child_, .start = entry->start});
+  return true;
+}
+
+void Supervisor::become_program() {
+  const auto give_up = [this](Stage stage) {
+    const Progress progress{stage, errno};
+    static_cast<void>(!::write(progress_[1], &progress, sizeof progress));
+    ::_exit(127);
+  };
+  const pid_t parent = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed supervisor takes the program with it
+  if (::setsid() < 0 || ::getppid() != parent) ::_exit(127);
+  ::close(gate_[1]);
+  std::vector<char*> argv, environment;
+  for (std::string& text : order_.argv) argv.push_back(text.data());
+  for (std::string& text : order_.environment) environment.push_back(text.data());
+  argv.push_back(nullptr);
+  environment.push_back(nullptr);
+
+  const Progress here;
+  char go = 0;
+  if (::write(progress_[1], &here, sizeof here) != sizeof here) ::_exit(127);
+  if (::read(gate_[0], &go, 1) != 1) ::_exit(127);
+  if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0) give_up(Stage::folder);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(order_.program.c_str(), argv.data(), environment.data());
+  give_up(Stage::exec);
+  ::_exit(127);
+}
+
+int Supervisor::wait_ms() const {
+  if (!next_) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_ - boot_now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kLookMs));
+}
+
+void Supervisor::turn() {
+  pollfd fds[3] = {{kControlFd, POLLIN, 0},
+                   {signals_, POLLIN, 0},
+                   {phase_ == Phase::starting ? progress_[0] : -1, POLLIN, 0}};
+  if (::poll(fds, 3, wait_ms()) < 0) return;
+  if (fds[2].revents != 0) read_progress();
+  if (fds[0].revents != 0) read_command();
+  if (fds[1].revents != 0) {
+    signalfd_siginfo info;
+    while (::read(signals_, &info, sizeof info) > 0) {
+    }
+    if (has_ended()) {
+      // Killed by a stranger at the gate: it never became the program.
+      if (phase_ == Phase::wait_go && !instead_) {
+        instead_ = Report{.kind = ReportKind::not_started, .value = ESRCH, .stage = Stage::exec};
+      }
+      begin_end();
+    }
+    // Orphans that came to us and ended: let them go. The program itself stays for end().
+    siginfo_t who{};
+    while (phase_ != Phase::ending && ::waitid(P_ALL, 0, &who, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           who.si_pid > 0) {
+      if (who.si_pid == child_) break;
+      ::waitid(P_PID, static_cast<id_t>(who.si_pid), &who, WEXITED | WNOHANG);
+      who = {};
+    }
+  }
+  if (phase_ != Phase::ending) look_at_clock();
+}
+
+void Supervisor::read_command() {
+  char byte = 0;
+  const ssize_t n = ::recv(kControlFd, &byte, 1, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) runtime_gone_ = true;
+  if (n <= 0 || byte == static_cast<char>(Command::kill)) return kill_now(Killed::ordered);
+  if (byte != static_cast<char>(Command::go) || phase_ != Phase::wait_go) return;
+  const Duration now = boot_now();
+  if (now >= order_.send_by) {
+    instead_ = Report{.kind = ReportKind::late};
+    return kill_now(Killed::no);
+  }
+  phase_ = Phase::starting;
+  next_ = now + order_.timeout;
+  const char go = 1;
+  static_cast<void>(!::write(gate_[1], &go, 1));  // a child that is gone shows itself by SIGCHLD
+}
+
+void Supervisor::read_progress() {
+  if (progress_[0] < 0) return;
+  Progress progress;
+  ssize_t n = 0;
+  do {
+    n = ::read(progress_[0], &progress, sizeof progress);
+  } while (n < 0 && errno == EINTR);
+  if (n == sizeof progress) {
+    instead_ =
+        Report{.kind = ReportKind::not_started, .value = progress.error, .stage = progress.stage};
+  }
+  ::close(progress_[0]);
+  progress_[0] = -1;
+  if (phase_ == Phase::starting) phase_ = Phase::running;
+}
+
+void Supervisor::look_at_clock() {
+  if (!next_ || boot_now() < *next_) return;
+  // What has ended by itself was not ended by us, however late we look.
+  if (has_ended()) {
+    begin_end();
+  } else if (killed_ == Killed::no) {
+    killed_ = Killed::timeout;
+    ::kill(-child_, SIGTERM);
+    next_ = boot_now() + order_.grace;
+  } else {
+    begin_end();
+  }
+}
+
+void Supervisor::kill_now(Killed why) {
+  if (!has_ended() && killed_ == Killed::no) killed_ = why;
+  if (phase_ == Phase::wait_go && !instead_) {
+    instead_ = Report{.kind = ReportKind::not_started, .value = ECANCELED, .stage = Stage::none};
+  }
+  begin_end();
+}
+
+void Supervisor::begin_end() {
+  if (phase_ != Phase::ending) phase_before_end_ = std::exchange(phase_, Phase::ending);
+}
+
+// Looks without reaping: as long as the first process is unreaped, its number means this group and no other.
+bool Supervisor::has_ended() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == child_;
+}
+
+void Supervisor::end() {
+  ::kill(-child_, SIGKILL);
+  std::optional<int> status;
+  const bool gone = end_everything(status);
+  if (phase_before_end_ == Phase::starting && status)
+    read_progress();  // did it become the program?
+  Report r{.kind = ReportKind::signalled, .value = SIGKILL};
+  if (status) {
+    r = WIFEXITED(*status) ? Report{.kind = ReportKind::exited, .value = WEXITSTATUS(*status)}
+                           : Report{.kind = ReportKind::signalled, .value = WTERMSIG(*status)};
+  } else if (killed_ == Killed::no) {
+    killed_ = Killed::ordered;
+  }
+  if (instead_) r = *instead_;
+  r.killed = killed_;
+  r.stuck = gone ? 0 : 1;
+  report(r);
+  while (!gone && !end_everything(status)) {
+  }
+}
+
+// Kills and reaps until there is no child left: then nothing that descends from the program runs any more.
+// False when that took too long. `status` becomes the program's.
+bool Supervisor::end_everything(std::optional<int>& status) {
+  const Duration patience_ends = boot_now() + kStuckAfter;
+  for (;;) {
+    int one = 0;
+    const pid_t pid = ::waitpid(-1, &one, WNOHANG);
+    if (pid < 0 && errno == ECHILD) return true;
+    if (pid == child_) status = one;
+    if (pid > 0) continue;
+    if (boot_now() >= patience_ends) return false;
+    for (const ProcessEntry& process : running_descendants(::getpid())) kill_process(process);
+    pollfd ended{signals_, POLLIN, 0};
+    ::poll(&ended, 1, kKillRoundMs);
+    signalfd_siginfo info;
+    while (::read(signals_, &info, sizeof info) > 0) {
+    }
+  }
+}
+
+void Supervisor::report(Report r) {
+  if (runtime_gone_) return;
+  static_cast<void>(!::send(kControlFd, &r, sizeof r, MSG_NOSIGNAL));
+}
+
+}  // namespace
+
+bool is_supervisor(int argc, char** argv) {
+  return argc >= 2 && std::string_view(argv[1]) == kSuperviseArgument;
+}
+
+int supervise_main(int, char**) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(kControlFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) {
+    std::fputs("aetheris: this is started by the runtime itself, not by hand\n", stderr);
+    return 2;
+  }
+  const int code = Supervisor().run();
+  ::_exit(code);
+}
+
+}  // namespace ae::tools
