@@ -116,10 +116,9 @@ Result<Instant> instant_from_text(std::string_view text) {
 
 Result<Duration> duration_from_text(std::string_view text) {
   std::int64_t count = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, count);
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   const bool digits = !text.empty() && text.front() >= '0' && text.front() <= '9';
-  const std::string_view name(rest, static_cast<std::size_t>(end - rest));
+  const std::string_view name = text.substr(static_cast<std::size_t>(rest - text.data()));
   for (const Unit& unit : kUnits) {
     if (!digits || name != unit.name) continue;
     if (error != std::errc() || count > kDaysMax * kUnits[0].ms / unit.ms) {

@@ -28,7 +28,7 @@ struct Value::ObjectNode : Node {
 
 namespace {
 
-constinit const Value kNull;
+constinit const Value kNull{};
 constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
 // Up to this size looking at every key beats a binary search, because lengths differ first.
 constexpr std::size_t kLinearMax = 12;
