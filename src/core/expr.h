@@ -18,6 +18,10 @@
 
 namespace ae {
 
+namespace expr {
+struct Program;
+}
+
 // Where the roots of an expression come from: `.input`, `.job`, `.item`, `.args`, …
 class ExprScope {
  public:
@@ -33,7 +37,8 @@ class ExprScope {
 struct ExprLimits {
   std::size_t source_max = 64u << 10;  // bytes
   std::size_t depth_max = 64;          // nesting of the source and of what it builds
-  std::size_t fuel = 1'000'000;        // evaluation steps; each produced array or object member and 64 bytes of text cost one
+  std::size_t fuel =
+      1'000'000;  // evaluation steps; each produced array or object member and 64 bytes of text cost one
 };
 
 // What an expression mentions, for the checks at plan time.
@@ -52,8 +57,8 @@ class Expr {
   const ExprRoots& roots() const;
 
  private:
-  struct Program;
-  std::shared_ptr<const Program> program_;
+  friend class Template;  // gives all its expressions one budget
+  std::shared_ptr<const expr::Program> program_;
 };
 
 // A JSON value whose strings may hold `${ … }`. A string that is exactly one `${ }` keeps the JSON type of its value;
@@ -70,8 +75,10 @@ class Template {
     Error error;
   };
   // All faults at once; empty = compiled into `out`.
-  static std::vector<Fault> compile(const Value& source, Template& out, const ExprLimits& limits = {});
-  static Result<Template> compile(const Value& source, const ExprLimits& limits = {});  // the first fault
+  static std::vector<Fault> compile(const Value& source, Template& out,
+                                    const ExprLimits& limits = {});
+  static Result<Template> compile(const Value& source,
+                                  const ExprLimits& limits = {});  // the first fault
 
   Result<Value> eval(const ExprScope& scope, const ExprLimits& limits = {}) const;
   const ExprRoots& roots() const;
@@ -82,6 +89,8 @@ class Template {
 
  private:
   struct Node;
+  class Compiler;
+  class Filler;
   std::shared_ptr<const Node> root_;
   std::shared_ptr<const ExprRoots> roots_;
 };

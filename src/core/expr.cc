@@ -1,0 +1,52 @@
+// Expr: parse once, evaluate often. The parts: expr_lex (words), expr_parse (tree), expr_eval and
+// expr_path (evaluation), expr_functions, expr_values and expr_text (functions), template (strings
+// with `${ }`).
+#include "core/expr.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/expr_eval.h"
+#include "core/expr_program.h"
+
+namespace ae {
+namespace {
+
+// Whether evaluation may give a value that nests deeper than those it reads.
+bool builds(const expr::Node& n) {
+  using expr::Op;
+  const Op op = n.op;
+  if (op == Op::collect || op == Op::object || op == Op::call || op == Op::map_values ||
+      op == Op::by_key || op == Op::add || op == Op::multiply) {
+    return true;
+  }
+  return std::ranges::any_of(n.kids, [](const expr::NodePtr& kid) { return builds(*kid); });
+}
+
+}  // namespace
+
+Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
+  AE_ASSIGN(expr::ParsedSource parsed, expr::parse(source, limits));
+  auto program = std::make_shared<expr::Program>();
+  program->source = source;
+  program->builds = builds(*parsed.tree);
+  program->tree = std::move(parsed.tree);
+  program->slots = parsed.slots;
+  program->roots = std::move(parsed.roots);
+  Expr result;
+  result.program_ = std::move(program);
+  return result;
+}
+
+Result<Value> Expr::eval(const ExprScope& scope, const ExprLimits& limits) const {
+  AE_CHECK(program_ != nullptr);
+  std::size_t fuel = limits.fuel;
+  return expr::run(*program_, scope, limits, fuel);
+}
+
+const ExprRoots& Expr::roots() const {
+  AE_CHECK(program_ != nullptr);
+  return program_->roots;
+}
+
+}  // namespace ae

@@ -1,0 +1,668 @@
+// The evaluator: parts that give one value (`one`), and parts that may give any number (`each`).
+#include "core/expr_eval.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/expr_functions.h"
+#include "core/expr_lex.h"
+#include "core/order.h"
+
+namespace ae::expr {
+namespace {
+
+const Value& null_value() {
+  static constinit const Value kNull;
+  return kNull;
+}
+
+}  // namespace
+
+Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,
+                  std::size_t& fuel) {
+  return Eval(program, scope, limits, fuel).run();
+}
+
+Result<Value> Eval::run() {
+  Value out;
+  if (exactly_one(*program_.tree, null_value(), out)) {
+    // What is only read is as deep as a document may be; what was put together must be looked at.
+    if (!program_.builds || depth_within(out, limits_.depth_max)) return out;
+    fail_at(program_.tree->at,
+            "the result nests deeper than " + std::to_string(limits_.depth_max) + " levels");
+  }
+  return ae::fail(Code::expression_failed, position(program_.source, fault_at_) + ": " + fault_);
+}
+
+// Failing.
+
+bool Eval::fail_at(std::uint32_t at, std::string_view message) {
+  if (failed_) return false;
+  failed_ = true;
+  fault_at_ = at;
+  fault_ = message;
+  return false;
+}
+
+bool Eval::out_of_fuel(std::uint32_t at) {
+  if (!failed_) fatal_ = true;
+  return fail_at(at, "this takes more than the " + std::to_string(limits_.fuel) +
+                         " steps an evaluation may take; do less at once");
+}
+
+bool Eval::spend_at(std::uint32_t at, std::size_t n) {
+  if (n > fuel_) {
+    fuel_ = 0;
+    return out_of_fuel(at);
+  }
+  fuel_ -= n;
+  return true;
+}
+
+bool Eval::compare(const Node& node, const Value& a, const Value& b, std::strong_ordering& out) {
+  const auto result = order(a, b, fuel_);
+  if (!result) return out_of_fuel(node.at);
+  out = *result;
+  return true;
+}
+
+bool Eval::number(const Node& node, double d, Value& out) {
+  if (!is_legal(d)) {
+    return fail(node, std::isfinite(d)
+                          ? "the result is an integer beyond 2^53-1, which is not exact"
+                          : "the result is not a finite number");
+  }
+  out = Value(d);
+  return true;
+}
+
+bool Eval::weigh(const Node& node, const Value& v) {
+  struct Todo {
+    const Value* value;
+    std::size_t depth;
+  };
+  std::vector<Todo> todo{{&v, 0}};
+  while (!todo.empty()) {
+    const auto [value, depth] = todo.back();
+    todo.pop_back();
+    if (depth > work_depth_max()) return fail(node, "the value nests too deep to be written");
+    if (value->is_string() && !spend_text(node, value->as_string().size())) return false;
+    if (!spend(node, 1 + value->size())) return false;
+    if (value->is_array()) {
+      for (const Value& item : value->items()) todo.push_back({&item, depth + 1});
+    } else if (value->is_object()) {
+      for (const auto& [key, member] : value->members()) {
+        if (!spend_text(node, key.size())) return false;
+        todo.push_back({&member, depth + 1});
+      }
+    }
+  }
+  return true;
+}
+
+// One value.
+
+bool Eval::exactly_one(const Node& n, const Value& in, Value& out) {
+  if (n.count == Count::one) return one(n, in, out);
+  std::size_t count = 0;
+  auto take = [&](const Value& v) {
+    out = v;
+    return ++count < 2;
+  };
+  if (!each(n, in, take) && failed_) return false;
+  if (count == 1) return true;
+  return fail(n, count == 0 ? "this gives no value; say what else to take: `… // other`"
+                            : "this gives more than one value; collect them: `[ … ]`");
+}
+
+bool Eval::one(const Node& n, const Value& in, Value& out) {
+  if (!spend(n, 1)) return false;
+  switch (n.op) {
+    case Op::identity:
+      out = in;
+      return true;
+    case Op::root:
+      return root(n, out);
+    case Op::step:
+      return step(n, n.name, out);
+    case Op::step_by: {
+      Value name;
+      if (!one(*n.kids[0], in, name)) return false;
+      if (!name.is_string()) return fail(n, "a step is named by a string");
+      return step(n, name.as_string(), out);
+    }
+    case Op::all_steps:
+      out = scope_.steps();
+      return spend(n, out.size());
+    case Op::literal:
+      out = n.value;
+      return true;
+    case Op::variable:
+      out = slots_[n.slot];
+      return true;
+    case Op::path:
+      return one_path(n, in, out);
+    case Op::pipe: {
+      Value piped = in;
+      for (const NodePtr& stage : n.kids) {
+        Value next;
+        if (!one(*stage, piped, next)) return false;
+        piped = std::move(next);
+      }
+      out = std::move(piped);
+      return true;
+    }
+    case Op::collect:
+      return collect(n, in, out);
+    case Op::object:
+      return one_object(n, in, out);
+    case Op::text:
+      return one_text(n, in, out);
+    case Op::negate: {
+      Value v;
+      if (!one(*n.kids[0], in, v)) return false;
+      if (!v.is_number()) {
+        return fail(n, std::string("cannot negate ").append(kind_name(v)));
+      }
+      out = Value(-v.as_number());
+      return true;
+    }
+    case Op::add:
+    case Op::subtract:
+    case Op::multiply:
+    case Op::divide:
+    case Op::modulo:
+    case Op::equal:
+    case Op::unequal:
+    case Op::less:
+    case Op::less_equal:
+    case Op::greater:
+    case Op::greater_equal: {
+      Value a;
+      Value b;
+      return one(*n.kids[1], in, b) && one(*n.kids[0], in, a) && apply_binary(n, a, b, out);
+    }
+    case Op::both:
+    case Op::either: {
+      const bool ends = n.op == Op::either;
+      Value v;
+      if (!one(*n.kids[0], in, v)) return false;
+      if (truthy(v) != ends && !one(*n.kids[1], in, v)) return false;
+      out = Value(truthy(v));
+      return true;
+    }
+    case Op::choice: {
+      Value condition;
+      if (!one(*n.kids[0], in, condition)) return false;
+      return one(*n.kids[truthy(condition) ? 1 : 2], in, out);
+    }
+    case Op::bind:
+      return one(*n.kids[0], in, slots_[n.slot]) && one(*n.kids[1], in, out);
+    case Op::reduce:
+      return one_reduce(n, in, out);
+    case Op::call:
+      return one_call(n, in, out);
+    case Op::any:
+      return search(n, in, true, out);
+    case Op::all:
+      return search(n, in, false, out);
+    case Op::is_in:
+      return is_in(n, in, out);
+    case Op::is_empty: {
+      bool empty = true;
+      auto take = [&](const Value&) { return empty = false; };
+      if (!each(*n.kids[0], in, take) && failed_) return false;
+      out = Value(empty);
+      return true;
+    }
+    case Op::map_values:
+      return map_values(n, in, out);
+    case Op::by_key:
+      return by_key(n, in, out);
+    case Op::alternative: {
+      auto take = [&](const Value& v) {
+        out = v;
+        return true;
+      };
+      return each_alternative(n, in, take);
+    }
+    case Op::comma:
+    case Op::attempt:
+    case Op::select:
+    case Op::only:
+    case Op::empty:
+    case Op::first:
+    case Op::last:
+    case Op::limit:
+    case Op::nth:
+    case Op::range:
+      break;
+  }
+  AE_CHECK(false, "a part that may give many values was asked for one");
+}
+
+bool Eval::root(const Node& n, Value& out) {
+  const Value* found = scope_.root(n.name);
+  if (found == nullptr) return fail(n, "there is no `." + n.name + "` here");
+  out = *found;
+  return true;
+}
+
+bool Eval::step(const Node& n, std::string_view name, Value& out) {
+  const Value* found = scope_.step(name);
+  if (found == nullptr) {
+    return fail(n, std::string("there is no step `").append(name.substr(0, 80)).append("`"));
+  }
+  out = *found;
+  return true;
+}
+
+bool Eval::collect(const Node& n, const Value& in, Value& out) {
+  std::vector<Value> items;
+  auto take = [&](const Value& v) {
+    items.push_back(v);
+    return spend(n, 1);
+  };
+  if (!n.kids.empty() && !each(*n.kids[0], in, take)) return false;
+  out = Value::array(std::move(items));
+  return true;
+}
+
+bool Eval::one_object(const Node& n, const Value& in, Value& out) {
+  std::vector<Value> flat(n.kids.size());
+  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+    if (!one(*n.kids[i], in, flat[i])) return false;
+  }
+  return make_object(n, flat, out);
+}
+
+// `flat` holds key, value, key, value, …; of equal keys the last wins.
+bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out) {
+  std::vector<Member> members;
+  members.reserve(flat.size() / 2);
+  for (std::size_t i = 0; i < flat.size(); i += 2) {
+    if (!flat[i].is_string()) {
+      return fail_at(n.kids[i]->at,
+                     std::string("a key is a string, not ").append(kind_name(flat[i])));
+    }
+    if (!spend_text(n, flat[i].as_string().size())) return false;
+    members.emplace_back(flat[i].as_string(), flat[i + 1]);
+  }
+  out = object_of(std::move(members));
+  return true;
+}
+
+bool Eval::one_text(const Node& n, const Value& in, Value& out) {
+  std::string text = n.texts[0];
+  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+    Value v;
+    if (!one(*n.kids[i], in, v) || !apply_format(*this, *n.kids[i], n.format, v, text))
+      return false;
+    text += n.texts[i + 1];
+  }
+  if (!spend_text(n, text.size())) return false;
+  out = Value(std::move(text));
+  return true;
+}
+
+bool Eval::one_reduce(const Node& n, const Value& in, Value& out) {
+  Value state;
+  if (!exactly_one(*n.kids[1], in, state)) return false;
+  auto take = [&](const Value& v) {
+    slots_[n.slot] = v;
+    Value next;
+    if (!exactly_one(*n.kids[2], state, next)) return false;
+    state = std::move(next);
+    return true;
+  };
+  if (!each(*n.kids[0], in, take)) return false;
+  out = std::move(state);
+  return true;
+}
+
+bool Eval::one_call(const Node& n, const Value& in, Value& out) {
+  Value args[3];
+  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+    if (!one(*n.kids[i], in, args[i])) return false;
+  }
+  return n.function->apply(
+      {.eval = *this, .node = n, .in = in, .args = {args, n.kids.size()}, .out = out});
+}
+
+bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {
+  if (n.op >= Op::add && n.op <= Op::modulo) return arithmetic(*this, n, a, b, out);
+  auto order = std::strong_ordering::equal;
+  if (!compare(n, a, b, order)) return false;
+  switch (n.op) {
+    case Op::equal:
+      out = Value(order == 0);
+      return true;
+    case Op::unequal:
+      out = Value(order != 0);
+      return true;
+    case Op::less:
+      out = Value(order < 0);
+      return true;
+    case Op::less_equal:
+      out = Value(order <= 0);
+      return true;
+    case Op::greater:
+      out = Value(order > 0);
+      return true;
+    default:
+      out = Value(order >= 0);
+      return true;
+  }
+}
+
+// any (wanted: true) and all (wanted: false): the first that answers as wanted decides.
+bool Eval::search(const Node& n, const Value& in, bool wanted, Value& out) {
+  bool found = false;
+  auto test = [&](const Value& v) {
+    if (truthy(v) == wanted) found = true;
+    return !found;
+  };
+  auto take = [&](const Value& v) { return each(*n.kids[1], v, test); };
+  if (!each(*n.kids[0], in, take) && failed_) return false;
+  out = Value(found == wanted);
+  return true;
+}
+
+bool Eval::is_in(const Node& n, const Value& in, Value& out) {
+  bool found = false;
+  auto take = [&](const Value& v) {
+    auto order = std::strong_ordering::less;
+    if (!compare(n, in, v, order)) return false;
+    if (order == 0) found = true;
+    return !found;
+  };
+  if (!each(*n.kids[0], in, take) && failed_) return false;
+  out = Value(found);
+  return true;
+}
+
+// Each value replaced by the first that the filter makes of it, or left out.
+bool Eval::map_values(const Node& n, const Value& in, Value& out) {
+  bool has = false;
+  Value mapped;
+  auto take = [&](const Value& v) {
+    mapped = v;
+    has = true;
+    return false;
+  };
+  const auto map = [&](const Value& v) {
+    has = false;
+    return spend(n, 1) && (each(*n.kids[0], v, take) || !failed_);
+  };
+  if (in.is_array()) {
+    std::vector<Value> items;
+    for (const Value& item : in.items()) {
+      if (!map(item)) return false;
+      if (has) items.push_back(std::move(mapped));
+    }
+    out = Value::array(std::move(items));
+    return true;
+  }
+  if (!in.is_object()) {
+    return fail(n, std::string("cannot map the values of ").append(kind_name(in)));
+  }
+  std::vector<Member> members;
+  for (const auto& [key, value] : in.members()) {
+    if (!map(value)) return false;
+    if (has) members.emplace_back(key, std::move(mapped));
+  }
+  out = Value::object(std::move(members));
+  return true;
+}
+
+// sort_by and its kin: the function gets, for each item, the array of what the filter makes of it.
+bool Eval::by_key(const Node& n, const Value& in, Value& out) {
+  if (!in.is_array()) {
+    return fail(
+        n, std::string(n.function->name).append(" needs an array, not ").append(kind_name(in)));
+  }
+  std::vector<Value> keys;
+  for (const Value& item : in.items()) {
+    Value key;
+    if (!spend(n, 1) || !collect(n, item, key)) return false;
+    keys.push_back(std::move(key));
+  }
+  const Value args[] = {Value::array(std::move(keys))};
+  return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = out});
+}
+
+// Any number of values.
+
+bool Eval::each(const Node& n, const Value& in, Sink sink) {
+  if (n.count == Count::one) {
+    Value v;
+    return one(n, in, v) && sink(v);
+  }
+  if (!spend(n, 1)) return false;
+  switch (n.op) {
+    case Op::path:
+      return each_path(n, in, n.suffixes.size(), sink);
+    case Op::pipe:
+      return each_stage(n, in, 0, sink);
+    case Op::comma:
+      return std::ranges::all_of(n.kids, [&](const NodePtr& kid) { return each(*kid, in, sink); });
+    case Op::object: {
+      std::vector<Value> flat;
+      return each_member(n, in, flat, sink);
+    }
+    case Op::text: {
+      std::vector<std::string> texts(n.kids.size());
+      return each_text(n, in, n.kids.size(), texts, sink);
+    }
+    case Op::step_by: {
+      auto take = [&](const Value& name) {
+        Value v;
+        if (!name.is_string()) return fail(n, "a step is named by a string");
+        return step(n, name.as_string(), v) && sink(v);
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::negate: {
+      auto take = [&](const Value& v) {
+        if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
+        return sink(Value(-v.as_number()));
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::both:
+    case Op::either:
+      return each_logic(n, in, sink);
+    case Op::alternative:
+      return each_alternative(n, in, sink);
+    case Op::choice: {
+      auto take = [&](const Value& v) { return each(*n.kids[truthy(v) ? 1 : 2], in, sink); };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::bind: {
+      auto take = [&](const Value& v) {
+        slots_[n.slot] = v;
+        return each(*n.kids[1], in, sink);
+      };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::attempt:
+      return each_attempt(n, in, sink);
+    case Op::call: {
+      std::vector<Value> args;
+      return each_args(n, in, args, sink);
+    }
+    case Op::select: {
+      auto take = [&](const Value& v) { return !truthy(v) || sink(in); };
+      return each(*n.kids[0], in, take);
+    }
+    case Op::only:
+      return (n.kinds >> static_cast<unsigned>(in.kind()) & 1u) == 0 || sink(in);
+    case Op::empty:
+      return true;
+    case Op::first:
+    case Op::last:
+    case Op::limit:
+    case Op::nth:
+      return each_limit(n, in, sink);
+    case Op::range:
+      return each_range(n, in, sink);
+    default: {  // the binary operators: in jq, too, the right side is the outer loop
+      auto take_right = [&](const Value& b) {
+        auto take_left = [&](const Value& a) {
+          Value v;
+          return apply_binary(n, a, b, v) && sink(v);
+        };
+        return each(*n.kids[0], in, take_left);
+      };
+      return each(*n.kids[1], in, take_right);
+    }
+  }
+}
+
+bool Eval::each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink) {
+  if (stage + 1 == n.kids.size()) return each(*n.kids[stage], in, sink);
+  auto take = [&](const Value& v) { return each_stage(n, v, stage + 1, sink); };
+  return each(*n.kids[stage], in, take);
+}
+
+bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink) {
+  if (flat.size() == n.kids.size()) {
+    Value v;
+    return spend(n, 1) && make_object(n, flat, v) && sink(v);
+  }
+  auto take = [&](const Value& v) {
+    flat.push_back(v);
+    const bool more = each_member(n, in, flat, sink);
+    flat.pop_back();
+    return more;
+  };
+  return each(*n.kids[flat.size()], in, take);
+}
+
+// The last interpolation is the outer loop.
+bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
+                     std::vector<std::string>& texts, Sink sink) {
+  if (left == 0) {
+    std::string text = n.texts[0];
+    for (std::size_t i = 0; i < texts.size(); ++i) text += texts[i] + n.texts[i + 1];
+    return spend_text(n, text.size()) && sink(Value(std::move(text)));
+  }
+  auto take = [&](const Value& v) {
+    texts[left - 1].clear();
+    return apply_format(*this, *n.kids[left - 1], n.format, v, texts[left - 1]) &&
+           each_text(n, in, left - 1, texts, sink);
+  };
+  return each(*n.kids[left - 1], in, take);
+}
+
+bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink) {
+  if (args.size() == n.kids.size()) {
+    Value v;
+    return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = v}) &&
+           sink(v);
+  }
+  auto take = [&](const Value& v) {
+    args.push_back(v);
+    const bool more = each_args(n, in, args, sink);
+    args.pop_back();
+    return more;
+  };
+  return each(*n.kids[args.size()], in, take);
+}
+
+bool Eval::each_logic(const Node& n, const Value& in, Sink sink) {
+  const bool ends = n.op == Op::either;
+  auto take_right = [&](const Value& v) { return sink(Value(truthy(v))); };
+  auto take_left = [&](const Value& v) {
+    return truthy(v) == ends ? sink(Value(ends)) : each(*n.kids[1], in, take_right);
+  };
+  return each(*n.kids[0], in, take_left);
+}
+
+bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
+  bool found = false;
+  auto take = [&](const Value& v) {
+    if (!truthy(v)) return true;
+    found = true;
+    return sink(v);
+  };
+  if (!each(*n.kids[0], in, take)) return false;
+  return found || each(*n.kids[1], in, sink);
+}
+
+bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
+  bool stopped = false;  // by whom the values go to: that is not for `?` to catch
+  auto take = [&](const Value& v) {
+    stopped = !sink(v);
+    return !stopped;
+  };
+  if (each(*n.kids[0], in, take)) return true;
+  if (stopped || fatal_) return false;
+  failed_ = false;
+  return true;
+}
+
+bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
+  if (n.op == Op::first || n.op == Op::last) {
+    bool has = false;
+    Value found;
+    auto take = [&](const Value& v) {
+      found = v;
+      has = true;
+      return n.op == Op::last;
+    };
+    if (!each(*n.kids[0], in, take) && failed_) return false;
+    return !has || sink(found);
+  }
+  auto with_count = [&](const Value& count) {
+    if (!count.is_number() || count.as_number() < 0) {
+      return fail(n, std::string(n.function->name).append(" counts with a number from 0 up"));
+    }
+    double left = count.as_number();
+    bool stopped = false;
+    auto take = [&](const Value& v) {
+      if (n.op == Op::nth) {
+        if (left >= 1) {
+          left -= 1;
+          return true;
+        }
+        stopped = !sink(v);
+        return false;
+      }
+      stopped = !sink(v);
+      left -= 1;
+      return !stopped && left > 0;
+    };
+    if (n.op == Op::limit && left <= 0) return true;
+    return each(*n.kids[1], in, take) || (!stopped && !failed_);
+  };
+  return each(*n.kids[0], in, with_count);
+}
+
+// range(from; to; by)
+bool Eval::each_range(const Node& n, const Value& in, Sink sink) {
+  const auto count = [&](const Value& from, const Value& to, const Value& by) {
+    if (!from.is_number() || !to.is_number() || !by.is_number()) {
+      return fail(n, "range goes from number to number");
+    }
+    const double step = by.as_number();
+    const double end = to.as_number();
+    if (step == 0) return true;
+    for (double d = from.as_number(); step > 0 ? d < end : d > end; d += step) {
+      Value v;
+      if (!spend(n, 1) || !number(n, d, v) || !sink(v)) return false;
+    }
+    return true;
+  };
+  auto take_from = [&](const Value& from) {
+    auto take_to = [&](const Value& to) {
+      auto take_by = [&](const Value& by) { return count(from, to, by); };
+      return each(*n.kids[2], in, take_by);
+    };
+    return each(*n.kids[1], in, take_to);
+  };
+  return each(*n.kids[0], in, take_from);
+}
+
+}  // namespace ae::expr

@@ -1,0 +1,69 @@
+// Words of the expression language: from text to tokens, one at a time.
+//
+// A quoted text is read in stretches, because `\( … )` inside it is again an expression: the parser
+// calls `text_stretch` after a quote, and after the `)` of each interpolation.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ae::expr {
+
+enum class Tok {
+  end,
+  field,     // .name
+  dot,       // .
+  name,      // if, map, …
+  variable,  // $name
+  format,    // @name
+  number,
+  quote,  // "
+  sign,   // ( ) [ ] { } | , : ; ? + - * / % // == != < <= > >= .. and the refused = |= += …
+  bad,    // `text` says what is wrong
+};
+
+struct Token {
+  Tok kind = Tok::end;
+  std::size_t at = 0;     // byte offset of its first character
+  std::size_t after = 0;  // and of what follows it
+  std::string_view text;  // the name without . $ @; the sign; the digits; the fault
+};
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  Token next();
+
+  enum class Stretch { closed, interpolation, bad };
+  // Appends the text up to the closing quote or the next `\(`, and goes behind it.
+  // `bad`: `fault` says why, `at` where.
+  struct Fault {
+    std::size_t at = 0;
+    std::string_view what;
+  };
+  Stretch text_stretch(std::string& out, Fault& fault);
+
+  std::string_view source() const { return source_; }
+
+ private:
+  void skip_blanks();
+  Token token(Tok kind, std::size_t at, std::string_view text) const;
+  bool escape(std::string& out, Fault& fault);
+  bool unicode_escape(std::string& out, Fault& fault);
+
+  std::string_view source_;
+  std::size_t at_ = 0;
+};
+
+// "line 2, column 5" of a byte offset; columns count code points from 1.
+std::string position(std::string_view source, std::size_t offset);
+
+// The offset of the `}` that ends the expression starting at `from`, or npos. Braces inside quoted
+// texts and comments do not count.
+std::size_t expression_end(std::string_view text, std::size_t from);
+
+void append_code_point(char32_t c, std::string& out);
+
+}  // namespace ae::expr

@@ -1,0 +1,20 @@
+// The total order of JSON values, as jq has it: null < false < true < numbers < texts < arrays < objects.
+//
+// Texts compare by code points, arrays item by item, objects first by their sorted keys and then by
+// the values under them. Comparing counts its work, so that a hostile pair of values stops by count.
+// Threads: pure functions.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <optional>
+
+#include "core/value.h"
+
+namespace ae {
+
+// How `a` stands to `b`. Takes one from `work` per value and per 64 bytes of text; nothing when
+// `work` is used up or the values nest deeper than 1,000 levels (`work` is then 0).
+std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::size_t& work);
+
+}  // namespace ae
