@@ -35,11 +35,12 @@ Value wait_members(const State& state, const std::string& key, const Wait& wait,
 Result<Taken> take_signal(const State& state, const Act& act) {
   if (auto closed = state.closed_waits.find(act.correlation_key);
       closed != state.closed_waits.end() && !act.correlation_key.starts_with("resolve/")) {
-    const bool same = closed->second.payload == act.payload;
+    const bool delivered = closed->second.outcome == "signalled";
+    const bool same = delivered && closed->second.payload == act.payload;
     return Taken{{},
                  Value::object({{"applied", same},
                                 {"correlation_key", act.correlation_key},
-                                {"delivered", true},
+                                {"delivered", delivered},
                                 {"duplicate", true},
                                 {"outcome", closed->second.outcome},
                                 {"payload", closed->second.payload}})};
@@ -88,9 +89,9 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
               {{"due_at", to_text(due)}, {"effect_id", effect}, {"value", to_text(stamp.now)}}));
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= stamp.now) {
-    fired("deadline", *state.deadline);
-  }
-  if (!state.ending) {
+    fired("deadline",
+          *state.deadline);  // the job ends: its waits are cancelled, none of them fires
+  } else if (!state.ending) {
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= stamp.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);

@@ -16,6 +16,9 @@ Failure failure_of(const Value& error) {
   return {std::string(error.text("code")), std::string(error.text("message"))};
 }
 
+// A year: nobody waits longer, and the sum of two instants stays one.
+constexpr std::int64_t kRetryAfterMsMax = 366LL * 24 * 3600 * 1000;
+
 Instant instant_of(const Value& payload, std::string_view key) {
   auto instant = instant_from_text(payload.text(key));
   return instant ? *instant : Instant{};
@@ -23,6 +26,16 @@ Instant instant_of(const Value& payload, std::string_view key) {
 std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
   if (!payload.find(key)) return std::nullopt;
   return instant_of(payload, key);
+}
+
+std::optional<std::int64_t> maybe_int(const Value& payload, std::string_view key) {
+  const Value& value = payload[key];
+  return value.is_integer() ? std::optional(value.as_int()) : std::nullopt;
+}
+
+bool flag(const Value& payload, std::string_view key) {
+  const Value& value = payload[key];
+  return value.is_bool() && value.as_bool();
 }
 
 std::optional<WaitType> wait_type_of(std::string_view text) {
@@ -62,6 +75,8 @@ class Applier {
   Step* step();
   Step* step_or_new_item();
   bool map_wants_decision(const Step& step) const;
+  bool is_startable(const Step& step) const;
+  bool wants_decision(const Step& step) const;
   void refresh(std::uint32_t index);
   void enter(Step& step, StepPhase phase);
   std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
@@ -75,10 +90,13 @@ class Applier {
   Status tool_invocation_started();
   Status tool_invocation_finished();
   Status command_committed();
+  bool may_finish(const Step& step) const;
   Status node_finished();
   Status item_finished(Step& step);
   Status wait_opened();
   Status wait_completed();
+  Status step_committed();
+  Status deadline_passed();
 
   State& s_;
   EventType type_;
@@ -99,7 +117,10 @@ Step* Applier::step_or_new_item() {
   auto node = s_.plan->by_id.find(std::string(p_.text("node_id")));
   if (node == s_.plan->by_id.end()) return nullptr;
   Step& map = s_.steps[node->second];
-  if (!map.map || map.map->started >= map.map->results.size()) return nullptr;
+  if (map.phase != StepPhase::mapping || map.map->failure ||
+      map.map->started >= map.map->results.size()) {
+    return nullptr;
+  }
   const std::uint32_t item = map.map->started;
   StepId id = s_.item_step_id(s_.plan->nodes[node->second], item);
   if (id.text != p_.text("step_id")) return nullptr;
@@ -124,43 +145,51 @@ bool Applier::map_wants_decision(const Step& step) const {
   return map.active == 0;
 }
 
-void Applier::refresh(std::uint32_t index) {
-  const Step& step = s_.steps[index];
-  bool wants = false;
+// A call that may start, but for a limit. What else is ready (a branch to take, a wait, a map) costs nothing.
+bool Applier::is_startable(const Step& step) const {
+  if (step.phase != StepPhase::ready) return false;
+  const Node& node = s_.node_of(step);
+  return step.item != kNoItem || (node.kind == NodeKind::tool && (!node.when || step.branch));
+}
+
+bool Applier::wants_decision(const Step& step) const {
   switch (step.phase) {
     case StepPhase::ready:
+      return !is_startable(step) || (step.branch && !*step.branch);
     case StepPhase::settled:
     case StepPhase::backoff:
     case StepPhase::redo:
     case StepPhase::committed:
     case StepPhase::answered:
     case StepPhase::refused:
-      wants = true;
-      break;
+      return true;
     case StepPhase::calling:
-      wants = step.call->attempt != s_.attempt;
-      break;
+      return step.call->attempt != s_.attempt;
     case StepPhase::mapping:
-      wants = map_wants_decision(step);
-      break;
+      return map_wants_decision(step);
     case StepPhase::done:
-      wants = step.result_type == ResultType::side_effect_committed && !step.barrier;
-      break;
+      return step.committed && !step.barrier;
     case StepPhase::blocked:
     case StepPhase::in_doubt:
     case StepPhase::waiting:
-      break;
+      return false;
   }
-  if (wants) {
-    s_.todo.insert(index);
-  } else {
-    s_.todo.erase(index);
-  }
-  if (step.phase == StepPhase::calling) {
-    s_.calling.insert(index);
-  } else {
-    s_.calling.erase(index);
-  }
+  return false;
+}
+
+void Applier::refresh(std::uint32_t index) {
+  const Step& step = s_.steps[index];
+  const auto keep = [index](std::set<std::uint32_t>& set, bool in) {
+    if (in) {
+      set.insert(index);
+    } else {
+      set.erase(index);
+    }
+  };
+  const bool wants = wants_decision(step);
+  keep(s_.todo, wants);
+  keep(s_.startable, !wants && is_startable(step));
+  keep(s_.calling, step.phase == StepPhase::calling);
 }
 
 void Applier::enter(Step& step, StepPhase phase) {
@@ -228,9 +257,11 @@ Status Applier::decision_recorded() {
     if (s_.node_of(*step).when && !step->branch) {
       if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
       step->branch = p_["payload"].as_bool();
+      refresh(index_of(*step));
       return {};
     }
-    if (s_.node_of(*step).kind != NodeKind::map || !p_["payload"].is_array()) {
+    if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
+        !p_["payload"].is_array()) {
       return bad("a branch nobody asked for");
     }
     step->map = std::make_unique<MapProgress>();
@@ -241,14 +272,16 @@ Status Applier::decision_recorded() {
   }
   if (kind == "retry") {
     Step* step = this->step();
-    if (!step || step->phase != StepPhase::settled) return bad("no such try to repeat");
+    if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
+      return bad("no such try to repeat");
+    }
     step->not_before = instant_of(p_, "not_before");
     enter(*step, StepPhase::backoff);
     return {};
   }
   if (kind == "in_doubt") {
     Step* step = this->step();
-    if (!step || !step->call || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
+    if (!step || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
     if (p_.text("state") == "not_happened") {
       enter(*step, StepPhase::redo);
     } else if (p_.text("state") == "fail") {
@@ -261,29 +294,44 @@ Status Applier::decision_recorded() {
 Status Applier::node_started() {
   Step* step = step_or_new_item();
   if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.node_of(*step).when && step->item == kNoItem && step->branch && !*step->branch) {
+    return bad("its branch was not taken");
+  }
   step->started = true;
-  if (step->map && step->item == kNoItem) enter(*step, StepPhase::mapping);
+  if (step->map) {
+    enter(*step, StepPhase::mapping);
+  } else {
+    refresh(index_of(*step));
+  }
   return {};
 }
 
 Status Applier::tool_invocation_started() {
   Step* step = this->step();
   if (!step || !step->started) return bad("no such step");
+  if (s_.ending) return bad("nothing starts in a job that ends");
   switch (step->phase) {
     case StepPhase::ready:
+      if (step->item == kNoItem && s_.node_of(*step).kind != NodeKind::tool) {
+        return bad("this node makes no call");
+      }
+      break;
     case StepPhase::backoff:
     case StepPhase::redo:
-    case StepPhase::settled:
-    case StepPhase::calling:
       break;
+    case StepPhase::settled:
+      if (step->call->outcome != OutcomeKind::success) break;
+      [[fallthrough]];
     default:
       return bad("no call may start here");
   }
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
-  const auto try_no = static_cast<std::uint32_t>(p_["try"].as_int());
   if (call.open) return bad("the earlier try is still open");
-  if (try_no != call.try_no + 1) return bad("tries count 1, 2, 3");
+  if (maybe_int(p_, "try") != static_cast<std::int64_t>(call.try_no) + 1) {
+    return bad("tries count 1, 2, 3");
+  }
   if (call.try_no == 0) {
     call.id = InvocationId(std::string(p_.text("invocation_id")));
     call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
@@ -303,9 +351,10 @@ Status Applier::tool_invocation_started() {
   const bool counted =
       call.try_no == 0 || step->phase == StepPhase::backoff || call.error.code == "not_sent";
   call.tool_version = p_.text("tool_version");
-  call.try_no = try_no;
+  call.try_no++;
   if (counted) call.counted++;
   call.open = true;
+  s_.open_tries++;
   call.attempt = s_.attempt;
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");
@@ -314,21 +363,23 @@ Status Applier::tool_invocation_started() {
 }
 
 Status Applier::tool_invocation_finished() {
+  if (flag(p_, "late")) return {};  // shown to people; its try was closed before
   Step* step = this->step();
   if (!step || !step->call || !step->call->open ||
       step->call->id.text != p_.text("invocation_id") ||
-      static_cast<std::int64_t>(step->call->try_no) != p_["try"].as_int()) {
+      maybe_int(p_, "try") != static_cast<std::int64_t>(step->call->try_no)) {
     return bad("no such try is open");
   }
   Invocation& call = *step->call;
   call.open = false;
+  s_.open_tries--;
   call.outcome = outcome_of(p_.text("outcome"));
-  call.definite = p_["definite"].is_bool() && p_["definite"].as_bool();
-  call.retryable = p_["retryable"].is_bool() && p_["retryable"].as_bool();
+  call.definite = flag(p_, "definite");
+  call.retryable = flag(p_, "retryable");
   call.error = failure_of(p_["error"]);
   call.retry_after.reset();
-  if (p_["retry_after_ms"].is_integer()) {
-    call.retry_after = std::chrono::milliseconds(p_["retry_after_ms"].as_int());
+  if (const auto ms = maybe_int(p_, "retry_after_ms"); ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
+    call.retry_after = std::chrono::milliseconds(*ms);
   }
   if (call.outcome == OutcomeKind::success) {
     step->result = p_["result"];
@@ -343,16 +394,19 @@ Status Applier::tool_invocation_finished() {
 
 Status Applier::command_committed() {
   Step* step = this->step();
-  if (!step || !step->call || step->phase == StepPhase::committed ||
+  if (!step || !step->call || step->call->open || step->committed ||
       step->phase == StepPhase::done) {
     return bad("no such command to commit");
   }
-  if (const Value* result = p_.find("result")) {
+  const bool success = step->call->outcome == OutcomeKind::success;
+  if (const Value* result = p_.find("result"); result && !p_.find("result_of")) {
+    // A person says that it happened, and what it gave.
+    if (step->phase != StepPhase::in_doubt || success) return bad("nothing in doubt");
     step->result = *result;
-  } else if (step->call->open || step->call->outcome != OutcomeKind::success ||
-             p_.text("result_of") != step->call->id.text) {
+  } else if (!success || p_.text("result_of") != step->call->id.text) {
     return bad("the result is that of no successful call");
   }
+  step->committed = true;
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
   return {};
@@ -369,30 +423,53 @@ Status Applier::item_finished(Step& step) {
   } else {
     map.results[step.item] = s_.seen_result(step);
   }
-  if (step.phase == StepPhase::done && step.result_type != ResultType::side_effect_committed) {
-    step.call.reset();
-  }
+  if (!step.committed && !s_.may_have_happened(step)) step.call.reset();
   step.result = Value();
   refresh(step.node);
   return {};
 }
 
-Status Applier::node_finished() {
-  Step* step = step_or_new_item();
-  if (!step || step->phase == StepPhase::done || step->phase == StepPhase::blocked) {
-    return bad("no such step to finish");
+// Does the log hold what this end of a step stands on?
+bool Applier::may_finish(const Step& step) const {
+  if (step.call && step.call->open) return false;
+  const bool failed = !p_["error"].is_null();
+  switch (result_type_of(p_.text("result_type"))) {
+    case ResultType::pure:
+      if (failed) return false;
+      if (flag(p_, "skipped")) {
+        return step.phase == StepPhase::ready && step.branch && !*step.branch;
+      }
+      if (step.phase == StepPhase::mapping) {
+        return step.map->done == step.map->results.size() && !step.map->failure;
+      }
+      return step.phase == StepPhase::answered;
+    case ResultType::side_effect_committed:
+      return step.phase == StepPhase::committed && !step.failure && !failed;
+    case ResultType::permanent_failure:
+    case ResultType::compensatable_failure:
+      if (!failed || !step.started) return false;
+      if (step.phase == StepPhase::mapping) return step.map->active == 0;
+      if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
+      return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
+             step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
+             (step.phase == StepPhase::committed && step.failure);
+    default:
+      return false;
   }
-  if (step->call && step->call->open) return bad("a try is still open");
+}
+
+Status Applier::node_finished() {
+  Step* step = this->step();
+  if (!step || !may_finish(*step)) return bad("no such step to finish so");
   step->result_type = result_type_of(p_.text("result_type"));
-  if (step->result_type == ResultType::none) return bad("an unknown result type");
-  step->skipped = p_["skipped"].is_bool() && p_["skipped"].as_bool();
+  step->skipped = flag(p_, "skipped");
   step->failure.reset();
   if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
   if (step->skipped) step->result = Value();
   if (const Value* result = p_.find("result")) step->result = *result;
   const Node& node = s_.node_of(*step);
-  if (step->item == kNoItem && node.kind == NodeKind::map && step->map) {
-    step->result = Value::array(std::move(step->map->results));
+  if (step->map) {
+    if (!step->failure) step->result = Value::array(std::move(step->map->results));
     step->map.reset();
   }
   enter(*step, StepPhase::done);
@@ -419,6 +496,12 @@ Status Applier::node_finished() {
 Status Applier::wait_opened() {
   Step* step = this->step();
   if (!step) return bad("no such step");
+  const bool of_call = step->call && step->phase != StepPhase::done && !step->committed;
+  const bool of_node =
+      step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
+  if (!of_call && !of_node) return bad("this step waits for nothing");
+  if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
+  if (of_node && s_.ending) return bad("nothing starts in a job that ends");
   std::string key(p_.text("correlation_key"));
   auto type = wait_type_of(p_.text("wait_type"));
   if (!type) return bad("an unknown wait type");
@@ -428,13 +511,11 @@ Status Applier::wait_opened() {
             .type = *type,
             .due_at = maybe_instant(p_, "due_at"),
             .expires_at = maybe_instant(p_, "expires_at"),
-            .resolve = step->call != nullptr};
-  if (wait.resolve) {
-    enter(*step, StepPhase::in_doubt);
-  } else {
-    step->wait_key = key;
-    enter(*step, StepPhase::waiting);
-  }
+            .resolve = of_call,
+            .opened_at = created_at_,
+            .reason = std::string(p_.text("reason"))};
+  step->wait_key = key;
+  enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
   s_.waits.emplace(std::move(key), wait);
   return {};
 }
@@ -458,10 +539,35 @@ Status Applier::wait_completed() {
   return {};
 }
 
+Status Applier::step_committed() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::done || !step->committed || step->barrier) {
+    return bad("no such step to commit");
+  }
+  step->barrier = true;
+  refresh(index_of(*step));
+  if (step->item != kNoItem) step->call.reset();
+  return {};
+}
+
+Status Applier::deadline_passed() {
+  if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
+  s_.deadline_fired = true;
+  if (!s_.ending) {
+    s_.ending = Ending{.cancelled = false,
+                       .code = "deadline_exceeded",
+                       .message = "the job's deadline has passed",
+                       .node_id = {},
+                       .by = {}};
+  }
+  return {};
+}
+
 Status Applier::run() {
   const EventKind* kind = event_kind(type_);
   if (!kind || kind->event_class == EventClass::narrative) {
     s_.seq++;
+    s_.updated_at = created_at_;
     return {};
   }
   if (is_terminal(s_.status)) {
@@ -473,8 +579,10 @@ Status Applier::run() {
   const auto status = next_status(s_.status, type_, own_park);
   if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
   if (is_terminal(*status)) {
-    for (std::uint32_t index : s_.calling) {
-      if (s_.steps[index].call->open) return bad("a call is still open");
+    if (s_.open_tries > 0) return bad("a call is still open");
+    if (!s_.waits.empty()) return bad("a wait is still open");
+    if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
+      return bad("the plan is not done");
     }
   }
 
@@ -517,25 +625,10 @@ Status Applier::run() {
       if (Step* step = this->step(); !step || !step->started) done = bad("no such step");
       break;
     case EventType::step_committed:
-      if (Step* step = this->step(); step && !step->barrier) {
-        step->barrier = true;
-        refresh(index_of(*step));
-        if (step->item != kNoItem) step->call.reset();
-      } else {
-        done = bad("no such step to commit");
-      }
+      done = step_committed();
       break;
     case EventType::timer_fired:
-      if (p_.text("effect_id") == "deadline") {
-        s_.deadline_fired = true;
-        if (!s_.ending) {
-          s_.ending = Ending{.cancelled = false,
-                             .code = "deadline_exceeded",
-                             .message = "the job's deadline has passed",
-                             .node_id = {},
-                             .by = {}};
-        }
-      }
+      if (p_.text("effect_id") == "deadline") done = deadline_passed();
       break;
     case EventType::job_requeued:
       s_.not_before = maybe_instant(p_, "not_before");
@@ -573,8 +666,11 @@ Status Applier::run() {
     s_.parked_until.clear();
     s_.parked_since.reset();
   }
+  // What happens to a job that backs off is answered at once.
+  if (type_ == EventType::wait_completed || s_.ending) s_.not_before.reset();
   s_.status = *status;
   s_.seq++;
+  s_.updated_at = created_at_;
   return {};
 }
 
@@ -595,6 +691,15 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
 
 PlanSource compile_each_time() {
   return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
+}
+
+bool State::may_have_happened(const Step& step) const {
+  if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
+  if (plan->tools[node_of(step).tool].effect == EffectClass::read) return false;
+  const Invocation& call = *step.call;
+  if (call.open) return true;
+  return call.outcome != OutcomeKind::success &&
+         !(call.outcome == OutcomeKind::failure && call.definite);
 }
 
 std::string State::path_of(const Step& step) const {

@@ -5,47 +5,17 @@
 #include <utility>
 
 #include "core/json.h"
+#include "engine/evaluate.h"
 
 namespace ae::engine {
 namespace {
 
-// The roots of expressions at one step. Reads only what the plan check allows: `.input`, `.job`, transitive needs.
-class PlanScope : public ExprScope {
- public:
-  explicit PlanScope(const State& state) : state_(state) {}
-  PlanScope(const State& state, const Node& map, const Value& item, std::uint32_t index)
-      : state_(state), as_(map.as), item_(&item), index_(static_cast<std::int64_t>(index)) {}
+// Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
+constexpr std::size_t kWaitsShownMax = 64;
 
-  const Value* root(std::string_view name) const override {
-    if (name == "input") return &state_.input;
-    if (name == "job") return &state_.job_root;
-    if (item_ && (name == "item" || (!as_.empty() && name == as_))) return item_;
-    if (item_ && name == "index") return &index_;
-    return nullptr;
-  }
-  const Value* step(std::string_view node_id) const override {
-    auto it = state_.plan->by_id.find(std::string(node_id));
-    if (it == state_.plan->by_id.end()) return nullptr;
-    const Step& step = state_.steps[it->second];
-    if (!step.failure) return &step.result;
-    seen_ = state_.seen_result(step);
-    return &seen_;
-  }
-  Value steps() const override {
-    std::vector<Member> members;
-    for (const Node& node : state_.plan->nodes) {
-      members.emplace_back(node.id, state_.seen_result(state_.steps[node.index]));
-    }
-    return Value::object(std::move(members));
-  }
-
- private:
-  const State& state_;
-  std::string_view as_;
-  const Value* item_ = nullptr;
-  Value index_;
-  mutable Value seen_;
-};
+Value error_value(const Error& error) {
+  return Value::object({{"code", code_name(error.code)}, {"message", error.message}});
+}
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
   x += 0x9e3779b97f4a7c15ULL;
@@ -74,14 +44,24 @@ class Decider {
   void doubtful(const Step& step);
   void orphan(const Step& step);
   void retry(const Step& step);
+  bool may_repeat(const Step& step) const;
   void park(const Step& step, std::string_view reason);
   void close_unknown(const Step& step);
   void declare(const Step& step, bool close_earlier);
+  void after_backoff(const Step& step);
+  void commit_command(const Step& step);
   void finish_tool(const Step& step);
   void finish_wait(const Step& step);
   void finish_map(const Step& step);
+  void start(const Step& step);
+  void skip(const Step& step);
   void fail_step(const Step& step, std::string_view code, std::string_view message);
+  void fail_step(const Step& step, const Error& error) {
+    fail_step(step, code_name(error.code), error.message);
+  }
+  void fails_job(const Step& step);
   void rest();
+  void cancel_wait(const std::string& key, const Wait& wait);
   void end(const Ending& ending);
   void complete();
 
@@ -93,7 +73,6 @@ class Decider {
   };
   void emit_first(const Declaration& d);
   void emit_started(const Declaration& d, std::vector<Member> keys);
-  Result<Value> arguments(const Node& node, const ExprScope& scope, const ToolPolicy& tool);
   void emit(EventType type, std::vector<Member> payload) {
     decision_.events.push_back({type, Value::object(std::move(payload))});
   }
@@ -118,8 +97,10 @@ class Decider {
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;        // tries open, with those this decision declares
-  bool held_back_ = false;  // something could start but for a limit
+  std::size_t open_;            // tries open, with those this decision declares
+  bool held_back_ = false;      // something could start but for a limit
+  bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
+  std::set<std::string> keys_;  // of waits that this decision opens
   Decision decision_;
 };
 
@@ -160,45 +141,43 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
   open_++;
 }
 
-Result<Value> Decider::arguments(const Node& node, const ExprScope& scope, const ToolPolicy& tool) {
-  if (!node.has_args) return Value::object({});
-  AE_ASSIGN(Value args, node.args.eval(scope));
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
-  return args;
-}
-
 // A step that fails before any call was made, or for good after it.
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
+  fails_job(step);
   emit_of(step, EventType::node_finished,
           {{"error", Value::object({{"code", code}, {"message", message}})},
            {"result_type", "permanent_failure"},
            {"try", static_cast<std::uint64_t>(step.call ? step.call->try_no : 1)}});
 }
 
+void Decider::fails_job(const Step& step) {
+  if (step.item == kNoItem && !s_.node_of(step).continue_on_error) failed_ = true;
+}
+
+void Decider::skip(const Step& step) {
+  emit_of(step, EventType::node_finished, {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
+}
+
+void Decider::start(const Step& step) {
+  if (!step.started) emit_of(step, EventType::node_started, {{"try", 1}});
+}
+
 void Decider::ready(const Step& step) {
+  if (step.item != kNoItem) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
-    auto value = node.when->eval(PlanScope(s_));
-    if (!value) {
-      emit_of(step, EventType::node_started, {{"try", 1}});
-      fail_step(step, code_name(value.error().code), value.error().message);
-      return;
+    auto taken = when_of(s_, node);
+    if (!taken) {
+      start(step);
+      return fail_step(step, taken.error());
     }
-    const bool taken = !value->is_null() && !(value->is_bool() && !value->as_bool());
     emit_of(
         step, EventType::decision_recorded,
-        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", taken}});
-    if (!taken) {
-      emit_of(step, EventType::node_finished,
-              {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
-    }
+        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", *taken}});
+    if (!*taken) skip(step);
     return;  // the next call of decide goes on with it
   }
-  if (step.branch && !*step.branch) {
-    emit_of(step, EventType::node_finished,
-            {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
-    return;
-  }
+  if (step.branch && !*step.branch) return skip(step);
   switch (node.kind) {
     case NodeKind::tool:
       return start_tool(step);
@@ -214,89 +193,57 @@ void Decider::start_tool(const Step& step) {
     held_back_ = true;
     return;
   }
-  const Node& node = s_.node_of(step);
-  const ToolPolicy& tool = s_.plan->tools[node.tool];
-  const Value* item = nullptr;
-  if (step.item != kNoItem) item = &s_.steps[step.node].map->over.items()[step.item];
-  auto args = item ? arguments(node, PlanScope(s_, node, *item, step.item), tool)
-                   : arguments(node, PlanScope(s_), tool);
-  if (!step.started) emit_of(step, EventType::node_started, {{"try", 1}});
-  if (!args) return fail_step(step, code_name(args.error().code), args.error().message);
-  emit_first({step.id, node, std::move(*args)});
+  auto args = arguments_of(s_, s_.node_of(step), step.item);
+  start(step);
+  if (!args) return fail_step(step, args.error());
+  emit_first({step.id, s_.node_of(step), std::move(*args)});
 }
 
 void Decider::start_wait(const Step& step) {
   const Node& node = s_.node_of(step);
-  const PlanScope scope(s_);
-  std::vector<Member> wait{{"wait_type", to_text(node.wait_type)}};
-  emit_of(step, EventType::node_started, {{"try", 1}});
+  start(step);
   std::string key = step.id.text;
   if (node.wait_key) {
-    auto text = node.wait_key->eval(scope);
-    if (!text) return fail_step(step, "expression_failed", text.error().message);
-    if (!text->is_string() || text->as_string().empty() || text->as_string().size() > 256) {
-      return fail_step(step, "expression_failed", "a wait's key must be a text of 1 to 256 bytes");
-    }
-    key = text->as_string();
-    if (s_.waits.contains(key) || s_.closed_waits.contains(key) || key.starts_with("resolve/")) {
-      return fail_step(step, "correlation_key_reused",
-                       "the key \"" + key + "\" was used before in this job; make keys differ");
-    }
+    auto named = wait_key_of(s_, node);
+    if (!named) return fail_step(step, named.error());
+    key = std::move(*named);
   }
-  wait.emplace_back("correlation_key", key);
-  if (node.wait_for || node.wait_until) {
-    auto text = node.wait_for ? node.wait_for->eval(scope) : node.wait_until->eval(scope);
-    if (!text) return fail_step(step, "expression_failed", text.error().message);
-    Result<Instant> due = fail(Code::expression_failed, "a timer needs a text");
-    if (text->is_string() && node.wait_until) due = instant_from_text(text->as_string());
-    if (text->is_string() && node.wait_for) {
-      if (auto span = duration_from_text(text->as_string())) {
-        due = stamp_.now + *span;
-      } else {
-        due = std::unexpected(span.error());
-      }
-    }
-    if (!due) return fail_step(step, "expression_failed", due.error().message);
-    // Nothing is scheduled past the job's deadline: that one fires first.
-    wait.emplace_back("due_at", to_text(s_.deadline ? std::min(*due, *s_.deadline) : *due));
+  const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
+  if (used || key.starts_with("resolve/") || key.starts_with("approval/")) {
+    return fail_step(step, {Code::correlation_key_reused,
+                            "the key \"" + key + "\" was used before in this job, or is one of " +
+                                "the runtime's own (resolve/…, approval/…); make keys differ"});
   }
-  if (node.wait_expires) {
-    const Instant expires = stamp_.now + *node.wait_expires;
-    wait.emplace_back("expires_at",
-                      to_text(s_.deadline ? std::min(expires, *s_.deadline) : expires));
+  std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
+  // Nothing is scheduled past the job's deadline: that one fires first.
+  const auto within = [&](Instant at) {
+    return to_text(s_.deadline ? std::min(at, *s_.deadline) : at);
+  };
+  if (node.wait_type == WaitType::timer) {
+    auto due = due_of(s_, node, stamp_.now);
+    if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
+    wait.emplace_back("due_at", within(*due));
   }
+  if (node.wait_expires) wait.emplace_back("expires_at", within(stamp_.now + *node.wait_expires));
+  keys_.insert(std::move(key));
   emit_of(step, EventType::wait_opened, std::move(wait));
 }
 
 void Decider::start_map(const Step& step) {
-  if (step.map) {  // the value is recorded
-    emit_of(step, EventType::node_started, {{"try", 1}});
-    return;
-  }
-  const Node& node = s_.node_of(step);
-  auto over = node.over.eval(PlanScope(s_));
-  std::string problem;
+  if (step.map) return start(step);  // the value is recorded
+  auto over = over_of(s_, s_.node_of(step));
   if (!over) {
-    problem = over.error().message;
-  } else if (!over->is_array()) {
-    problem = "the value of `map` must be an array";
-  } else if (over->size() > PlanLimits{}.map_items_max) {
-    problem = "the value of `map` has " + std::to_string(over->size()) + " items; at most " +
-              std::to_string(PlanLimits{}.map_items_max) + " are allowed";
-  }
-  if (!problem.empty()) {
-    emit_of(step, EventType::node_started, {{"try", 1}});
-    return fail_step(step, "expression_failed", problem);
+    start(step);
+    return fail_step(step, over.error());
   }
   emit_of(step, EventType::decision_recorded,
           {{"decision_id", decision_id_of(step, "map")}, {"kind", "branch"}, {"payload", *over}});
-  emit_of(step, EventType::node_started, {{"try", 1}});
+  start(step);
 }
 
 void Decider::start_items(const Step& step) {
   const MapProgress& map = *step.map;
   const Node& node = s_.node_of(step);
-  const ToolPolicy& tool = s_.plan->tools[node.tool];
   std::uint32_t active = map.active;
   for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
     if (active >= node.max_parallel) return;
@@ -305,7 +252,6 @@ void Decider::start_items(const Step& step) {
       return;
     }
     active++;
-    const Value& value = map.over.items()[item];
     const StepId id = s_.item_step_id(node, item);
     const auto both = [&](std::vector<Member> more) {
       more.emplace_back("node_id", node.id);
@@ -313,13 +259,11 @@ void Decider::start_items(const Step& step) {
       return more;
     };
     emit(EventType::node_started, both({{"try", 1}}));
-    auto args = arguments(node, PlanScope(s_, node, value, item), tool);
+    auto args = arguments_of(s_, node, item);
     if (!args) {
-      emit(EventType::node_finished,
-           both({{"error", Value::object({{"code", code_name(args.error().code)},
-                                          {"message", args.error().message}})},
-                 {"result_type", "permanent_failure"},
-                 {"try", 1}}));
+      emit(EventType::node_finished, both({{"error", error_value(args.error())},
+                                           {"result_type", "permanent_failure"},
+                                           {"try", 1}}));
       if (!node.collect_errors) return;  // the map's fate is decided when this is applied
       active--;
       continue;
@@ -339,13 +283,14 @@ void Decider::close_unknown(const Step& step) {
 
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
 void Decider::declare(const Step& step, bool close_earlier) {
-  if (open_ >= limits_.parallel_max) {
+  // An orphan is among the open tries: its resend takes its own place.
+  if (step.phase == StepPhase::calling) {
+    open_--;
+  } else if (open_ >= limits_.parallel_max) {
     held_back_ = true;
     return;
   }
-  if (close_earlier && step.call->open) {
-    close_unknown(step);
-  }
+  if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
   emit_started({step.id, s_.node_of(step), {}},
                {{"arguments", call.arguments},
@@ -361,13 +306,15 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
 }
 
 // Another try under the same external key does no harm.
-bool may_repeat(const ToolPolicy& tool, std::string_view offered, const Invocation& call,
-                Instant now, Duration send_window) {
+bool Decider::may_repeat(const Step& step) const {
+  const Invocation& call = *step.call;
+  const std::uint32_t index = s_.node_of(step).tool;
+  const ToolPolicy& tool = s_.plan->tools[index];
   if (tool.effect == EffectClass::read) return true;
-  if (call.tool_version != offered) return false;
-  if (tool.effect == EffectClass::at_most_once) return false;
+  if (tool.effect == EffectClass::at_most_once || call.tool_version != offered(index)) return false;
   // `first_send_by` is at most one send window after the first declaration.
-  return !tool.dedupe_window || now - (call.first_send_by - send_window) < *tool.dedupe_window;
+  const Instant declared = call.first_send_by - limits_.send_window;
+  return !tool.dedupe_window || stamp_.now - declared < *tool.dedupe_window;
 }
 
 void Decider::park(const Step& step, std::string_view reason) {
@@ -383,9 +330,10 @@ void Decider::park(const Step& step, std::string_view reason) {
 void Decider::retry(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  const std::uint64_t chance = mix(stamp_.chance ^ s_.by_id.at(step.id)) >> 11;  // 53 bits
+  // 53 bits: what a JSON number holds. `backoff` looks at the upper ones of 64.
+  const std::uint64_t chance = mix(stamp_.chance ^ s_.by_id.at(step.id)) >> 11;
   const std::uint32_t next = call.counted + 1;
-  const Duration wait = tool.retry.backoff(next, chance, call.retry_after);
+  const Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
   emit(EventType::random_recorded,
        {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
   emit_of(step, EventType::decision_recorded,
@@ -409,9 +357,8 @@ void Decider::definite_failure(const Step& step) {
 void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  if (tries_left(tool, call) &&
-      may_repeat(tool, offered(s_.node_of(step).tool), call, stamp_.now, limits_.send_window)) {
-    return retry(step);
+  if (tries_left(tool, call) && may_repeat(step)) {
+    return step.phase == StepPhase::backoff ? declare(step, false) : retry(step);
   }
   if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -429,10 +376,7 @@ void Decider::orphan(const Step& step) {
   if (!stamp_.owned && stamp_.now < call.send_by + tool.grace) {  // WaitOtherWorker
     return ask_again(call.send_by + tool.grace);
   }
-  if (tool.on_in_doubt == OnInDoubt::resend &&
-      may_repeat(tool, offered(s_.node_of(step).tool), call, stamp_.now, limits_.send_window)) {
-    return declare(step, true);
-  }
+  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     close_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
@@ -444,7 +388,11 @@ void Decider::orphan(const Step& step) {
 
 void Decider::finish_tool(const Step& step) {
   const Invocation& call = *step.call;
+  if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
+    cancel_wait(wait->first, wait->second);  // the answer came before the person's
+  }
   if (step.failure) {  // the effect counts as done, its output broke a rule
+    fails_job(step);
     emit_of(step, EventType::node_finished,
             {{"error",
               Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
@@ -478,19 +426,32 @@ void Decider::finish_map(const Step& step) {
           {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
 }
 
+// The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
+void Decider::after_backoff(const Step& step) {
+  if (stamp_.now < step.not_before) return ask_again(step.not_before);
+  if (s_.may_have_happened(step)) return doubtful(step);
+  declare(step, false);
+}
+
+// A success is in the log, its command_committed is not.
+void Decider::commit_command(const Step& step) {
+  emit_of(step, EventType::command_committed,
+          {{"command_id", step.id.text}, {"result_of", step.call->id.text}});
+}
+
 // The command of this step was asked for before: what the ledger says decides.
 void Decider::call(const Step& step) {
   const Invocation& call = *step.call;
   switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
     case Verdict::declare:
       if (step.phase == StepPhase::settled) return definite_failure(step);
-      if (step.phase == StepPhase::backoff && stamp_.now < step.not_before) {
-        return ask_again(step.not_before);
-      }
+      if (step.phase == StepPhase::backoff) return after_backoff(step);
       return declare(step, step.phase == StepPhase::redo);
     case Verdict::in_doubt:
       return step.phase == StepPhase::calling ? orphan(step) : doubtful(step);
     case Verdict::recorded:
+      if (step.phase == StepPhase::settled) commit_command(step);
+      return;
     case Verdict::not_yet:
     case Verdict::refuse:
       return;
@@ -534,56 +495,45 @@ void Decider::step(std::uint32_t index) {
 
 // Everything is done: the output, then the end.
 void Decider::complete() {
-  Value result;
-  if (s_.plan->output) {
-    auto value = s_.plan->output->eval(PlanScope(s_));
-    if (!value) {
-      emit(EventType::job_failed, {{"code", code_name(value.error().code)},
-                                   {"error", "output: " + value.error().message}});
-      decision_.release = true;
-      return;
-    }
-    result = std::move(*value);
-  } else {  // the results of the nodes that nothing depends on
-    std::vector<Member> members;
-    for (const Node& node : s_.plan->nodes) {
-      if (node.dependents.empty()) {
-        members.emplace_back(node.id, s_.seen_result(s_.steps[node.index]));
-      }
-    }
-    result = Value::object(std::move(members));
+  auto result = output_of(s_);
+  if (!result) {
+    emit(EventType::job_failed, {{"code", code_name(result.error().code)},
+                                 {"error", "output: " + result.error().message}});
+    decision_.release = true;
+    return;
   }
-  emit(EventType::job_completed, {{"result", std::move(result)}});
+  emit(EventType::job_completed, {{"result", std::move(*result)}});
   decision_.release = true;
+}
+
+void Decider::cancel_wait(const std::string& key, const Wait& wait) {
+  emit_of(s_.steps[wait.step], EventType::wait_completed,
+          {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
 }
 
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
 void Decider::end(const Ending& ending) {
   for (std::uint32_t index : s_.todo) {  // what is known is still recorded
     const Step& step = s_.steps[index];
+    const bool success =
+        step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;
+    if (success) commit_command(step);
     if (step.phase == StepPhase::committed || step.phase == StepPhase::done) this->step(index);
   }
   if (!decision_.events.empty()) return;
   for (std::uint32_t index : s_.calling) {
-    if (s_.is_live(s_.steps[index])) return;
+    const Step& step = s_.steps[index];
+    if (s_.is_live(step)) return;
+    // Another process may still perform it, and put down what it saw.
+    if (!stamp_.owned && stamp_.now < step.call->deadline) return ask_again(step.call->deadline);
   }
   std::vector<Value> in_doubt;
   for (const Step& step : s_.steps) {
-    if (!step.call || step.phase == StepPhase::done || step.phase == StepPhase::committed) continue;
-    const bool definite =
-        !step.call->open && step.call->outcome == OutcomeKind::failure && step.call->definite;
-    if (step.call->open) {
-      close_unknown(step);
-    }
-    const bool read = s_.plan->tools[s_.node_of(step).tool].effect == EffectClass::read;
-    if (!definite && !read) in_doubt.push_back(step.call->key.text);
+    if (!step.call) continue;
+    if (s_.may_have_happened(step)) in_doubt.emplace_back(step.call->key.text);
+    if (step.call->open) close_unknown(step);
   }
-  for (const auto& [key, wait] : s_.waits) {
-    const Step& step = s_.steps[wait.step];
-    emit_of(
-        step, EventType::wait_completed,
-        {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
-  }
+  for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   std::vector<Member> p;
   if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
   if (ending.cancelled) {
@@ -630,7 +580,7 @@ void Decider::rest() {
   const std::pair<const std::string, Wait>* first = nullptr;
   for (const auto& entry : s_.waits) {
     if (!entry.second.resolve && (!first || entry.second.step < first->second.step)) first = &entry;
-    waits.emplace_back(entry.first);
+    if (waits.size() < kWaitsShownMax) waits.emplace_back(entry.first);
   }
   std::vector<Member> p{{"correlation_key", first->first},
                         {"waits", Value::array(std::move(waits))},
@@ -657,7 +607,11 @@ Decision Decider::run() {
     return std::move(decision_);
   }
   for (std::uint32_t index : s_.todo) {
-    if (full()) break;
+    if (full() || failed_) break;
+    step(index);
+  }
+  for (std::uint32_t index : s_.startable) {
+    if (full() || failed_ || held_back_) break;
     step(index);
   }
   if (decision_.events.empty() && s_.calling.empty()) rest();
@@ -685,6 +639,7 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::in_doubt:
       return Verdict::in_doubt;
     case StepPhase::settled:
+      if (step.call->outcome == OutcomeKind::success) return Verdict::recorded;
       return step.call->outcome == OutcomeKind::failure && step.call->definite ? Verdict::declare
                                                                                : Verdict::in_doubt;
     case StepPhase::ready:
@@ -697,14 +652,15 @@ Verdict admit(const State& state, const Ask& ask) {
 }
 
 std::vector<std::uint32_t> next_asks(const State& state) {
-  std::vector<std::uint32_t> asks;
+  std::vector<std::uint32_t> asks(state.startable.begin(), state.startable.end());
   for (std::uint32_t index : state.todo) {
     const StepPhase phase = state.steps[index].phase;
-    if (phase == StepPhase::ready || phase == StepPhase::settled || phase == StepPhase::backoff ||
-        phase == StepPhase::redo || phase == StepPhase::calling) {
+    if (phase == StepPhase::settled || phase == StepPhase::backoff || phase == StepPhase::redo ||
+        phase == StepPhase::calling) {
       asks.push_back(index);
     }
   }
+  std::ranges::sort(asks);
   return asks;
 }
 

@@ -112,13 +112,14 @@ struct Step {
   std::uint32_t node = 0;
   std::uint32_t item = kNoItem;
   StepPhase phase = StepPhase::blocked;
-  bool started = false, barrier = false;  // node_started, step_committed are in the log
+  // node_started, command_committed, step_committed are in the log
+  bool started = false, committed = false, barrier = false;
   std::uint32_t needs_left = 0;
   std::optional<bool> branch;  // the recorded value of `when`
   std::unique_ptr<Invocation> call;
   std::unique_ptr<MapProgress> map;
   Instant not_before;
-  std::string wait_key;
+  std::string wait_key;    // of its newest wait, also of that of a call in doubt
   bool timed_out = false;  // its wait ended by expiry
   std::optional<Failure> failure;
   Value result;
@@ -131,6 +132,8 @@ struct Wait {
   WaitType type = WaitType::signal;
   std::optional<Instant> due_at, expires_at;
   bool resolve = false;  // the wait of an in-doubt call
+  Instant opened_at;     // the writer's claim; for people
+  std::string reason;
 };
 
 struct ClosedWait {
@@ -153,11 +156,12 @@ class State {
   std::string execution_version;
   JobStatus status = JobStatus::none;
   std::uint64_t seq = 0;  // of the last event applied
+  Instant updated_at;     // its created_at: the writer's claim; for people
 
   AttemptId attempt;  // that runs it, or ran it last
   std::uint64_t epoch = 0;
-  std::uint32_t lost_claims =
-      0;  // attempts in a row that ended without a release and without progress
+  // Attempts in a row that ended without a release and without progress.
+  std::uint32_t lost_claims = 0;
   std::optional<Instant> deadline, not_before;
   bool deadline_fired = false;
 
@@ -165,8 +169,10 @@ class State {
   std::uint32_t plan_number = 0;
   std::deque<Step> steps;  // the first plan->nodes.size() are the nodes'
   std::unordered_map<StepId, std::uint32_t> by_id;
-  std::set<std::uint32_t> todo;     // steps that decide has something to say about
-  std::set<std::uint32_t> calling;  // steps with an open try
+  std::set<std::uint32_t> todo;       // steps that decide has something to say about
+  std::set<std::uint32_t> startable;  // calls that may start as soon as the limits allow
+  std::set<std::uint32_t> calling;    // steps with an open try that is awaited
+  std::uint32_t open_tries = 0;       // with those whose fate a person is to decide
   std::uint32_t nodes_left = 0;
 
   std::map<std::string, Wait> waits;  // open, by correlation key
@@ -184,6 +190,8 @@ class State {
     return step.call && step.call->open && status == JobStatus::running &&
            step.call->attempt == attempt;
   }
+  // Its newest try ended without an answer that says what it did, and nobody has said it since.
+  bool may_have_happened(const Step& step) const;
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.

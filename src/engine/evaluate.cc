@@ -1,0 +1,116 @@
+// The roots of expressions, and the rules for what may come out.
+#include "engine/evaluate.h"
+
+#include <utility>
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kKeyBytesMax = 256;
+
+// The roots at one step: `.input`, `.job`, transitive needs, and in a map `.item`, `.index` and its name.
+class PlanScope : public ExprScope {
+ public:
+  explicit PlanScope(const State& state) : state_(state) {}
+  PlanScope(const State& state, const Node& map, std::uint32_t index)
+      : state_(state),
+        as_(map.as),
+        item_(&state.steps[map.index].map->over.items()[index]),
+        index_(static_cast<std::int64_t>(index)) {}
+
+  const Value* root(std::string_view name) const override {
+    if (name == "input") return &state_.input;
+    if (name == "job") return &state_.job_root;
+    if (item_ && (name == "item" || (!as_.empty() && name == as_))) return item_;
+    if (item_ && name == "index") return &index_;
+    return nullptr;
+  }
+  const Value* step(std::string_view node_id) const override {
+    auto it = state_.plan->by_id.find(std::string(node_id));
+    if (it == state_.plan->by_id.end()) return nullptr;
+    const Step& step = state_.steps[it->second];
+    if (!step.failure) return &step.result;
+    seen_ = state_.seen_result(step);
+    return &seen_;
+  }
+  Value steps() const override {
+    std::vector<Member> members;
+    members.reserve(state_.plan->nodes.size());
+    for (const Node& node : state_.plan->nodes) {
+      members.emplace_back(node.id, state_.seen_result(state_.steps[node.index]));
+    }
+    return Value::object(std::move(members));
+  }
+
+ private:
+  const State& state_;
+  std::string_view as_;
+  const Value* item_ = nullptr;
+  Value index_;
+  mutable Value seen_;
+};
+
+}  // namespace
+
+Result<bool> when_of(const State& state, const Node& node) {
+  AE_ASSIGN(const Value value, node.when->eval(PlanScope(state)));
+  return !value.is_null() && !(value.is_bool() && !value.as_bool());
+}
+
+Result<Value> over_of(const State& state, const Node& node) {
+  AE_ASSIGN(Value over, node.over.eval(PlanScope(state)));
+  if (!over.is_array()) {
+    return fail(Code::expression_failed, "the value of `map` must be an array");
+  }
+  if (over.size() > PlanLimits{}.map_items_max) {
+    return fail(Code::expression_failed,
+                "the value of `map` has " + std::to_string(over.size()) + " items; at most " +
+                    std::to_string(PlanLimits{}.map_items_max) + " are allowed");
+  }
+  return over;
+}
+
+Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item) {
+  Value args = Value::object({});
+  if (node.has_args) {
+    AE_ASSIGN(args, item == kNoItem ? node.args.eval(PlanScope(state))
+                                    : node.args.eval(PlanScope(state, node, item)));
+  }
+  const auto& schema = state.plan->tools[node.tool].args_schema;
+  if (schema) AE_TRY(schema->check(args));
+  return args;
+}
+
+Result<std::string> wait_key_of(const State& state, const Node& node) {
+  AE_ASSIGN(const Value key, node.wait_key->eval(PlanScope(state)));
+  if (!key.is_string() || key.as_string().empty() || key.as_string().size() > kKeyBytesMax) {
+    return fail(Code::expression_failed, "a wait's key must be a text of 1 to 256 bytes");
+  }
+  return key.as_string();
+}
+
+Result<Instant> due_of(const State& state, const Node& node, Instant now) {
+  const Template& source = node.wait_for ? *node.wait_for : *node.wait_until;
+  AE_ASSIGN(const Value text, source.eval(PlanScope(state)));
+  if (!text.is_string()) {
+    return fail(Code::expression_failed, node.wait_for
+                                             ? "a timer's `for` must be a text such as \"90s\""
+                                             : "a timer's `until` must be a time in UTC");
+  }
+  if (node.wait_until) return instant_from_text(text.as_string());
+  AE_ASSIGN(const Duration span, duration_from_text(text.as_string()));
+  return now + span;
+}
+
+Result<Value> output_of(const State& state) {
+  if (state.plan->output) return state.plan->output->eval(PlanScope(state));
+  std::vector<Member> members;  // the results of the nodes that nothing depends on
+  for (const Node& node : state.plan->nodes) {
+    if (node.dependents.empty()) {
+      members.emplace_back(node.id, state.seen_result(state.steps[node.index]));
+    }
+  }
+  return Value::object(std::move(members));
+}
+
+}  // namespace ae::engine

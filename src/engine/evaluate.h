@@ -1,0 +1,29 @@
+// evaluate: what the expressions of a plan give at a point of a job's history.
+//
+// Expressions read only what cannot change any more (SPEC §9), so that the same question has the same answer when it
+// is asked by `decide`, by a proof years later, or by somebody who looks back in time. Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them.
+
+// Is the node's `when` met? REQUIRES: it has one.
+Result<bool> when_of(const State& state, const Node& node);
+// The value a map goes over: an array within the limits.
+Result<Value> over_of(const State& state, const Node& node);
+// The arguments of a tool node's call, or of the call that a map makes for an item of its recorded value.
+Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem);
+// The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
+Result<std::string> wait_key_of(const State& state, const Node& node);
+// When a timer is due, if it is opened at `now`.
+Result<Instant> due_of(const State& state, const Node& node, Instant now);
+// The result of a job whose nodes are all done.
+Result<Value> output_of(const State& state);
+
+}  // namespace ae::engine

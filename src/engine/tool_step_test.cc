@@ -1,0 +1,545 @@
+// A tool node: success, failure, retry, doubt, crash, and what a person says.
+#include "engine/given_job.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+namespace {
+
+using Types = std::vector<std::string>;
+
+std::string one(std::string_view tool) {
+  return "[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]";
+}
+
+// ---------------------------------------------------------------- success and failure
+
+AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
+  GivenJob job(one("pay"));
+  job.claim().ok("a", "{'id':7}");
+  EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
+                                   "tool_invocation_finished", "command_committed", "node_finished",
+                                   "step_committed"}));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
+}
+
+AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
+  GivenJob job(one("pay"));
+  job.claim();
+  EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
+  EXPECT_EQ(job.commits.back(), job.log.size());
+  ASSERT_EQ(job.sent.size(), 1u);
+  EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":attempt-1");
+}
+
+AE_TEST("tool/nothing is sent after the lease") {
+  GivenJob job(one("pay"));
+  job.limits.send_window = std::chrono::hours(1);
+  job.claim();
+  EXPECT_EQ(job.step("a").call->send_by, job.now + 30s);
+  EXPECT_EQ(job.step("a").call->deadline, job.now + 60s);
+}
+
+AE_TEST("tool/a definite failure ends the job with its code") {
+  GivenJob job(one("pay"));
+  job.claim().fails("a", "http_402");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.last(EventType::job_failed)["node_id"], "a");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("tool/an output that broke a rule fails the node, counts as done and is never retried") {
+  GivenJob job(one("put"));
+  Outcome outcome{.kind = OutcomeKind::success};
+  outcome.invalid = json("{'invalid':true, 'reason':'is too large', 'size':9}");
+  job.claim().answer("a", outcome);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.count(EventType::step_committed), 1u);
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("tool/arguments that the schema refuses make no call") {
+  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                                    "'args_schema':{'type':'object','required':['x']}}}}"});
+  job.claim();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_invalid");
+  EXPECT_TRUE(job.sent.empty());
+}
+
+// ---------------------------------------------------------------- retry
+
+AE_TEST("retry/waits as its recorded chance says") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "connect");
+  const Value random = job.last(EventType::random_recorded);
+  const Value decision = job.last(EventType::decision_recorded);
+  EXPECT_EQ(random["effect_id"], job.step("a").id.text + ":random:1");
+  EXPECT_EQ(decision["kind"], "retry");
+  EXPECT_EQ(decision["reason"], "connect");
+  const Duration wait = *instant_from_text(decision.text("not_before")) - job.now;
+  const auto chance = static_cast<std::uint64_t>(random["value"].as_int());
+  EXPECT_EQ(wait, job.plan->tools[job.plan->nodes[0].tool].retry.backoff(2, chance << 11, {}));
+  EXPECT_EQ(job.ask_again, job.now + wait);
+  EXPECT_EQ(job.tries("a"), 1u);
+  job.after(wait);
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/the same chance gives the same wait, another chance another") {
+  const auto wait_with = [](std::uint64_t chance) {
+    GivenJob job(one("put"));
+    job.chance = chance;
+    job.claim().fails("a", "connect");
+    return job.last(EventType::decision_recorded).text("not_before", "none") == "none"
+               ? std::string()
+               : std::string(job.last(EventType::decision_recorded).text("not_before"));
+  };
+  EXPECT_EQ(wait_with(1), wait_with(1));
+  EXPECT_NE(wait_with(1), wait_with(2));
+}
+
+AE_TEST("retry/jitter spreads over the upper half of the wait") {
+  Duration least = 1h, most = 0s;
+  for (std::uint64_t chance = 0; chance < 200; ++chance) {
+    GivenJob job(one("put"));
+    job.chance = chance;
+    job.claim().fails("a", "connect");
+    const Duration wait = job.step("a").not_before - job.now;
+    least = std::min(least, wait);
+    most = std::max(most, wait);
+  }
+  EXPECT_GE(least, 100ms);
+  EXPECT_LE(most, 200ms);
+  EXPECT_LT(least, 110ms);
+  EXPECT_GT(most, 190ms);
+}
+
+AE_TEST("retry/all tries share their keys and their arguments") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "connect").after(10s).fails("a", "http_503").after(10s).ok("a");
+  ASSERT_EQ(job.sent.size(), 3u);
+  for (const auto& sent : job.sent) {
+    EXPECT_EQ(sent.key, job.sent[0].key);
+    EXPECT_EQ(sent.external_key, job.sent[0].external_key);
+    EXPECT_EQ(sent.arguments, job.sent[0].arguments);
+  }
+  EXPECT_EQ(job.sent[2].try_no, 3u);
+  EXPECT_EQ(job.last(EventType::node_finished)["try"], Value(3));
+}
+
+AE_TEST("retry/ends when the tries are used up") {
+  GivenJob job(one("put"));
+  job.claim()
+      .fails("a", "connect")
+      .after(10s)
+      .fails("a", "connect")
+      .after(10s)
+      .fails("a", "connect");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "connect");
+}
+
+AE_TEST("retry/a failure outside of retry_on is final") {
+  GivenJob job(one("put"));
+  job.claim().fails("a", "http_404");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "failed");
+}
+
+AE_TEST("retry/what the downstream asked for is waited for, up to the longest back-off") {
+  GivenJob job(one("put"));
+  Outcome busy{.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
+  busy.retry_after = 3s;
+  job.claim().answer("a", busy);
+  EXPECT_EQ(job.step("a").not_before - job.now, Duration(3s));
+}
+
+AE_TEST("retry/a try that was never sent is declared again and not counted") {
+  GivenJob job(one("once"));
+  job.claim().fails("a", "not_sent");
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(job.count(EventType::random_recorded), 0u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/a long back-off gives the job back until then") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  job.claim().fails("a", "connect");
+  EXPECT_EQ(job.status(), "queued");
+  EXPECT_EQ(job.state.not_before, job.step("a").not_before);
+  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "backoff");
+  EXPECT_EQ(job.releases, 1);
+  job.after(60s);
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("retry/a signal wakes a job that backs off") {
+  GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
+                   {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])",
+               {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
+                        "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
+  job.claim().fails("a", "connect");
+  ASSERT_EQ(job.status(), "queued");
+  job.claims_again = false;
+  job.signal("k", "1");
+  EXPECT_EQ(job.state.not_before, std::nullopt);
+}
+
+// ---------------------------------------------------------------- outcomes nobody can be sure of
+
+AE_TEST("unknown/a read is simply tried again, and fails when the tries are used up") {
+  GivenJob job(one("look"));
+  job.claim().times_out("a").after(10s).unknown("a").after(10s).times_out("a");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "timeout");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("unknown/an idempotent call is tried again under the same key") {
+  GivenJob job(one("put"));
+  job.claim().times_out("a").after(10s).ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
+}
+
+AE_TEST("unknown/an idempotent call without tries left parks; it never simply fails") {
+  GivenJob job(one("once"));
+  job.claim().times_out("a");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.state.parked_until, "resolve");
+  EXPECT_EQ(job.state.parked_reason, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
+            "resolve/" + job.step("a").call->key.text);
+  EXPECT_EQ(job.releases, 1);
+}
+
+AE_TEST("unknown/an at_most_once call is never sent again: it parks") {
+  GivenJob job(one("pay"), {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
+                                    "'retry':{'max_attempts':5,'retry_on':['timeout']}}}}"});
+  job.claim().times_out("a");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
+  GivenJob job(one("risk"));
+  job.claim().unknown("a");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  ASSERT_EQ(job.state.final_in_doubt.size(), 1u);
+  EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
+}
+
+AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once call") {
+  GivenJob job(one("pay"));
+  job.claim().answer("a", {.kind = OutcomeKind::failure, .error_code = "http_500"});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+// ---------------------------------------------------------------- crash
+
+AE_TEST("crash/an idempotent call is sent again under its first key, with the same arguments") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once', 'args':{'n':'${ .input.n }'}}]",
+               {.input = "{'n':1.5}"});
+  job.claim().crash();
+  ASSERT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(canonical(job.sent[1].arguments), canonical(job.sent[0].arguments));
+  EXPECT_EQ(job.sent[1].try_no, 2u);
+  EXPECT_EQ(job.step("a").call->counted, 1u);
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
+AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") {
+  GivenJob job(one("once"));
+  job.claim().crash();
+  EXPECT_EQ(job.types(), (Types{"job_created", "plan_generated", "job_running", "node_started",
+                                "command_emitted", "tool_invocation_started", "job_running",
+                                "tool_invocation_finished", "tool_invocation_started"}));
+  EXPECT_EQ(job.commits, (std::vector<std::size_t>{2, 6, 9}));
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+}
+
+AE_TEST("crash/a resend after a crash uses up no try") {
+  GivenJob job(one("put"));
+  job.claim().crash().crash().crash();
+  job.fails("a", "connect").after(10s).fails("a", "connect").after(10s);
+  EXPECT_EQ(job.tries("a"), 6u);
+  EXPECT_EQ(job.fails("a", "connect").status(), "failed");
+}
+
+AE_TEST("crash/an at_most_once call parks") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 1u);
+  EXPECT_TRUE(job.step("a").call->open);
+}
+
+AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed") {
+  GivenJob job(one("risk"));
+  job.claim().crash();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("crash/after the dedupe window an idempotent call is treated as at_most_once") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.now = job.now + 25h;
+  job.claim();
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/within the dedupe window, counted from the first declaration, it is sent again") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.now = job.now + 23h;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+  job.reload();
+  job.now = job.now + 2h;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/an unlimited dedupe window never ends") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'unlimited'}}}"});
+  job.claim().reload();
+  job.now = job.now + 24h * 365;
+  job.claim();
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/a read has no window") {
+  GivenJob job(one("look"));
+  job.claim().reload();
+  job.now = job.now + 25h;
+  EXPECT_EQ(job.claim().tries("a"), 2u);
+}
+
+AE_TEST("crash/a tool that has changed since is not sent again") {
+  GivenJob job(one("once"));
+  job.claim().reload();
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.claim();
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/a retry that ends outside of the dedupe window parks") {
+  GivenJob job(one("put"),
+               {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'1m','retry':{"
+                        "'max_attempts':3,'initial_backoff':'4m','max_backoff':'4m',"
+                        "'retry_on':['timeout']}}}}"});
+  job.claim().times_out("a").after(5min);
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("crash/another worker waits until lease and grace have passed") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim();
+  const Instant settles = job.step("a").call->send_by + 30s;
+  job.crash();
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.ask_again, settles);
+  EXPECT_EQ(job.status(), "running");
+  job.after(settles - job.now);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/as many orphans as calls may be open are all sent again") {
+  GivenJob job(
+      "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':8, 'do':{'tool':'once'}}]",
+      {.input = "[1,2,3,4,5,6,7,8]"});
+  job.limits.parallel_max = 8;
+  job.claim().crash();
+  EXPECT_EQ(job.sent.size(), 16u);
+  EXPECT_EQ(job.state.calling.size(), 8u);
+}
+
+AE_TEST("crash/a completed node is never run again") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
+  job.claim().ok("a", "1").crash().ok("b", "2");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.tries("b"), 2u);
+}
+
+AE_TEST("crash/an answer that an effect store kept is taken instead of a second call") {
+  GivenJob job(one("pay"));
+  job.claim().reload();
+  job.begin_attempt();
+  job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, true));
+  job.go();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.payloads(EventType::tool_invocation_finished)[0]["caught_up"], Value(true));
+}
+
+AE_TEST("crash/an answer that comes while a person is asked closes the question") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.decides = false;
+  job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, true));
+  job.add({{EventType::job_cancel_requested, json("{}")}});
+  job.decides = true;
+  job.go();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+}
+
+AE_TEST("crash/a success without its command_committed is committed, never called again") {
+  GivenJob job(one("pay"));
+  job.claim();
+  auto seen = absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")});
+  job.add({seen[0]});
+  job.commits.push_back(job.log.size());
+  job.crash();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("crash/a missing step_committed is written, and nothing else") {
+  GivenJob job(one("pay"));
+  job.claim().ok("a", "7");
+  while (job.log.back().type != EventType::node_finished) job.log.pop_back();
+  job.commits.back() = job.log.size();
+  job.crash();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::node_finished), 1u);
+  EXPECT_EQ(job.count(EventType::step_committed), 1u);
+}
+
+// ---------------------------------------------------------------- what a person says
+
+AE_TEST("resolve/happened takes the result and calls nothing") {
+  GivenJob job(one("pay"));
+  job.claim().crash().resolve("a", "happened", "{'id':7}");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["outcome"], "unknown");
+  EXPECT_EQ(job.last(EventType::command_committed)["result"], json("{'id':7}"));
+  EXPECT_EQ(job.last(EventType::decision_recorded)["by"], "someone");
+}
+
+AE_TEST("resolve/happened after a time-out closes nothing twice") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a").resolve("a", "happened", "7");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::tool_invocation_finished), 1u);
+}
+
+AE_TEST("resolve/not_happened permits one new try under the same keys") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.settled = true;
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.tries("a"), 2u);
+  EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
+  EXPECT_EQ(job.ok("a", "8").status(), "completed");
+}
+
+AE_TEST("resolve/not_happened is too early before deadline and grace have passed") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.refused, Code::not_settled);
+  EXPECT_EQ(job.status(), "parked");
+  job.now = job.step("a").call->deadline + 30s;
+  job.resolve("a", "not_happened");
+  EXPECT_EQ(job.refused, std::nullopt);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
+  GivenJob job(one("pay"));
+  job.claim().crash().resolve("a", "fail");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "invocation_in_doubt");
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.settled = true;
+  job.resolve("a", "not_happened").crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
+            "resolve/" + job.sent[0].key + "#2");
+  job.resolve("a", "happened", "9");
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
+  GivenJob job(one("pay"));
+  job.claim().times_out("a");
+  job.settled = true;
+  job.resolve("a", "not_happened").fails("a", "http_402");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.last(EventType::job_failed).find("in_doubt"), nullptr);
+}
+
+AE_TEST("resolve/the start of a key is enough, when it is long enough and means one call") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const std::string key = job.sent[0].key;
+  const auto with = [&](std::string part) {
+    job.act({.kind = Act::Kind::resolve, .idempotency_key = std::move(part), .resolution = "fail"});
+    return job.refused;
+  };
+  EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);
+  EXPECT_EQ(with("ffff" + key.substr(4)), Code::not_in_doubt);
+  EXPECT_EQ(with(key.substr(0, 8)), std::nullopt);
+  EXPECT_EQ(with(key), Code::job_terminal);
+}
+
+AE_TEST("resolve/what makes no sense is refused") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  EXPECT_EQ(job.resolve("a", "maybe").refused, Code::input_invalid);
+  EXPECT_EQ(job.resolve("a", "fail", "7").refused, Code::input_invalid);
+  EXPECT_EQ(job.signal("resolve/" + job.sent[0].key).refused, Code::wait_mismatch);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("resolve/other branches go on while a call is in doubt") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
+      " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b']}]");
+  job.claim().times_out("a");
+  EXPECT_EQ(job.status(), "running");
+  job.ok("b");
+  EXPECT_EQ(job.status(), "running");
+  job.ok("c");
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.resolve("a", "happened").status(), "completed");
+}
+
+}  // namespace
+}  // namespace ae::engine::testing
