@@ -23,6 +23,7 @@ void put_part(std::uint64_t number, std::string& out) {
 
 EventHasher::EventHasher(const JobId& job, Instant created_at,
                          const std::optional<AttemptId>& attempt) {
+  text_.reserve(2048);
   put_part(job.text, job_);
   put_part(to_text(created_at), tail_);
   if (attempt) {
@@ -59,7 +60,8 @@ Hash commitment(std::string_view salt_and_canonical_value) {
 
 void write_commitment(const Hash& commitment, std::string& out) {
   out += R"({"$sha256":")";
-  out += to_hex(commitment);
+  append_hex({reinterpret_cast<const char*>(commitment.bytes.data()), commitment.bytes.size()},
+             out);
   out += R"("})";
 }
 

@@ -20,10 +20,11 @@ const std::array<const EventKind*, 256>& kinds_by_number() {
 
 bool is_hex(const Value& value, std::size_t digits) {
   if (!value.is_string() || value.as_string().size() != digits) return false;
+  bool good = true;  // looking at all of them beats stopping early: they are nearly always good
   for (const char c : value.as_string()) {
-    if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false;
+    good &= static_cast<unsigned char>(c - '0') < 10 || static_cast<unsigned char>(c - 'a') < 6;
   }
-  return true;
+  return good;
 }
 
 // Of the forms that can be read, only the one that to_text writes: 27 characters in upper case.

@@ -85,15 +85,21 @@ void Sha256::add(std::string_view bytes) {
 
 Hash Sha256::finish() { return end(static_cast<EVP_MD_CTX*>(context_)); }
 
-std::string to_hex(std::string_view bytes) {
+void append_hex(std::string_view bytes, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string hex(bytes.size() * 2, '\0');
-  char* out = hex.data();
+  const std::size_t start = out.size();
+  out.resize(start + bytes.size() * 2);
+  char* at = out.data() + start;
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    *out++ = kDigits[byte >> 4];
-    *out++ = kDigits[byte & 15];
+    *at++ = kDigits[byte >> 4];
+    *at++ = kDigits[byte & 15];
   }
+}
+
+std::string to_hex(std::string_view bytes) {
+  std::string hex;
+  append_hex(bytes, hex);
   return hex;
 }
 

@@ -33,6 +33,7 @@ class Sha256 {
   void* context_;
 };
 
+void append_hex(std::string_view bytes, std::string& out);
 std::string to_hex(std::string_view bytes);
 std::string to_hex(const Hash& hash);
 // Lower-case hex only, of even length; nullopt otherwise.

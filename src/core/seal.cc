@@ -130,6 +130,8 @@ class Sealer {
   void put_header(std::size_t count) {
     std::string& out = sealed_.bytes;
     out.reserve(256 * count);
+    body_.reserve(1024);
+    values_.reserve(1024);
     put_byte(kSealedVersion, out);
     out.append(reinterpret_cast<const char*>(input_.first_id.bytes.data()),
                input_.first_id.bytes.size());
