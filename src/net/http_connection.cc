@@ -1,0 +1,476 @@
+#include "net/http_connection_internal.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <charconv>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "net/asio_loop_internal.h"
+#include "net/system.h"
+
+namespace ae::net {
+namespace {
+
+constexpr std::int64_t kLingerUs = 1'000'000;
+constexpr std::size_t kLingerMax = 1u << 20;  // bytes read from a client that was refused
+constexpr std::size_t kJoinMax = 32u << 10;  // small pieces of a stream are put together up to here
+constexpr std::size_t kBuffersPerWrite = 16;
+
+std::int64_t now_us() { return BootClock().since_start().count(); }
+
+std::string_view reason_phrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 201:
+      return "Created";
+    case 202:
+      return "Accepted";
+    case 204:
+      return "No Content";
+    case 304:
+      return "Not Modified";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 406:
+      return "Not Acceptable";
+    case 408:
+      return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 422:
+      return "Unprocessable Content";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Status";
+  }
+}
+
+void add_header(std::string& head, std::string_view name, std::string_view value) {
+  head += name;
+  head += ": ";
+  for (const char c : value) {
+    head += is_header_value(std::string_view(&c, 1)) ? c : ' ';
+  }
+  head += "\r\n";
+}
+
+std::string chunk_of(std::string_view bytes) {
+  std::array<char, 16> digits;
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), bytes.size(), 16).ptr;
+  std::string chunk(digits.data(), end);
+  chunk += "\r\n";
+  chunk += bytes;
+  chunk += "\r\n";
+  return chunk;
+}
+
+}  // namespace
+
+HttpResponse problem(int status, std::string_view code, std::string_view detail) {
+  HttpResponse response;
+  response.status = status;
+  response.content_type = "application/problem+json";
+  response.body = canonical(Value::object(
+      {{"code", code}, {"title", reason_phrase(status)}, {"detail", detail}, {"status", status}}));
+  return response;
+}
+
+HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::string peer, bool tcp)
+    : server_(&server),
+      loop_(server.loop),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      tcp_(tcp),
+      parser_(server.options.limits) {}
+
+void HttpConnection::start() {
+  read_deadline_ = now_us() + server_->options.idle_timeout.count();
+  read();
+}
+
+// ---- in
+
+void HttpConnection::read() {
+  if (reading_ || peer_gone_ || phase_ == Phase::closed) return;
+  if (begin_ == end_ || phase_ == Phase::lingering) begin_ = end_ = 0;
+  if (end_ == buffer_.size()) return;  // full of requests that came too early: they wait
+  reading_ = true;
+  socket_.async_read_some(
+      boost::asio::buffer(buffer_.data() + end_, buffer_.size() - end_),
+      [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
+        self->on_read(error == boost::asio::error::eof, static_cast<bool>(error), size);
+      });
+}
+
+void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) {
+  reading_ = false;
+  if (phase_ == Phase::closed) return;
+  if (!failed) {
+    end_ += size;
+    if (phase_ == Phase::reading) return advance();
+    if (phase_ == Phase::lingering && (lingered_ += size) > kLingerMax) return cut();
+    return read();
+  }
+  peer_gone_ = true;
+  switch (phase_) {
+    case Phase::reading:
+      return end_of_stream ? advance() : cut();
+    case Phase::handling:
+    case Phase::answering:
+      // Whoever only closed their half still reads the answer.
+      if (!end_of_stream) return cut();
+      return tell_closed();
+    case Phase::streaming:
+    case Phase::lingering:
+    case Phase::closed:
+      return cut();
+  }
+}
+
+void HttpConnection::advance() {
+  const std::size_t used = parser_.feed({buffer_.data() + begin_, end_ - begin_});
+  begin_ += used;
+  switch (parser_.state()) {
+    case HttpParser::State::refused:
+      return refuse(parser_.refusal());
+    case HttpParser::State::request:
+      return dispatch();
+    case HttpParser::State::reading:
+      break;
+  }
+  if (peer_gone_) {
+    if (!parser_.begun()) return cut();
+    return refuse({400, Code::input_invalid, "the request ends in its middle"});
+  }
+  if (parser_.take_expects_continue()) push("HTTP/1.1 100 Continue\r\n\r\n");
+  note_part();
+  read();
+}
+
+// Each part of a request has a time of its own, from its first byte to its last.
+void HttpConnection::note_part() {
+  const Part part = !parser_.begun() ? Part::none : !parser_.in_body() ? Part::head : Part::body;
+  if (part == part_) return;
+  part_ = part;
+  const HttpServer::Options& options = server_->options;
+  const Duration time = part == Part::none   ? options.idle_timeout
+                        : part == Part::head ? options.head_timeout
+                                             : options.body_timeout;
+  read_deadline_ = now_us() + time.count();
+}
+
+bool HttpConnection::host_is_known(const HttpRequest& request) const {
+  if (!tcp_ || server_->options.hosts.empty()) return true;
+  std::string_view host = request.header("host").value_or("");
+  host = host.substr(0, host.starts_with('[') ? host.find(']') + 1 : host.find(':'));
+  return std::ranges::any_of(server_->options.hosts, [&](const std::string& known) {
+    return equal_ignoring_case(known, host);
+  });
+}
+
+void HttpConnection::dispatch() {
+  phase_ = Phase::handling;
+  part_ = Part::none;
+  read_deadline_ = kNever;
+  keep_alive_ = parser_.keep_alive() && !server_->stopping;
+  is_http_1_0_ = parser_.is_http_1_0();
+  HttpRequest request = parser_.take();
+  is_head_ = request.method == "HEAD";
+  request.peer = peer_;
+  if (!host_is_known(request)) {
+    return refuse({400, Code::input_invalid, "this server is not known by the name in Host"});
+  }
+  const auto self = shared_from_this();  // the handler may end it all
+  read();
+  self->server_->handler(std::move(request), Responder(self));
+}
+
+// What we cannot read on from.
+void HttpConnection::refuse(const HttpRefusal& refusal) {
+  phase_ = Phase::handling;
+  read_deadline_ = kNever;
+  keep_alive_ = false;
+  answer(problem(refusal.status, code_name(refusal.code), refusal.detail));
+}
+
+// ---- the answer
+
+void HttpConnection::send_head(const HttpResponse& response, std::optional<std::size_t> length) {
+  std::string head = "HTTP/1.1 " + std::to_string(response.status) + " ";
+  head += reason_phrase(response.status);
+  head += "\r\n";
+  if (!response.content_type.empty()) add_header(head, "Content-Type", response.content_type);
+  const bool bodyless = response.status == 204 || response.status == 304;
+  if (length && !bodyless) add_header(head, "Content-Length", std::to_string(*length));
+  if (!length && chunked_) add_header(head, "Transfer-Encoding", "chunked");
+  if (!keep_alive_) add_header(head, "Connection", "close");
+  for (const HttpHeader& header : response.headers) {
+    AE_CHECK(is_header_name(header.name), header.name);
+    add_header(head, header.name, header.value);
+  }
+  head += "\r\n";
+  out_bytes_ += head.size();
+  out_.push_back(std::move(head));
+}
+
+void HttpConnection::answer(HttpResponse response) {
+  if (phase_ != Phase::handling) return;  // closed meanwhile
+  forget_callbacks();
+  phase_ = Phase::answering;
+  send_head(response, response.body.size());
+  const bool bodyless = is_head_ || response.status == 204 || response.status == 304;
+  push(bodyless ? std::string() : std::move(response.body));
+}
+
+void HttpConnection::begin(HttpResponse head) {
+  if (phase_ != Phase::handling) return;
+  forget_callbacks();
+  phase_ = Phase::streaming;
+  stream_ended_ = was_high_ = false;
+  chunked_ = !is_http_1_0_;
+  if (is_http_1_0_) keep_alive_ = false;
+  send_head(head, std::nullopt);
+  push({});
+  if (peer_gone_) cut();
+}
+
+bool HttpConnection::write_stream(std::string_view bytes) {
+  if (!is_streaming() || is_head_ || bytes.empty()) return true;
+  if (out_bytes_ + bytes.size() > server_->options.stream_max && out_bytes_ > 0) {
+    cut();
+    return false;
+  }
+  std::string piece = chunked_ ? chunk_of(bytes) : std::string(bytes);
+  if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kJoinMax) {
+    out_.back() += piece;
+    out_bytes_ += piece.size();
+    flush();
+  } else {
+    push(std::move(piece));
+  }
+  was_high_ = was_high_ || out_bytes_ > server_->options.stream_high;
+  return !was_high_;
+}
+
+void HttpConnection::end_stream() {
+  if (!is_streaming()) return;
+  stream_ended_ = true;
+  if (chunked_ && !is_head_) {
+    push("0\r\n\r\n");
+  } else if (out_.empty()) {
+    end_exchange();
+  }
+}
+
+void HttpConnection::end_exchange() {
+  if (!keep_alive_ || server_->stopping) return linger();
+  phase_ = Phase::reading;
+  read_deadline_ = now_us() + server_->options.idle_timeout.count();
+  advance();
+}
+
+// A client that still sends would lose our answer to a reset; so we listen for a moment before we close.
+void HttpConnection::linger() {
+  if (peer_gone_) return cut();
+  phase_ = Phase::lingering;
+  boost::system::error_code ignored;
+  socket_.shutdown(Socket::shutdown_send, ignored);
+  read_deadline_ = now_us() + kLingerUs;
+  read();
+}
+
+// ---- out
+
+void HttpConnection::push(std::string bytes) {
+  if (!bytes.empty()) {
+    out_bytes_ += bytes.size();
+    out_.push_back(std::move(bytes));
+  }
+  flush();
+}
+
+void HttpConnection::flush() {
+  if (writing_ || out_.empty() || phase_ == Phase::closed) return;
+  writing_ = true;
+  write_deadline_ = now_us() + server_->options.write_timeout.count();
+  std::array<boost::asio::const_buffer, kBuffersPerWrite> buffers;
+  in_write_ = std::min(out_.size(), buffers.size());
+  for (std::size_t i = 0; i < in_write_; ++i) {
+    const std::size_t skip = i == 0 ? out_offset_ : 0;
+    buffers[i] = boost::asio::buffer(out_[i].data() + skip, out_[i].size() - skip);
+  }
+  socket_.async_write_some(buffers, [self = shared_from_this()](
+                                        const boost::system::error_code& error, std::size_t size) {
+    self->on_written(static_cast<bool>(error), size);
+  });
+}
+
+void HttpConnection::on_written(bool failed, std::size_t size) {
+  writing_ = false;
+  in_write_ = 0;
+  if (phase_ == Phase::closed) return;
+  if (failed) return cut();
+  out_bytes_ -= size;
+  size += out_offset_;
+  while (!out_.empty() && size >= out_.front().size()) {
+    size -= out_.front().size();
+    out_.pop_front();
+  }
+  out_offset_ = size;
+  if (!out_.empty()) return flush();
+  write_deadline_ = kNever;
+  if (phase_ == Phase::answering || (phase_ == Phase::streaming && stream_ended_)) {
+    return end_exchange();
+  }
+  if (phase_ == Phase::streaming && std::exchange(was_high_, false) && drained_) {
+    // The callback may set another, or drop the stream.
+    const auto self = shared_from_this();
+    async::Task drained = std::move(drained_);
+    drained_ = nullptr;
+    drained();
+    if (is_streaming() && !drained_) drained_ = std::move(drained);
+  }
+}
+
+// ---- ends
+
+void HttpConnection::check_deadlines(std::int64_t now) {
+  if (now >= write_deadline_) return cut();
+  if (now < read_deadline_) return;
+  if (phase_ != Phase::reading || !parser_.begun()) return cut();
+  refuse({408, Code::unavailable, "the request took too long to arrive; nothing was done"});
+}
+
+void HttpConnection::stop() {
+  keep_alive_ = false;
+  if (phase_ == Phase::reading && !parser_.begun()) return cut();
+  if (is_streaming()) {
+    tell_closed();
+    end_stream();
+  }
+}
+
+void HttpConnection::cut() {
+  if (phase_ == Phase::closed) return;
+  const auto self = shared_from_this();
+  phase_ = Phase::closed;
+  read_deadline_ = write_deadline_ = kNever;
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+  drained_ = nullptr;
+  tell_closed();
+  std::exchange(server_, nullptr)->remove(self);
+}
+
+void HttpConnection::tell_closed() {
+  if (!closed_) return;
+  loop_.post([self = shared_from_this()] {
+    // Whoever answered or ended meanwhile has taken it back.
+    if (async::Task closed = std::exchange(self->closed_, nullptr)) closed();
+  });
+}
+
+void HttpConnection::on_closed(async::Task task) {
+  closed_ = std::move(task);
+  if (phase_ == Phase::closed || peer_gone_) tell_closed();
+}
+
+void HttpConnection::forget_callbacks() {
+  // Destroyed outside: they may own what comes back here.
+  const async::Task closed = std::exchange(closed_, nullptr);
+  const async::Task drained = std::exchange(drained_, nullptr);
+}
+
+// ---- Responder, HttpStream
+
+Responder::Responder(std::shared_ptr<HttpConnection> connection)
+    : connection_(std::move(connection)) {}
+
+Responder::~Responder() {
+  if (connection_ && connection_->waits_for_answer()) {
+    connection_->answer(problem(500, code_name(Code::unknown_outcome),
+                                "the request was dropped inside; look before repeating it"));
+  }
+}
+
+void Responder::answer(HttpResponse response) && {
+  AE_CHECK(connection_, "answered twice");
+  std::exchange(connection_, nullptr)->answer(std::move(response));
+}
+
+HttpStream Responder::begin(HttpResponse head) && {
+  AE_CHECK(connection_, "answered twice");
+  connection_->begin(std::move(head));
+  return HttpStream(std::exchange(connection_, nullptr));
+}
+
+void Responder::on_closed(async::Task task) { connection_->on_closed(std::move(task)); }
+
+HttpStream::HttpStream(std::shared_ptr<HttpConnection> connection)
+    : connection_(std::move(connection)) {}
+
+HttpStream::~HttpStream() {
+  if (!connection_) return;
+  connection_->forget_callbacks();
+  if (connection_->is_streaming()) connection_->cut();
+}
+
+HttpStream& HttpStream::operator=(HttpStream&& o) noexcept {
+  HttpStream old(std::exchange(connection_, std::exchange(o.connection_, nullptr)));
+  return *this;
+}
+
+bool HttpStream::write(std::string_view bytes) {
+  return connection_ == nullptr || connection_->write_stream(bytes);
+}
+
+void HttpStream::end() {
+  if (!connection_) return;
+  const auto connection = std::exchange(connection_, nullptr);
+  connection->forget_callbacks();
+  connection->end_stream();
+}
+
+bool HttpStream::closed() const { return !connection_ || !connection_->is_streaming(); }
+
+void HttpStream::on_drained(async::Task task) {
+  if (connection_) connection_->on_drained(std::move(task));
+}
+
+void HttpStream::on_closed(async::Task task) {
+  if (connection_) connection_->on_closed(std::move(task));
+}
+
+}  // namespace ae::net

@@ -1,0 +1,126 @@
+// HttpConnection: one client of HttpServer; and what the server keeps. Only for the .cc files of this module.
+//
+//   reading ──request──▶ handling ──answer──▶ answering ──written──▶ reading (keep-alive) or lingering ──▶ closed
+//                            └────begin─────▶ streaming ──end──────▶  "
+//
+// While a handler thinks, reading goes on into the buffer, so that a client that leaves is noticed; what it sends
+// meanwhile is the next request, and waits there. Threads: the loop's.
+#pragma once
+
+#include <array>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_set>
+
+#include "net/asio_loop.h"
+#include "net/http_server.h"
+
+namespace ae::net {
+
+using Socket = boost::asio::generic::stream_protocol::socket;
+constexpr std::int64_t kNever = INT64_MAX;
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(HttpServer::Impl& server, Socket socket, std::string peer, bool tcp);
+
+  // For the server.
+  void start();
+  void check_deadlines(std::int64_t now);
+  void stop();  // gently
+  void cut();   // at once
+
+  // For Responder and HttpStream.
+  void answer(HttpResponse response);
+  void begin(HttpResponse head);
+  bool write_stream(std::string_view bytes);
+  void end_stream();
+  void on_closed(async::Task task);
+  void on_drained(async::Task task) { drained_ = std::move(task); }
+  void forget_callbacks();
+  bool is_streaming() const { return phase_ == Phase::streaming && !stream_ended_; }
+  bool waits_for_answer() const { return phase_ == Phase::handling; }
+
+ private:
+  enum class Phase : std::uint8_t { reading, handling, answering, streaming, lingering, closed };
+  enum class Part : std::uint8_t { none, head, body };
+
+  void read();
+  void on_read(bool end_of_stream, bool failed, std::size_t size);
+  void advance();
+  void note_part();
+  void dispatch();
+  void refuse(const HttpRefusal& refusal);
+  bool host_is_known(const HttpRequest& request) const;
+  void send_head(const HttpResponse& response, std::optional<std::size_t> length);
+  void push(std::string bytes);
+  void flush();
+  void on_written(bool failed, std::size_t size);
+  void end_exchange();
+  void linger();
+  void tell_closed();
+
+  HttpServer::Impl* server_;  // null once closed
+  AsioLoop& loop_;
+  Socket socket_;
+  const std::string peer_;
+  const bool tcp_;
+  Phase phase_ = Phase::reading;
+
+  // In.
+  HttpParser parser_;
+  std::array<char, 16u << 10> buffer_;
+  std::size_t begin_ = 0, end_ = 0;  // unread in buffer_
+  bool reading_ = false;
+  bool peer_gone_ = false;
+  Part part_ = Part::none;  // of the request that is being read
+  std::int64_t read_deadline_ = kNever;
+  std::size_t lingered_ = 0;  // bytes
+
+  // The exchange.
+  bool keep_alive_ = true;
+  bool is_head_ = false;
+  bool is_http_1_0_ = false;
+  bool chunked_ = false;
+  bool stream_ended_ = false;
+  bool was_high_ = false;
+  async::Task closed_, drained_;
+
+  // Out.
+  std::deque<std::string> out_;
+  std::size_t out_bytes_ = 0;
+  std::size_t out_offset_ = 0;  // of out_.front(), already written
+  std::size_t in_write_ = 0;    // strings that the write under way reads from
+  bool writing_ = false;
+  std::int64_t write_deadline_ = kNever;
+};
+
+struct HttpServer::Impl {
+  Impl(AsioLoop& loop, Handler handler, Options options);
+  ~Impl();
+
+  struct Listener;
+  void listen_on(int fd, bool tcp, std::string path);
+  void wait_for_clients(const std::shared_ptr<Listener>& listener);
+  void accept_clients(const std::shared_ptr<Listener>& listener);
+  void take_client(int fd, bool tcp);
+  void close_listeners();
+  void sweep_later();
+  void remove(const std::shared_ptr<HttpConnection>& connection);
+  void end_if_stopped();
+  void stop(Duration grace, async::Task done);
+
+  AsioLoop& loop;
+  const Handler handler;
+  const Options options;
+  std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their waits
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
+  std::optional<async::TimerId> sweep, grace_end;
+  bool stopping = false;
+  async::Task stopped;
+};
+
+}  // namespace ae::net

@@ -1,0 +1,621 @@
+// The server against clients that behave and clients that do not, over real sockets.
+#include "net/http_server.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "core/json.h"
+#include "net/asio_loop.h"
+#include "net/http_client.h"
+#include "testing/test.h"
+
+namespace ae::net {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A loop on a thread of its own, and a server on it.
+struct Site {
+  explicit Site(HttpServer::Handler handler, HttpServer::Options options = {})
+      : server(std::make_unique<HttpServer>(loop, std::move(handler), std::move(options))) {
+    auto listening = server->listen_tcp("127.0.0.1", 0);
+    EXPECT_TRUE(listening);
+    port = listening.value_or(0);
+    thread = std::thread([this] { loop.run(); });
+  }
+  ~Site() {
+    on_loop([this] { server.reset(); });
+    loop.stop();
+    thread.join();
+  }
+  // Runs it on the loop and waits.
+  void on_loop(std::function<void()> task) {
+    std::promise<void> done;
+    loop.post([&] {
+      task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+
+  AsioLoop loop;
+  std::unique_ptr<HttpServer> server;
+  std::uint16_t port = 0;
+  std::thread thread;
+};
+
+// A client made of a bare socket.
+class Raw {
+ public:
+  explicit Raw(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~Raw() { close(fd_); }
+  Raw(const Raw&) = delete;
+  Raw& operator=(const Raw&) = delete;
+
+  bool send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+    }
+    return true;
+  }
+  void half_close() { shutdown(fd_, SHUT_WR); }
+  void reset() {
+    const linger now{1, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(std::exchange(fd_, -1));
+  }
+
+  // Everything up to the connection's end; at most five seconds.
+  std::string read_all() {
+    while (read_more()) {
+    }
+    return std::exchange(seen_, {});
+  }
+  // Up to and including `text`.
+  std::string read_until(std::string_view text) {
+    std::size_t at;
+    while ((at = seen_.find(text)) == std::string::npos) {
+      if (!read_more()) return std::exchange(seen_, {});
+    }
+    const std::string taken = seen_.substr(0, at + text.size());
+    seen_.erase(0, taken.size());
+    return taken;
+  }
+  // At least so many, and forgets them.
+  void read_bytes(std::size_t size) {
+    std::size_t have = seen_.size();
+    while (have < size && read_more()) have += std::exchange(seen_, {}).size();
+  }
+  // One answer with a Content-Length.
+  std::string read_answer() {
+    std::string head = read_until("\r\n\r\n");
+    const std::size_t at = head.find("Content-Length: ");
+    const std::size_t size = at == std::string::npos ? 0 : std::stoul(head.substr(at + 16));
+    while (seen_.size() < size && read_more()) {
+    }
+    head += seen_.substr(0, size);
+    seen_.erase(0, size);
+    return head;
+  }
+
+ private:
+  bool read_more() {
+    pollfd ready{fd_, POLLIN, 0};
+    if (poll(&ready, 1, 5000) != 1) return false;
+    char bytes[65536];
+    const ssize_t n = recv(fd_, bytes, sizeof bytes, 0);
+    if (n > 0) seen_.append(bytes, static_cast<std::size_t>(n));
+    return n > 0;
+  }
+  int fd_;
+  std::string seen_;
+};
+
+void echo(HttpRequest request, Responder responder) {
+  HttpResponse response;
+  response.content_type = "text/plain";
+  response.body = request.method;
+  for (const std::string& segment : request.path) response.body += " " + segment;
+  for (const auto& [key, value] : request.query) response.body += " " + key + "=" + value;
+  if (!request.body.empty()) response.body += " body " + request.body;
+  std::move(responder).answer(std::move(response));
+}
+
+std::string get(std::string_view target, std::string_view headers = {}) {
+  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers) +
+         "\r\n";
+}
+
+bool still_serves(Site& site) {
+  Raw client(site.port);
+  client.send(get("/alive"));
+  return client.read_answer().ends_with("\r\n\r\nGET alive");
+}
+
+AE_TEST(
+    "http server/requests on one connection are answered in turn, also when they come together") {
+  Site site(echo);
+  Raw client(site.port);
+  client.send(get("/a/b%2Fc?x=1"));
+  EXPECT_EQ(
+      client.read_answer(),
+      "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nGET a b/c x=1");
+  client.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + get("/2") +
+              get("/3"));
+  EXPECT_TRUE(client.read_answer().ends_with("POST p body abc"));
+  EXPECT_TRUE(client.read_answer().ends_with("GET 2"));
+  EXPECT_TRUE(client.read_answer().ends_with("GET 3"));
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += get("/" + std::to_string(i));
+  std::thread sender([&] { client.send(many); });
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(client.read_answer().ends_with("GET " + std::to_string(i)));
+  }
+  sender.join();
+}
+
+AE_TEST("http server/a body in chunks or after 100-continue arrives, HEAD gets no body") {
+  Site site(echo);
+  Raw client(site.port);
+  client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n");
+  client.send("1\r\nc\r\n0\r\n\r\n");
+  EXPECT_TRUE(client.read_answer().ends_with("POST body abc"));
+  client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("xy");
+  EXPECT_TRUE(client.read_answer().ends_with("POST body xy"));
+  client.send("HEAD /abc HTTP/1.1\r\nHost: a\r\n\r\n" + get("/x"));
+  EXPECT_TRUE(client.read_until("\r\n\r\n").find("Content-Length: 8\r\n") != std::string::npos);
+  EXPECT_TRUE(client.read_answer().ends_with("GET x"));
+}
+
+AE_TEST("http server/who asks for the end, or speaks HTTP/1.0, is closed after the answer") {
+  Site site(echo);
+  for (const std::string& request :
+       {get("/x", "Connection: close\r\n"), std::string("GET /x HTTP/1.0\r\n\r\n")}) {
+    Raw client(site.port);
+    client.send(request);
+    const std::string seen = client.read_all();
+    EXPECT_NE(seen.find("\r\nConnection: close\r\n"), std::string::npos);
+    EXPECT_TRUE(seen.ends_with("\r\n\r\nGET x"));
+  }
+}
+
+AE_TEST("http server/who closes their half after the requests still gets all answers") {
+  Site site(echo);
+  Raw client(site.port);
+  client.send(get("/1") + get("/2"));
+  client.half_close();
+  const std::string seen = client.read_all();
+  EXPECT_NE(seen.find("GET 1"), std::string::npos);
+  EXPECT_TRUE(seen.ends_with("GET 2"));
+}
+
+// The framing table: each is answered with its status as problem+json, the connection closed, and somebody else served.
+AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
+  Site site(echo);
+  const auto post = [](std::string headers) {
+    return "POST /x HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n";
+  };
+  const std::pair<int, std::string> cases[] = {
+      {431, "GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x')},
+      {414, "GET /" + std::string(20'000, 'x')},
+      {400, "GET / HTTP/1.1\nHost: a\n\n"},
+      {400, post("X: a\r\n folded\r\n")},
+      {400, post("Content-Length: 3\r\nContent-Length: 4\r\n") + "abc" + get("/smuggled")},
+      {400, post("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n" +
+                get("/smuggled")},
+      {400, post("Transfer-Encoding: chunked\r\n") + "-2\r\n" + get("/smuggled")},
+      {413, post("Content-Length: 999999999\r\n") + std::string(100'000, 'x')},
+      {413, post("Expect: 100-continue\r\nContent-Length: 999999999\r\n")},
+      {417, post("Expect: wonders\r\n")},
+      {405, "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"},
+      {505, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"},
+      {400, std::string("\x16\x03\x01\x00\xa5\x01", 6)},
+      {400, get("/%00")},
+      {400, get("/../etc/passwd")},
+  };
+  for (const auto& [status, bytes] : cases) {
+    for (const bool after_a_good_one : {false, true}) {
+      Raw client(site.port);
+      if (after_a_good_one) {
+        client.send(get("/good"));
+        client.read_answer();
+      }
+      client.send(bytes);
+      const std::string seen = client.read_all();
+      EXPECT_TRUE(seen.starts_with("HTTP/1.1 " + std::to_string(status) + " "))
+          << bytes.substr(0, 99) << seen;
+      EXPECT_NE(seen.find("Content-Type: application/problem+json\r\n"), std::string::npos);
+      EXPECT_NE(seen.find("Connection: close\r\n"), std::string::npos);
+      EXPECT_EQ(seen.find("Content-Length"), seen.rfind("Content-Length")) << "two answers";
+      const auto body = parse_json(seen.substr(seen.find("\r\n\r\n") + 4));
+      ASSERT_TRUE(body) << seen;
+      EXPECT_EQ((*body)["status"], Value(status));
+      EXPECT_TRUE((*body)["code"].is_string());
+      EXPECT_TRUE((*body)["detail"].is_string());
+    }
+  }
+  EXPECT_TRUE(still_serves(site));
+  Raw cut_short(site.port);
+  cut_short.send(post("Content-Length: 3\r\n") + "a");
+  cut_short.half_close();
+  EXPECT_TRUE(cut_short.read_all().starts_with("HTTP/1.1 400 "));
+}
+
+AE_TEST("http server/slow heads and bodies get 408, idle connections end in silence") {
+  Site site(echo, {.head_timeout = 40ms, .body_timeout = 40ms, .idle_timeout = 40ms});
+  Raw slow_head(site.port), slow_body(site.port), idle(site.port), idle_after(site.port);
+  idle_after.send(get("/x"));
+  slow_body.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab");
+  slow_head.send("GET / HT");
+  std::thread trickle([&] {
+    for (int i = 0; i < 8 && slow_head.send("x"); ++i) std::this_thread::sleep_for(10ms);
+  });
+  const std::string head = slow_head.read_all();
+  trickle.join();
+  EXPECT_TRUE(head.starts_with("HTTP/1.1 408 ")) << head;
+  EXPECT_TRUE(slow_body.read_all().starts_with("HTTP/1.1 408 "));
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_TRUE(idle_after.read_all().ends_with("GET x"));
+  EXPECT_TRUE(still_serves(site));
+}
+
+AE_TEST("http server/an answer may come later, from anywhere, and the client may be gone by then") {
+  std::vector<Responder> waiting;
+  int gone = 0;
+  Site site([&](HttpRequest request, Responder responder) {
+    if (request.path.size() == 1 && request.path[0] == "alive") {
+      return echo(std::move(request), std::move(responder));
+    }
+    responder.on_closed([&] { ++gone; });
+    waiting.push_back(std::move(responder));
+  });
+  Raw patient(site.port);
+  patient.send(get("/wait"));
+  {
+    Raw leaving(site.port);
+    leaving.send(get("/wait"));
+    EXPECT_TRUE(still_serves(site));
+  }
+  for (int i = 0; i < 500; ++i) {
+    int seen = 0;
+    site.on_loop([&] { seen = gone; });
+    if (seen == 1) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  site.on_loop([&] {
+    EXPECT_EQ(gone, 1);
+    for (Responder& responder : waiting) {
+      HttpResponse response;
+      response.status = 202;
+      response.headers = {{"Location", "/api/jobs/1\r\nX-Evil: 1"}};
+      response.body = "{}";
+      std::move(responder).answer(std::move(response));
+    }
+    waiting.clear();
+  });
+  EXPECT_EQ(patient.read_answer(),
+            "HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+            "Location: /api/jobs/1  X-Evil: 1\r\n\r\n{}");
+  site.on_loop([&] { EXPECT_EQ(gone, 1); });
+}
+
+AE_TEST("http server/a dropped responder answers 500, so that nobody waits for ever") {
+  Site site([](HttpRequest, Responder) {});
+  Raw client(site.port);
+  client.send(get("/x"));
+  const std::string seen = client.read_answer();
+  EXPECT_TRUE(seen.starts_with("HTTP/1.1 500 "));
+  EXPECT_NE(seen.find("unknown_outcome"), std::string::npos);
+}
+
+AE_TEST("http server/a stream goes out in chunks, and the connection serves on") {
+  HttpStream kept;
+  Site site([&](HttpRequest request, Responder responder) {
+    if (request.path[0] != "stream") return echo(std::move(request), std::move(responder));
+    HttpResponse head;
+    head.content_type = "text/event-stream";
+    kept = std::move(responder).begin(std::move(head));
+    EXPECT_TRUE(kept.write("data: 1\n\n"));
+  });
+  Raw client(site.port);
+  client.send(get("/stream"));
+  EXPECT_EQ(
+      client.read_until("data: 1\n\n\r\n"),
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "9\r\ndata: 1\n\n\r\n");
+  site.on_loop([&] { kept.write("data: 2\n\n"); });
+  EXPECT_EQ(client.read_until("2\n\n\r\n"), "9\r\ndata: 2\n\n\r\n");
+  site.on_loop([&] {
+    kept.write("");
+    kept.end();
+    EXPECT_TRUE(kept.closed());
+    kept.write("late");
+  });
+  EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
+  client.send(get("/next"));
+  EXPECT_TRUE(client.read_answer().ends_with("GET next"));
+  Raw old(site.port);
+  old.send("GET /stream HTTP/1.0\r\n\r\n");
+  old.read_until("data: 1\n\n");
+  site.on_loop([&] {
+    kept.write("x");
+    kept.end();
+  });
+  EXPECT_EQ(old.read_all(), "x");
+}
+
+AE_TEST("http server/a stream that is dropped is cut, so that the client sees it") {
+  HttpStream kept;
+  Site site([&](HttpRequest, Responder responder) { kept = std::move(responder).begin({}); });
+  Raw client(site.port);
+  client.send(get("/"));
+  client.read_until("\r\n\r\n");
+  site.on_loop([&] { kept = HttpStream(); });
+  EXPECT_EQ(client.read_all(), "");
+}
+
+AE_TEST("http server/a stream whose client leaves says so") {
+  HttpStream kept;
+  std::promise<void> closed;
+  Site site([&](HttpRequest, Responder responder) {
+    kept = std::move(responder).begin({});
+    kept.on_closed([&] { closed.set_value(); });
+  });
+  Raw client(site.port);
+  client.send(get("/"));
+  client.read_until("\r\n\r\n");
+  client.reset();
+  EXPECT_EQ(closed.get_future().wait_for(5s), std::future_status::ready);
+  site.on_loop([&] {
+    EXPECT_TRUE(kept.closed());
+    EXPECT_TRUE(kept.write("x"));
+    kept = HttpStream();
+  });
+}
+
+AE_TEST("http server/a slow reader is told to wait, a client that never reads is cut") {
+  HttpStream kept;
+  int drained = 0;
+  bool closed = false;
+  Site site(
+      [&](HttpRequest, Responder responder) {
+        kept = std::move(responder).begin({});
+        kept.on_drained([&] { ++drained; });
+        kept.on_closed([&] { closed = true; });
+      },
+      {.stream_max = 400'000, .stream_high = 100'000});
+  const std::string piece(50'000, 'x');
+  std::size_t written = 0;
+  const auto fill = [&] {
+    for (int i = 0; i < 10'000; ++i) {
+      written += piece.size();
+      if (!kept.write(piece)) return;
+    }
+    FAIL() << "it was never told to wait";
+  };
+  Raw client(site.port);
+  client.send(get("/"));
+  client.read_until("\r\n\r\n");
+  site.on_loop(fill);
+  client.read_bytes(written);
+  for (int i = 0; i < 1000; ++i) {
+    int now = 0;
+    site.on_loop([&] { now = drained; });
+    if (now == 1) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  site.on_loop([&] {
+    EXPECT_EQ(drained, 1);
+    fill();
+    for (int i = 0; i < 20; ++i) kept.write(piece);  // does not listen
+    EXPECT_TRUE(kept.closed());
+  });
+  site.on_loop([&] { EXPECT_TRUE(closed); });
+  site.on_loop([&] { kept = HttpStream(); });
+}
+
+AE_TEST("http server/an answer that nobody reads is given up after a while") {
+  Site site(
+      [](HttpRequest, Responder responder) {
+        HttpResponse response;
+        response.body.assign(64 << 20, 'x');
+        std::move(responder).answer(std::move(response));
+      },
+      {.write_timeout = 50ms});
+  Raw client(site.port);
+  client.send(get("/"));
+  client.read_until("\r\n\r\n");
+  for (int i = 0; i < 1000; ++i) {
+    std::size_t left = 1;
+    site.on_loop([&] { left = site.server->connections(); });
+    if (left == 0) return;
+    std::this_thread::sleep_for(2ms);
+  }
+  FAIL() << "the connection stayed";
+}
+
+AE_TEST("http server/more clients than the limit are told so") {
+  Site site(echo, {.connections_max = 2});
+  Raw one(site.port), two(site.port);
+  one.send(get("/1"));
+  one.read_answer();
+  two.send(get("/2"));
+  two.read_answer();
+  Raw three(site.port);
+  EXPECT_TRUE(three.read_all().starts_with("HTTP/1.1 503 "));
+  one.reset();
+  for (int i = 0; i < 1000; ++i) {
+    Raw again(site.port);
+    again.send(get("/alive"));
+    if (again.read_answer().ends_with("GET alive")) return;
+  }
+  FAIL() << "the place was never free again";
+}
+
+AE_TEST("http server/a name that is not ours in Host is refused, over TCP") {
+  Site site(echo, {.hosts = {"localhost", "127.0.0.1", "[::1]"}});
+  for (const char* host : {"localhost", "LOCALHOST:7070", "127.0.0.1:80", "[::1]:1"}) {
+    Raw client(site.port);
+    client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 200 ")) << host;
+  }
+  for (const char* host :
+       {"evil.example", "localhost.evil.example:7070", "127.0.0.1.evil", "[::2]"}) {
+    Raw client(site.port);
+    client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
+    EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 400 ")) << host;
+  }
+}
+
+AE_TEST("http server/a stop lets answers out, ends streams and idle connections, then says so") {
+  std::vector<Responder> waiting;
+  HttpStream kept;
+  bool stream_closed = false;
+  Site site([&](HttpRequest request, Responder responder) {
+    if (request.path[0] == "stream") {
+      kept = std::move(responder).begin({});
+      kept.on_closed([&] { stream_closed = true; });
+    } else {
+      waiting.push_back(std::move(responder));
+    }
+  });
+  Raw idle(site.port), waits(site.port), streams(site.port);
+  waits.send(get("/wait"));
+  streams.send(get("/stream"));
+  streams.read_until("\r\n\r\n");
+  for (std::size_t open = 0; open < 1;) site.on_loop([&] { open = waiting.size(); });
+  std::promise<void> stopped;
+  site.on_loop([&] { site.server->stop(5s, [&] { stopped.set_value(); }); });
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_EQ(streams.read_all(), "0\r\n\r\n");
+  site.on_loop([&] {
+    EXPECT_TRUE(stream_closed);
+    std::move(waiting[0]).answer({.body = "1"});
+    waiting.clear();
+  });
+  EXPECT_TRUE(waits.read_all().ends_with("\r\n\r\n1"));
+  streams.reset();
+  waits.reset();
+  EXPECT_EQ(stopped.get_future().wait_for(5s), std::future_status::ready);
+  site.on_loop([&] { kept = HttpStream(); });
+}
+
+AE_TEST("http server/a stop cuts after its grace whoever is still there") {
+  std::vector<Responder> waiting;
+  Site site([&](HttpRequest, Responder responder) { waiting.push_back(std::move(responder)); });
+  Raw client(site.port);
+  client.send(get("/wait"));
+  for (std::size_t open = 0; open < 1;) site.on_loop([&] { open = waiting.size(); });
+  std::promise<void> stopped;
+  site.on_loop([&] { site.server->stop(10ms, [&] { stopped.set_value(); }); });
+  EXPECT_EQ(stopped.get_future().wait_for(5s), std::future_status::ready);
+  EXPECT_EQ(client.read_all(), "");
+  site.on_loop([&] { waiting.clear(); });
+}
+
+// ---- listening
+
+struct Folder {
+  Folder() : path(::testing::TempDir() + "ae_server_test.XXXXXX") {
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+  }
+  ~Folder() { rmdir(path.c_str()); }
+  std::string path;
+};
+
+AE_TEST("http server/a unix socket is ours alone, found by the client, and gone at the end") {
+  const Folder folder;
+  const std::string path = folder.path + "/aetheris.sock";
+  {
+    Site site(echo);
+    site.on_loop([&] { EXPECT_TRUE(site.server->listen_unix(path)); });
+    struct stat status{};
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+    AsioLoop loop;
+    HttpClient client(loop);
+    HttpCall call;
+    call.url = "http://localhost/api/jobs/1";
+    call.unix_socket = path;
+    client.start(call, [&](HttpAnswer answer) {
+      EXPECT_EQ(answer.body, "GET api jobs 1") << answer.error;
+      loop.stop();
+    });
+    loop.run();
+  }
+  EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
+AE_TEST(
+    "http server/a live socket is never stolen, a stale one is replaced, another file is left "
+    "alone") {
+  const Folder folder;
+  const std::string path = folder.path + "/s.sock";
+  AsioLoop loop;
+  {
+    HttpServer first(loop, echo), second(loop, echo);
+    EXPECT_TRUE(first.listen_unix(path));
+    const Status refused = second.listen_unix(path);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::held);
+  }
+  // What a process leaves behind that is killed.
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  close(fd);
+  {
+    HttpServer server(loop, echo);
+    EXPECT_TRUE(server.listen_unix(path));
+    // Somebody puts another file in its place: it is not ours to remove.
+    ASSERT_EQ(unlink(path.c_str()), 0);
+    close(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    HttpServer other(loop, echo);
+    const Status refused = other.listen_unix(path);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::held);
+  }
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  HttpServer server(loop, echo);
+  EXPECT_FALSE(server.listen_unix(folder.path + "/no/such/folder/s.sock"));
+}
+
+AE_TEST("http server/TCP addresses: free and taken ports, IPv6, and no names") {
+  AsioLoop loop;
+  HttpServer server(loop, echo), other(loop, echo);
+  const auto port = server.listen_tcp("localhost", 0);
+  ASSERT_TRUE(port);
+  EXPECT_NE(*port, 0);
+  const auto taken = other.listen_tcp("127.0.0.1", *port);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::held);
+  const auto name = other.listen_tcp("example.com", 0);
+  ASSERT_FALSE(name);
+  EXPECT_EQ(name.error().code, Code::input_invalid);
+  EXPECT_FALSE(other.listen_tcp("192.0.2.1", 0));
+}
+
+}  // namespace
+}  // namespace ae::net
