@@ -1,0 +1,347 @@
+#include "tools/http/http_tool.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "core/json.h"
+
+namespace ae::tools {
+namespace {
+
+using net::HttpAnswer;
+using net::HttpCall;
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);
+constexpr std::size_t kOutputLimit = 16u << 20;  // what output_max may be at most: SPEC §14
+constexpr std::size_t kHeadersMax = 64;          // headers of a definition
+
+// What we send, or what would change how the message is read.
+constexpr std::array<std::string_view, 15> kOurHeaders = {"Idempotency-Key",
+                                                          "X-Aetheris-Execution-Key",
+                                                          "X-Aetheris-Invocation-Id",
+                                                          "X-Aetheris-Try",
+                                                          "Host",
+                                                          "Content-Length",
+                                                          "Connection",
+                                                          "Transfer-Encoding",
+                                                          "Expect",
+                                                          "Upgrade",
+                                                          "TE",
+                                                          "Trailer",
+                                                          "Keep-Alive",
+                                                          "Accept-Encoding",
+                                                          "Proxy-Authorization"};
+
+std::unexpected<Error> bad(std::string message) {
+  return fail(Code::plan_invalid, std::move(message));
+}
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// Does the word `secret:NAME` stand in this text? `open_end`: also at its very end, with the name to follow.
+bool names_secret(std::string_view text, bool at_end) {
+  constexpr std::string_view kMarker = "secret:";
+  for (std::size_t at = 0; (at = text.find(kMarker, at)) != std::string_view::npos;) {
+    const bool begins_word = at == 0 || !is_word(text[at - 1]);
+    std::size_t end = at + kMarker.size();
+    while (end < text.size() && is_word(text[end])) ++end;
+    if (begins_word && (at_end ? end == text.size() : end > at + kMarker.size())) return true;
+    at = end;
+  }
+  return false;
+}
+
+bool names_secret(const Value& value) {
+  if (value.is_string()) return names_secret(value.as_string(), false);
+  if (value.is_array()) {
+    return std::ranges::any_of(value.items(), [](const Value& v) { return names_secret(v); });
+  }
+  return value.is_object() && std::ranges::any_of(value.members(), [](const Member& m) {
+           return names_secret(m.second);
+         });
+}
+
+// A tool's expressions see its own call and nothing else of the job.
+Status check_roots(const ExprRoots& roots, std::string_view where) {
+  for (const std::string& root : roots.roots) {
+    if (root != "args" && root != "call") {
+      return bad(std::string(where) + ": ." + root +
+                 " is not known here; only .args and .call are");
+    }
+  }
+  if (!roots.steps.empty() || roots.all_steps) {
+    return bad(std::string(where) + ": .steps is not known here; hand it over in args");
+  }
+  return {};
+}
+
+Status check_roots(const std::vector<Template::Part>& parts, std::string_view where) {
+  for (const Template::Part& part : parts) {
+    if (const auto* expression = std::get_if<Expr>(&part)) {
+      AE_TRY(check_roots(expression->roots(), where));
+    }
+  }
+  return {};
+}
+
+// A secret's name must be literal: what an expression gives comes from models and strangers.
+Status check_secret_words(const std::vector<Template::Part>& parts, const std::string& where) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto* literal = std::get_if<std::string>(&parts[i]);
+    if (literal == nullptr) continue;
+    const bool joined_before = i > 0 && literal->starts_with("secret:");
+    const bool joined_after = i + 1 < parts.size() && names_secret(*literal, true);
+    if (joined_before || joined_after) {
+      return bad(where + ": put a blank or a sign between secret:NAME and ${ }");
+    }
+  }
+  return {};
+}
+
+Result<std::size_t> size_of(const Value& value) {
+  const auto wrong = [] {
+    return bad("output_max: it must be a size of 1 to 16MiB, such as 1048576 or \"1MiB\"");
+  };
+  std::uint64_t size = 0;
+  if (value.is_integer() && value.as_int() > 0) {
+    size = static_cast<std::uint64_t>(value.as_int());
+  } else if (value.is_string()) {
+    const std::string& text = value.as_string();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || size > kOutputLimit) return wrong();
+    const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+    if (!unit.empty() && unit != "KiB" && unit != "MiB" && unit != "GiB") return wrong();
+    size <<= unit.empty() ? 0 : unit == "KiB" ? 10 : unit == "MiB" ? 20 : 30;
+  }
+  if (size == 0 || size > kOutputLimit) return wrong();
+  return static_cast<std::size_t>(size);
+}
+
+// `.args` and `.call`.
+class CallScope final : public ExprScope {
+ public:
+  explicit CallScope(const Call& call)
+      : args_(call.args),
+        call_(Value::object({{"key", call.key.text},
+                             {"external_key", call.external_key.text},
+                             {"invocation_id", call.invocation.text},
+                             {"try", static_cast<int>(call.try_no)}})) {}
+  const Value* root(std::string_view name) const override {
+    return name == "args" ? &args_ : name == "call" ? &call_ : nullptr;
+  }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+
+ private:
+  const Value& args_;
+  Value call_;
+};
+
+bool is_json_type(std::string_view type) {
+  const std::string_view media = type.substr(0, type.find_first_of("; \t"));
+  constexpr std::string_view kSuffix = "+json";
+  return net::equal_ignoring_case(media, "application/json") ||
+         (media.size() > kSuffix.size() &&
+          net::equal_ignoring_case(media.substr(media.size() - kSuffix.size()), kSuffix));
+}
+
+}  // namespace
+
+struct HttpTool::Request {
+  HttpCall http;
+  std::vector<UsedSecret> used;
+};
+
+struct HttpTool::Calls {
+  using Key = std::pair<InvocationId, std::uint32_t>;
+  std::map<Key, net::HttpClient::Id> in_flight;
+};
+
+HttpTool::HttpTool(Needs needs) : needs_(needs), calls_(std::make_shared<Calls>()) {}
+
+Result<std::unique_ptr<HttpTool>> HttpTool::make(const Value& definition, Needs needs) {
+  std::unique_ptr<HttpTool> tool(new HttpTool(needs));
+  AE_TRY(tool->read(definition));
+  return tool;
+}
+
+// ---- the definition
+
+Status HttpTool::read(const Value& definition) {
+  if (!definition.is_object()) return bad("an http tool is an object with at least a url");
+  constexpr std::array<std::string_view, 8> kKeys = {
+      "method", "url", "headers", "body", "result", "numbers", "output_max", "definite_failures"};
+  for (const auto& [key, value] : definition.members()) {
+    if (std::ranges::count(kKeys, key) == 0) {
+      return fail(Code::unsupported, "an http tool has no key \"" + key + "\"");
+    }
+  }
+  if (const Value* method = definition.find("method")) {
+    constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
+                                                          "PATCH", "DELETE", "OPTIONS"};
+    if (!method->is_string() || std::ranges::count(kMethods, method->as_string()) == 0) {
+      return bad("method: it must be GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS");
+    }
+    method_ = method->as_string();
+  }
+  if (!definition["url"].is_string()) return bad("url: it is missing");
+  const std::string& url = definition["url"].as_string();
+  if (names_secret(url, false)) return bad("url: secret:NAME may stand in headers only");
+  AE_ASSIGN(url_, UrlTemplate::parse(url));
+  AE_TRY(check_roots(url_.parts(), "url"));
+  if (const Value* headers = definition.find("headers")) AE_TRY(read_headers(*headers));
+  if (const Value* body = definition.find("body")) {
+    if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
+    if (names_secret(*body)) return bad("body: secret:NAME may stand in headers only");
+    auto compiled = Template::compile(*body);
+    if (!compiled) return std::unexpected(std::move(compiled.error()).in("body"));
+    AE_TRY(check_roots(compiled->roots(), "body"));
+    body_ = *std::move(compiled);
+  }
+  return read_rules(definition);
+}
+
+Status HttpTool::read_headers(const Value& headers) {
+  if (!headers.is_object()) return bad("headers: it must be an object of names and texts");
+  if (headers.size() > kHeadersMax) return bad("headers: at most 64");
+  for (const auto& [name, value] : headers.members()) {
+    const std::string where = "headers." + name;
+    const auto same = [&](std::string_view other) { return net::equal_ignoring_case(name, other); };
+    if (!net::is_header_name(name)) return bad(where + ": this is no name of a header");
+    if (std::ranges::any_of(kOurHeaders, same))
+      return bad(where + ": Aetheris sets this one itself");
+    if (std::ranges::any_of(headers_, [&](const Header& h) { return same(h.name); })) {
+      return bad(where + ": this header stands here twice");
+    }
+    if (!value.is_string()) return bad(where + ": it must be a text");
+    auto parts = Template::parts(value.as_string());
+    if (!parts) return std::unexpected(std::move(parts.error()).in(where));
+    AE_TRY(check_roots(*parts, where));
+    AE_TRY(check_secret_words(*parts, where));
+    if (same("Content-Type")) {
+      has_content_type_ = true;
+      body_is_json_ = is_json_type(value.as_string());
+    }
+    headers_.push_back({name, *std::move(parts)});
+  }
+  return {};
+}
+
+Status HttpTool::read_rules(const Value& definition) {
+  if (const Value* result = definition.find("result")) {
+    if (*result != Value("full") && *result != Value("body")) {
+      return bad("result: it must be full or body");
+    }
+    rules_.full = *result == Value("full");
+  }
+  if (const Value* numbers = definition.find("numbers")) {
+    if (*numbers != Value("string")) return bad("numbers: it can only be string");
+    rules_.big_integers_as_strings = true;
+  }
+  if (const Value* output_max = definition.find("output_max")) {
+    AE_ASSIGN(rules_.output_max, size_of(*output_max));
+  }
+  if (const Value* statuses = definition.find("definite_failures")) {
+    const auto fits = [](const Value& s) {
+      return s.is_integer() && s.as_int() >= 300 && s.as_int() <= 599;
+    };
+    if (!statuses->is_array() || !std::ranges::all_of(statuses->items(), fits)) {
+      return bad("definite_failures: it must be a list of statuses from 300 to 599");
+    }
+    for (const Value& status : statuses->items()) {
+      rules_.definite_failures.push_back(static_cast<int>(status.as_int()));
+    }
+  }
+  return {};
+}
+
+// ---- a call
+
+Result<std::string> HttpTool::make_body(const ExprScope& scope, const Call& call) const {
+  if (!body_) return canonical(call.args);
+  AE_ASSIGN(const Value value, body_->eval(scope));
+  // A text under another type than JSON is the body itself: a form, a line of CSV.
+  if (value.is_string() && !body_is_json_) return value.as_string();
+  return canonical(value);
+}
+
+Status HttpTool::make_request(const Call& call, Request& request) {
+  const CallScope scope(call);
+  HttpCall& http = request.http;
+  http.method = method_;
+  AE_ASSIGN(http.url, url_.render(scope));
+  http.headers = {{"Idempotency-Key", call.external_key.text},
+                  {"X-Aetheris-Execution-Key", call.key.text},
+                  {"X-Aetheris-Invocation-Id", call.invocation.text},
+                  {"X-Aetheris-Try", std::to_string(call.try_no)}};
+  if (method_ != "GET" && method_ != "HEAD") {
+    AE_ASSIGN(http.body, make_body(scope, call));
+    if (!has_content_type_) http.headers.push_back({"Content-Type", "application/json"});
+  }
+  for (const Header& header : headers_) {
+    std::string value;
+    for (const Template::Part& part : header.value) {
+      if (const auto* expression = std::get_if<Expr>(&part)) {
+        AE_ASSIGN(const std::string text, text_in_place(*expression, scope));
+        value += text;
+      } else {
+        AE_ASSIGN(const Secret text,
+                  replace_secrets(std::get<std::string>(part), needs_.secrets, request.used));
+        value += text.reveal();
+      }
+    }
+    if (!net::is_header_value(value)) {
+      return fail(Code::input_invalid, "the value of header " + header.name +
+                                           " holds a line break or a control character");
+    }
+    http.headers.push_back({header.name, std::move(value)});
+  }
+  http.fresh = !needs_.reads;
+  http.total_timeout = call.timeout;
+  http.send_within = call.send_within;
+  // Less than send_within: who cannot be reached is to fail as `connect`, which counts as a try, and not as
+  // `not_sent`, which does not and would be tried for ever.
+  http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
+  http.answer_max = rules_.output_max;
+  if (!request.used.empty()) http.answer_max = std::max(http.answer_max, kScrubWindow);
+  return {};
+}
+
+void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
+  Request request;
+  if (auto made = make_request(call, request); !made) {
+    Outcome outcome;
+    outcome.kind = OutcomeKind::failure;
+    outcome.definite = true;
+    const bool no_secret =
+        made.error().code == Code::secret_missing || made.error().code == Code::forbidden;
+    outcome.error_code = no_secret ? "secret_missing" : "request_invalid";
+    outcome.error_message = scrub(made.error().message, request.used);
+    needs_.loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+      done(std::move(outcome));
+    });
+    return;
+  }
+  const Calls::Key key{call.invocation, call.try_no};
+  std::move(permit).use(call.invocation, call.try_no);
+  const auto id = needs_.client.start(
+      std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
+                                done = std::move(done)](HttpAnswer answer) mutable {
+        calls->in_flight.erase(key);
+        done(judge(answer, rules, used));
+      });
+  calls_->in_flight.insert_or_assign(key, id);
+}
+
+void HttpTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
+  const auto found = calls_->in_flight.find({invocation, try_no});
+  if (found != calls_->in_flight.end()) needs_.client.cancel(found->second);
+}
+
+}  // namespace ae::tools

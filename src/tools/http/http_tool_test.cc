@@ -1,0 +1,621 @@
+// What an HTTP tool sends, and what it makes of every way in which a server can answer.
+#include "tools/http/http_tool.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "core/json.h"
+#include "net/asio_loop.h"
+#include "testing/permit.h"
+#include "testing/raw_http_server.h"
+#include "testing/test.h"
+
+namespace ae::tools {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::raw_answer;
+using testing::RawHttpServer;
+using Conversation = RawHttpServer::Conversation;
+
+class FewSecrets final : public SecretSource {
+ public:
+  Result<Secret> get(std::string_view name) override {
+    ++asked;
+    if (name == "TOKEN") return Secret("s3cr3t-canary");
+    if (name == "BROKEN") return Secret("s3cr3t-canary\r\nX-Evil: 1");
+    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+  }
+  int asked = 0;
+};
+
+Call a_call(Value args = Value::object({})) {
+  Call call;
+  call.job = JobId("job-1");
+  call.tool = "charge";
+  call.args = std::move(args);
+  call.key = IdempotencyKey(std::string(64, 'a'));
+  call.external_key = ExternalKey("aetheris:job-1:0123456789abcdef:0");
+  call.invocation = InvocationId("fedcba9876543210");
+  call.try_no = 2;
+  call.timeout = 5s;
+  call.send_within = 5s;
+  return call;
+}
+
+// A loop, a client, secrets; `call` performs one call of one definition.
+struct Bench {
+  net::AsioLoop loop;
+  net::HttpClient client{loop};
+  FewSecrets secrets;
+
+  Result<std::unique_ptr<HttpTool>> make(const Value& definition, bool reads = false) {
+    return HttpTool::make(definition, {loop, client, secrets, reads});
+  }
+  Outcome call(const Value& definition, Call call, bool reads = false) {
+    auto tool = make(definition, reads);
+    if (!tool) {
+      ADD_FAILURE() << tool.error().message;
+      return {};
+    }
+    return perform(**tool, std::move(call));
+  }
+  Outcome perform(HttpTool& tool, Call call) {
+    Outcome seen;
+    bool returned = false;
+    auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+    tool.perform(std::move(permit), std::move(call), [&](Outcome outcome) {
+      EXPECT_TRUE(returned);
+      seen = std::move(outcome);
+      loop.stop();
+    });
+    returned = true;
+    loop.run();
+    return seen;
+  }
+};
+
+Value post_tool(const RawHttpServer& server) {
+  return Value::object({{"method", "POST"}, {"url", server.url("/charges")}});
+}
+
+// ---- what is sent
+
+AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who it is") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, R"({"id":"ch_1"})")));
+  Bench bench;
+  const Outcome outcome =
+      bench.call(post_tool(server), a_call(Value::object({{"b", 1}, {"a", "ä"}})));
+  EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
+  EXPECT_EQ(canonical(outcome.result), R"({"id":"ch_1"})");
+  EXPECT_EQ(outcome.external_id, "ch_1");
+  EXPECT_GT(outcome.took, 0us);
+  ASSERT_EQ(server.arrivals(), 1);
+  const auto request = server.requests()[0];
+  EXPECT_TRUE(request.head.starts_with("POST /charges HTTP/1.1\r\n"));
+  EXPECT_EQ(request.body, R"({"a":"ä","b":1})");
+  EXPECT_EQ(request.header("Content-Type"), "application/json");
+  EXPECT_EQ(request.header("Idempotency-Key"), "aetheris:job-1:0123456789abcdef:0");
+  EXPECT_EQ(request.header("X-Aetheris-Execution-Key"), std::string(64, 'a'));
+  EXPECT_EQ(request.header("X-Aetheris-Invocation-Id"), "fedcba9876543210");
+  EXPECT_EQ(request.header("X-Aetheris-Try"), "2");
+}
+
+AE_TEST("http tool/a GET has its arguments in the URL only") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "[]")));
+  Bench bench;
+  const Value tool =
+      Value::object({{"url", server.url("/orders/${ .args.id }/lines?q=${ .args.q }")}});
+  bench.call(tool, a_call(Value::object({{"id", "a/b?c#d"}, {"q", "x&y=ü z"}})), true);
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].target(), "/orders/a%2Fb%3Fc%23d/lines?q=x%26y%3D%C3%BC%20z");
+  EXPECT_EQ(server.requests()[0].body, "");
+  EXPECT_EQ(server.requests()[0].header("Content-Type"), "");
+}
+
+AE_TEST("http tool/values in a URL: numbers and objects as JSON, null is an error") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const Value tool =
+      Value::object({{"url", server.url("/v${ .args.a }-${ .args.b }?c=${ .call.try }")}});
+  bench.call(tool, a_call(Value::object({{"a", 1.5}, {"b", Value::array({true})}})));
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].target(), "/v1.5-%5Btrue%5D?c=2");
+  const Outcome outcome = bench.call(tool, a_call());
+  EXPECT_EQ(outcome.error_code, "request_invalid");
+  EXPECT_TRUE(outcome.definite);
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("http tool/an argument cannot leave its place in the path") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const Value tool = Value::object(
+      {{"method", "DELETE"}, {"url", server.url("/orders/${ .args.id }/${ .args.name }.txt")}});
+  for (const char* id : {"", ".", ".."}) {
+    const Outcome outcome = bench.call(tool, a_call(Value::object({{"id", id}, {"name", "x"}})));
+    EXPECT_EQ(outcome.kind, OutcomeKind::failure);
+    EXPECT_EQ(outcome.error_code, "request_invalid") << id;
+    EXPECT_TRUE(outcome.definite);
+    EXPECT_FALSE(outcome.retryable);
+  }
+  EXPECT_EQ(server.connections(), 0);
+  bench.call(tool, a_call(Value::object({{"id", "..%2f.."}, {"name", ""}})));
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].target(), "/orders/..%252f../.txt");
+}
+
+AE_TEST("http tool/a body template replaces the arguments, a text of another type goes as it is") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const Value args = Value::object({{"amount", 7}});
+  Value tool = post_tool(server).with(
+      "body", Value::object({{"n", "${ .args.amount * 2 }"}, {"k", "${ .call.key }"}}));
+  bench.call(tool, a_call(args));
+  tool =
+      post_tool(server)
+          .with("body", "amount=${ .args.amount }")
+          .with("headers", Value::object({{"content-type", "application/x-www-form-urlencoded"}}));
+  bench.call(tool, a_call(args));
+  tool = post_tool(server).with("body", "amount=${ .args.amount }");
+  bench.call(tool, a_call(args));
+  const auto requests = server.requests();
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_EQ(requests[0].body, R"({"k":")" + std::string(64, 'a') + R"(","n":14})");
+  EXPECT_EQ(requests[1].body, "amount=7");
+  EXPECT_EQ(requests[1].header("content-type"), "application/x-www-form-urlencoded");
+  EXPECT_EQ(requests[1].header("Content-Type"), "");
+  EXPECT_EQ(requests[2].body, R"("amount=7")");
+}
+
+AE_TEST("http tool/header values: templates, and no line breaks from arguments") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const Value tool = post_tool(server).with(
+      "headers", Value::object({{"X-User", "u ${ .args.user }"}, {"X-Empty", ""}}));
+  bench.call(tool, a_call(Value::object({{"user", "ä b"}})));
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].header("X-User"), "u ä b");
+  for (const char* evil : {"a\r\nX-Evil: 1", "a\nb", "a\rb", "\x01"}) {
+    const Outcome outcome = bench.call(tool, a_call(Value::object({{"user", evil}})));
+    EXPECT_EQ(outcome.error_code, "request_invalid");
+    EXPECT_TRUE(outcome.definite);
+  }
+  const Outcome nul = bench.call(tool, a_call(Value::object({{"user", std::string("a\0b", 3)}})));
+  EXPECT_EQ(nul.error_code, "request_invalid");
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("http tool/a secret goes into the header and nowhere else") {
+  RawHttpServer server([](Conversation& c) {
+    while (auto request = c.read_request()) {
+      // An echo of what it was sent: plain, and in base64.
+      const std::string seen = request->header("Authorization");
+      c.send(raw_answer(request->target() == "/ok" ? 200 : 403,
+                        R"({"id":")" + seen + R"(","s3cr3t-canary":"czNjcjN0LWNhbmFyeQ=="})",
+                        "application/json", "X-Echo: " + seen + "\r\n"));
+    }
+  });
+  Bench bench;
+  Value tool =
+      Value::object({{"method", "POST"},
+                     {"url", server.url("/${ .args.to }")},
+                     {"headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}})},
+                     {"result", "full"}});
+  const Outcome ok = bench.call(tool, a_call(Value::object({{"to", "ok"}})));
+  const Outcome no = bench.call(tool, a_call(Value::object({{"to", "no"}})));
+  tool = tool.with("output_max", 20);
+  const Outcome large = bench.call(tool, a_call(Value::object({{"to", "ok"}})));
+  ASSERT_EQ(server.arrivals(), 3);
+  EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
+  EXPECT_EQ(ok.kind, OutcomeKind::success);
+  EXPECT_EQ(no.error_code, "http_403");
+  ASSERT_TRUE(large.invalid);
+  const std::string everything =
+      canonical(ok.result) + ok.external_id + no.error_message + canonical(*large.invalid);
+  EXPECT_EQ(everything.find("s3cr3t"), std::string::npos) << everything;
+  EXPECT_EQ(everything.find("czNjcjN0"), std::string::npos) << everything;
+  EXPECT_NE(everything.find("[secret TOKEN]"), std::string::npos) << everything;
+}
+
+AE_TEST("http tool/a secret is asked for at each call, a missing or broken one sends nothing") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const auto with = [&](const char* value) {
+    return post_tool(server).with("headers", Value::object({{"X-Key", value}}));
+  };
+  EXPECT_TRUE(bench.make(with("secret:TOKEN")));
+  EXPECT_EQ(bench.secrets.asked, 0);
+  Outcome outcome = bench.call(with("secret:MISSING"), a_call());
+  EXPECT_EQ(outcome.kind, OutcomeKind::failure);
+  EXPECT_TRUE(outcome.definite);
+  EXPECT_EQ(outcome.error_code, "secret_missing");
+  EXPECT_NE(outcome.error_message.find("MISSING"), std::string::npos);
+  outcome = bench.call(with("secret:BROKEN"), a_call());
+  EXPECT_EQ(outcome.error_code, "request_invalid");
+  EXPECT_EQ(outcome.error_message.find("s3cr3t"), std::string::npos) << outcome.error_message;
+  EXPECT_EQ(server.connections(), 0);
+}
+
+AE_TEST("http tool/what an argument says is never taken for a secret's name") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  const Value tool = post_tool(server).with(
+      "headers", Value::object({{"X-A", "${ .args.a }"}, {"X-B", "not_secret:TOKEN"}}));
+  bench.call(tool, a_call(Value::object({{"a", "secret:TOKEN"}})));
+  ASSERT_EQ(server.arrivals(), 1);
+  EXPECT_EQ(server.requests()[0].header("X-A"), "secret:TOKEN");
+  EXPECT_EQ(server.requests()[0].header("X-B"), "not_secret:TOKEN");
+  EXPECT_EQ(bench.secrets.asked, 0);
+}
+
+// ---- the definition
+
+AE_TEST("http tool/definitions that cannot be meant are refused") {
+  Bench bench;
+  const Value good = Value::object({{"url", "http://a.example/x"}});
+  EXPECT_TRUE(bench.make(good));
+  for (const char* url : {"",
+                          "a.example/x",
+                          "ftp://a.example/",
+                          "HTTP://a.example/",
+                          "http://",
+                          "http:///x",
+                          "http://me@a.example/",
+                          "http://me:pw@a.example/",
+                          "http://${ .args.host }/x",
+                          "${ .args.url }",
+                          "http://a.example${ .args.path }",
+                          "http://a.example:${ .args.port }/",
+                          "http://a${ .args.x }.example/",
+                          "http://a.example:0/",
+                          "http://a.example:99999/",
+                          "http://a.example:8x/",
+                          "http://a b/",
+                          "http://a.example/ x",
+                          "http://a.example/{id}",
+                          "http://a.example/#x",
+                          "http://a.example/\xc3\xa4",
+                          "http://[::1/",
+                          "http://[]/",
+                          "http://a.example/${ .input.x }",
+                          "http://a.example/${ .steps.x }",
+                          "http://a.example/${ .args.x",
+                          "http://a.example/?key=secret:TOKEN"}) {
+    EXPECT_FALSE(bench.make(good.with("url", url))) << url;
+  }
+  for (const char* url : {"http://a.example", "https://a.example:8443", "http://[::1]:80/x",
+                          "http://127.0.0.1?x=${ .args.x }", "http://a.example/%20//../x"}) {
+    EXPECT_TRUE(bench.make(good.with("url", url))) << url;
+  }
+  const auto refused = [&](std::string_view key, Value value) {
+    const auto tool = bench.make(good.with("method", "POST").with(key, value));
+    EXPECT_FALSE(tool) << key << canonical(value);
+  };
+  const auto header = [](const char* name, Value value) { return Value::object({{name, value}}); };
+  refused("method", "post");
+  refused("method", "CONNECT");
+  refused("method", "TRACE");
+  refused("headers", "x");
+  refused("headers", header("X Y", "a"));
+  refused("headers", header("X", 1));
+  refused("headers", header("idempotency-key", "a"));
+  refused("headers", header("Host", "a"));
+  refused("headers", header("Content-length", "1"));
+  refused("headers", header("X", "${ .input.a }"));
+  refused("headers", header("X", "secret:${ .args.name }"));
+  refused("headers", header("X", "secret:TO${ .args.name }"));
+  refused("headers", header("X", "${ .args.name }secret:TOKEN"));
+  refused("headers", Value::object({{"X-A", "1"}, {"x-a", "2"}}));
+  refused("body", Value::array({"secret:TOKEN"}));
+  refused("body", "${ .steps.a }");
+  refused("result", "all");
+  refused("numbers", true);
+  refused("output_max", 0);
+  refused("output_max", "17MiB");
+  refused("output_max", "1 MB");
+  refused("definite_failures", 402);
+  refused("definite_failures", Value::array({200}));
+  refused("definite_failures", Value::array({"402"}));
+  EXPECT_FALSE(bench.make(good.with("body", "x"))) << "a GET with a body";
+  EXPECT_FALSE(bench.make(Value("x")));
+  const auto unknown = bench.make(good.with("retries", 3));
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, Code::unsupported);
+}
+
+// ---- what comes back
+
+AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text") {
+  Bench bench;
+  const auto result = [&](std::string body, const char* type) {
+    RawHttpServer server(RawHttpServer::always(raw_answer(200, body, type)));
+    const Outcome outcome = bench.call(post_tool(server), a_call());
+    EXPECT_EQ(outcome.kind, OutcomeKind::success);
+    EXPECT_FALSE(outcome.invalid) << body;
+    EXPECT_EQ(server.arrivals(), 1);
+    return canonical(outcome.result);
+  };
+  EXPECT_EQ(result(R"( {"b":1,"a":[null]} )", "application/json"), R"({"a":[null],"b":1})");
+  EXPECT_EQ(result("1", "Application/JSON; charset=utf-8"), "1");
+  EXPECT_EQ(result("1", "application/problem+json"), "1");
+  EXPECT_EQ(result("", "application/json"), "null");
+  EXPECT_EQ(result("", "text/plain"), "null");
+  EXPECT_EQ(result("1", "text/plain"), R"("1")");
+  EXPECT_EQ(result("{}", "application/jsonp"), R"("{}")");
+  EXPECT_EQ(result("\xc3\xa4\n", "text/plain"), "\"\xc3\xa4\\n\"");
+}
+
+AE_TEST("http tool/result full has status, headers and body; big integers can be strings") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(201, "9007199254740993", "application/json",
+                                                        "X-A: 1\r\nx-a: 2\r\nX-B: \xff\r\n")));
+  Bench bench;
+  const Value tool = post_tool(server).with("result", "full").with("numbers", "string");
+  const Outcome outcome = bench.call(tool, a_call());
+  EXPECT_EQ(outcome.result["status"], Value(201));
+  EXPECT_EQ(outcome.result["headers"]["x-a"], Value("1, 2"));
+  EXPECT_EQ(outcome.result["headers"]["x-b"], Value("\\xff"));
+  EXPECT_EQ(outcome.result["body"], Value("9007199254740993"));
+}
+
+AE_TEST("http tool/a 2xx whose body breaks a rule has happened: its record is small and harmless") {
+  Bench bench;
+  const auto invalid = [&](std::string answer, Value tool_change = Value::object({})) {
+    RawHttpServer server(RawHttpServer::always(std::move(answer)));
+    Value tool = post_tool(server);
+    for (const auto& [key, value] : tool_change.members()) tool = tool.with(key, value);
+    const Outcome outcome = bench.call(tool, a_call());
+    EXPECT_EQ(outcome.kind, OutcomeKind::success);
+    EXPECT_EQ(server.arrivals(), 1);
+    EXPECT_TRUE(outcome.invalid);
+    return outcome.invalid.value_or(Value());
+  };
+  Value record = invalid(raw_answer(200, "{\"a\":1,\x1b[31m", "application/json"));
+  EXPECT_EQ(record["invalid"], Value(true));
+  EXPECT_EQ(record["size"], Value(12));
+  EXPECT_EQ(record["head"], Value("{\"a\":1,\\x1b[31m"));
+  EXPECT_EQ(record["sha256"], Value(to_hex(sha256("{\"a\":1,\x1b[31m"))));
+  EXPECT_NE(record.text("reason").find("JSON"), std::string::npos);
+  EXPECT_EQ(invalid(raw_answer(200, "9007199254740993"))["head"], Value("9007199254740993"));
+  EXPECT_EQ(invalid(raw_answer(200, "a\xff", "text/plain"))["head"], Value("a\\xff"));
+  invalid(raw_answer(200, std::string(100, '[') + std::string(100, ']')));
+  invalid(raw_answer(200, R"({"a":1,"a":2})"));
+  invalid(raw_answer(200, "{}", "application/json", "Content-Encoding: gzip\r\n"));
+  record = invalid(raw_answer(200, std::string(1000, 'x'), "text/plain"),
+                   Value::object({{"output_max", 999}}));
+  EXPECT_EQ(record["size"], Value(1000));
+  EXPECT_EQ(record["head"], Value(std::string(256, 'x')));
+  EXPECT_NE(record.text("reason").find("999"), std::string::npos);
+}
+
+AE_TEST("http tool/a gibibyte of answer is a success with an invalid output, in bounded memory") {
+  RawHttpServer server([](Conversation& c) {
+    c.read_request();
+    const std::string piece(1 << 16, 'x');
+    c.send("HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n");
+    for (int i = 0; i < 1 << 14 && c.send(piece); ++i) {
+    }
+  });
+  rusage before{}, after{};
+  getrusage(RUSAGE_SELF, &before);
+  Bench bench;
+  const Outcome outcome = bench.call(post_tool(server), a_call());
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_EQ(outcome.kind, OutcomeKind::success);
+  ASSERT_TRUE(outcome.invalid);
+  EXPECT_EQ((*outcome.invalid)["size"], Value((1 << 20) + 1));
+  EXPECT_EQ((*outcome.invalid)["sha256"], Value(to_hex(sha256(std::string((1 << 20) + 1, 'x')))));
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB more than before";
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
+  const struct {
+    int status;
+    OutcomeKind kind;
+    bool definite, retryable;
+  } cases[] = {
+      {200, OutcomeKind::success, false, false}, {204, OutcomeKind::success, false, false},
+      {300, OutcomeKind::unknown, false, false}, {302, OutcomeKind::unknown, false, false},
+      {307, OutcomeKind::unknown, false, false}, {400, OutcomeKind::failure, true, false},
+      {401, OutcomeKind::failure, true, false},  {402, OutcomeKind::failure, true, false},
+      {404, OutcomeKind::failure, true, false},  {408, OutcomeKind::unknown, false, true},
+      {409, OutcomeKind::unknown, false, true},  {417, OutcomeKind::failure, true, false},
+      {425, OutcomeKind::unknown, false, true},  {429, OutcomeKind::failure, true, true},
+      {499, OutcomeKind::failure, true, false},  {500, OutcomeKind::unknown, false, true},
+      {503, OutcomeKind::unknown, false, true},  {599, OutcomeKind::unknown, false, true},
+      {504, OutcomeKind::failure, true, true},   {304, OutcomeKind::failure, true, false},
+  };
+  Bench bench;
+  for (const auto& c : cases) {
+    RawHttpServer server(RawHttpServer::always(
+        raw_answer(c.status, c.status == 204 || c.status == 304 ? "" : "\"no\"", "application/json",
+                   "Retry-After: 3\r\nLocation: http://127.0.0.1:1/\r\n")));
+    const Value tool = post_tool(server).with("definite_failures", Value::array({504, 304}));
+    const Outcome outcome = bench.call(tool, a_call());
+    EXPECT_EQ(outcome.kind, c.kind) << c.status;
+    EXPECT_EQ(outcome.definite, c.definite) << c.status;
+    EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
+    EXPECT_EQ(outcome.retry_after, Duration(3s));
+    if (c.kind != OutcomeKind::success) {
+      EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
+      EXPECT_NE(outcome.error_message.find(std::to_string(c.status)), std::string::npos);
+    }
+    EXPECT_EQ(server.arrivals(), 1) << c.status;
+  }
+}
+
+AE_TEST(
+    "http tool/whoever misbehaves after the send leaves an unknown outcome, and is sent it once") {
+  const struct {
+    const char* name;
+    RawHttpServer::Script script;
+    OutcomeKind kind;
+    const char* code;
+  } cases[] = {
+      {"close after the request", [](Conversation& c) { c.read_request(); }, OutcomeKind::unknown,
+       "reset"},
+      {"reset after the request",
+       [](Conversation& c) {
+         c.read_request();
+         c.reset();
+       },
+       OutcomeKind::unknown, "reset"},
+      {"hang",
+       [](Conversation& c) {
+         c.read_request();
+         c.hang();
+       },
+       OutcomeKind::timeout, "timeout"},
+      {"trickle",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n");
+         while (c.wait(3ms) && c.send("x")) {
+         }
+       },
+       OutcomeKind::timeout, "timeout"},
+      {"truncated",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}");
+       },
+       OutcomeKind::unknown, "reset"},
+      {"a refusal cut off",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 402 No\r\nContent-Length: 10\r\n\r\n{}");
+       },
+       OutcomeKind::unknown, "reset"},
+      {"1xx flood",
+       [](Conversation& c) {
+         c.read_request();
+         while (c.send("HTTP/1.1 102 Processing\r\n\r\n")) {
+         }
+       },
+       OutcomeKind::unknown, "reset"},
+      {"1xx only",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 100 Continue\r\n\r\n");
+       },
+       OutcomeKind::unknown, "reset"},
+      {"nonsense", [](Conversation& c) { c.read_request(), c.send("hello\r\n\r\n"); },
+       OutcomeKind::unknown, "reset"},
+  };
+  Bench bench;
+  for (const auto& c : cases) {
+    for (const bool reads : {false, true}) {
+      RawHttpServer server(c.script);
+      Call call = a_call();
+      call.timeout = 100ms;
+      const Outcome outcome = bench.call(post_tool(server), std::move(call), reads);
+      EXPECT_EQ(outcome.kind, c.kind) << c.name;
+      EXPECT_EQ(outcome.error_code, c.code) << c.name;
+      EXPECT_FALSE(outcome.definite);
+      EXPECT_TRUE(outcome.retryable);
+      EXPECT_FALSE(outcome.error_message.empty());
+      EXPECT_EQ(server.arrivals(), 1) << c.name;
+    }
+  }
+}
+
+AE_TEST(
+    "http tool/a server that acts and closes a warm connection is never sent the request again") {
+  for (const bool reads : {false, true}) {
+    RawHttpServer server([](Conversation& c) {
+      if (c.read_request()) c.send(raw_answer(200, "{}"));
+      c.read_request();
+    });
+    Bench bench;
+    auto tool = bench.make(post_tool(server), reads);
+    ASSERT_TRUE(tool);
+    EXPECT_EQ(bench.perform(**tool, a_call()).kind, OutcomeKind::success);
+    const Outcome second = bench.perform(**tool, a_call());
+    EXPECT_EQ(second.kind, reads ? OutcomeKind::unknown : OutcomeKind::success);
+    EXPECT_EQ(server.arrivals(), 2);
+  }
+}
+
+AE_TEST("http tool/who cannot be reached fails for sure") {
+  int port;
+  {
+    RawHttpServer gone([](Conversation&) {});
+    port = gone.port();
+  }
+  Bench bench;
+  const auto call = [&](std::string url) {
+    return bench.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), a_call());
+  };
+  for (const std::string& url :
+       {"http://127.0.0.1:" + std::to_string(port) + "/", std::string("http://nobody.invalid/x")}) {
+    const Outcome outcome = call(url);
+    EXPECT_EQ(outcome.kind, OutcomeKind::failure);
+    EXPECT_EQ(outcome.error_code, "connect");
+    EXPECT_TRUE(outcome.definite);
+    EXPECT_TRUE(outcome.retryable);
+  }
+  RawHttpServer plain([](Conversation& c) { c.send("hello\r\n"); });
+  const Outcome outcome = call("https://127.0.0.1:" + std::to_string(plain.port()) + "/");
+  EXPECT_EQ(outcome.error_code, "tls");
+  EXPECT_TRUE(outcome.definite);
+  EXPECT_TRUE(outcome.retryable);
+}
+
+AE_TEST("http tool/a call that comes too late is withdrawn unsent") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  for (const Duration within : {Duration(0), Duration(-1s)}) {
+    Call call = a_call();
+    call.send_within = within;
+    const Outcome outcome = bench.call(post_tool(server), std::move(call));
+    EXPECT_EQ(outcome.kind, OutcomeKind::failure);
+    EXPECT_EQ(outcome.error_code, "not_sent");
+    EXPECT_TRUE(outcome.definite);
+  }
+  EXPECT_EQ(server.arrivals(), 0);
+}
+
+AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered once") {
+  RawHttpServer server([](Conversation& c) {
+    c.read_request();
+    c.hang();
+  });
+  Bench bench;
+  auto tool = bench.make(post_tool(server));
+  ASSERT_TRUE(tool);
+  (*tool)->abandon(InvocationId("fedcba9876543210"), 2);  // no such call yet
+  std::move_only_function<void()> look = [&] {
+    if (server.arrivals() == 0) {
+      bench.loop.after(1ms, [&] { look(); });
+    } else {
+      (*tool)->abandon(InvocationId("fedcba9876543210"), 1);  // another try
+      (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
+      (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
+    }
+  };
+  look();
+  Outcome outcome = bench.perform(**tool, a_call());
+  EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
+  EXPECT_EQ(outcome.error_code, "abandoned");
+  // Abandoned at once: not sent, or unknown when it was quicker.
+  bench.loop.post([&] { (*tool)->abandon(InvocationId("fedcba9876543210"), 2); });
+  outcome = bench.perform(**tool, a_call());
+  EXPECT_TRUE(outcome.error_code == "not_sent" || outcome.error_code == "abandoned");
+}
+
+AE_TEST("http tool/what the server said is shown in an error, bounded and harmless") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
+  Bench bench;
+  const Outcome outcome = bench.call(post_tool(server), a_call());
+  EXPECT_TRUE(outcome.error_message.starts_with("the server answered 422: no\\n\\x1b]0;x\\x07yyy"))
+      << outcome.error_message;
+  EXPECT_LT(outcome.error_message.size(), 400u);
+}
+
+}  // namespace
+}  // namespace ae::tools

@@ -1,0 +1,171 @@
+#include "tools/http/judge.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/json.h"
+
+namespace ae::tools {
+namespace {
+
+using net::HttpAnswer;
+using net::HttpPhase;
+
+constexpr std::size_t kExternalIdMax = 256;  // bytes
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+bool says_json(const HttpAnswer& answer) {
+  const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
+  const std::string media = lower(trimmed(type.substr(0, type.find(';'))));
+  return media == "application/json" || media.ends_with("+json");
+}
+
+// The first bytes of a body, for a person.
+std::string head_of(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
+  const Value shown = invalid_output("", scrub(answer.body, used), 0);
+  return std::string(shown.text("head"));
+}
+
+// The body by its Content-Type; fails with the reason why its record says `invalid`.
+std::expected<Value, std::string> read_body(const HttpAnswer& answer, const HttpRules& rules) {
+  if (answer.body.size() > rules.output_max) {
+    return std::unexpected("the answer is larger than " + std::to_string(rules.output_max) +
+                           " bytes");
+  }
+  if (answer.body.empty()) return Value();
+  const std::string_view encoding =
+      net::find_header(answer.headers, "Content-Encoding").value_or("identity");
+  if (!net::equal_ignoring_case(trimmed(encoding), "identity")) {
+    return std::unexpected("the answer is encoded (" + std::string(encoding) +
+                           "), which nobody asked for");
+  }
+  if (says_json(answer)) {
+    auto value = parse_json(
+        answer.body,
+        {.bytes_max = rules.output_max, .big_integers_as_strings = rules.big_integers_as_strings});
+    if (!value) return std::unexpected("the answer is not valid JSON: " + value.error().message);
+    return *std::move(value);
+  }
+  if (!is_utf8(answer.body)) return std::unexpected("the answer is not UTF-8 text");
+  return Value(answer.body);
+}
+
+Value headers_value(const HttpAnswer& answer) {
+  std::map<std::string, std::string> joined;
+  for (const net::HttpHeader& header : answer.headers) {
+    const std::string value = printable(header.value, Lines::escape);
+    auto [at, is_new] = joined.try_emplace(printable(lower(header.name), Lines::escape), value);
+    if (!is_new) at->second += ", " + value;
+  }
+  std::vector<Member> members;
+  for (auto& [name, value] : joined) members.emplace_back(name, std::move(value));
+  return Value::object(std::move(members));
+}
+
+// The downstream's own id, where most services say it: `id` of the answer.
+std::string external_id_of(const Value& body) {
+  const Value& id = body["id"];
+  std::string text = id.is_string() ? id.as_string() : id.is_integer() ? canonical(id) : "";
+  return text.size() <= kExternalIdMax ? text : "";
+}
+
+Outcome succeeded(const HttpAnswer& answer, const HttpRules& rules,
+                  const std::vector<UsedSecret>& used) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  auto body = read_body(answer, rules);
+  if (!body) {
+    // How much was read beyond the limit is chance; the record does not depend on it.
+    const std::string_view kept = std::string_view(answer.body).substr(0, rules.output_max + 1);
+    outcome.invalid = invalid_output(scrub(body.error(), used), scrub(answer.body, used),
+                                     sha256(kept), kept.size());
+    return outcome;
+  }
+  outcome.external_id = scrub(external_id_of(*body), used);
+  Value result = *std::move(body);
+  if (rules.full) {
+    result = Value::object({{"status", answer.status},
+                            {"headers", headers_value(answer)},
+                            {"body", std::move(result)}});
+  }
+  outcome.result = scrub_value(result, used);
+  return outcome;
+}
+
+Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
+              std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.definite = definite;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
+                  const std::vector<UsedSecret>& used) {
+  const int status = answer.status;
+  if (status >= 200 && status < 300) return succeeded(answer, rules, used);
+  const bool still_running = status == 408 || status == 409 || status == 425;
+  const bool declared = std::ranges::count(rules.definite_failures, status) > 0;
+  const bool definite = declared || (status >= 400 && status < 500 && !still_running);
+  const bool retryable = still_running || status == 429 || status >= 500;
+  std::string message = "the server answered " + std::to_string(status);
+  if (const std::string head = head_of(answer, used); !head.empty()) message += ": " + head;
+  return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite, retryable,
+               "http_" + std::to_string(status), std::move(message));
+}
+
+Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
+                 const std::vector<UsedSecret>& used) {
+  const auto refused = [&](const char* code, bool retryable) {
+    return ended(OutcomeKind::failure, true, retryable, code, scrub(answer.error, used));
+  };
+  switch (answer.phase) {
+    case HttpPhase::invalid:
+      return refused("request_invalid", false);
+    case HttpPhase::not_sent:
+      return refused("not_sent", true);
+    case HttpPhase::resolve_failed:
+    case HttpPhase::connect_failed:
+      return refused("connect", true);
+    case HttpPhase::tls_failed:
+      return refused("tls", true);
+    case HttpPhase::complete:
+      return by_status(answer, rules, used);
+    case HttpPhase::no_answer:
+    case HttpPhase::cut_off:
+      break;
+  }
+  // We stopped reading; the server had said all that counts.
+  if (answer.too_large) return by_status(answer, rules, used);
+  const std::string why = scrub(answer.error, used);
+  if (answer.timed_out) return ended(OutcomeKind::timeout, false, true, "timeout", why);
+  return ended(OutcomeKind::unknown, false, true, answer.cancelled ? "abandoned" : "reset", why);
+}
+
+}  // namespace
+
+Outcome judge(const HttpAnswer& answer, const HttpRules& rules,
+              const std::vector<UsedSecret>& used) {
+  Outcome outcome = by_phase(answer, rules, used);
+  outcome.retry_after = answer.retry_after;
+  outcome.took = answer.took;
+  return outcome;
+}
+
+}  // namespace ae::tools

@@ -1,0 +1,38 @@
+// judge: what an HTTP exchange means for the effect (SPEC §6). Pure; the table of the promise.
+//
+//   before the first request byte    failure, definite      connect tls not_sent request_invalid
+//   complete 2xx                     success                a body that breaks a rule is `invalid`
+//   429, other 4xx, declared ones    failure, definite      http_<status>
+//   408 409 425 5xx 3xx 101          unknown                http_<status>
+//   no time left after the send      timeout                timeout
+//   no answer, cut off, abandoned    unknown                reset abandoned
+// Threads: a pure function.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/outcome.h"
+#include "net/http_client.h"
+#include "tools/output.h"
+#include "tools/secrets.h"
+
+namespace ae::tools {
+
+constexpr std::size_t kScrubWindow =
+    256u << 10;  // more than the longest secret in its longest shape, and a head
+
+struct HttpRules {
+  std::vector<int> definite_failures;  // statuses that mean "nothing happened", beyond the default
+  bool full = false;                   // the result is {status, headers, body}
+  bool big_integers_as_strings = false;
+  std::size_t output_max = kOutputMax;
+};
+
+// REQUIRES: the answer was read with answer_max >= output_max; with secrets also >= kScrubWindow, or the shown head
+// could end inside one that the limit has cut. No value of `used` is in the outcome.
+Outcome judge(const net::HttpAnswer& answer, const HttpRules& rules,
+              const std::vector<UsedSecret>& used);
+
+}  // namespace ae::tools

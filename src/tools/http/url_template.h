@@ -1,0 +1,37 @@
+// UrlTemplate: the URL of an HTTP tool, in which arguments can name a resource but never a server.
+//
+// Scheme, host and port are literal. Each `${ }` becomes one percent-encoded path segment (or a part of one) or query
+// value: whatever a model or a stranger puts into an argument stays inside its place. A segment that would come out
+// as nothing, `.` or `..` is refused, because servers read those as another resource.
+// Threads: a value; rendering is a pure function.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/expr.h"
+
+namespace ae::tools {
+
+class UrlTemplate {
+ public:
+  // Fails with plan_invalid.
+  static Result<UrlTemplate> parse(std::string_view text);
+  // Fails with expression_failed or input_invalid.
+  Result<std::string> render(const ExprScope& scope) const;
+
+  const std::vector<Template::Part>& parts() const { return parts_; }
+  const std::string& server() const { return server_; }  // http://host:port
+
+ private:
+  std::vector<Template::Part> parts_;
+  std::string server_;
+};
+
+// What an expression's value is inside a longer text: strings as they are, other values as canonical JSON. Fails with
+// expression_failed for null.
+Result<std::string> text_in_place(const Expr& expression, const ExprScope& scope);
+
+}  // namespace ae::tools
