@@ -134,8 +134,8 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
       ::explicit_bzero(text.data(), text.size());
     }
   }
-  std::ranges::stable_sort(shapes, std::ranges::greater{},
-                           [](const Shape& s) { return s.text.reveal().size(); });
+  std::ranges::sort(shapes, std::ranges::greater{},
+                    [](const Shape& s) { return s.text.reveal().size(); });
   return shapes;
 }
 
@@ -178,6 +178,7 @@ Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes) {
 }  // namespace
 
 void Secret::wipe() noexcept {
+  value_.resize(value_.capacity());  // what a move left behind lies beyond the size
   ::explicit_bzero(value_.data(), value_.size());
   value_.clear();
 }

@@ -33,6 +33,7 @@ struct Flight {
   Call call;
   async::Done<Outcome> done;
   std::vector<UsedSecret> used;
+  std::string mark;
   Duration send_by{};  // boot time
   Phase phase = Phase::starting;
   Processes::Id process = 0;
@@ -193,12 +194,14 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
   std::vector<UsedSecret> used;
   auto order = definition.fill(call, world.secrets, used);
   if (!order) return answer_later(std::move(done), cannot_be_filled_in(order.error()));
+  const std::string mark = new_mark();
+  order->environment.push_back(std::string(kMarkVariable) + "=" + mark);
   order->send_by = send_by;
   order->timeout = call.timeout;
   order->grace = kKillGrace;
 
   Launch launch{.invocation = call.invocation,
-                .try_no = call.try_no,
+                .mark = mark,
                 .order = encode(*order),
                 .input = canonical(call.args),
                 .output_max = definition.output_max,
@@ -211,6 +214,7 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
                                             .call = std::move(call),
                                             .done = std::move(done),
                                             .used = std::move(used),
+                                            .mark = mark,
                                             .send_by = send_by})
                        .first->second;
   const std::weak_ptr<State> weak = weak_from_this();
@@ -236,14 +240,13 @@ void CommandTool::State::on_ready(const Key& key, Ready ready) {
   if (!flight.call.note_in_flight) return go(key);
   // The answer may come inside this call and end the flight, so the function must not live in it.
   auto note_in_flight = std::exchange(flight.call.note_in_flight, nullptr);
-  note_in_flight(in_flight_note(ready.group, ready.start, key.first, key.second),
-                 [weak = weak_from_this(), key](Status noted) {
-                   const auto state = weak.lock();
-                   if (!state) return;
-                   if (noted) return state->go(key);
-                   state->withdraw(
-                       key, "its process group could not be noted: " + noted.error().message);
-                 });
+  note_in_flight(in_flight_note(ready.group, ready.start, flight.mark), [weak = weak_from_this(),
+                                                                         key](Status noted) {
+    const auto state = weak.lock();
+    if (!state) return;
+    if (noted) return state->go(key);
+    state->withdraw(key, "its process group could not be noted: " + noted.error().message);
+  });
 }
 
 void CommandTool::State::go(const Key& key) {

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/json.h"
+#include "tools/command/left_over.h"
 #include "tools/output.h"
 
 namespace ae::tools {
@@ -23,7 +24,8 @@ constexpr std::size_t kArgumentsMost = 1024;
 
 // Ours to set; a definition that sets one itself would lie to the program.
 const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY", "AETHERIS_EXECUTION_KEY",
-                             "AETHERIS_INVOCATION_ID", "AETHERIS_TRY", "AETHERIS_JOB_ID"};
+                             "AETHERIS_INVOCATION_ID",   "AETHERIS_TRY",
+                             "AETHERIS_JOB_ID",          kMarkVariable};
 const char* const kPassedOn[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
 
 bool is_variable_name(std::string_view name) {
@@ -46,7 +48,7 @@ bool is_program(const std::string& path) {
 std::string absolute(const std::string& path, const std::string& folder) {
   std::error_code error;
   const auto whole = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
-  return error ? path : whole.lexically_normal().string();
+  return error ? std::string(path) : whole.lexically_normal().string();
 }
 
 // A name is looked up in PATH, in its absolute folders only: what "." means changes under our feet.
@@ -60,12 +62,20 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
   std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(':'), rest.size());
-    const std::string path = std::string(rest.substr(0, end)) + "/" + name;
+    std::string path(rest.substr(0, end));
+    path += '/';
+    path += name;
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (path.starts_with('/') && is_program(path)) return path;
   }
   return fail(Code::plan_invalid,
               "command: there is no program " + name + " in PATH; install it, or give its path");
+}
+
+std::string argument_name(std::size_t index) {
+  std::string name = "command[";
+  name += std::to_string(index);
+  return name += ']';
 }
 
 bool names_a_secret(const CommandDefinition::Parts& parts) {
@@ -77,7 +87,7 @@ bool names_a_secret(const CommandDefinition::Parts& parts) {
   std::vector<UsedSecret> used;
   for (const Template::Part& part : parts) {
     if (const auto* text = std::get_if<std::string>(&part)) {
-      static_cast<void>(replace_secrets(*text, source, used));
+      if (!replace_secrets(*text, source, used)) return true;
     }
   }
   return !used.empty();
@@ -108,7 +118,7 @@ Status read_command(const Value& command, const std::string& folder, CommandDefi
     return fail(Code::plan_invalid, "command: must be a list: the program, then its arguments");
   }
   for (std::size_t i = 0; i < command.size(); ++i) {
-    const std::string where = "command[" + std::to_string(i) + "]";
+    const std::string where = argument_name(i);
     AE_ASSIGN(auto parts, parts_of(command.items()[i], where));
     if (names_a_secret(parts)) {
       return fail(Code::plan_invalid, where +
@@ -268,7 +278,7 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto text = argument_of(arguments[i], scope);
     if (!text) {
-      return std::unexpected(std::move(text).error().in("command[" + std::to_string(i + 1) + "]"));
+      return std::unexpected(std::move(text).error().in(argument_name(i + 1)));
     }
     order.argv.push_back(*std::move(text));
   }

@@ -1,7 +1,7 @@
 // Finding and ending what an earlier process left behind.
 #include "tools/command/left_over.h"
 
-#include <signal.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/hash.h"
 #include "tools/command/proc.h"
 
 namespace ae::tools {
@@ -39,20 +40,12 @@ std::vector<ProcessEntry> left_over(const Value& note) {
   const auto leader = process_entry(group);
   const bool is_ours =
       leader && leader->start == static_cast<std::uint64_t>(note["start"].as_int());
-  const std::string_view invocation = note.text("invocation");
-  const Value& number = note["try"];
-  const bool has_mark = !invocation.empty() && number.is_integer();
-  const std::string mark = "AETHERIS_INVOCATION_ID=" + std::string(invocation);
-  const std::string try_mark =
-      "AETHERIS_TRY=" + (has_mark ? std::to_string(number.as_int()) : std::string());
+  const std::string mark = std::string(kMarkVariable) + "=" + std::string(note.text("mark"));
   const pid_t self = ::getpid();
   for (const ProcessEntry& process : all_processes()) {
     if (process.ended || process.pid == self || process.pid == 1) continue;
-    bool ours = is_ours && process.group == group;
-    if (!ours && has_mark) {
-      const std::string environment = environment_of(process.pid);
-      ours = holds(environment, mark) && holds(environment, try_mark);
-    }
+    const bool ours = (is_ours && process.group == group) ||
+                      (!note.text("mark").empty() && holds(environment_of(process.pid), mark));
     if (ours) found.push_back(process);
   }
   return found;
@@ -60,13 +53,17 @@ std::vector<ProcessEntry> left_over(const Value& note) {
 
 }  // namespace
 
-Value in_flight_note(pid_t group, std::uint64_t start, const InvocationId& invocation,
-                     std::uint32_t try_no) {
+Value in_flight_note(pid_t group, std::uint64_t start, std::string_view mark) {
   return Value::object({{"pgid", static_cast<std::int64_t>(group)},
                         {"start", start},
                         {"boot_id", boot_id()},
-                        {"invocation", invocation.text},
-                        {"try", static_cast<std::uint64_t>(try_no)}});
+                        {"mark", mark}});
+}
+
+std::string new_mark() {
+  char bytes[16];
+  AE_CHECK(::getrandom(bytes, sizeof bytes, 0) == sizeof bytes);
+  return to_hex(std::string_view(bytes, sizeof bytes));
 }
 
 bool kill_left_over(const Value& note) {

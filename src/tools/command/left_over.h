@@ -8,20 +8,26 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
-#include "core/ids.h"
 #include "core/value.h"
 
 namespace ae::tools {
 
-// Stored, with the in-flight entry: {pgid, start, boot_id, invocation, try}. `start` is the start time of the group's
-// first process, in clock ticks since that boot.
-Value in_flight_note(pid_t group, std::uint64_t start, const InvocationId& invocation,
-                     std::uint32_t try_no);
+// The environment variable that marks everything one call starts. Not derived from the call's ids: two stores on one
+// machine may hold the same job.
+constexpr const char* kMarkVariable = "AETHERIS_MARK";
+
+// Stored, with the in-flight entry: {pgid, start, boot_id, mark}. `start` is the start time of the group's first
+// process, in clock ticks since that boot; `mark` the value of kMarkVariable.
+Value in_flight_note(pid_t group, std::uint64_t start, std::string_view mark);
+// A mark that nobody had before: 32 hex digits of chance.
+std::string new_mark();
 
 // Kills what still runs under this note and waits until it is gone, 5 s at most: the group, if its first process is
-// the one that was noted, and whoever began with the environment of this call, wherever it moved to.
+// the one that was noted, and whoever began with its mark in the environment, wherever it moved to.
 // Nothing to do, and success: another boot, an id that means another process by now.
 // Fails with unavailable (something still lives), or input_invalid (this is no such note).
 Status end_left_over(const Value& note);

@@ -157,8 +157,7 @@ struct Child {
   async::Done<Ready> ready;
   async::Done<Ended> ended;  // empty: answered, only its supervisor is still to be reaped
   std::optional<Ready> group;
-  InvocationId invocation;
-  std::uint32_t try_no = 1;
+  std::string mark;
   bool told_to_go = false;
   Killed killed = Killed::no;
   Duration time_max{};
@@ -231,8 +230,7 @@ void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready,
   Child child;
   child.ended = std::move(ended);
   child.ready = std::move(ready);
-  child.invocation = launch.invocation;
-  child.try_no = launch.try_no;
+  child.mark = launch.mark;
   child.printed = Output(launch.output_max);
   child.time_max = launch.time_max;
   const int error = stopping_                           ? ECANCELED
@@ -404,8 +402,7 @@ void Processes::Listener::lose(Child& child) {
   }
   if (!child.ended) return;
   if (child.group) {
-    kill_left_over(
-        in_flight_note(child.group->group, child.group->start, child.invocation, child.try_no));
+    kill_left_over(in_flight_note(child.group->group, child.group->start, child.mark));
   }
   if (!child.told_to_go) {
     return answer(child, {.how = Ended::How::not_started, .value = ECHILD});

@@ -20,7 +20,7 @@ namespace ae::tools {
 
 struct Launch {
   InvocationId invocation;  // shown by ps, for whoever looks
-  std::uint32_t try_no = 1;
+  std::string mark;   // of everything it starts (left_over.h); the order's environment holds it
   std::string order;  // encode(Order)
   std::string input;  // its stdin
   std::size_t output_max = 0;
