@@ -355,6 +355,7 @@ Status Applier::tool_invocation_started() {
   if (counted) call.counted++;
   call.open = true;
   s_.open_tries++;
+  s_.tries_started++;
   call.attempt = s_.attempt;
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");

@@ -173,6 +173,7 @@ class State {
   std::set<std::uint32_t> startable;  // calls that may start as soon as the limits allow
   std::set<std::uint32_t> calling;    // steps with an open try that is awaited
   std::uint32_t open_tries = 0;       // with those whose fate a person is to decide
+  std::uint64_t tries_started = 0;    // of all steps
   std::uint32_t nodes_left = 0;
 
   std::map<std::string, Wait> waits;  // open, by correlation key

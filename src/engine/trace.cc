@@ -1,0 +1,454 @@
+// One walk over the log gathers what belongs to each step; a second, over the plan, writes the tree.
+#include "engine/trace.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/view.h"
+
+namespace ae::engine {
+namespace {
+
+Value or_null(std::string_view text) { return text.empty() ? Value() : Value(text); }
+Value or_null(const std::optional<Instant>& instant) {
+  return instant ? Value(to_text(*instant)) : Value();
+}
+Value number(std::uint64_t n) { return {n}; }
+
+Value between(const std::optional<Instant>& from, const std::optional<Instant>& to) {
+  if (!from || !to) return {};
+  return {static_cast<std::int64_t>((*to - *from).count())};
+}
+
+bool flag(const Value& payload, std::string_view key) {
+  const Value& value = payload[key];
+  return value.is_bool() && value.as_bool();
+}
+
+struct AttemptSpan {
+  std::string id, worker;
+  Value epoch;
+  std::uint64_t from = 0, to = 0;
+  Instant started_at;
+  std::optional<Instant> ended_at;
+  std::string ended;
+};
+
+struct TrySpan {
+  Value number;
+  std::string attempt;
+  std::uint64_t seq = 0;
+  Instant started_at;
+  std::optional<Instant> finished_at;
+  std::string outcome;
+  bool definite = false, caught_up = false;
+  Value error, duration;
+  std::string resolution;  // what a person said of it
+};
+
+struct WaitSpan {
+  Value opened;  // payload
+  Instant opened_at;
+  Value completed;
+  std::optional<Instant> completed_at;
+};
+
+struct StepSpan {
+  std::optional<Instant> started_at, finished_at;
+  std::uint64_t finished_seq = 0;
+  std::string finished_by;
+  Value started;  // payload of its first tool_invocation_started
+  Value external_id, result, finished;
+  std::vector<TrySpan> tries;
+  std::vector<WaitSpan> waits;
+  std::vector<Value> decisions;
+};
+
+class Tracer {
+ public:
+  Tracer(const State& state, const std::vector<Event>& events) : s_(state), events_(events) {}
+  Value run();
+
+ private:
+  void gather(const Event& event);
+  void gather_attempt(const Event& event);
+  void end_attempt(const Event& event, std::string_view how);
+  void gather_try(const Event& event, StepSpan& span);
+  void gather_decision(const Event& event, StepSpan& span);
+
+  Value node_view(const Step& step);
+  std::string_view status_of(const Step& step, const StepSpan& span) const;
+  std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
+  std::string_view world_of(const Step& step, const StepSpan& span) const;
+  std::string_view map_status(const Step& step) const;
+  void count(const Step& step, const StepSpan& span, std::string_view status);
+
+  const State& s_;
+  const std::vector<Event>& events_;
+  std::vector<AttemptSpan> attempts_;
+  std::unordered_map<std::string, StepSpan> steps_;
+  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
+  std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0;
+};
+
+// ---------------------------------------------------------------- gathering
+
+void Tracer::end_attempt(const Event& event, std::string_view how) {
+  if (attempts_.empty() || !attempts_.back().ended.empty()) return;
+  AttemptSpan& last = attempts_.back();
+  last.ended = how;
+  last.ended_at = event.created_at;
+  last.to = how == "lost" ? event.seq - 1 : event.seq;
+}
+
+void Tracer::gather_attempt(const Event& event) {
+  switch (event.type) {
+    case EventType::job_running:
+      end_attempt(event, "lost");
+      attempts_.push_back({.id = std::string(event.payload.text("attempt_id")),
+                           .worker = std::string(event.payload.text("worker_id")),
+                           .epoch = event.payload["epoch"],
+                           .from = event.seq,
+                           .to = 0,
+                           .started_at = event.created_at,
+                           .ended_at = {},
+                           .ended = {}});
+      return;
+    case EventType::job_requeued:
+      return end_attempt(event, "released");
+    case EventType::job_waiting:
+      return end_attempt(event, "waiting");
+    case EventType::job_parked:
+      return end_attempt(event, "parked");
+    case EventType::job_completed:
+      return end_attempt(event, "completed");
+    case EventType::job_failed:
+      return end_attempt(event, "failed");
+    case EventType::job_cancelled:
+      return end_attempt(event, "cancelled");
+    default:
+      return;
+  }
+}
+
+void Tracer::gather_try(const Event& event, StepSpan& span) {
+  const Value& p = event.payload;
+  if (event.type == EventType::tool_invocation_started) {
+    if (span.started.is_null()) span.started = p;
+    TrySpan& fresh = span.tries.emplace_back();
+    fresh.number = p["try"];
+    fresh.attempt = event.attempt_id ? event.attempt_id->text : "";
+    if (fresh.attempt.empty() && !attempts_.empty()) fresh.attempt = attempts_.back().id;
+    fresh.seq = event.seq;
+    fresh.started_at = event.created_at;
+    return;
+  }
+  if (flag(p, "late")) return;
+  for (TrySpan& mine : span.tries) {
+    if (!(mine.number == p["try"])) continue;
+    mine.finished_at = event.created_at;
+    mine.outcome = p.text("outcome");
+    mine.definite = flag(p, "definite");
+    mine.caught_up = flag(p, "caught_up");
+    mine.error = p["error"];
+    mine.duration = p["duration_us"];
+  }
+  if (!p["external_id"].is_null()) span.external_id = p["external_id"];
+  if (p.text("outcome") == "success") span.result = p["result"];
+}
+
+void Tracer::gather_decision(const Event& event, StepSpan& span) {
+  const Value& p = event.payload;
+  // The value a map goes over can be long, and stands below it, item by item.
+  Value payload = p["payload"];
+  if (payload.is_array()) payload = Value::object({{"items", number(payload.size())}});
+  Value at = p["at"];
+  if (at.is_null()) at = to_text(event.created_at);
+  span.decisions.push_back(Value::object({{"at", at},
+                                          {"by", p["by"]},
+                                          {"kind", p["kind"]},
+                                          {"not_before", p["not_before"]},
+                                          {"payload", payload},
+                                          {"reason", p["reason"]},
+                                          {"seq", number(event.seq)},
+                                          {"state", p["state"]}}));
+  if (p.text("kind") == "in_doubt" && !span.tries.empty()) {
+    span.tries.back().resolution = p.text("state");
+  }
+}
+
+void Tracer::gather(const Event& event) {
+  gather_attempt(event);
+  const std::string_view id = event.payload.text("step_id");
+  if (id.empty()) return;
+  const EventKind* kind = event_kind(event.type);
+  if (kind == nullptr || kind->event_class == EventClass::narrative) return;
+  StepSpan& span = steps_[std::string(id)];
+  const Value& p = event.payload;
+  switch (event.type) {
+    case EventType::node_started:
+      span.started_at = event.created_at;
+      break;
+    case EventType::tool_invocation_started:
+    case EventType::tool_invocation_finished:
+      gather_try(event, span);
+      break;
+    case EventType::command_committed:
+      if (const Value* result = p.find("result")) span.result = *result;
+      break;
+    case EventType::decision_recorded:
+      gather_decision(event, span);
+      break;
+    case EventType::wait_opened:
+      span.waits.push_back({p, event.created_at, {}, {}});
+      break;
+    case EventType::wait_completed:
+      for (WaitSpan& wait : span.waits) {
+        if (wait.opened["correlation_key"] == p["correlation_key"]) {
+          wait.completed = p;
+          wait.completed_at = event.created_at;
+        }
+      }
+      break;
+    case EventType::node_finished:
+      span.finished_at = event.created_at;
+      span.finished_seq = event.seq;
+      span.finished = p;
+      if (event.attempt_id) {
+        span.finished_by = event.attempt_id->text;
+      } else if (!attempts_.empty()) {
+        span.finished_by = attempts_.back().id;
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+// ---------------------------------------------------------------- judging
+
+std::string_view Tracer::map_status(const Step& step) const {
+  bool in_doubt = false;
+  auto items = items_.find(step.node);
+  if (items != items_.end()) {
+    for (const Step* item : items->second) in_doubt |= item->phase == StepPhase::in_doubt;
+  }
+  return in_doubt ? "in_doubt" : "running";
+}
+
+std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const {
+  if (step.phase == StepPhase::done) {
+    if (step.skipped) return "skipped";
+    return span.finished["error"].is_null() ? "done" : "failed";
+  }
+  if (is_terminal(s_.status)) {
+    if (s_.may_have_happened(step)) return "in_doubt";
+    return step.started ? "failed" : "not_run";
+  }
+  switch (step.phase) {
+    case StepPhase::blocked:
+    case StepPhase::ready:
+      return step.started ? "running" : "pending";
+    case StepPhase::backoff:
+      return "backoff";
+    case StepPhase::waiting:
+      return "waiting";
+    case StepPhase::in_doubt:
+      return "in_doubt";
+    case StepPhase::mapping:
+      return map_status(step);
+    default:
+      return "running";
+  }
+}
+
+std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
+                                  const TrySpan& span_try) const {
+  if (s_.plan->tools[s_.node_of(step).tool].effect == EffectClass::read) return "unchanged";
+  if (span_try.outcome == "success" || span_try.resolution == "happened") return "changed";
+  if (span_try.outcome == "failure" && span_try.definite) return "unchanged";
+  if (span_try.resolution == "not_happened") return "unchanged";
+  // A later try under the same external key that went well says what became of an earlier one: it is one effect.
+  for (const TrySpan& other : span.tries) {
+    if (other.outcome == "success" || other.resolution == "happened") return "changed";
+  }
+  return "unknown";
+}
+
+std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const {
+  if (step.result_type == ResultType::compensated) return "rolled back";
+  bool changed = false, unknown = false;
+  const auto take = [&](std::string_view world) {
+    changed |= world == "changed";
+    unknown |= world == "unknown";
+  };
+  for (const TrySpan& one : span.tries) take(world_of(step, span, one));
+  if (auto items = items_.find(step.node); items != items_.end() && step.item == kNoItem) {
+    for (const Step* item : items->second) {
+      auto of_item = steps_.find(item->id.text);
+      if (of_item != steps_.end()) take(world_of(*item, of_item->second));
+    }
+  }
+  return unknown ? "unknown" : changed ? "changed" : "unchanged";
+}
+
+void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
+  tries_ += span.tries.size();
+  if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
+  if (status == "in_doubt" && s_.node_of(step).kind != NodeKind::map) in_doubt_++;
+  if (step.item != kNoItem) {
+    if (status == "in_doubt") in_doubt_++;
+    return;
+  }
+  if (status == "done") done_++;
+  if (status == "failed") failed_++;
+  if (status == "skipped") skipped_++;
+}
+
+// ---------------------------------------------------------------- writing
+
+Value effect_view(const StepSpan& span) {
+  const Value& started = span.started;
+  if (started.is_null()) return {};
+  return Value::object({{"arguments", started["arguments"]},
+                        {"arguments_hash", started["arguments_hash"]},
+                        {"effect_class", started["effect_class"]},
+                        {"external_id", span.external_id},
+                        {"external_key", started["external_key"]},
+                        {"idempotency_key", started["idempotency_key"]},
+                        {"invocation_id", started["invocation_id"]},
+                        {"tool", started["tool_name"]},
+                        {"tool_version", started["tool_version"]}});
+}
+
+Value try_view(const TrySpan& one, std::string_view world) {
+  Value duration = one.duration;
+  if (duration.is_null()) duration = between(one.started_at, one.finished_at);
+  return Value::object({{"attempt", or_null(one.attempt)},
+                        {"caught_up", one.caught_up},
+                        {"definite", one.definite},
+                        {"duration_us", duration},
+                        {"error", one.error},
+                        {"finished_at", or_null(one.finished_at)},
+                        {"outcome", or_null(one.outcome)},
+                        {"resolution", or_null(one.resolution)},
+                        {"seq", number(one.seq)},
+                        {"started_at", to_text(one.started_at)},
+                        {"try", one.number},
+                        {"world", world}});
+}
+
+Value wait_view(const WaitSpan& wait) {
+  return Value::object({{"by", wait.completed["by"]},
+                        {"completed_at", or_null(wait.completed_at)},
+                        {"correlation_key", wait.opened["correlation_key"]},
+                        {"due_at", wait.opened["due_at"]},
+                        {"expires_at", wait.opened["expires_at"]},
+                        {"opened_at", to_text(wait.opened_at)},
+                        {"outcome", wait.completed["outcome"]},
+                        {"payload", wait.completed["payload"]},
+                        {"reason", wait.opened["reason"]},
+                        {"wait_type", wait.opened["wait_type"]}});
+}
+
+Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
+  return Value::object({{"attempt_id", span.id},
+                        {"ended", or_null(span.ended)},
+                        {"ended_at", or_null(span.ended_at)},
+                        {"epoch", span.epoch},
+                        {"from_seq", number(span.from)},
+                        {"started_at", to_text(span.started_at)},
+                        {"to_seq", number(span.to ? span.to : last_seq)},
+                        {"worker", span.worker}});
+}
+
+Value Tracer::node_view(const Step& step) {
+  const StepSpan& span = steps_[step.id.text];
+  const Node& node = s_.node_of(step);
+  const bool is_item = step.item != kNoItem;
+  const std::string_view status = status_of(step, span);
+  count(step, span, status);
+  std::vector<Value> tries, waits, items, needs;
+  for (const TrySpan& one : span.tries) tries.push_back(try_view(one, world_of(step, span, one)));
+  for (const WaitSpan& wait : span.waits) waits.push_back(wait_view(wait));
+  if (auto below = items_.find(step.node); below != items_.end() && !is_item) {
+    for (const Step* item : below->second) items.push_back(node_view(*item));
+  }
+  if (!is_item) {
+    for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
+  }
+  const bool calls = is_item || node.kind != NodeKind::wait;
+  const bool replayed =
+      span.finished_seq > 0 && attempts_.size() > 0 && attempts_.back().from > span.finished_seq;
+  return Value::object({{"decisions", Value::array(span.decisions)},
+                        {"duration_us", between(span.started_at, span.finished_at)},
+                        {"effect", effect_view(span)},
+                        {"error", span.finished["error"]},
+                        {"executed_by", or_null(span.finished_by)},
+                        {"finished_at", or_null(span.finished_at)},
+                        {"item", is_item ? number(step.item) : Value()},
+                        {"items", Value::array(std::move(items))},
+                        {"kind", to_text(is_item ? NodeKind::tool : node.kind)},
+                        {"needs", Value::array(std::move(needs))},
+                        {"node_id", node.id},
+                        {"path", s_.path_of(step)},
+                        {"phase", to_text(step.phase)},
+                        {"replayed", replayed},
+                        {"result", is_item ? span.result : step.result},
+                        {"result_type", span.finished["result_type"]},
+                        {"started_at", or_null(span.started_at)},
+                        {"status", status},
+                        {"step_id", step.id.text},
+                        {"tool", calls ? Value(s_.plan->tools[node.tool].name) : Value()},
+                        {"tries", Value::array(std::move(tries))},
+                        {"try", number(span.tries.size())},
+                        {"waits", Value::array(std::move(waits))},
+                        {"world", world_of(step, span)}});
+}
+
+Value Tracer::run() {
+  for (const Event& event : events_) gather(event);
+  for (const Step& step : s_.steps) {
+    if (step.item != kNoItem) items_[step.node].push_back(&step);
+  }
+  std::vector<Value> nodes, attempts;
+  if (s_.plan) {
+    for (const Node& node : s_.plan->nodes) nodes.push_back(node_view(s_.steps[node.index]));
+  }
+  for (const AttemptSpan& span : attempts_) attempts.push_back(attempt_view(span, s_.seq));
+  std::optional<Instant> created_at, ended_at;
+  if (!events_.empty()) created_at = events_.front().created_at;
+  if (is_terminal(s_.status)) ended_at = s_.updated_at;
+  const Value job = job_view(s_);
+  return Value::object(
+      {{"agent", s_.agent},
+       {"attempts", Value::array(std::move(attempts))},
+       {"created_at", or_null(created_at)},
+       {"duration_us", between(created_at, ended_at)},
+       {"ended_at", or_null(ended_at)},
+       {"error", job["error"]},
+       {"id", s_.job.text},
+       {"nodes", Value::array(std::move(nodes))},
+       {"plan_hash", job["plan_hash"]},
+       {"result", s_.result},
+       {"seq", number(s_.seq)},
+       {"status", to_text(s_.status)},
+       {"totals", Value::object({{"done", number(done_)},
+                                 {"failed", number(failed_)},
+                                 {"in_doubt", number(in_doubt_)},
+                                 {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
+                                 {"repeated", number(repeated_)},
+                                 {"skipped", number(skipped_)},
+                                 {"tries", number(tries_)}})}});
+}
+
+}  // namespace
+
+Value trace_view(const State& state, const std::vector<Event>& events) {
+  return Tracer(state, events).run();
+}
+
+}  // namespace ae::engine

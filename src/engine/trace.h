@@ -1,0 +1,34 @@
+// trace: the execution tree of a job, for people (GET /api/jobs/{id}/trace).
+//
+//   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq,
+//    attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended}],
+//    nodes:    [node…],            in plan order; a map's items stand below it, in item order
+//    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt}}
+//
+//   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
+//          started_at, finished_at, duration_us, executed_by, replayed, effect, tries, waits, decisions, items}
+//   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,
+//            arguments_hash, external_id}
+//   try:  {try, attempt, outcome, definite, error, started_at, finished_at, duration_us, world, caught_up, seq}
+//   wait: {correlation_key, wait_type, opened_at, due_at, expires_at, completed_at, outcome, payload, by, reason}
+//   decision: {kind, state, at, by, reason, payload, not_before, seq}
+//
+// status: pending running backoff waiting in_doubt done skipped failed not_run. world: what the calls did outside:
+// unchanged | changed | unknown | rolled back. ended (of an attempt): released waiting parked lost completed failed
+// cancelled, or null while it runs. Times come from events' created_at, which is the writer's claim: for people only.
+// `executed_by` is the attempt that recorded the end of a step; `replayed` says that a later one took it from the log.
+// Threads: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "core/event.h"
+#include "core/value.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+// REQUIRES: `state` is the fold of `events`, which begin at seq 1.
+Value trace_view(const State& state, const std::vector<Event>& events);
+
+}  // namespace ae::engine

@@ -1,0 +1,343 @@
+// States as JSON.
+#include "engine/view.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ae::engine {
+namespace {
+
+Value or_null(std::string_view text) { return text.empty() ? Value() : Value(text); }
+Value or_null(const std::optional<Instant>& instant) {
+  return instant ? Value(to_text(*instant)) : Value();
+}
+Value number(std::uint64_t n) { return {n}; }
+
+Value failure_view(const std::optional<Failure>& failure) {
+  if (!failure) return {};
+  return Value::object({{"code", failure->code}, {"message", failure->message}});
+}
+
+Value item_number(const Step& step) { return step.item == kNoItem ? Value() : number(step.item); }
+
+// ---------------------------------------------------------------- everything
+
+Value call_view(const Invocation& call) {
+  return Value::object(
+      {{"arguments", call.arguments},
+       {"arguments_hash", call.arguments_hash},
+       {"attempt_id", call.attempt.text},
+       {"counted", number(call.counted)},
+       {"deadline", to_text(call.deadline)},
+       {"definite", call.definite},
+       {"error", failure_view(call.error.code.empty() && call.error.message.empty()
+                                  ? std::nullopt
+                                  : std::optional(call.error))},
+       {"external_key", call.external_key.text},
+       {"first_send_by", to_text(call.first_send_by)},
+       {"idempotency_key", call.key.text},
+       {"invocation_id", call.id.text},
+       {"open", call.open},
+       {"outcome", call.open ? Value() : Value(ae::to_text(call.outcome))},
+       {"retry_after_ms", call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
+       {"retryable", call.retryable},
+       {"send_by", to_text(call.send_by)},
+       {"tool", call.tool},
+       {"tool_version", call.tool_version},
+       {"try", number(call.try_no)}});
+}
+
+Value map_view(const MapProgress& map) {
+  std::vector<Value> results;
+  for (std::size_t i = 0; i < map.results.size(); ++i) {
+    results.push_back(
+        Value::object({{"finished", bool{map.finished[i]}}, {"result", map.results[i]}}));
+  }
+  return Value::object({{"active", number(map.active)},
+                        {"done", number(map.done)},
+                        {"failure", failure_view(map.failure)},
+                        {"over", map.over},
+                        {"results", Value::array(std::move(results))},
+                        {"started", number(map.started)}});
+}
+
+Value step_view(const State& state, const Step& step) {
+  const Node& node = state.node_of(step);
+  return Value::object(
+      {{"branch", step.branch ? Value(*step.branch) : Value()},
+       {"call", step.call ? call_view(*step.call) : Value()},
+       {"committed", step.committed},
+       {"failure", failure_view(step.failure)},
+       {"item", item_number(step)},
+       {"kind", to_text(step.item == kNoItem ? node.kind : NodeKind::tool)},
+       {"map", step.map ? map_view(*step.map) : Value()},
+       {"needs_left", number(step.needs_left)},
+       {"node_id", node.id},
+       {"not_before", step.phase == StepPhase::backoff ? Value(to_text(step.not_before)) : Value()},
+       {"path", state.path_of(step)},
+       {"phase", to_text(step.phase)},
+       {"result", step.result},
+       {"result_type",
+        step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
+       {"skipped", step.skipped},
+       {"started", step.started},
+       {"step_committed", step.barrier},
+       {"step_id", step.id.text},
+       {"timed_out", step.timed_out},
+       {"wait_key", or_null(step.wait_key)}});
+}
+
+// Paths, in order of the steps' positions: an item's index says only when it started.
+Value paths(const State& state, const std::set<std::uint32_t>& steps) {
+  std::vector<const Step*> sorted;
+  for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);
+  std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
+  std::vector<Value> paths;
+  for (const Step* step : sorted) paths.emplace_back(state.path_of(*step));
+  return Value::array(std::move(paths));
+}
+
+Value steps_view(const State& state) {
+  std::vector<const Step*> sorted;
+  for (const Step& step : state.steps) sorted.push_back(&step);
+  std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
+  std::vector<Value> steps;
+  for (const Step* step : sorted) steps.push_back(step_view(state, *step));
+  return Value::array(std::move(steps));
+}
+
+Value results_view(const State& state) {
+  std::vector<Member> results;
+  if (!state.plan) return Value::object({});
+  for (const Node& node : state.plan->nodes) {
+    const Step& step = state.steps[node.index];
+    if (step.phase == StepPhase::done) results.emplace_back(node.id, state.seen_result(step));
+  }
+  return Value::object(std::move(results));
+}
+
+Value closed_waits_view(const State& state) {
+  std::vector<Value> waits;
+  for (const auto& [key, wait] : state.closed_waits) {
+    waits.push_back(Value::object({{"correlation_key", key},
+                                   {"outcome", wait.outcome},
+                                   {"payload", wait.payload},
+                                   {"wait_type", to_text(wait.type)}}));
+  }
+  return Value::array(std::move(waits));
+}
+
+// ---------------------------------------------------------------- the parts of a job's page
+
+Value wait_view(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  Value command;
+  if (wait.type != WaitType::timer)
+    command = "aetheris signal " + state.job.text + " " + key + " JSON";
+  return Value::object({{"command", command},
+                        {"correlation_key", key},
+                        {"due_at", or_null(wait.due_at)},
+                        {"expires_at", or_null(wait.expires_at)},
+                        {"node_id", state.node_of(step).id},
+                        {"opened_at", to_text(wait.opened_at)},
+                        {"reason", or_null(wait.reason)},
+                        {"step_id", step.id.text},
+                        {"wait_type", to_text(wait.type)}});
+}
+
+std::vector<Value> waits_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> waits;
+  for (const auto& [key, wait] : state.waits) {
+    if (!wait.resolve) waits.emplace_back(wait.step, wait_view(state, key, wait));
+  }
+  std::ranges::sort(waits, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  for (auto& [step, view] : waits) views.push_back(std::move(view));
+  return views;
+}
+
+Value doubt_view(const State& state, const Step& step, const Wait* wait) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = state.plan->tools[state.node_of(step).tool];
+  std::string reason = wait ? wait->reason : call.error.code;
+  if (reason.empty()) reason = "nobody knows whether it happened";
+  return Value::object(
+      {{"arguments", call.arguments},
+       {"external_key", call.external_key.text},
+       {"idempotency_key", call.key.text},
+       {"invocation_id", call.id.text},
+       {"item", item_number(step)},
+       {"node_id", state.node_of(step).id},
+       {"reason", reason},
+       {"resolvable_at", wait ? Value(to_text(call.deadline + tool.grace)) : Value()},
+       {"since", to_text(wait ? wait->opened_at : state.updated_at)},
+       {"step_id", step.id.text},
+       {"tool", call.tool},
+       {"try", number(call.try_no)}});
+}
+
+std::vector<Value> in_doubt_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> doubts;
+  for (const auto& [key, wait] : state.waits) {
+    const Step& step = state.steps[wait.step];
+    if (wait.resolve) doubts.emplace_back(wait.step, doubt_view(state, step, &wait));
+  }
+  if (is_terminal(state.status) && state.final_in_doubt.size() > 0) {
+    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+      const Step& step = state.steps[i];
+      if (state.may_have_happened(step)) doubts.emplace_back(i, doubt_view(state, step, nullptr));
+    }
+  }
+  std::ranges::sort(doubts, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  for (auto& [step, view] : doubts) views.push_back(std::move(view));
+  return views;
+}
+
+Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
+  if (state.status != JobStatus::parked) return {};
+  Value command = "aetheris resume " + state.job.text;
+  if (state.parked_until == "resolve" && !in_doubt.empty()) {
+    command = "aetheris resolve " + state.job.text + " " +
+              std::string(in_doubt.front().text("idempotency_key")) + " happened|not_happened|fail";
+  }
+  return Value::object({{"command", command},
+                        {"reason", state.parked_reason},
+                        {"since", or_null(state.parked_since)},
+                        {"until", state.parked_until}});
+}
+
+Value ending_view(const State& state) {
+  if (!state.ending || is_terminal(state.status)) return {};
+  const Ending& ending = *state.ending;
+  return Value::object({{"by", or_null(ending.by)},
+                        {"code", ending.code},
+                        {"kind", ending.cancelled ? "cancelled" : "failed"},
+                        {"message", or_null(ending.message)},
+                        {"node_id", or_null(ending.node_id)}});
+}
+
+Value error_view(const State& state) {
+  if (state.error) return failure_view(state.error);
+  if (state.status != JobStatus::cancelled || !state.ending) return {};
+  const std::string& reason = state.ending->message;
+  return Value::object(
+      {{"code", "cancelled"}, {"message", reason.empty() ? "the job was cancelled" : reason}});
+}
+
+}  // namespace
+
+std::string_view to_text(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::blocked:
+      return "blocked";
+    case StepPhase::ready:
+      return "ready";
+    case StepPhase::calling:
+      return "calling";
+    case StepPhase::settled:
+      return "settled";
+    case StepPhase::backoff:
+      return "backoff";
+    case StepPhase::redo:
+      return "redo";
+    case StepPhase::in_doubt:
+      return "in_doubt";
+    case StepPhase::committed:
+      return "committed";
+    case StepPhase::waiting:
+      return "waiting";
+    case StepPhase::answered:
+      return "answered";
+    case StepPhase::mapping:
+      return "mapping";
+    case StepPhase::refused:
+      return "refused";
+    case StepPhase::done:
+      return "done";
+  }
+  return "blocked";
+}
+
+Value state_view(const State& state) {
+  std::vector<Value> waits;
+  for (const auto& [key, wait] : state.waits) {
+    waits.push_back(wait_view(state, key, wait).with("resolve", wait.resolve));
+  }
+  return Value::object(
+      {{"agent", state.agent},
+       {"attempt_id", or_null(state.attempt.text)},
+       {"calling", paths(state, state.calling)},
+       {"closed_waits", closed_waits_view(state)},
+       {"deadline", or_null(state.deadline)},
+       {"deadline_fired", state.deadline_fired},
+       {"ending", state.ending ? Value::object({{"by", state.ending->by},
+                                                {"cancelled", state.ending->cancelled},
+                                                {"code", state.ending->code},
+                                                {"message", state.ending->message},
+                                                {"node_id", state.ending->node_id}})
+                               : Value()},
+       {"epoch", number(state.epoch)},
+       {"error", failure_view(state.error)},
+       {"execution_version", state.execution_version},
+       {"final_in_doubt", state.final_in_doubt},
+       {"id", state.job.text},
+       {"input", state.input},
+       {"job", state.job_root},
+       {"lost_claims", number(state.lost_claims)},
+       {"nodes_left", number(state.nodes_left)},
+       {"not_before", or_null(state.not_before)},
+       {"open_tries", number(state.open_tries)},
+       {"parked", Value::object({{"reason", or_null(state.parked_reason)},
+                                 {"since", or_null(state.parked_since)},
+                                 {"until", or_null(state.parked_until)}})},
+       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"result", state.result},
+       {"results", results_view(state)},
+       {"seq", number(state.seq)},
+       {"startable", paths(state, state.startable)},
+       {"status", to_text(state.status)},
+       {"steps", steps_view(state)},
+       {"todo", paths(state, state.todo)},
+       {"tries_started", number(state.tries_started)},
+       {"updated_at", to_text(state.updated_at)},
+       {"waits", Value::array(std::move(waits))}});
+}
+
+Value job_view(const State& state) {
+  std::vector<Value> waits = waits_view(state);
+  std::vector<Value> in_doubt = in_doubt_view(state);
+  const bool waiting = state.status == JobStatus::waiting && !waits.empty();
+  const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
+  const bool over = is_terminal(state.status);
+  return Value::object({{"agent", state.agent},
+                        {"attempt", number(state.epoch)},
+                        {"attempt_id", or_null(state.attempt.text)},
+                        {"created_at", state.job_root["created_at"]},
+                        {"deadline", or_null(state.deadline)},
+                        {"ending", ending_view(state)},
+                        {"error", error_view(state)},
+                        {"execution_version", state.execution_version},
+                        {"id", state.job.text},
+                        {"input", state.input},
+                        {"labels", state.labels},
+                        {"needs_version", Value()},
+                        {"next_due", over ? Value() : or_null(state.next_due())},
+                        {"not_before", or_null(state.not_before)},
+                        {"parked", parked_view(state, in_doubt)},
+                        {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+                        {"progress", Value::object({{"done", number(nodes - state.nodes_left)},
+                                                    {"nodes", number(nodes)}})},
+                        {"result", state.result},
+                        {"seq", number(state.seq)},
+                        {"status", to_text(state.status)},
+                        {"updated_at", to_text(state.updated_at)},
+                        {"usage", Value::object({{"tool_calls", number(state.tries_started)}})},
+                        {"waiting", waiting ? waits.front() : Value()},
+                        {"waits", Value::array(std::move(waits))},
+                        {"in_doubt", Value::array(std::move(in_doubt))}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,32 @@
+// view: a state as JSON, for people, for the API and for comparing.
+//
+//   state_view   everything that matters: what two folds of one log must agree on; what `replay --at` shows
+//   job_view     the engine's part of GET /api/jobs/{id}
+//
+// Members are always there: what does not apply is null, a list is empty. Threads: pure functions.
+#pragma once
+
+#include <string_view>
+
+#include "core/value.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+Value state_view(const State& state);
+
+// {id, agent, status, input, result, error{code,message}, waiting{wait_type, correlation_key, expires_at, due_at,
+//  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,
+//  arguments, try, reason, since, resolvable_at}], parked{reason, until, since, command},
+//  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,
+//  labels, usage{tool_calls}, progress{nodes, done}, plan_hash, execution_version, seq}
+//
+// `waiting` is the first open wait of a job that is `waiting`; `waits` are all open ones, whatever the status;
+// `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts
+// claims from 1, `attempt_id` is null before the first. A `command` is what answers on the command line.
+Value job_view(const State& state);
+
+// Spelled as in StepPhase.
+std::string_view to_text(StepPhase phase);
+
+}  // namespace ae::engine
