@@ -1,6 +1,7 @@
 #include "net/http_client.h"
 
 #include <curl/curl.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -110,6 +111,8 @@ struct Transfer {
   std::size_t header_bytes = 0;
   std::size_t header_bytes_max = 0;
   int status_line = 0;
+  std::shared_ptr<bool>
+      tls_goodbye;  // shared with the TLS connection: its peer closed it in good order
   HttpAnswer answer;
 
   bool about_to_send();
@@ -215,16 +218,53 @@ HttpPhase unsent_phase(CURLcode code, const Transfer& t) {
   return HttpPhase::connect_failed;
 }
 
-// libcurl takes a length it cannot read for none, and reads until the connection closes. Then nobody knows whether
-// that was the end.
-bool length_holds(const Transfer& t) {
+// Was the end of the answer seen, and not just an end of the connection? libcurl takes a length it cannot read for
+// none and then reads until the connection closes, and it takes a TLS connection that was cut for one that was closed.
+bool end_was_seen(const Transfer& t) {
   const HttpAnswer& a = t.answer;
   if (t.call.method == "HEAD" || a.status == 204 || a.status == 304) return true;
   if (find_header(a.headers, "Transfer-Encoding")) return true;
-  return std::ranges::all_of(a.headers, [&](const HttpHeader& header) {
-    return !equal_ignoring_case(header.name, "Content-Length") ||
-           header.value == std::to_string(a.body.size());
-  });
+  bool has_length = false;
+  for (const HttpHeader& header : a.headers) {
+    if (!equal_ignoring_case(header.name, "Content-Length")) continue;
+    if (header.value != std::to_string(a.body.size())) return false;
+    has_length = true;
+  }
+  long version = 0;
+  curl_easy_getinfo(t.easy, CURLINFO_HTTP_VERSION, &version);
+  const bool is_http_2 = version == CURL_HTTP_VERSION_2_0;
+  if (has_length || is_http_2 || !t.call.url.starts_with("https://")) return true;
+  return t.tls_goodbye && *t.tls_goodbye;
+}
+
+// ---- TLS's goodbye: each TLS connection carries a flag that its first transfer shares
+
+extern "C" {
+void ae_free_goodbye(void*, void* flag, CRYPTO_EX_DATA*, int, long, void*) noexcept {
+  delete static_cast<std::shared_ptr<bool>*>(flag);
+}
+}
+
+int goodbye_index() {
+  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, ae_free_goodbye);
+  return index;
+}
+
+extern "C" {
+void ae_see_alert(const SSL* ssl, int where, int value) noexcept {
+  if (where != SSL_CB_READ_ALERT || (value & 0xFF) != SSL_AD_CLOSE_NOTIFY) return;
+  void* flag = SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), goodbye_index());
+  if (flag != nullptr) **static_cast<std::shared_ptr<bool>*>(flag) = true;
+}
+CURLcode ae_watch_tls(CURL*, void* context, void* to) noexcept {
+  auto* tls = static_cast<SSL_CTX*>(context);
+  auto flag = std::make_unique<std::shared_ptr<bool>>(std::make_shared<bool>(false));
+  static_cast<Transfer*>(to)->tls_goodbye = *flag;
+  if (SSL_CTX_set_ex_data(tls, goodbye_index(), flag.get()) != 1) return CURLE_OUT_OF_MEMORY;
+  static_cast<void>(flag.release());
+  SSL_CTX_set_info_callback(tls, ae_see_alert);
+  return CURLE_OK;
+}
 }
 
 void start_libcurl_once() {
@@ -395,6 +435,10 @@ void HttpClient::Worker::set_up(Transfer& t) {
   curl_easy_setopt(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());  // "" also: not the environment's
+  if (!options_.ca_file.empty()) {
+    curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
+    curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
+  }
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, to_curl_ms(call.connect_timeout));
   if (!call.unix_socket.empty()) {
     t.socket.emplace(call.unix_socket);
@@ -431,6 +475,8 @@ void HttpClient::Worker::set_up(Transfer& t) {
   if (!bodyless && !find_header(call.headers, "Content-Type")) add("Content-Type:");
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t.sent_headers);
 
+  curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, ae_watch_tls);
+  curl_easy_setopt(easy, CURLOPT_SSL_CTX_DATA, &t);
   curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, ae_about_to_send);
   curl_easy_setopt(easy, CURLOPT_PREREQDATA, &t);
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, ae_take_header);
@@ -476,7 +522,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
 
   HttpAnswer& a = t->answer;
   const bool whole =
-      ending == Ending::by_itself && code == CURLE_OK && t->headers_complete && length_holds(*t);
+      ending == Ending::by_itself && code == CURLE_OK && t->headers_complete && end_was_seen(*t);
   if (t->sent) {
     a.phase = whole             ? HttpPhase::complete
               : t->answer_began ? HttpPhase::cut_off
@@ -501,7 +547,8 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
         "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
   } else if (a.phase != HttpPhase::complete) {
     const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
-    a.error = code == CURLE_OK ? "the answer's length is not what it says"
+    a.error = code == CURLE_OK
+                  ? "the answer's end was not seen: its length is wrong, or TLS was cut"
               : t->sent && code == CURLE_ABORTED_BY_CALLBACK
                   ? "the connection was closed before an answer"
                   : text;

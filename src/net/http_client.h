@@ -67,6 +67,7 @@ class HttpClient {
  public:
   struct Options {
     std::string proxy;               // http://host:port; empty: none, whatever the environment says
+    std::string ca_file;             // PEM; whom we trust instead of the system's list
     std::size_t calls_max = 10'000;  // at once; more are `not_sent`
     long connections_max = 1024;     // at once; more calls wait, within their send_within
     std::size_t answer_headers_max = 64u << 10;  // bytes, informational answers included

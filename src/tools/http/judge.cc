@@ -71,6 +71,7 @@ Value headers_value(const HttpAnswer& answer) {
     if (!is_new) at->second += ", " + value;
   }
   std::vector<Member> members;
+  members.reserve(joined.size());
   for (auto& [name, value] : joined) members.emplace_back(name, std::move(value));
   return Value::object(std::move(members));
 }

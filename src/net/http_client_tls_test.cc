@@ -1,0 +1,177 @@
+// HTTPS: whom the client trusts, and what it makes of a connection that ends without saying so.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/ec.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "net/asio_loop.h"
+#include "net/http_client.h"
+#include "testing/test.h"
+
+namespace ae::net {
+namespace {
+
+using namespace std::chrono_literals;
+
+template <auto kFree>
+struct Freed {
+  template <class T>
+  void operator()(T* t) const {
+    kFree(t);
+  }
+};
+using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
+
+// A certificate for `name` (an IP address) that signs itself, written to a file to trust.
+struct Identity {
+  explicit Identity(const char* name) : key(EVP_EC_gen("P-256")), certificate(X509_new()) {
+    X509* x = certificate.get();
+    X509_set_version(x, 2);
+    ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
+    X509_gmtime_adj(X509_getm_notBefore(x), -3600);
+    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    X509_set_pubkey(x, key.get());
+    X509_NAME* subject = X509_get_subject_name(x);
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+    X509_set_issuer_name(x, subject);
+    const std::string names = std::string("IP:") + name;
+    X509_EXTENSION* extension =
+        X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names.c_str());
+    X509_add_ext(x, extension, -1);
+    X509_EXTENSION_free(extension);
+    X509_sign(x, key.get(), EVP_sha256());
+    const int fd = mkstemp(file.data());
+    FILE* out = fdopen(fd, "w");
+    PEM_write_X509(out, x);
+    std::fclose(out);
+  }
+  ~Identity() { unlink(file.c_str()); }
+
+  Key key;
+  Certificate certificate;
+  std::string file = ::testing::TempDir() + "ae_tls_test.XXXXXX";
+};
+
+// Answers one connection with `bytes`, then closes it, with or without TLS's own goodbye.
+class TlsServer {
+ public:
+  TlsServer(const Identity& identity, std::string bytes, bool goodbye)
+      : context_(SSL_CTX_new(TLS_server_method())),
+        listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    SSL_CTX_use_certificate(context_.get(), identity.certificate.get());
+    SSL_CTX_use_PrivateKey(context_.get(), identity.key.get());
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_, generic, size), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    getsockname(listener_, generic, &size);
+    port = ntohs(address.sin_port);
+    thread_ = std::thread([this, bytes = std::move(bytes), goodbye] { serve(bytes, goodbye); });
+  }
+  ~TlsServer() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  TlsServer(const TlsServer&) = delete;
+  TlsServer& operator=(const TlsServer&) = delete;
+
+  int port = 0;
+  std::atomic<int> arrivals = 0;
+
+ private:
+  void serve(const std::string& bytes, bool goodbye) {
+    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) return;
+    SSL* ssl = SSL_new(context_.get());
+    SSL_set_fd(ssl, fd);
+    std::string seen;
+    char buffer[4096];
+    if (SSL_accept(ssl) == 1) {
+      while (seen.find("\r\n\r\n") == std::string::npos) {
+        const int n = SSL_read(ssl, buffer, sizeof buffer);
+        if (n <= 0) break;
+        seen.append(buffer, static_cast<std::size_t>(n));
+      }
+      if (!seen.empty()) {
+        ++arrivals;
+        SSL_write(ssl, bytes.data(), static_cast<int>(bytes.size()));
+        if (goodbye) SSL_shutdown(ssl);
+      }
+    }
+    SSL_free(ssl);
+    close(fd);
+  }
+
+  Context context_;
+  int listener_;
+  std::thread thread_;
+};
+
+HttpAnswer ask(const TlsServer& server, std::string ca_file) {
+  AsioLoop loop;
+  HttpClient client(loop, {.ca_file = std::move(ca_file)});
+  HttpCall call;
+  call.method = "POST";
+  call.body = "";
+  call.url = "https://127.0.0.1:" + std::to_string(server.port) + "/";
+  HttpAnswer seen;
+  client.start(call, [&](HttpAnswer answer) {
+    seen = std::move(answer);
+    loop.stop();
+  });
+  loop.run();
+  return seen;
+}
+
+AE_TEST("client/TLS with a server we trust carries the call") {
+  const Identity identity("127.0.0.1");
+  const TlsServer server(identity, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true);
+  const HttpAnswer a = ask(server, identity.file);
+  EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
+  EXPECT_EQ(a.body, "ok");
+  EXPECT_EQ(server.arrivals, 1);
+}
+
+AE_TEST("client/TLS with a stranger, or with a friend under another name, sends nothing") {
+  const Identity identity("127.0.0.1"), other("127.0.0.2");
+  const TlsServer stranger(identity, "", true);
+  HttpAnswer a = ask(stranger, "");
+  EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
+  EXPECT_EQ(stranger.arrivals, 0);
+  const TlsServer misnamed(other, "", true);
+  a = ask(misnamed, other.file);
+  EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
+  EXPECT_EQ(misnamed.arrivals, 0);
+}
+
+AE_TEST("client/TLS that ends without a goodbye is no end of an answer without length") {
+  const Identity identity("127.0.0.1");
+  const std::string answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of";
+  const TlsServer cut(identity, answer, false), whole(identity, answer, true);
+  HttpAnswer a = ask(cut, identity.file);
+  EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
+  EXPECT_EQ(a.status, 200);
+  a = ask(whole, identity.file);
+  EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
+}
+
+}  // namespace
+}  // namespace ae::net
