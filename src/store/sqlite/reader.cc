@@ -177,7 +177,7 @@ Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, c
       std::memcpy(hash.bytes.data(), list.data() + end - sizeof(Hash), sizeof(Hash));
     }
     commit = row->integer(3);
-    if (row->count(1) <= from_seq) return 0;
+    if (commit == 0 || row->count(1) <= from_seq) return 0;
   }
   return commit;
 }

@@ -1,0 +1,303 @@
+// Conformance: leases, timers, loads and queries.
+#pragma once
+
+#include <vector>
+
+#include "store/conformance_rig_test.h"
+
+namespace ae::store::conformance {
+
+inline RowState delayed(Instant not_before) {
+  return {.status = "queued", .not_before = not_before};
+}
+inline RowState waking(Instant wake_at) { return {.status = "waiting", .wake_at = wake_at}; }
+
+inline void epochs_rise(Rig& r) {
+  r.must(r.create("j1"));
+  std::uint64_t epoch = 0, seq = 2;
+  for (int i = 0; i < 4; ++i) {
+    const auto leases = r.claim(r.wish("A" + std::to_string(i)));
+    ASSERT_EQ(leases->size(), 1u);
+    const Lease lease = leases->at(0);
+    EXPECT_GT(lease.fence.epoch, epoch);
+    epoch = lease.fence.epoch;
+    EXPECT_EQ(lease.lease_until, r.loop.now() + kLease);
+    EXPECT_EQ(r.row("j1").claim_worker, "w2");
+    if (i % 2 == 0) {
+      Batch release = r.append("j1", Batch::Held{lease.fence}, seq++, "queued");
+      release.release = true;
+      r.must(release);
+    } else {
+      r.loop.advance(kLease);
+    }
+  }
+}
+
+inline void expiry(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.loop.advance(kLease - Duration(1));
+  EXPECT_EQ(r.claimed(r.wish("A2")), "");
+  EXPECT_EQ(*r.claim_job("j1", r.wish("A2")), std::nullopt) << "a lease runs to its end";
+  r.loop.advance(Duration(1));
+  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(r.row("j1").claim, fence("A2", 2));
+}
+
+inline void heartbeats(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.must(r.create_claimed("j2", "B1"));
+  r.must(r.create("j3"));
+  r.loop.advance(std::chrono::seconds(20));
+  const auto until = r.beat({{JobId("j2"), fence("B1", 1)},
+                             {JobId("j3"), fence("A1", 1)},
+                             {JobId("j1"), fence("A1", 2)},
+                             {JobId("none"), fence("A1", 1)},
+                             {JobId("j1"), fence("A1", 1)}});
+  ASSERT_TRUE(until);
+  ASSERT_EQ(until->size(), 5u);
+  EXPECT_EQ(until->at(0), r.loop.now() + kLease);
+  EXPECT_EQ(until->at(1), std::nullopt);
+  EXPECT_EQ(until->at(2), std::nullopt);
+  EXPECT_EQ(until->at(3), std::nullopt);
+  EXPECT_EQ(until->at(4), r.loop.now() + kLease);
+  r.loop.advance(std::chrono::seconds(20));
+  EXPECT_EQ(r.claimed(r.wish("A2", 2)), "j3") << "heartbeats kept the other two";
+  EXPECT_EQ(r.row("j1").claim, fence("A1", 1)) << "a heartbeat changes neither attempt nor epoch";
+}
+
+inline void heartbeat_never_revives(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.loop.advance(kLease);
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  Batch release = r.append("j1", r.held("A2", 2), 2, "queued");
+  release.release = true;
+  r.must(release);
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A2", 2)}})->at(0), std::nullopt);
+}
+
+inline void claim_order(Rig& r) {
+  const std::int64_t priorities[] = {0, 5, -3, 5, 0};
+  for (int i = 0; i < 5; ++i) {
+    r.must(r.create("j" + std::to_string(i), {.agent = "a", .priority = priorities[i]}));
+  }
+  EXPECT_EQ(r.claimed(r.wish("A", 2)), "j1 j3");
+  r.loop.advance(kLease);  // j1's and j3's leases run out: their age is that of the job
+  r.must(r.create("j5", {.agent = "a", .priority = 5}));
+  EXPECT_EQ(r.claimed(r.wish("B", 2)), "j1 j3");
+  EXPECT_EQ(r.claimed(r.wish("C", 10)), "j5 j0 j4 j2");
+  EXPECT_EQ(r.claimed(r.wish("D", 10)), "");
+}
+
+inline void claim_filters(Rig& r) {
+  r.must(r.create("j0", {.agent = "a"}));
+  r.must(r.create("j1", {.agent = "b"}));
+  r.must(r.create("j2", {.agent = "c"}));
+  ClaimRequest request = r.wish("A", 10);
+  request.agents = {"b", "c"};
+  request.except = {JobId("j1")};
+  EXPECT_EQ(r.claimed(request), "j2");
+  EXPECT_EQ(*r.claim_job("j0", request), std::nullopt);
+  EXPECT_EQ(*r.claim_job("j1", request), std::nullopt);
+  request.except.clear();
+  EXPECT_EQ(show(*r.claim_job("j1", request)), "j1 A0@1 until 30000000");
+  EXPECT_EQ(*r.claim_job("j1", request), std::nullopt);
+  request.agents.clear();
+  request.limit = 0;
+  EXPECT_EQ(r.claimed(request), "");
+}
+
+inline void blocked_is_never_claimed(Rig& r) {
+  for (const char* status : {"waiting", "parked", "completed", "failed", "cancelled"}) {
+    r.must(r.create(status, {.agent = "a"}, {.status = status}));
+    const std::string held_one = std::string("held-") + status;
+    r.must(r.create_claimed(held_one));
+    Batch b = r.append(held_one, r.held(), 2, status);
+    b.release = true;
+    r.must(b);
+  }
+  r.loop.advance(std::chrono::hours(1000));
+  EXPECT_EQ(r.claimed(r.wish("A", 20)), "");
+  EXPECT_EQ(*r.claim_job("waiting", r.wish("A")), std::nullopt);
+  r.must(r.append("waiting", r.free(), 2, "queued"));
+  EXPECT_EQ(r.claimed(r.wish("A", 20)), "waiting");
+}
+
+// A worker that cannot read the log gives the claim back and writes nothing: the job stays for another.
+inline void released_unread(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  Batch release = r.rows_only("j1", r.held(), 2);
+  release.release = true;
+  r.must(release);
+  EXPECT_EQ(r.row("j1").status, "running");
+  EXPECT_EQ(r.claimed(r.wish("A2")), "j1");
+}
+
+inline void not_before(Rig& r) {
+  r.must(r.create("j1", {}, delayed(r.at(std::chrono::seconds(10)))));
+  r.must(r.create("j2", {}, delayed(r.at(std::chrono::seconds(5)))));
+  EXPECT_EQ(r.claimed(r.wish("A", 5)), "");
+  EXPECT_EQ(*r.claim_job("j1", r.wish("A")), std::nullopt);
+  EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(5)));
+  r.loop.advance(std::chrono::seconds(5));
+  EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10)));
+  EXPECT_EQ(r.claimed(r.wish("A", 5)), "j2");
+  r.loop.advance(std::chrono::seconds(5));
+  EXPECT_EQ(*r.next_due(), std::nullopt);
+  EXPECT_EQ(show(*r.claim_job("j1", r.wish("B"))), "j1 B@1 until 40000000");
+}
+
+inline void due_jobs(Rig& r) {
+  r.must(r.create("late", {}, waking(r.at(std::chrono::seconds(30)))));
+  r.must(r.create("soon", {}, waking(r.at(std::chrono::seconds(10)))));
+  r.must(r.create("queued", {}, {.status = "queued", .wake_at = r.at(std::chrono::seconds(20))}));
+  r.must(r.create("parked", {}, {.status = "parked", .wake_at = r.at(std::chrono::seconds(15))}));
+  r.must(r.create("never"));
+  EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10)));
+  EXPECT_EQ(r.due_now(), "");
+  r.loop.advance(std::chrono::seconds(10));
+  EXPECT_EQ(r.due_now(), "soon") << "at that instant";
+  r.loop.advance(std::chrono::seconds(90));
+  EXPECT_EQ(r.due_now(), "soon parked queued late");
+  EXPECT_EQ(r.due_now(2), "soon parked");
+  EXPECT_EQ(*r.next_due(), r.at(std::chrono::seconds(10))) << "what is due stays due";
+  // Whoever holds the job keeps its time itself, also when the lease has run out.
+  ASSERT_TRUE((*r.claim_job("queued", r.wish("A"))).has_value());
+  EXPECT_EQ(r.due_now(), "soon parked late");
+  r.loop.advance(kLease + kLease);
+  EXPECT_EQ(r.due_now(), "soon parked late");
+  Batch release = r.rows_only("queued", r.held("A", 1), 2);
+  release.release = true;
+  r.must(release);
+  EXPECT_EQ(r.due_now(), "soon parked queued late");
+  // A commit sets the next instant, or none.
+  r.must(r.append("soon", r.free(), 2, "queued"));
+  EXPECT_EQ(r.due_now(), "parked queued late");
+}
+
+inline void nothing_planned(Rig& r) {
+  EXPECT_EQ(*r.next_due(), std::nullopt);
+  r.must(r.create("j1"));
+  r.must(r.create_claimed("j2"));
+  EXPECT_EQ(*r.next_due(), std::nullopt) << "claimable now, and the end of a lease: no plan";
+}
+
+inline void loads_from(Rig& r) {
+  r.must(r.create_claimed("j1"));  // 1..2
+  std::vector<std::uint64_t> firsts{1};
+  std::uint64_t seq = 2;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    Batch b = r.append("j1", r.held(), seq);
+    b.sealed = sealed("j1", seq + 1, 1 + i % 3);
+    firsts.push_back(seq + 1);
+    seq = b.sealed->last_seq;
+    r.must(b);
+  }
+  const auto whole = r.load("j1", 0)->commits;
+  ASSERT_EQ(whole.size(), firsts.size());
+  for (std::uint64_t from = 1; from <= seq; ++from) {
+    const auto first =
+        static_cast<std::size_t>(std::ranges::upper_bound(firsts, from) - firsts.begin() - 1);
+    const auto loaded = r.load("j1", from);
+    EXPECT_EQ(loaded->commits.size(), whole.size() - first) << from;
+    EXPECT_EQ(loaded->commits.front(), whole[first]) << from;
+    EXPECT_EQ(loaded->commits.back(), whole.back()) << from;
+  }
+  EXPECT_TRUE(r.load("j1", seq + 1)->commits.empty());
+  EXPECT_EQ(r.load("j1", seq + 1)->row.last_seq, seq);
+  // Every commit can be found again.
+  for (std::size_t i = 1; i < firsts.size(); ++i) {
+    Batch b = r.append("j1", r.held("gone", 99), firsts[i] - 1);
+    b.sealed = sealed("j1", firsts[i], 1 + (i - 1) % 3);
+    EXPECT_TRUE(r.commit(b)->repeated) << i;
+    b.sealed->bytes += "x";
+    EXPECT_EQ(r.refused(b), Code::stale_attempt) << i;
+  }
+}
+
+inline void queries(Rig& r) {
+  for (int i = 0; i < 10; ++i) {
+    NewJob job{.agent = i % 2 == 0 ? "even" : "odd"};
+    job.labels = {{"n", std::to_string(i)}, {"third", std::to_string(i % 3)}};
+    r.must(r.create("j" + std::to_string(i), job,
+                    {.status = i < 5   ? "completed"
+                               : i < 7 ? "failed"
+                                       : "parked"}));
+    r.loop.advance(std::chrono::seconds(1));
+  }
+  EXPECT_EQ(r.listed({}), "j9 j8 j7 j6 j5 j4 j3 j2 j1 j0");
+  EXPECT_EQ(r.listed({.limit = 3}), "j9 j8 j7");
+  EXPECT_EQ(r.listed({.after = "j7", .limit = 3}), "j6 j5 j4");
+  EXPECT_EQ(r.listed({.after = "j0", .limit = 3}), "");
+  EXPECT_EQ(r.listed({.after = "nope"}), "not_found");
+  EXPECT_EQ(r.listed({.status = "failed"}), "j6 j5");
+  EXPECT_EQ(r.listed({.status = "completed", .agent = "odd"}), "j3 j1");
+  EXPECT_EQ(r.listed({.agent = "even", .after = "j6"}), "j4 j2 j0");
+  EXPECT_EQ(r.listed({.labels = {{"third", "1"}}}), "j7 j4 j1");
+  EXPECT_EQ(r.listed({.labels = {{"third", "1"}, {"n", "4"}}}), "j4");
+  EXPECT_EQ(r.listed({.status = "parked", .labels = {{"third", "0"}}}), "j9");
+  EXPECT_EQ(r.listed({.labels = {{"third", "9"}}}), "");
+  EXPECT_EQ(r.listed({.limit = 0}), "");
+  r.must(r.append("j8", r.free(), 2, "queued"));
+  EXPECT_EQ(r.listed({.status = "parked"}), "j9 j7");
+  EXPECT_EQ(show(r.query({.status = "queued"})->at(0)), show(r.row("j8")));
+}
+
+inline void restarts(Rig& r) {
+  Batch b = r.create_claimed("j1");
+  b.sealed->blobs = {blob("plan")};
+  r.must(b);
+  Batch more = r.append("j1", r.held(), 2);
+  more.effects = {{InvocationId("i1"), 1, "e"}};
+  more.ledger_put = {{InvocationId("i2"), 1, "INFLIGHT", "l"}};
+  more.row.wake_at = r.at(std::chrono::seconds(77));
+  r.must(more);
+  r.put("j1", "s1", "act").value();
+  r.must(r.create("j2", {.agent = "a", .idempotency_key = "k", .labels = {{"x", "y"}}}));
+  const std::string j1 = show(r.load("j1")), j2 = show(r.load("j2"));
+  const bool owned = r.store().owned();
+  r.driver->restart();
+  EXPECT_EQ(show(r.load("j2")), j2);
+  if (!owned) {
+    EXPECT_EQ(show(r.load("j1")), j1);
+    return;
+  }
+  // One owner: every earlier lease has ended, its claim row stands until someone claims.
+  JobRow row = r.row("j1");
+  EXPECT_EQ(row.claim, fence("A1", 1));
+  EXPECT_LE(row.lease_until, r.loop.now());
+  const std::string after = show(r.load("j1"));
+  EXPECT_EQ(after.substr(after.find('\n')), j1.substr(j1.find('\n')));
+  EXPECT_EQ(show(r.put("j1", "s2")), "ok");
+  EXPECT_EQ(r.refused(r.append("j1", r.free(), 3)), Code::held);
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}})->at(0), std::nullopt);
+  EXPECT_EQ(r.claimed(r.wish("A2", 5)), "j1 j2");
+  EXPECT_EQ(r.row("j1").claim, fence("A20", 2));
+  EXPECT_EQ(r.load("j1")->inbox.size(), 2u);
+  EXPECT_EQ(show(r.commit(r.create("j3", {.agent = "a", .idempotency_key = "k"})))
+                .starts_with("seq 2 existing j2"),
+            true);
+  r.must(r.append("j1", r.held("A20", 2), 3));
+}
+
+inline std::vector<Case> claim_cases() {
+  return {
+      {"each claim of a job has a higher epoch", epochs_rise},
+      {"an expired lease is claimed, not before its end", expiry},
+      {"a heartbeat extends what is held and says what is not", heartbeats},
+      {"a heartbeat never revives", heartbeat_never_revives},
+      {"claims go by priority, then by age", claim_order},
+      {"a claim keeps to its agents and leaves out its exceptions", claim_filters},
+      {"blocked and ended jobs are never claimed", blocked_is_never_claimed},
+      {"a running job that was given back unread is claimed again", released_unread},
+      {"a queued job is not claimed before its time", not_before},
+      {"jobs are due by wake_at, unless somebody holds them", due_jobs},
+      {"without timers nothing is planned", nothing_planned},
+      {"a load starts with the commit that holds the wanted event", loads_from},
+      {"queries filter, page, and start with the newest", queries},
+      {"what was answered is there after a restart, and old leases have ended", restarts},
+  };
+}
+
+}  // namespace ae::store::conformance

@@ -1,0 +1,477 @@
+// Conformance: what `commit` and `put_inbox` promise.
+#pragma once
+
+#include <vector>
+
+#include "store/conformance_rig_test.h"
+
+namespace ae::store::conformance {
+
+inline void creates(Rig& r) {
+  NewJob job{.agent = "refund", .request_hash = sha256("r"), .priority = 7};
+  job.labels = {{"team", "a"}, {"env", "prod"}};
+  Batch b = r.create("j1", job, {.status = "queued", .wake_at = r.at(std::chrono::hours(1))});
+  Event first, last;
+  first.created_at = r.at(std::chrono::seconds(3));
+  last.created_at = r.at(std::chrono::seconds(4));
+  b.sealed->events = {first, last};
+  const auto answer = r.commit(b);
+  EXPECT_EQ(show(answer), "seq 2");
+  const auto loaded = r.load("j1");
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->commits, std::vector<std::string>{sealed("j1", 1, 2).bytes});
+  EXPECT_EQ(show(loaded->row),
+            "j1 agent=refund status=queued key= labels=team=a,env=prod, priority=7 "
+            "created=3000000 updated=4000000 seq=2 head=" +
+                to_hex(sealed("j1", 1, 2).head).substr(0, 8) +
+                " not_before=- wake_at=3600000000 claim=- worker= until=-");
+}
+
+inline void creates_claimed(Rig& r) {
+  const auto answer = r.commit(r.create_claimed("j1"));
+  EXPECT_EQ(show(answer), "seq 2 lease j1 A1@1 until 30000000");
+  const JobRow row = r.row("j1");
+  EXPECT_EQ(row.claim, fence("A1", 1));
+  EXPECT_EQ(row.claim_worker, "w1");
+  EXPECT_EQ(row.lease_until, r.loop.now() + kLease);
+  EXPECT_EQ(r.claimed(r.wish("A2")), "");
+  r.must(r.append("j1", r.held(), 2));
+}
+
+inline void same_key_gives_the_same_job(Rig& r) {
+  NewJob job{.agent = "refund", .idempotency_key = "k", .request_hash = sha256("one")};
+  r.must(r.create("j1", job));
+  job.request_hash = sha256("two");
+  const auto again = r.commit(r.create("j2", job));
+  EXPECT_EQ(show(again), "seq 2 existing j1 request " + to_hex(sha256("one")).substr(0, 8));
+  EXPECT_EQ(show(r.load("j2")), "not_found");
+  // The same job id under the same key, but made anew: still the job of that key.
+  Batch other = r.create("j1", job);
+  other.sealed = sealed("j1", 1, 3, "other");
+  EXPECT_EQ(show(r.commit(other)),
+            "seq 2 existing j1 request " + to_hex(sha256("one")).substr(0, 8));
+  job.agent = "another";
+  EXPECT_EQ(show(r.commit(r.create("j3", job))), "seq 2");
+  // No key is no key.
+  EXPECT_EQ(show(r.commit(r.create("j4"))), "seq 2");
+  EXPECT_EQ(show(r.commit(r.create("j5"))), "seq 2");
+}
+
+inline void job_id_is_used_once(Rig& r) {
+  r.must(r.create("j1"));
+  Batch other = r.create("j1");
+  other.sealed = sealed("j1", 1, 2, "other");
+  EXPECT_EQ(r.refused(other), Code::already_exists);
+}
+
+inline void repeated_create(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.loop.advance(std::chrono::seconds(1));
+  EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated lease j1 A1@1 until 30000000");
+  r.must(r.append("j1", r.held(), 2));
+  EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated lease j1 A1@1 until 30000000");
+  r.loop.advance(std::chrono::seconds(60));
+  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(show(r.commit(r.create_claimed("j1"))), "seq 2 repeated");
+}
+
+inline void unknown_job(Rig& r) {
+  EXPECT_EQ(r.refused(r.append("nope", r.held(), 0)), Code::not_found);
+  EXPECT_EQ(r.refused(r.append("nope", r.free(), 0)), Code::not_found);
+  EXPECT_EQ(r.refused(r.rows_only("nope", Batch::Late{}, 0)), Code::not_found);
+  EXPECT_EQ(show(r.put("nope", "s")), "not_found");
+  EXPECT_EQ(show(r.load("nope")), "not_found");
+  EXPECT_EQ(r.claim_job("nope", r.wish("A")).error().code, Code::not_found);
+}
+
+// Every authority against every state of the claim.
+inline void authority_and_claim(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  const auto ask = [&](Batch::Authority authority) {
+    const auto answer = r.commit(r.rows_only("j1", std::move(authority), 2));
+    return answer ? std::string("ok") : std::string(code_name(answer.error().code));
+  };
+  const auto late = [&] {
+    Batch b = r.rows_only("j1", Batch::Late{}, 0);
+    b.effects.push_back({InvocationId("i"), 1, "{}"});
+    return r.commit(b).has_value();
+  };
+  // live
+  EXPECT_EQ(ask(r.held("A1", 1)), "ok");
+  EXPECT_EQ(ask(r.held("A1", 2)), "stale_attempt");
+  EXPECT_EQ(ask(r.held("A2", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.free()), "held");
+  EXPECT_TRUE(late());
+  // expired, not taken by another: the claim row stands
+  r.loop.advance(kLease + kLease);
+  EXPECT_EQ(ask(r.held("A1", 1)), "ok");
+  EXPECT_EQ(ask(r.free()), "held");
+  EXPECT_EQ(show(r.put("j1", "s")), "ok");
+  // taken by another
+  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(ask(r.held("A1", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.held("A2", 1)), "stale_attempt");
+  EXPECT_EQ(ask(r.held("A2", 2)), "ok");
+  EXPECT_EQ(ask(r.free()), "held");
+  EXPECT_TRUE(late());
+  // released
+  Batch release = r.append("j1", r.held("A2", 2), 2, "queued");
+  release.release = true;
+  release.inbox_taken = {r.load("j1")->inbox.at(0).number};
+  r.must(release);
+  const auto ask3 = [&](Batch::Authority authority) {
+    const auto answer = r.commit(r.rows_only("j1", std::move(authority), 3));
+    return answer ? std::string("ok") : std::string(code_name(answer.error().code));
+  };
+  EXPECT_EQ(ask3(r.held("A2", 2)), "stale_attempt");
+  EXPECT_EQ(ask3(r.held("A1", 1)), "stale_attempt");
+  EXPECT_EQ(ask3(r.free()), "ok");
+  EXPECT_TRUE(late());
+}
+
+inline void stale_before_sequence(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.must(r.append("j1", r.held(), 2));
+  EXPECT_EQ(r.refused(r.append("j1", r.held("A9", 9), 2, "running", "b")), Code::stale_attempt);
+  EXPECT_EQ(r.refused(r.append("j1", r.free(), 2, "running", "b")), Code::held);
+}
+
+inline void expected_seq(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  EXPECT_EQ(r.refused(r.append("j1", r.held(), 1)), Code::sequence_conflict);
+  EXPECT_EQ(r.refused(r.append("j1", r.held(), 3)), Code::sequence_conflict);
+  EXPECT_EQ(r.refused(r.rows_only("j1", r.held(), 1)), Code::sequence_conflict);
+  r.must(r.append("j1", r.held(), 2));
+  EXPECT_EQ(r.refused(r.append("j1", r.held(), 2, "running", "b")), Code::sequence_conflict);
+  EXPECT_EQ(r.row("j1").last_seq, 3u);
+}
+
+inline void repeated_bytes(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  const Batch b = r.append("j1", r.held(), 2);
+  EXPECT_EQ(show(r.commit(b)), "seq 3");
+  EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
+  for (std::uint64_t seq = 3; seq < 12; ++seq) r.must(r.append("j1", r.held(), seq));
+  EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
+  // A part of a commit, or other bytes at its place, is not that commit.
+  Batch part = b;
+  part.sealed = sealed("j1", 3, 2);
+  EXPECT_EQ(r.refused(part), Code::sequence_conflict);
+  part.expected_seq = 1;
+  part.sealed = sealed("j1", 2, 1);
+  EXPECT_EQ(r.refused(part), Code::sequence_conflict);
+  EXPECT_EQ(r.row("j1").last_seq, 12u);
+}
+
+inline void repeated_after_release(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  Batch b = r.append("j1", r.held(), 2, "queued");
+  b.release = true;
+  b.effects.push_back({InvocationId("i"), 1, "once"});
+  r.must(b);
+  EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
+  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
+  EXPECT_EQ(r.row("j1").claim, fence("A2", 2));  // and did not release the other's claim
+}
+
+inline void release_with_inbox(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  EXPECT_EQ(show(r.put("j1", "s1", "one")), "ok");
+  EXPECT_EQ(show(r.put("j1", "s2", "two")), "ok");
+  const auto inbox = r.load("j1")->inbox;
+  ASSERT_EQ(inbox.size(), 2u);
+  Batch b = r.append("j1", r.held(), 2, "waiting");
+  b.release = true;
+  EXPECT_EQ(r.refused(b), Code::inbox_pending);
+  b.inbox_taken = {inbox[1].number};
+  EXPECT_EQ(r.refused(b), Code::inbox_pending);
+  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch takes nothing";
+  b.inbox_taken = {inbox[0].number, inbox[1].number, 4711};
+  r.must(b);
+  EXPECT_EQ(r.load("j1")->inbox.size(), 0u);
+  EXPECT_EQ(r.row("j1").claim, std::nullopt);
+  EXPECT_EQ(r.row("j1").lease_until, std::nullopt);
+  EXPECT_EQ(show(r.put("j1", "s3")), "not_held");
+}
+
+inline void inbox(Rig& r) {
+  r.must(r.create("j1"));
+  EXPECT_EQ(show(r.put("j1", "s1")), "not_held");
+  ASSERT_EQ(r.claimed(r.wish("A1")), "j1");
+  for (const char* id : {"s3", "s1", "s2", "s1", "s3"}) {
+    EXPECT_EQ(show(r.put("j1", id, std::string("act of ") + id)), "ok");
+  }
+  EXPECT_EQ(show(r.put("j1", "s1", "another act")), "ok");
+  auto entries = r.load("j1")->inbox;
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries[0].act + "," + entries[1].act + "," + entries[2].act,
+            "act of s3,act of s1,act of s2");
+  EXPECT_LT(entries[0].number, entries[1].number);
+  EXPECT_LT(entries[1].number, entries[2].number);
+  Batch take = r.append("j1", r.held("A1", 1), 2);
+  for (const auto& entry : entries) take.inbox_taken.push_back(entry.number);
+  r.must(take);
+  // A number is never given twice.
+  EXPECT_EQ(show(r.put("j1", "s4")), "ok");
+  EXPECT_GT(r.load("j1")->inbox.at(0).number, entries[2].number);
+  // Expired but not taken: the post still goes to whoever claims next.
+  r.loop.advance(kLease + kLease);
+  EXPECT_EQ(show(r.put("j1", "s5")), "ok");
+}
+
+inline void inbox_of_another(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.must(r.create_claimed("j2", "A2"));
+  r.put("j1", "s1").value();
+  r.put("j2", "s1").value();
+  Batch take = r.append("j1", r.held(), 2);
+  take.inbox_taken = {r.load("j2")->inbox.at(0).number};
+  r.must(take);
+  EXPECT_EQ(r.load("j2")->inbox.size(), 1u);
+}
+
+inline void effects_once(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  Batch b = r.rows_only("j1", r.held(), 2);
+  b.effects = {
+      {InvocationId("i2"), 1, "x"}, {InvocationId("i1"), 2, "y"}, {InvocationId("i1"), 1, "z"}};
+  EXPECT_EQ(show(r.commit(b)), "seq 2");
+  b.effects = {{InvocationId("i1"), 1, "another"}, {InvocationId("i3"), 1, "new"}};
+  EXPECT_EQ(show(r.commit(b)), "seq 2");
+  std::string seen;
+  const auto effects = r.load("j1")->effects;
+  for (const EffectRow& e : effects) {
+    seen += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
+  }
+  EXPECT_EQ(seen, "i1/1=z i1/2=y i2/1=x i3/1=new ");
+}
+
+inline void late_effect(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.loop.advance(kLease + kLease);
+  ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
+  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  late.effects = {{InvocationId("i1"), 1, "the result"}};
+  EXPECT_EQ(show(r.commit(late)), "seq 2");
+  EXPECT_EQ(r.load("j1")->effects.at(0).record, "the result");
+}
+
+inline void closed_slots(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  Batch decide = r.append("j1", r.held(), 2);
+  decide.effects_absent = {{InvocationId("i1"), 1}};
+  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  late.effects = {{InvocationId("i1"), 2, "{}"}};
+  r.must(late);
+  Batch first = decide;
+  first.effects_absent = {{InvocationId("i1"), 2}};
+  EXPECT_EQ(r.refused(first), Code::sequence_conflict);
+  r.must(decide);
+}
+
+inline void ledger(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  Batch b = r.append("j1", r.held(), 2);
+  b.ledger_put = {{InvocationId("i1"), 1, "INFLIGHT", "a"},
+                  {InvocationId("i1"), 2, "INFLIGHT", "b"}};
+  r.must(b);
+  b = r.rows_only("j1", r.held(), 3);
+  b.ledger_put = {{InvocationId("i1"), 2, "COMMITTED", "c"}};
+  b.ledger_erase = {{InvocationId("i1"), 1}, {InvocationId("none"), 1}};
+  r.must(b);
+  const auto rows = r.load("j1")->ledger;
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].state + rows[0].record, "COMMITTEDc");
+}
+
+inline void blobs_are_shared(Rig& r) {
+  Batch b = r.create_claimed("j1");
+  b.sealed->blobs = {blob("plan"), blob("big")};
+  r.must(b);
+  Batch other = r.create_claimed("j2");
+  other.sealed->blobs = {blob("plan")};
+  r.must(other);
+  Batch more = r.append("j1", r.held(), 2);
+  more.sealed->blobs = {blob("big"), blob("new")};
+  r.must(more);
+  const auto texts = [&](std::string_view job, std::uint64_t from) {
+    std::string text;
+    const auto blobs = r.load(job, from)->blobs;
+    for (const Blob& found : blobs) {
+      EXPECT_EQ(found.hash, sha256(found.bytes));
+      text += found.bytes + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(texts("j1", 1), "plan big new ");
+  EXPECT_EQ(texts("j1", 3), "big new ");
+  EXPECT_EQ(texts("j2", 1), "plan ");
+}
+
+// A refused batch changes nothing at all, also when it stands between others.
+inline void refused_in_a_group(Rig& r) {
+  for (int i = 0; i < 20; ++i) r.must(r.create_claimed("j" + std::to_string(i)));
+  std::vector<std::string> answers(60);
+  std::size_t left = answers.size();
+  for (std::size_t i = 0; i < 20; ++i) {
+    const std::string id = "j" + std::to_string(i);
+    Batch wrong_seq = r.append(id, r.held(), 7, "failed", "wrong");
+    wrong_seq.release = true;
+    Batch stale = r.append(id, r.held("A9", 4), 2, "running", "stale");
+    stale.effects = {{InvocationId("i1"), 1, "stale"}};
+    Batch batches[] = {std::move(wrong_seq), r.append(id, r.held(), 2), std::move(stale)};
+    for (std::size_t k = 0; k < 3; ++k) {
+      r.store().commit(std::move(batches[k]), [&, at = i * 3 + k](Result<Committed> answer) {
+        answers[at] = show(answer);
+        --left;
+      });
+    }
+  }
+  ASSERT_TRUE(r.loop.run_until([&] { return left == 0; }));
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(answers[i * 3], "sequence_conflict");
+    EXPECT_EQ(answers[i * 3 + 1], "seq 3");
+    EXPECT_EQ(answers[i * 3 + 2], "stale_attempt");
+    const auto loaded = r.load("j" + std::to_string(i));
+    EXPECT_EQ(loaded->commits.size(), 2u);
+    EXPECT_EQ(loaded->effects.size(), 0u);
+    EXPECT_EQ(loaded->row.status, "running");
+    EXPECT_EQ(loaded->row.claim, fence("A1", 1));
+  }
+}
+
+// Commits of one job may be sent without waiting for each other.
+inline void in_order(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  std::string answers;
+  std::size_t left = 50;
+  for (std::uint64_t seq = 2; seq < 52; ++seq) {
+    r.store().commit(r.append("j1", r.held(), seq), [&](Result<Committed> answer) {
+      answers += answer ? "+" : "-";
+      --left;
+    });
+  }
+  EXPECT_EQ(answers, "") << "answered inside the call";
+  ASSERT_TRUE(r.loop.run_until([&] { return left == 0; }));
+  EXPECT_EQ(answers, std::string(50, '+'));
+  EXPECT_EQ(r.load("j1")->commits.size(), 51u);
+}
+
+inline void failpoints(Rig& r) {
+  Points points;
+  r.must(r.create_claimed("j1"));
+  EXPECT_EQ(points.hits(), "append.before append.after claim.after");
+  Batch split = r.rows_only("j1", r.held(), 2);
+  split.points = {"effect.after_put"};
+  split.effects = {{InvocationId("i1"), 1, "{}"}};
+  r.must(split);
+  EXPECT_EQ(points.hits(), "effect.after_put");
+  Batch fused = r.append("j1", r.held(), 2);
+  fused.points = {"effect.after_put", "ledger.after_commit"};
+  r.must(fused);
+  EXPECT_EQ(points.hits(), "append.before effect.after_put ledger.after_commit append.after");
+  EXPECT_EQ(r.refused(r.append("j1", r.held("A9", 9), 3)), Code::stale_attempt);
+  EXPECT_EQ(points.hits(), "append.before");
+  EXPECT_TRUE(r.put("j1", "s1"));
+  EXPECT_EQ(points.hits(), "signal.after_inbox");
+  EXPECT_TRUE(r.beat({{JobId("j1"), fence("A1", 1)}}));
+  EXPECT_EQ(points.hits(), "heartbeat.before");
+  EXPECT_EQ(r.claimed(r.wish("A2")), "");
+  EXPECT_EQ(points.hits(), "");
+  r.must(r.create("j2"));
+  points.hits();
+  EXPECT_EQ(r.claimed(r.wish("A2")), "j2");
+  EXPECT_EQ(points.hits(), "claim.after");
+}
+
+inline void failpoints_that_fail(Rig& r) {
+  Points points;
+  r.must(r.create_claimed("j1"));
+  std::uint64_t seq = 2;
+  const auto commit_with = [&](const char* name, async::PointAction action) {
+    points.action_at = name;
+    points.action = action;
+    Batch b = r.append("j1", r.held(), seq);
+    b.points = {"effect.after_put", "ledger.after_commit"};
+    b.ledger_put = {{InvocationId("i"), static_cast<std::uint32_t>(seq), "COMMITTED", "{}"}};
+    const auto answer = r.commit(b);
+    points.action = async::PointAction::go;
+    const auto loaded = r.load("j1");
+    const bool done = loaded->row.last_seq == seq + 1;
+    EXPECT_EQ(loaded->ledger.size(), loaded->row.last_seq - 2);
+    seq = loaded->row.last_seq;
+    return show(answer) + (done ? ", done" : ", not done");
+  };
+  for (const char* name : {"append.before", "effect.after_put", "ledger.after_commit"}) {
+    EXPECT_EQ(commit_with(name, async::PointAction::error), "unavailable, not done") << name;
+    EXPECT_EQ(commit_with(name, async::PointAction::error_after), "unknown_outcome, done") << name;
+  }
+  EXPECT_EQ(commit_with("append.after", async::PointAction::error), "unknown_outcome, done");
+  EXPECT_EQ(commit_with("append.after", async::PointAction::error_after), "unknown_outcome, done");
+
+  points.action_at = "heartbeat.before";
+  points.action = async::PointAction::error;
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unavailable);
+  points.action = async::PointAction::error_after;
+  EXPECT_EQ(r.beat({{JobId("j1"), fence("A1", 1)}}).error().code, Code::unknown_outcome);
+  points.action_at = "signal.after_inbox";
+  points.action = async::PointAction::error;
+  EXPECT_EQ(show(r.put("j1", "s1")), "unknown_outcome");
+  EXPECT_EQ(r.load("j1")->inbox.size(), 1u);
+  r.must(r.create("j2"));
+  points.action_at = "claim.after";
+  EXPECT_EQ(r.claim(r.wish("A2")).error().code, Code::unknown_outcome);
+  EXPECT_EQ(r.row("j2").claim, fence("A2", 1));
+}
+
+// An undone batch leaves its neighbours in the same group alone.
+inline void failpoint_in_a_group(Rig& r) {
+  Points points;
+  for (const char* id : {"j1", "j2", "j3"}) r.must(r.create_claimed(id));
+  points.action_at = "effect.after_put";
+  points.action = async::PointAction::error;
+  std::string answers;
+  for (const char* id : {"j1", "j2", "j3"}) {
+    Batch b = r.append(id, r.held(), 2);
+    if (id == std::string_view("j2")) b.points = {"effect.after_put"};
+    r.store().commit(std::move(b), [&](Result<Committed> a) { answers += show(a) + ";"; });
+  }
+  ASSERT_TRUE(r.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
+  EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
+  EXPECT_EQ(r.row("j2").last_seq, 2u);
+  r.must(r.append("j1", r.held(), 3));
+  points.action = async::PointAction::go;
+  r.must(r.append("j2", r.held(), 2));
+}
+
+inline std::vector<Case> commit_cases() {
+  return {
+      {"a new job is there whole, with its row as the log has it", creates},
+      {"a job born claimed is held by its maker", creates_claimed},
+      {"an idempotency key makes one job per agent", same_key_gives_the_same_job},
+      {"a job id is used once", job_id_is_used_once},
+      {"a create sent again answers repeated, with the lease while it stands", repeated_create},
+      {"an unknown job is not found", unknown_job},
+      {"every authority meets every state of the claim", authority_and_claim},
+      {"a stale attempt hears so before it hears of the sequence", stale_before_sequence},
+      {"a commit goes on where the log ends, or not at all", expected_seq},
+      {"the same bytes again are answered, not written", repeated_bytes},
+      {"the same bytes are answered after release and claim by another", repeated_after_release},
+      {"a release is refused while the inbox holds something", release_with_inbox},
+      {"the inbox keeps order and drops an id that waits already", inbox},
+      {"a commit takes only from its own job's inbox", inbox_of_another},
+      {"an effect is written once, the first stays", effects_once},
+      {"a late effect is kept whoever holds the job", late_effect},
+      {"a slot that was filled meanwhile refuses the decision", closed_slots},
+      {"a ledger row is replaced and erased", ledger},
+      {"a value that stands apart is stored once for all jobs", blobs_are_shared},
+      {"a refused batch in a group leaves the others untouched", refused_in_a_group},
+      {"commits take effect in the order of the calls", in_order},
+      {"failpoints are hit where they are promised", failpoints},
+      {"a failpoint's error is unavailable before the commit, unknown after", failpoints_that_fail},
+      {"a batch undone by a failpoint leaves its group alone", failpoint_in_a_group},
+  };
+}
+
+}  // namespace ae::store::conformance

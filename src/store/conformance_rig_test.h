@@ -1,0 +1,264 @@
+// What a conformance test holds in its hands: a driver, a loop, and short words for long calls.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "async/point.h"
+#include "core/hash.h"
+#include "store/store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::store::conformance {
+
+// A driver under test. `restart` closes the store and opens it again on the same data.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual Store& store() = 0;
+  virtual void restart() = 0;
+};
+using Factory = std::function<std::unique_ptr<Driver>(testing::TestLoop&)>;
+
+inline constexpr Duration kLease = std::chrono::seconds(30);
+
+inline Sealed sealed(std::string_view job, std::uint64_t first_seq, std::uint64_t count = 1,
+                     std::string_view tag = "a") {
+  Sealed s;
+  s.first_seq = first_seq;
+  s.last_seq = first_seq + count - 1;
+  s.bytes = std::string(job) + "#" + std::to_string(first_seq) + ".." + std::to_string(s.last_seq) +
+            " " + std::string(tag);
+  s.bytes += std::string("\0\xff", 2);  // bytes are bytes
+  s.head = sha256(s.bytes);
+  return s;
+}
+
+inline Blob blob(std::string_view bytes) { return {sha256(bytes), std::string(bytes)}; }
+
+inline Fence fence(std::string_view attempt, std::uint64_t epoch) {
+  return {AttemptId(std::string(attempt)), epoch};
+}
+
+inline std::string show(const std::optional<Instant>& at) {
+  return at ? std::to_string((*at - testing::TestLoop::kStart).count()) : "-";
+}
+inline std::string show(const std::optional<Fence>& f) {
+  return f ? f->attempt.text + "@" + std::to_string(f->epoch) : "-";
+}
+inline std::string show(const std::optional<Lease>& l) {
+  return l ? l->job.text + " " + show(std::optional(l->fence)) + " until " + show(l->lease_until)
+           : "-";
+}
+inline std::string show(const JobId& job) { return job.text; }
+inline std::string show(const JobRow& r) {
+  std::string labels;
+  for (const auto& [key, value] : r.labels) labels += key + "=" + value + ",";
+  return r.id.text + " agent=" + r.agent + " status=" + r.status + " key=" + r.idempotency_key +
+         " labels=" + labels + " priority=" + std::to_string(r.priority) +
+         " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
+         " seq=" + std::to_string(r.last_seq) + " head=" + to_hex(r.head).substr(0, 8) +
+         " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +
+         " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until);
+}
+inline std::string show(const Loaded& l) {
+  std::string text = show(l.row);
+  for (const auto& commit : l.commits) text += "\n  commit " + to_hex(commit);
+  for (const auto& b : l.blobs) text += "\n  blob " + to_hex(b.hash).substr(0, 8) + " " + b.bytes;
+  for (const auto& e : l.effects) {
+    text += "\n  effect " + e.invocation.text + "/" + std::to_string(e.try_no) + " " + e.record;
+  }
+  for (const auto& e : l.ledger) {
+    text += "\n  ledger " + e.invocation.text + "/" + std::to_string(e.try_no) + " " + e.state +
+            " " + e.record;
+  }
+  for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.act;
+  return text;
+}
+inline std::string show(const Committed& c) {
+  return "seq " + std::to_string(c.last_seq) + (c.repeated ? " repeated" : "") +
+         (c.existing ? " existing " + c.existing->text : "") +
+         (c.existing_request ? " request " + to_hex(*c.existing_request).substr(0, 8) : "") +
+         (c.lease ? " lease " + show(c.lease) : "");
+}
+template <class T>
+std::string show(const std::vector<T>& items) {
+  std::string text;
+  for (const T& item : items) text += show(item) + "; ";
+  return text;
+}
+template <class T>
+std::string show(const Result<T>& result) {
+  if (!result) return std::string(code_name(result.error().code));
+  if constexpr (std::is_void_v<T>) {
+    return "ok";
+  } else {
+    return show(*result);
+  }
+}
+
+struct Rig {
+  testing::TestLoop loop;
+  std::unique_ptr<Driver> driver;
+
+  explicit Rig(const Factory& factory) : driver(factory(loop)) {}
+  Store& store() { return driver->store(); }
+
+  // ---- building
+
+  Batch create(std::string id, NewJob job = {}, RowState row = {}) {
+    if (job.agent.empty()) job.agent = "refund";
+    Batch b{.job = JobId(id), .authority = Batch::Create{std::move(job)}};
+    b.sealed = sealed(id, 1, 2);
+    b.row = std::move(row);
+    return b;
+  }
+  Batch create_claimed(std::string id, std::string attempt = "A1", NewJob job = {}) {
+    job.claim =
+        ClaimWish{.worker = "w1", .attempt = AttemptId(std::move(attempt)), .lease = kLease};
+    return create(std::move(id), std::move(job), {.status = "running"});
+  }
+  Batch append(std::string id, Batch::Authority authority, std::uint64_t expected,
+               std::string status = "running", std::string_view tag = "a") {
+    Batch b{.job = JobId(id), .authority = std::move(authority), .expected_seq = expected};
+    b.sealed = sealed(id, expected + 1, 1, tag);
+    b.row.status = std::move(status);
+    return b;
+  }
+  Batch rows_only(std::string id, Batch::Authority authority, std::uint64_t expected) {
+    return {
+        .job = JobId(std::move(id)), .authority = std::move(authority), .expected_seq = expected};
+  }
+  static Batch::Authority held(std::string_view attempt = "A1", std::uint64_t epoch = 1) {
+    return Batch::Held{fence(attempt, epoch)};
+  }
+  static Batch::Authority free() { return Batch::Free{}; }
+  static ClaimRequest wish(std::string attempt, std::size_t limit = 1) {
+    ClaimRequest r{.worker = "w2", .limit = limit, .lease = kLease, .attempts = {}};
+    for (std::size_t i = 0; i < limit; ++i) {
+      r.attempts.emplace_back(limit == 1 ? attempt : attempt + std::to_string(i));
+    }
+    return r;
+  }
+
+  // ---- calling
+
+  Result<Committed> commit(Batch b) {
+    return loop.await<Result<Committed>>(
+        [&](auto done) { store().commit(std::move(b), std::move(done)); });
+  }
+  Result<void> put(std::string_view job, std::string_view id, std::string_view act = "{}") {
+    return loop.await<Result<void>>([&](auto done) {
+      store().put_inbox(JobId(std::string(job)), {.id = std::string(id), .act = std::string(act)},
+                        std::move(done));
+    });
+  }
+  Result<std::vector<Lease>> claim(ClaimRequest request) {
+    return loop.await<Result<std::vector<Lease>>>(
+        [&](auto done) { store().claim(std::move(request), std::move(done)); });
+  }
+  Result<std::optional<Lease>> claim_job(std::string_view job, ClaimRequest request) {
+    return loop.await<Result<std::optional<Lease>>>([&](auto done) {
+      store().claim_job(JobId(std::string(job)), std::move(request), std::move(done));
+    });
+  }
+  Result<std::vector<std::optional<Instant>>> beat(std::vector<std::pair<JobId, Fence>> held_jobs,
+                                                   Duration lease = kLease) {
+    return loop.await<Result<std::vector<std::optional<Instant>>>>(
+        [&](auto done) { store().heartbeat(std::move(held_jobs), lease, std::move(done)); });
+  }
+  Result<std::vector<JobId>> due(std::size_t limit = 100) {
+    return loop.await<Result<std::vector<JobId>>>(
+        [&](auto done) { store().due(limit, std::move(done)); });
+  }
+  Result<std::optional<Instant>> next_due() {
+    return loop.await<Result<std::optional<Instant>>>(
+        [&](auto done) { store().next_due(std::move(done)); });
+  }
+  Result<Loaded> load(std::string_view job, std::uint64_t from_seq = 1) {
+    return loop.await<Result<Loaded>>(
+        [&](auto done) { store().load(JobId(std::string(job)), from_seq, std::move(done)); });
+  }
+  Result<std::vector<JobRow>> query(Filter filter = {}) {
+    return loop.await<Result<std::vector<JobRow>>>(
+        [&](auto done) { store().query(std::move(filter), std::move(done)); });
+  }
+
+  // ---- short words; a failure fails the test
+
+  void must(Batch b) {
+    const auto answer = commit(std::move(b));
+    EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+  }
+  Code refused(Batch b) {
+    const auto answer = commit(std::move(b));
+    EXPECT_FALSE(answer) << show(answer);
+    return answer ? Code{} : answer.error().code;
+  }
+  JobRow row(std::string_view job) {
+    auto loaded = load(job);
+    EXPECT_TRUE(loaded) << show(loaded);
+    return loaded ? loaded->row : JobRow{};
+  }
+  std::string claimed(ClaimRequest request) {
+    const auto leases = claim(std::move(request));
+    std::string text;
+    if (!leases) return show(leases);
+    for (const Lease& lease : *leases) text += (text.empty() ? "" : " ") + lease.job.text;
+    return text;
+  }
+  std::string listed(Filter filter) {
+    const auto rows = query(std::move(filter));
+    std::string text;
+    if (!rows) return show(rows);
+    for (const JobRow& r : *rows) text += (text.empty() ? "" : " ") + r.id.text;
+    return text;
+  }
+  std::string due_now(std::size_t limit = 100) {
+    const auto jobs = due(limit);
+    std::string text;
+    if (!jobs) return show(jobs);
+    for (const JobId& job : *jobs) text += (text.empty() ? "" : " ") + job.text;
+    return text;
+  }
+  Instant at(Duration from_start) { return testing::TestLoop::kStart + from_start; }
+};
+
+struct Case {
+  const char* sentence;
+  void (*body)(Rig&);
+};
+
+// Failpoints in the hands of a test.
+class Points final : public async::PointHandler {
+ public:
+  Points() { async::point_handler = this; }
+  ~Points() override { async::point_handler = nullptr; }
+  Points(const Points&) = delete;
+  Points& operator=(const Points&) = delete;
+
+  std::string action_at;                               // this point …
+  async::PointAction action = async::PointAction::go;  // … does this
+
+  async::PointAction hit(std::string_view name) override {
+    const std::lock_guard lock(mutex_);
+    hits_ += (hits_.empty() ? "" : " ") + std::string(name);
+    return name == action_at ? action : async::PointAction::go;
+  }
+  std::string hits() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(hits_, "");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string hits_;
+};
+
+}  // namespace ae::store::conformance

@@ -1,0 +1,46 @@
+// The conformance suite: one test for each sentence of store.h, run by every driver.
+//
+//   static const bool registered = register_conformance(
+//       "store_memory", [](testing::TestLoop& loop) { return std::make_unique<MyDriver>(loop); });
+//
+// It needs nothing of a driver but an empty store and a restart. It stands in a header because it belongs to the tests
+// of the drivers, each a program of its own.
+#pragma once
+
+#include <string>
+
+#include "store/conformance_claim_test.h"
+#include "store/conformance_commit_test.h"
+#include "store/conformance_random_test.h"
+#include "store/conformance_rig_test.h"
+
+namespace ae::store::conformance {
+
+inline bool register_conformance(const std::string& suite, Factory factory) {
+  const auto add = [&](const std::string& sentence, std::function<void()> body) {
+    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, testing::Pace::quick,
+                           std::move(body));
+  };
+  const auto add_all = [&](const std::vector<Case>& cases) {
+    for (const Case& c : cases) {
+      add(c.sentence, [factory, body = c.body] {
+        Rig rig(factory);
+        body(rig);
+      });
+    }
+  };
+  const auto add_many = [&](const char* sentence, void (*body)(Rig&, const Factory&)) {
+    add(sentence, [factory, body] {
+      Rig rig(factory);
+      body(rig, factory);
+    });
+  };
+  add_all(commit_cases());
+  add_all(claim_cases());
+  add_many("a random history gives the answers and logs of the memory store", random_lives);
+  add_many("a life in which each call fails once ends like any other", every_call_fails_once);
+  add_many("after a crash at any call, what was sent can be sent again", every_call_is_the_last);
+  return true;
+}
+
+}  // namespace ae::store::conformance

@@ -1,0 +1,52 @@
+#include "store/memory/memory_store.h"
+
+#include "store/conformance_test.h"
+#include "testing/test.h"
+
+namespace ae::store {
+namespace {
+
+class MemoryDriver final : public conformance::Driver {
+ public:
+  MemoryDriver(testing::TestLoop& loop, bool owned) : loop_(loop), owned_(owned) { restart(); }
+  Store& store() override { return *store_; }
+  void restart() override {
+    store_ =
+        std::make_unique<MemoryStore>(loop_, loop_, disk_, MemoryStore::Options{.owned = owned_});
+  }
+
+ private:
+  testing::TestLoop& loop_;
+  const bool owned_;
+  MemoryDisk disk_;
+  std::unique_ptr<MemoryStore> store_;
+};
+
+const bool owned = conformance::register_conformance("store_memory", [](testing::TestLoop& loop) {
+  return std::make_unique<MemoryDriver>(loop, true);
+});
+const bool shared = conformance::register_conformance(
+    "store_memory_shared",
+    [](testing::TestLoop& loop) { return std::make_unique<MemoryDriver>(loop, false); });
+
+AE_TEST("store_memory/a copy of a disk is a backup") {
+  testing::TestLoop loop;
+  MemoryDisk disk;
+  MemoryStore store(loop, loop, disk);
+  const auto make = [&](const char* id) {
+    Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
+    b.sealed = conformance::sealed(id, 1);
+    return loop.await<Result<Committed>>([&](auto done) { store.commit(b, std::move(done)); });
+  };
+  ASSERT_TRUE(make("j1"));
+  MemoryDisk backup = disk;
+  ASSERT_TRUE(make("j2"));
+  MemoryStore restored(loop, loop, backup);
+  const auto rows = loop.await<Result<std::vector<JobRow>>>(
+      [&](auto done) { restored.query({}, std::move(done)); });
+  ASSERT_EQ(rows->size(), 1u);
+  EXPECT_EQ(rows->at(0).id.text, "j1");
+}
+
+}  // namespace
+}  // namespace ae::store
