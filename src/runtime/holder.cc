@@ -275,7 +275,9 @@ void Holder::add_acts() {
     auto json = parse_json(entry.act);
     auto act =
         json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
-    auto taken = act ? engine::take_in(state_, *act, stamp(), world_.store.owned())
+    const bool settled = world_.store.owned() && !host_.left_in_doubt(job_) &&
+                         !doubts_own_call(state_, lease_.fence.attempt);
+    auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
                      : Result<engine::Taken>(std::unexpected(act.error()));
     if (!taken) {
       host_.warn(job_, "an accepted act came too late: " + taken.error().message);
@@ -591,13 +593,17 @@ void Holder::reload(std::string_view why) {
 }
 
 void Holder::end(std::optional<Error> problem) {
+  using Fate = HolderHost::Fate;
   if (std::exchange(ended_, true)) return;
   if (timer_) world_.loop.forget(*timer_);
   if (drain_timer_) world_.loop.forget(*drain_timer_);
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::stale_attempt, "the job is no longer held here"));
   }
-  host_.ended(job_, std::move(problem));
+  const Fate fate = engine::is_terminal(state_.status)              ? Fate::over
+                    : doubts_own_call(state_, lease_.fence.attempt) ? Fate::in_doubt
+                                                                    : Fate::goes_on;
+  host_.ended(job_, std::move(problem), fate);
 }
 
 }  // namespace ae::runtime

@@ -34,7 +34,14 @@ class HolderHost {
   // Events became durable.
   virtual void committed(const JobId& job, const std::vector<Event>& events) = 0;
   // The holder is done with the job (released, lost, or given up). It is destroyed after this call returns.
-  virtual void ended(const JobId& job, std::optional<Error> problem) = 0;
+  enum class Fate {
+    goes_on,
+    over,
+    in_doubt
+  };  // in_doubt: a call of this process may still be under way
+  virtual void ended(const JobId& job, std::optional<Error> problem, Fate fate) = 0;
+  // Did an earlier attempt of this process leave a call in doubt?
+  virtual bool left_in_doubt(const JobId& job) const = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;
 };
 

@@ -31,9 +31,9 @@ Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loade
   return events;
 }
 
-bool has_doubt(const engine::State& state) {
+bool doubts_own_call(const engine::State& state, const AttemptId& attempt) {
   for (const auto& [key, wait] : state.waits) {
-    if (wait.resolve) return true;
+    if (wait.resolve && state.steps[wait.step].call->attempt == attempt) return true;
   }
   return false;
 }

@@ -35,6 +35,7 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
 Runtime::~Runtime() {
   if (tick_timer_) world_.loop.forget(*tick_timer_);
   if (beat_timer_) world_.loop.forget(*beat_timer_);
+  if (look_timer_) world_.loop.forget(*look_timer_);
 }
 
 AttemptId Runtime::fresh_attempt() {
@@ -56,6 +57,23 @@ void Runtime::tick() {
   });
   fire_due();
   claim_more();
+}
+
+// The next timer may be nearer than the poll floor.
+void Runtime::look_ahead() {
+  if (!started_ || stopping_) return;
+  world_.store.next_due([this](Result<std::optional<Instant>> next) {
+    if (!next || !*next || stopping_) return;
+    const Duration wait =
+        std::max(Duration(0), **next - world_.store.now()) + std::chrono::milliseconds(1);
+    if (wait >= options_.poll) return;
+    if (look_timer_) world_.loop.forget(*look_timer_);
+    look_timer_ = world_.loop.after(wait, [this] {
+      look_timer_.reset();
+      fire_due();
+      claim_more();
+    });
+  });
 }
 
 void Runtime::heartbeat() {
@@ -87,7 +105,6 @@ void Runtime::hold(store::Lease lease) {
   const JobId job = lease.job;
   auto holder = std::make_shared<Holder>(world_, host(), job, std::move(lease), options_.worker);
   holders_[job] = holder;
-  left_in_doubt_.erase(job);
   holder->begin();
 }
 
@@ -366,7 +383,9 @@ void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   if (observer_) observer_->on_events(job, events);
 }
 
-void Runtime::ended(const JobId& job, std::optional<Error> problem) {
+void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
+  if (fate == Fate::over) left_in_doubt_.erase(job);
+  if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
   if (problem && (problem->code == Code::needs_version || problem->code == Code::log_corrupt ||
                   problem->code == Code::plan_missing)) {
     refused_.insert(job);
@@ -383,6 +402,7 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem) {
     return;
   }
   claim_more();
+  look_ahead();
 }
 
 void Runtime::warn(const JobId& job, const std::string& what) {

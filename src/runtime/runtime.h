@@ -85,13 +85,15 @@ class Runtime : private HolderHost {
   const engine::PlanSource& plans() override { return plans_; }
   Durability durability() const override { return options_.durability; }
   void committed(const JobId& job, const std::vector<Event>& events) override;
-  void ended(const JobId& job, std::optional<Error> problem) override;
+  void ended(const JobId& job, std::optional<Error> problem, Fate fate) override;
+  bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
   void warn(const JobId& job, const std::string& what) override;
 
   void tick();
   void claim_more();
   void hold(store::Lease lease);
   void fire_due();
+  void look_ahead();
   void heartbeat();
   struct Acting;
   void try_act(std::shared_ptr<Acting> acting);
@@ -110,14 +112,14 @@ class Runtime : private HolderHost {
   std::set<JobId> refused_;  // this process cannot run these (a tool is missing, a newer version)
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
   bool started_ = false, stopping_ = false, claiming_ = false, firing_ = false;
-  std::optional<async::TimerId> tick_timer_, beat_timer_;
+  std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   std::function<void()> stopped_;
 };
 
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);
 
-// Is any of these steps' newest try of unknown fate?
-bool has_doubt(const engine::State& state);
+// Is a call in doubt that this attempt made? Then its process lives, and the call may still be under way.
+bool doubts_own_call(const engine::State& state, const AttemptId& attempt);
 
 }  // namespace ae::runtime
