@@ -16,6 +16,8 @@
 namespace ae::net {
 namespace {
 
+constexpr int kRoundsPerTurn = 16;
+
 std::int64_t boot_us() { return BootClock().since_start().count(); }
 
 }  // namespace
@@ -52,30 +54,30 @@ void AsioLoop::Impl::post(async::Task task) {
   boost::asio::post(io, [this] { drain(); });
 }
 
-// Runs what was posted until now; what these tasks post themselves comes after the sockets had their turn.
+// Runs what was posted, and for some rounds what these tasks post themselves; then the sockets have their turn, which
+// costs a system call.
 void AsioLoop::Impl::drain() {
-  {
-    const std::lock_guard lock(posted_mutex);
-    // After a stop in the middle of a drain, its rest goes first.
-    if (draining.empty()) {
-      draining.swap(posted);
-    } else {
-      for (auto& task : posted) draining.push_back(std::move(task));
-      posted.clear();
+  for (int round = 0; round < kRoundsPerTurn; ++round) {
+    {
+      const std::lock_guard lock(posted_mutex);
+      if (draining.empty() && posted.empty()) {
+        awake = false;
+        return;
+      }
+      if (draining.empty()) {
+        draining.swap(posted);
+      } else {  // what a stop has left goes first
+        for (auto& task : posted) draining.push_back(std::move(task));
+        posted.clear();
+      }
     }
-  }
-  std::size_t done = 0;
-  while (done < draining.size() && !stopped.load(std::memory_order_relaxed)) {
-    auto task = std::move(draining[done++]);
-    task();
-  }
-  draining.erase(draining.begin(), draining.begin() + static_cast<std::ptrdiff_t>(done));
-  {
-    const std::lock_guard lock(posted_mutex);
-    if (draining.empty() && posted.empty()) {
-      awake = false;
-      return;
+    std::size_t done = 0;
+    while (done < draining.size() && !stopped.load(std::memory_order_relaxed)) {
+      auto task = std::move(draining[done++]);
+      task();
     }
+    draining.erase(draining.begin(), draining.begin() + static_cast<std::ptrdiff_t>(done));
+    if (!draining.empty()) break;
   }
   boost::asio::post(io, [this] { drain(); });
 }
