@@ -9,7 +9,7 @@ namespace ae::expr {
 namespace {
 
 const Value& null_value() {
-  static constinit const Value kNull;
+  static constinit const Value kNull{};
   return kNull;
 }
 

@@ -150,24 +150,27 @@ bool split(const Call& c) {
          split_text(c.eval, c.node, c.in.as_string(), c.args[0].as_string(), c.out);
 }
 
+// null is nothing, numbers and booleans their text.
 bool join(const Call& c) {
-  if (!c.in.is_array()) {
+  if (!c.in.is_array() && !c.in.is_object()) {
     return c.eval.fail(c.node, std::string("join needs an array, not ").append(kind_name(c.in)));
   }
   if (!need_text_arg(c)) return false;
   const std::string& between = c.args[0].as_string();
   std::string text;
   bool first = true;
-  for (const Value& item : c.in.items()) {
+  const auto put = [&](const Value& item) {
     if (item.is_array() || item.is_object()) {
       return c.eval.fail(c.node, std::string("join cannot join ").append(kind_name(item)));
     }
     if (!c.eval.spend_text(c.node, between.size())) return false;
     if (!first) text += between;
     first = false;
-    if (!item.is_null() && !append_text(c.eval, c.node, item, text)) return false;
-  }
-  return give(c, Value(std::move(text)));
+    return item.is_null() || append_text(c.eval, c.node, item, text);
+  };
+  const bool done = c.in.is_array() ? std::ranges::all_of(c.in.items(), put)
+                                    : std::ranges::all_of(c.in.members(), put, &Member::second);
+  return done && give(c, Value(std::move(text)));
 }
 
 // Where a text is in a text, in code points; where a value or a run of values is in an array.

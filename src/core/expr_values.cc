@@ -276,6 +276,7 @@ bool has(const Call& c, const Value& container, const Value& key) {
     const double i = key.as_number();
     return give(c, Value(i >= 0 && i < static_cast<double>(container.size())));
   }
+  if (container.is_null() && (key.is_string() || key.is_number())) return give(c, Value(false));
   return c.eval.fail(c.node, std::string("cannot ask ")
                                  .append(kind_name(container))
                                  .append(" for a key that is ")
@@ -318,12 +319,22 @@ bool keys(const Call& c) {
   return give(c, Value::array(std::move(keys)));
 }
 
+// In an array the positions are the keys.
 bool to_entries(const Call& c) {
-  if (!c.in.is_object()) return wrong(c, "an object");
+  if (!c.in.is_object() && !c.in.is_array()) return wrong(c, "an object");
   std::vector<Value> entries;
+  const auto put = [&](Value key, const Value& value) {
+    entries.push_back(Value::object({{"key", std::move(key)}, {"value", value}}));
+    return c.eval.spend(c.node, 3);
+  };
+  if (c.in.is_array()) {
+    for (const Value& item : c.in.items()) {
+      if (!put(Value(static_cast<std::uint64_t>(entries.size())), item)) return false;
+    }
+    return give(c, Value::array(std::move(entries)));
+  }
   for (const auto& [key, value] : c.in.members()) {
-    if (!c.eval.spend_text(c.node, key.size()) || !c.eval.spend(c.node, 3)) return false;
-    entries.push_back(Value::object({{"key", key}, {"value", value}}));
+    if (!c.eval.spend_text(c.node, key.size()) || !put(Value(key), value)) return false;
   }
   return give(c, Value::array(std::move(entries)));
 }
