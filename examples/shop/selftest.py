@@ -133,7 +133,7 @@ class ShopTest(unittest.TestCase):
         self.assertEqual(len(self.lines("effect")), 2)
 
     def test_the_journal_knows_who_asked_and_which_try_it_was(self):
-        self.shop.call("POST", "/charges", {}, key="k", Aetheris_Invocation_Id="ab12", Aetheris_Try="3")
+        self.shop.call("POST", "/charges", {}, key="k", X_Aetheris_Invocation_Id="ab12", X_Aetheris_Try="3")
         for kind in ("arrival", "effect"):
             line = self.lines(kind)[0]
             self.assertEqual((line["idempotency_key"], line["invocation_id"], line["try"]), ("k", "ab12", 3))

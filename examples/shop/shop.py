@@ -379,10 +379,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def arrive(self, method, policy, body):
         sent = self.headers.get
-        number = sent("Aetheris-Try", "")
+        number = sent("X-Aetheris-Try", "")
         return self.server.shop.arrive(
             route=f"{method} /{self.parts[0]}", policy=policy, path=self.path,
-            idempotency_key=sent("Idempotency-Key"), invocation_id=sent("Aetheris-Invocation-Id"),
+            idempotency_key=sent("Idempotency-Key"), invocation_id=sent("X-Aetheris-Invocation-Id"),
             **{"try": int(number) if number.isdigit() else None}, body=body)
 
     def misbehave(self, rule, at, arrival):

@@ -21,9 +21,7 @@ class Secret {
  public:
   Secret() = default;
   explicit Secret(std::string value) : value_(std::move(value)) {}
-  Secret(Secret&& o) noexcept : value_(o.value_) {
-    o.wipe();
-  }  // copies: a short string stays behind
+  Secret(Secret&& o) noexcept : value_(std::move(o.value_)) { o.wipe(); }
   Secret(const Secret&) = default;
   Secret& operator=(Secret o) noexcept {
     value_.swap(o.value_);

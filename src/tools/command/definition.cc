@@ -78,6 +78,12 @@ std::string argument_name(std::size_t index) {
   return name += ']';
 }
 
+std::string assignment(std::string_view name, std::string_view value) {
+  std::string text(name);
+  text += '=';
+  return text += value;
+}
+
 bool names_a_secret(const CommandDefinition::Parts& parts) {
   // A source that has everything: was it asked?
   class Asked final : public SecretSource {
@@ -101,10 +107,10 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
     const auto* expression = std::get_if<Expr>(&part);
     if (expression == nullptr) continue;
     for (const std::string& root : expression->roots().roots) {
-      if (root != "args" && root != "call") {
-        return fail(Code::plan_invalid,
-                    where + ": ." + root + " is not known here; use .args or .call");
-      }
+      if (root == "args" || root == "call") continue;
+      std::string message = where;
+      message += ": ." + root + " is not known here; use .args or .call";
+      return fail(Code::plan_invalid, std::move(message));
     }
     if (expression->roots().all_steps || !expression->roots().steps.empty()) {
       return fail(Code::plan_invalid, where + ": .steps is not known here; pass it in the args");
@@ -283,18 +289,18 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
     order.argv.push_back(*std::move(text));
   }
   for (const auto& [variable, value] : passed_on) {
-    order.environment.push_back(variable + "=" + value);
+    order.environment.push_back(assignment(variable, value));
   }
   for (const auto& [variable, parts] : variables) {
     auto text = variable_of(parts, scope, secrets, used);
-    if (!text) return std::unexpected(std::move(text).error().in("env." + variable));
-    order.environment.push_back(variable + "=" + *text);
+    if (!text) return std::unexpected(std::move(text).error().in(variable).in("env"));
+    order.environment.push_back(assignment(variable, *text));
     ::explicit_bzero(text->data(), text->size());
   }
   const std::string texts[] = {call.external_key.text, call.key.text, call.invocation.text,
                                std::to_string(call.try_no), call.job.text};
   for (std::size_t i = 0; i < std::size(texts); ++i) {
-    order.environment.push_back(std::string(kOurs[i]) + "=" + texts[i]);
+    order.environment.push_back(assignment(kOurs[i], texts[i]));
   }
   return order;
 }

@@ -172,9 +172,9 @@ class Processes::Listener {
   Listener(async::Loop& loop, std::string supervisor)
       : loop_(loop), supervisor_(std::move(supervisor)), wake_(::eventfd(0, EFD_CLOEXEC)) {
     AE_CHECK(wake_.ok());
-    thread_ = std::thread([this] { listen(); });
   }
   ~Listener() {
+    if (!thread_.joinable()) return;
     tell([](Listener& l) {
       l.stopping_ = true;
       for (auto& [id, child] : l.children_) {
@@ -185,8 +185,9 @@ class Processes::Listener {
     thread_.join();
   }
 
-  // Runs `task` on the listener's thread.
+  // Runs `task` on the listener's thread, which begins with the first one.
   void tell(std::move_only_function<void(Listener&)> task) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { listen(); });
     {
       const std::scoped_lock lock(mutex_);
       told_.push_back(std::move(task));
