@@ -295,6 +295,7 @@ Status Applier::node_started() {
   Step* step = step_or_new_item();
   if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
   if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("nobody holds the job");
   if (s_.node_of(*step).when && step->item == kNoItem && step->branch && !*step->branch) {
     return bad("its branch was not taken");
   }
@@ -311,6 +312,7 @@ Status Applier::tool_invocation_started() {
   Step* step = this->step();
   if (!step || !step->started) return bad("no such step");
   if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("nobody holds the job");
   switch (step->phase) {
     case StepPhase::ready:
       if (step->item == kNoItem && s_.node_of(*step).kind != NodeKind::tool) {

@@ -651,14 +651,18 @@ Verdict admit(const State& state, const Ask& ask) {
   }
 }
 
+bool asks_for(const State& state, std::uint32_t step) {
+  if (state.startable.contains(step)) return true;
+  if (!state.todo.contains(step)) return false;
+  const StepPhase phase = state.steps[step].phase;
+  return phase == StepPhase::settled || phase == StepPhase::backoff || phase == StepPhase::redo ||
+         phase == StepPhase::calling;
+}
+
 std::vector<std::uint32_t> next_asks(const State& state) {
   std::vector<std::uint32_t> asks(state.startable.begin(), state.startable.end());
   for (std::uint32_t index : state.todo) {
-    const StepPhase phase = state.steps[index].phase;
-    if (phase == StepPhase::settled || phase == StepPhase::backoff || phase == StepPhase::redo ||
-        phase == StepPhase::calling) {
-      asks.push_back(index);
-    }
+    if (asks_for(state, index)) asks.push_back(index);
   }
   std::ranges::sort(asks);
   return asks;

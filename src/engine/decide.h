@@ -57,6 +57,8 @@ Verdict admit(const State& state, const Ask& ask);
 
 // The steps whose commands a plan wants next, in order of position.
 std::vector<std::uint32_t> next_asks(const State& state);
+// Is this step among them?
+bool asks_for(const State& state, std::uint32_t step);
 
 struct Decision {
   std::vector<EventDraft> events;

@@ -1,0 +1,68 @@
+// verify: does this log prove what it says? Reads only; nothing ever repairs a chain.
+//
+//   event_chain     seq 1, 2, 3, …; each event carries the hash of the one before; the head is the one the row knows
+//   state_machine   every event may stand where it stands (SPEC §2 and what `apply` refuses)
+//   ledger          per try one start and one end, unless pending; per invocation at most one success and nothing
+//                   after it; keys and hashes are those of job, command, tool and arguments; effects agree
+//   replay          folding twice gives one state; every command, argument, branch, wait and output is where and what
+//                   the plan's expressions ask for
+//   execution_hash  hex SHA256 of these lines of text, each ended by one line feed (0x0a):
+//                       aetheris.execution.v1
+//                       <plan_hash of plan_generated, 64 hex digits>
+//                       <path> <result_type>        one for each node_finished, items of maps included, in the byte
+//                                                   order of their paths
+//                   Two jobs with one execution hash went the same way. Stored: this text never changes.
+//
+// Threads: a pure function.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/hash.h"
+#include "core/ids.h"
+#include "core/value.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+struct VerifyInput {
+  JobId job;
+  std::vector<Event> events;     // as core's `open` gave them, commit after commit
+  std::optional<Error> refused;  // what `open` said of the commit behind them, when it refused one
+  // What the job's row says of its last event.
+  std::optional<std::uint64_t> last_seq;
+  std::optional<Hash> head;
+  struct Effect {
+    InvocationId invocation;
+    std::uint32_t try_no = 1;
+    Value record;
+  };
+  std::vector<Effect> effects;  // of the effect store
+};
+
+struct Proof {
+  bool ok = true;
+  std::string detail;
+};
+
+struct Verification {
+  bool ok = false;
+  std::string
+      head;  // intact | altered | truncated | unsigned | unknown_key; without signatures `unsigned` is the best
+  Proof execution_hash, event_chain, ledger, replay, state_machine;
+  std::string execution_hash_hex, root_hash_hex;
+  std::vector<std::string> pending;  // idempotency keys of calls whose answer is not recorded
+
+  // {ok, head, proofs: {execution_hash{ok, detail, hash}, event_chain{ok, detail, hash}, ledger{ok, detail, pending},
+  //  replay{ok, detail}, state_machine{ok, detail}}}
+  Value to_json() const;
+};
+
+Verification verify(const VerifyInput& input, const PlanSource& plans);
+
+}  // namespace ae::engine
