@@ -21,14 +21,6 @@ bool names_secret_only(std::string_view text) {
   });
 }
 
-// Nothing is known: for templates without expressions.
-class NoScope final : public ExprScope {
- public:
-  const Value* root(std::string_view) const override { return nullptr; }
-  const Value* step(std::string_view) const override { return nullptr; }
-  Value steps() const override { return {}; }
-};
-
 class AgentCheck {
  public:
   AgentCheck(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools)
@@ -255,18 +247,18 @@ class AgentCheck {
       indices.push_back(found->second);
       ids.emplace_back(*id);
     }
-    std::vector<std::uint32_t> sorted = indices;
-    std::ranges::sort(sorted);
-    if (const auto twin = std::ranges::adjacent_find(sorted); twin != sorted.end()) {
+    std::ranges::sort(indices);
+    if (const auto twin = std::ranges::adjacent_find(indices); twin != indices.end()) {
       check_.fault(*list, shown(nodes_[*twin].id) + " stands twice");
+      const auto rest = std::ranges::unique(indices);
+      indices.erase(rest.begin(), rest.end());
     }
     if (!ids.empty()) members.emplace_back("needs", Value::array(std::move(ids)));
   }
 
   std::string nearest_node(std::string_view id) const {
-    Nearest nearest(id);
-    for (const NodeSpot& node : nodes_) nearest.look_at(node.id);
-    return nearest.take();
+    return check_.nearest(id, nodes_,
+                          [](const NodeSpot& node) { return std::string_view(node.id); });
   }
 
   void when(const Spot& spot, std::vector<Member>& members) {
@@ -293,9 +285,10 @@ class AgentCheck {
       if (const auto name = check_.text(*named)) {
         const auto found = tools_.find(*name);
         if (found == tools_.end()) {
-          Nearest nearest(*name);
-          for (const auto& [known, other] : tools_) nearest.look_at(known);
-          check_.fault(*named, "there is no tool " + shown(*name), nearest.take());
+          check_.fault(*named, "there is no tool " + shown(*name),
+                       check_.nearest(*name, tools_, [](const auto& tool_of_file) {
+                         return std::string_view(tool_of_file.first);
+                       }));
         } else {
           tool = &found->second;
           used_.emplace(found->first, tool);
@@ -580,7 +573,7 @@ class AgentCheck {
     }
     std::optional<engine::Reach> reach;
     for (const Read& read : reads_) {
-      if (nodes_[read.node].clouded || std::ranges::count(needs_[read.node], read.step) > 0) {
+      if (nodes_[read.node].clouded || std::ranges::binary_search(needs_[read.node], read.step)) {
         continue;
       }
       if (!reach) reach.emplace(needs_, order.order);
@@ -644,7 +637,7 @@ class AgentCheck {
   std::vector<Member> graph_;
   std::vector<NodeSpot> nodes_;
   std::unordered_map<std::string, std::uint32_t> by_id_;
-  engine::Needs needs_;
+  engine::Needs needs_;  // sorted
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
   // Where the walk is:

@@ -28,12 +28,18 @@ struct Fault {
   std::string suggestion;            // "" = none
 };
 
-// What a tool's transport needs, normalised and checked; secrets stay references.
+// What a tool's transport needs, normalised and checked; secrets stay references, `${ env.NAME }` is replaced.
+//   http     {"http": {"method", "url", "headers"?}, "definite_failures"?: [status…], "result"?: "full",
+//             "numbers"?: "string", "output_max"?: bytes}
+//   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text}, "env_allow"?: [NAME…],
+//             "cwd"?: text, "output_max"?: bytes}
+//   native   {"function": name, "output_max"?: bytes}
+// url, headers and the words of a command behind the program are string templates over .args and .call
+// (Template::parts); env and cwd are plain text. Members are left out when they have their default.
 struct ToolDefinition {
   std::string name;
   std::string kind;  // http | command | native
-  Value
-      definition;  // for http, command: the API.md keys as written, env. resolved; for native: {"function": name}
+  Value definition;
   engine::ToolPolicy policy;
 };
 
@@ -61,7 +67,7 @@ std::vector<Fault> load(const Source& source, AgentsFile& out);
 
 // {ok, faults: [{code, message, file, line, column, path, suggestion}]}
 Value faults_json(const std::vector<Fault>& faults);
-// "file:line:column: message (did you mean X?)", one a line.
+// "file:line:column: path: message (did you mean X?)", one a line.
 std::string faults_text(const std::vector<Fault>& faults);
 
 // The JSON Schema of the file, as `aetheris` ships it (docs/agents.schema.json).

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kTemplateDepthMax =
     48;  // so that an event that holds a plan stays within JSON's 64
 constexpr std::size_t kSchemaDepthMax = 48;
-constexpr std::size_t kFaultsPerString = 4;
+constexpr std::size_t kTextMax = 256u << 10;  // bytes of one string that holds expressions
 
 std::size_t depth(const Located& value) {
   std::size_t below = 0;
@@ -103,6 +103,7 @@ std::string Spot::path_of(std::string_view key) const {
 }
 
 void Check::fault(const Spot& spot, std::string message, std::string suggestion, Code code) {
+  if (spot->refused) return;
   fault_at(spot.at(), spot.path, std::move(message), std::move(suggestion), code);
 }
 
@@ -123,6 +124,7 @@ bool Check::any_mapping(const Spot& spot) {
 bool Check::mapping(const Spot& spot, Words known, LaterWords later) {
   if (!any_mapping(spot)) return false;
   for (const Located::Key& key : spot->keys) {
+    if (full()) break;
     if (std::ranges::find(known, key.text) != known.end()) continue;
     const auto* to_come = std::ranges::find(later, key.text, &Later::word);
     if (to_come != later.end()) {
@@ -224,7 +226,8 @@ std::optional<std::uint64_t> Check::size(const Spot& spot, std::uint64_t most) {
 }
 
 std::optional<std::size_t> Check::word(const Spot& spot, Words words, LaterWords later) {
-  const std::string_view text = spot->is_string() ? spot->scalar.as_string() : "";
+  const std::string_view text =
+      spot->is_string() ? std::string_view(spot->scalar.as_string()) : std::string_view();
   const auto* found = std::ranges::find(words, text);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
   const auto* to_come = std::ranges::find(later, text, &Later::word);
@@ -262,9 +265,18 @@ std::optional<Schema> Check::schema(const Spot& spot) {
 
 bool Check::templates(const Spot& spot, const Seen& seen) { return templates_below(spot, seen, 0); }
 
+bool Check::literal_key(const Located::Key& key, const std::string& path) {
+  Template compiled;
+  const auto found = Template::compile(Value::object({{key.text, Value()}}), compiled);
+  if (found.empty()) return true;
+  fault_at(key.at, path, found.front().error.message);
+  return false;
+}
+
 bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t depth_so_far) {
   if (spot->kind == Located::Kind::scalar) {
     if (!spot->is_string() || !has_expression(spot->scalar.as_string())) return true;
+    if (full() || !text_fits(spot)) return false;
     Template compiled;
     const auto found = Template::compile(spot->scalar, compiled);
     template_faults(spot, found);
@@ -282,21 +294,26 @@ bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t dept
     if (spot->is_mapping()) {
       const Located::Key& key = spot->keys[i];
       below.path = spot.path_of(key.text);
-      if (has_expression(key.text)) {
-        fault_at(key.at, below.path, "a key cannot hold an expression");
-        good = false;
-      }
+      if (has_expression(key.text)) good = literal_key(key, below.path) && good;
     }
     good = templates_below(below, seen, depth_so_far + 1) && good;
   }
   return good;
 }
 
+bool Check::text_fits(const Spot& spot) {
+  if (spot->scalar.as_string().size() <= kTextMax) return true;
+  fault(spot, "a text with expressions has at most 256 KiB");
+  return false;
+}
+
 void Check::template_faults(const Spot& spot, std::span<const Template::Fault> found) {
-  const std::string_view text = spot->is_string() ? spot->scalar.as_string() : "";
-  for (const Template::Fault& fault : found.first(std::min(found.size(), kFaultsPerString))) {
+  const std::string_view text =
+      spot->is_string() ? std::string_view(spot->scalar.as_string()) : std::string_view();
+  for (const Template::Fault& fault : found) {
+    if (full()) return;
     std::string message = fault.error.message;
-    const std::size_t from = std::min(fault.offset, text.size());
+    const std::size_t from = std::min(fault.offset + 2, text.size());  // behind the `${`
     const std::size_t inside = from + take_position(message, text.substr(from));
     Place at = spot.at();
     at.inside = static_cast<std::uint32_t>(inside);

@@ -75,6 +75,17 @@ class Check {
   // Compiles every string below `spot`; `seen` is called for each that holds an expression. False = a fault.
   using Seen = std::function<void(const Spot& string, const Template& compiled)>;
   bool templates(const Spot& spot, const Seen& seen);
+  // What a misspelt name was meant to be, among many; "" also when too much has been compared already.
+  template <class Range, class NameOf>
+  std::string nearest(std::string_view misspelt, const Range& known, NameOf name_of) {
+    if (comparisons_left_ < known.size()) return {};
+    comparisons_left_ -= known.size();
+    Nearest found(misspelt);
+    for (const auto& one : known) found.look_at(name_of(one));
+    return found.take();
+  }
+  // Is a string that holds expressions within its limit?
+  bool text_fits(const Spot& spot);
   // The faults of one template, placed inside of the string at `spot`.
   void template_faults(const Spot& spot, std::span<const Template::Fault> found);
   // One root or step that may not be read here, placed where the string mentions it.
@@ -82,10 +93,20 @@ class Check {
                   std::string suggestion = {}, Code code = Code::plan_invalid);
 
  private:
+  bool literal_key(const Located::Key& key, const std::string& path);
   bool templates_below(const Spot& spot, const Seen& seen, std::size_t depth);
 
   const Source& source_;
   Faults& faults_;
+  std::size_t comparisons_left_ = 50'000;
+};
+
+// Nothing is known: for templates that read nothing.
+class NoScope final : public ExprScope {
+ public:
+  const Value* root(std::string_view) const override { return nullptr; }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
 };
 
 // What stands at a JSON pointer below a spot, or the nearest value above it.

@@ -90,7 +90,8 @@ Offset inside_literal(std::string_view source, std::size_t inside) {
 }
 
 std::size_t source_offset(std::string_view source, std::size_t inside) {
-  if (inside == 0 || source.empty()) return 0;
+  constexpr std::size_t kFar = 64u << 10;  // beyond it the beginning of the string has to do
+  if (inside == 0 || inside > kFar || source.empty()) return 0;
   if (source[0] == '>') return 0;
   const Offset found =
       source[0] == '|' ? inside_literal(source, inside) : inside_flow_scalar(source, inside);
@@ -253,7 +254,7 @@ std::string faults_text(const std::vector<Fault>& faults) {
   std::string out;
   for (const Fault& fault : faults) {
     out += fault.file + ":" + std::to_string(fault.line) + ":" + std::to_string(fault.column) +
-           ": " + fault.message;
+           ": " + (fault.path.empty() ? "" : fault.path + ": ") + fault.message;
     if (!fault.suggestion.empty()) out += " (did you mean " + fault.suggestion + "?)";
     out += '\n';
   }

@@ -55,7 +55,9 @@ bool LocatedBuilder::open(Located::Kind kind, Place at) {
     faults_.add(at, {.path = {}, .message = "lists and mappings nest at most 64 deep"});
     return false;
   }
-  open_.push_back({.value = {.kind = kind, .at = at, .scalar = {}, .items = {}, .keys = {}}});
+  Open& open = open_.emplace_back();
+  open.value.kind = kind;
+  open.value.at = at;
   return true;
 }
 
@@ -66,12 +68,12 @@ bool LocatedBuilder::close() {
   return put(std::move(value));
 }
 
-bool LocatedBuilder::scalar(Value value, Place at) {
-  return put({.kind = Located::Kind::scalar,
-              .at = at,
-              .scalar = std::move(value),
-              .items = {},
-              .keys = {}});
+bool LocatedBuilder::scalar(Value value, Place at, bool refused) {
+  Located located;
+  located.at = at;
+  located.scalar = std::move(value);
+  located.refused = refused;
+  return put(std::move(located));
 }
 
 void LocatedBuilder::key(std::string text, Place at) {
@@ -94,18 +96,31 @@ bool LocatedBuilder::put(Located value) {
   return true;
 }
 
-void LocatedBuilder::refuse_twins(const Located& mapping) {
+// Only the first of them stays: what is read further is a mapping again.
+void LocatedBuilder::refuse_twins(Located& mapping) {
   std::vector<std::size_t> order(mapping.keys.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(
       order, {}, [&](std::size_t i) -> const std::string& { return mapping.keys[i].text; });
+  std::vector<bool> twin(order.size(), false);
   for (std::size_t i = 1; i < order.size(); ++i) {
     const Located::Key& key = mapping.keys[order[i]];
     if (key.text != mapping.keys[order[i - 1]].text) continue;
+    twin[order[i]] = true;
     faults_.add(key.at, {.path = {},
                          .message = "the key " + shown(key.text) +
                                     " stands twice in this mapping: keep one of them"});
   }
+  if (std::ranges::find(twin, true) == twin.end()) return;
+  Located kept;
+  kept.kind = mapping.kind;
+  kept.at = mapping.at;
+  for (std::size_t i = 0; i < twin.size(); ++i) {
+    if (twin[i]) continue;
+    kept.items.push_back(std::move(mapping.items[i]));
+    kept.keys.push_back(std::move(mapping.keys[i]));
+  }
+  mapping = std::move(kept);
 }
 
 }  // namespace ae::agents

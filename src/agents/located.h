@@ -28,6 +28,7 @@ struct Located {
   Kind kind = Kind::scalar;
   Place at;
   Value scalar;
+  bool refused = false;        // its door has said what is wrong with it already
   std::vector<Located> items;  // of a list, or the values of a mapping
   std::vector<Key> keys;       // of a mapping, beside `items`
 
@@ -55,7 +56,7 @@ class LocatedBuilder {
   // Each gives false when a limit is passed: stop reading.
   bool open(Located::Kind kind, Place at);
   bool close();
-  bool scalar(Value value, Place at);
+  bool scalar(Value value, Place at, bool refused = false);
   // REQUIRES: wants_key().
   void key(std::string text, Place at);
   // Is the next word the key of a mapping?
@@ -69,7 +70,7 @@ class LocatedBuilder {
     bool after_key = false;
   };
   bool put(Located value);
-  void refuse_twins(const Located& mapping);
+  void refuse_twins(Located& mapping);
 
   Faults& faults_;
   std::vector<Open> open_;

@@ -59,15 +59,17 @@ std::string_view env_name(std::string_view expression) {
   return is_env_name(expression) ? expression : std::string_view();
 }
 
-// A text that a template gives back as it is.
-std::string as_literal(std::string_view value) {
+// A text that a template gives back as it is, also when `next` stands behind it.
+std::string as_literal(std::string_view value, char next) {
   std::string out;
   for (std::size_t i = 0; i < value.size(); ++i) {
     if (value[i] == '$' && i + 1 < value.size() && value[i + 1] == '{') out += '$';
     out += value[i];
   }
   // A dollar at its end must not run into what follows.
-  if (out.ends_with('$')) out.replace(out.size() - 1, 1, "${\"$\"}");
+  if (out.ends_with('$') && (next == '$' || next == '{')) {
+    out.replace(out.size() - 1, 1, "${\"$\"}");
+  }
   return out;
 }
 
@@ -258,7 +260,9 @@ class ToolCheck {
     only_for("http", {"result", "definite_failures"});
     only_for("command", {"output", "env", "env_allow", "cwd"});
     if (kinds[0] == "native") only_for("", {"numbers"});
-    if (const auto failures = spot_.find("definite_failures")) definite_failures(*failures);
+    if (const auto failures = spot_.find("definite_failures"); failures && kinds[0] == "http") {
+      definite_failures(*failures);
+    }
     if (const auto http_spot = spot_.find("http")) http(*http_spot);
     if (const auto command_spot = spot_.find("command")) command(*command_spot);
     if (const auto native_spot = spot_.find("native")) native(*native_spot);
@@ -332,7 +336,7 @@ class ToolCheck {
       }
     }
     if (const auto list = spot.find("headers")) headers(*list, members);
-    put("http", Value::object(std::move(members)));
+    for (Member& member : members) put(member.first, std::move(member.second));
   }
 
   // Scheme, host and port are literal: what a model or a stranger says cannot choose whom we talk to.
@@ -363,9 +367,9 @@ class ToolCheck {
     }
     const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
     if (!is_authority(host)) {
-      check_.fault(spot, shown(host) +
-                             " is not a host, or a host and a port (no user name in a url: use a "
-                             "header with secret:NAME)");
+      check_.fault(spot, host.find('@') != host.npos
+                             ? "no user name in a url: use a header with secret:NAME"
+                             : shown(host) + " is not a host, or a host and a port");
     }
     if (literal.find('#') != literal.npos) check_.fault(spot, "a url has no # here");
     if (std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
@@ -449,7 +453,18 @@ class ToolCheck {
   }
 
   void command(const Spot& spot) {
-    if (!check_.list(spot) || !short_enough(spot)) return;
+    if (check_.list(spot) && short_enough(spot)) argv(spot);
+    if (const auto env = spot_.find("env")) environment(*env);
+    if (const auto allow = spot_.find("env_allow")) env_allow(*allow);
+    if (const auto cwd = spot_.find("cwd")) {
+      if (auto text = literal(*cwd, Secrets::refused)) {
+        if (text->empty()) check_.fault(*cwd, "must name a folder");
+        put("cwd", *std::move(text));
+      }
+    }
+  }
+
+  void argv(const Spot& spot) {
     if (spot->items.empty()) {
       check_.fault(spot, "a command names a program: [\"date\", \"-u\"]");
       return;
@@ -466,14 +481,6 @@ class ToolCheck {
       words.emplace_back(*std::move(text));
     }
     put("command", Value::array(std::move(words)));
-    if (const auto env = spot_.find("env")) environment(*env);
-    if (const auto allow = spot_.find("env_allow")) env_allow(*allow);
-    if (const auto cwd = spot_.find("cwd")) {
-      if (auto text = literal(*cwd, Secrets::refused)) {
-        if (text->empty()) check_.fault(*cwd, "must name a folder");
-        put("cwd", *std::move(text));
-      }
-    }
   }
 
   void environment(const Spot& spot) {
@@ -534,6 +541,7 @@ class ToolCheck {
       check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
     }
     if (!has_expression(*text)) return text;
+    if (check_.full() || !check_.text_fits(spot)) return std::nullopt;
     std::string out;
     bool good = true;
     bool replaced = false;
@@ -549,7 +557,8 @@ class ToolCheck {
       }
       const std::string_view inner = rest.substr(2, end - at - 2);
       if (const std::string_view name = env_name(inner); !name.empty()) {
-        good = env(spot, at, name, out) && good;
+        const char next = end + 1 < text->size() ? (*text)[end + 1] : '\0';
+        good = env(spot, at, name, next, out) && good;
         replaced = true;
       } else {
         out += rest.substr(0, end + 1 - at);
@@ -560,7 +569,7 @@ class ToolCheck {
     return checked_template(spot, std::move(out), replaced);
   }
 
-  bool env(const Spot& spot, std::size_t at, std::string_view name, std::string& out) {
+  bool env(const Spot& spot, std::size_t at, std::string_view name, char next, std::string& out) {
     const auto& lookup = check_.source().env;
     const auto value = lookup ? lookup(name) : std::nullopt;
     if (!value || !is_utf8(*value)) {
@@ -571,7 +580,7 @@ class ToolCheck {
                           (value ? " is not UTF-8" : " is not set: set it before the start"));
       return false;
     }
-    out += as_literal(*value);
+    out += as_literal(*value, next);
     return true;
   }
 
@@ -579,7 +588,7 @@ class ToolCheck {
     Template compiled;
     auto found = Template::compile(Value(text), compiled);
     if (replaced) {
-      for (auto& fault : found) fault.offset = 0;  // the text is another than in the file
+      for (auto& fault : found) fault.offset = 0;  // this text does not stand in the file
     }
     check_.template_faults(spot, found);
     if (!found.empty()) return std::nullopt;
@@ -602,9 +611,10 @@ class ToolCheck {
   std::optional<std::string> literal(const Spot& spot, Secrets secrets) {
     auto text = resolved(spot, secrets);
     if (!text || !has_expression(*text)) return text;
-    const auto parts = Template::parts(*text);
-    if (parts && parts->size() == 1 && std::holds_alternative<std::string>(parts->front())) {
-      return std::get<std::string>(parts->front());
+    const auto compiled = Template::compile(Value(*text));
+    if (compiled && compiled->roots().roots.empty()) {
+      const auto value = compiled->eval(NoScope());
+      if (value && value->is_string()) return value->as_string();
     }
     check_.fault(spot, "holds no expression but ${ env.NAME }: give what changes in `args`", {},
                  Code::unsupported);

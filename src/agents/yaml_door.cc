@@ -116,7 +116,7 @@ class Reader {
         return document(event, at);
       case YAML_ALIAS_EVENT:
         fault(at, "aliases (*name) are not taken: write the value out");
-        return builder_.wants_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at);
+        return builder_.wants_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at, true);
       case YAML_SCALAR_EVENT:
         return scalar(event, at);
       case YAML_SEQUENCE_START_EVENT:
@@ -170,12 +170,12 @@ class Reader {
       builder_.key(std::move(text), at);
       return true;
     }
-    return builder_.scalar(
-        plain && raw.tag == nullptr ? plain_value(std::move(text), at) : Value(std::move(text)),
-        at);
+    const std::size_t before = faults_.size();
+    Value value = plain ? plain_value(text, at) : Value(text);
+    return builder_.scalar(std::move(value), at, raw.tag != nullptr || faults_.size() != before);
   }
 
-  Value plain_value(std::string text, Place at) {
+  Value plain_value(const std::string& text, Place at) {
     if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
       return {};
     }
@@ -186,14 +186,12 @@ class Reader {
       if (number) return *number;
       fault(at, "the number " + shown(text) +
                     " is too large to be exact (2^53 - 1 is the largest integer): quote it");
-      return 0;
+      return {};
     }
-    if (looks_like_number(text)) {
-      fault(at, shown(text) +
-                    " is a number to some and a text to others: write it as in JSON, or quote it");
-      return 0;
-    }
-    return text;
+    if (!looks_like_number(text)) return text;
+    fault(at, shown(text) +
+                  " is a number to some and a text to others: write it as in JSON, or quote it");
+    return {};
   }
 
   // ---- what libyaml refuses

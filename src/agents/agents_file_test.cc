@@ -1,0 +1,319 @@
+// Good agents files: their task graphs, their tools, both spellings, and the files of the documentation.
+#include "agents/agents_file.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "agents/check.h"
+#include "agents/located.h"
+#include "agents/test_load.h"
+#include "core/json.h"
+#include "core/schema.h"
+#include "testing/test.h"
+
+namespace ae::agents {
+namespace {
+
+using testing::faults_as_text;
+using testing::load_text;
+using testing::read_file;
+
+constexpr std::string_view kShop = R"(aetheris: 1
+tools:
+  get_order:
+    http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }
+    effect: read
+  charge:
+    http: { method: POST, url: "${env.SHOP}/charges", headers: { Authorization: "Bearer secret:PAY" } }
+    effect: idempotent
+    timeout: 90s
+    retry: { max_attempts: 4, retry_on: [timeout, 429, "5xx"] }
+    args_schema: { type: object, required: [amount] }
+  mail: { command: [sendmail, "${ .args.to }"], output: json, output_max: 64KiB }
+  unused: { native: echo }
+agents:
+  refund:
+    description: Gives money back
+    input_schema: { type: object, required: [order_id] }
+    labels: { team: money, "a.b/c": d }
+    deadline: 120m
+    max_attempts: 3
+    plan:
+      - { id: order, tool: get_order, args: { id: "${ .input.order_id }" } }
+      - { id: ok, wait: { type: signal, key: "approve-${ .input.order_id }", expires: 1440m, on_expire: continue }, needs: [order], when: "${ .steps.order.total > 100 }" }
+      - { id: pause, wait: { type: timer, for: 60s } }
+      - { id: at, wait: { type: timer, until: "2030-01-01T00:00:00+00:00" } }
+      - { id: charge, tool: charge, needs: [order, ok], args: { amount: "${ .steps.order.total }" }, on_error: continue }
+      - { id: each, map: "${ .steps.order.items }", as: item, needs: [charge], on_item_error: collect, do: { tool: mail, args: { to: "${ .item.to }" } } }
+      - { id: few, map: [1, 2], as: n, max_parallel: 2, on_item_error: fail, do: { tool: mail, args: { to: "${ .n }", args: {} } }, when: true, on_error: fail, needs: [] }
+    output: { charge: "${ .steps.charge }", all: "${ .steps }" }
+)";
+
+AE_TEST("agents/a good file becomes the normal form of its plans") {
+  const auto loaded = load_text(kShop);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Agent& agent = loaded.file.agents.at("refund");
+  Value graph = agent.task_graph;
+  // The versions are digests; that they are there is enough for this picture.
+  Value tools = graph["tools"];
+  for (const auto& [name, tool] : graph["tools"].members()) {
+    EXPECT_EQ(tool.text("version").size(), 16u) << name;
+    tools = tools.with(name, tool.with("version", "…"));
+  }
+  graph = graph.with("tools", tools);
+  const std::string picture = pretty(graph) + "\n";
+  if (std::getenv("AE_UPDATE_CASES") != nullptr) {
+    std::ofstream(testing::root_folder() + "/src/agents/refund.graph.json") << picture;
+  }
+  EXPECT_EQ(picture, read_file("src/agents/refund.graph.json"));
+  EXPECT_EQ(agent.labels,
+            (std::vector<std::pair<std::string, std::string>>{{"team", "money"}, {"a.b/c", "d"}}));
+  EXPECT_EQ(canonical(*agent.input_schema), R"({"required":["order_id"],"type":"object"})");
+  const auto plan = engine::Plan::compile(agent.task_graph);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ((*plan)->nodes.size(), 7u);
+}
+
+AE_TEST("agents/what a transport needs is resolved and keeps its secrets as references") {
+  const auto loaded = load_text(kShop);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const auto& tools = loaded.file.tools;
+  EXPECT_EQ(canonical(tools.at("charge").definition),
+            R"({"http":{"headers":{"Authorization":"Bearer secret:PAY"},"method":"POST",)"
+            R"("url":"http://shop:9000/charges"}})");
+  EXPECT_EQ(canonical(tools.at("get_order").definition),
+            R"({"http":{"method":"GET","url":"http://shop:9000/orders/${ .args.id }"}})");
+  EXPECT_EQ(canonical(tools.at("mail").definition),
+            R"({"command":["sendmail","${ .args.to }"],"output":"json","output_max":65536})");
+  EXPECT_EQ(canonical(tools.at("unused").definition), R"({"function":"echo"})");
+  EXPECT_EQ(tools.at("unused").kind, "native");
+  EXPECT_EQ(tools.at("charge").policy.retry.retry_on,
+            (std::vector<std::string>{"timeout", "429", "5xx"}));
+}
+
+AE_TEST("agents/the defaults of a policy follow from its effect") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  nothing_said: { native: echo }
+  read: { native: echo, effect: read }
+  idempotent: { native: echo, effect: idempotent, dedupe_window: unlimited, on_in_doubt: fail }
+agents: { a: { plan: [ { id: x, tool: read } ] } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const auto& nothing_said = loaded.file.tools.at("nothing_said").policy;
+  EXPECT_EQ(nothing_said.effect, engine::EffectClass::at_most_once);
+  EXPECT_EQ(nothing_said.on_in_doubt, engine::OnInDoubt::park);
+  EXPECT_EQ(nothing_said.retry.max_attempts, 1u);
+  EXPECT_EQ(nothing_said.timeout, std::chrono::seconds(30));
+  EXPECT_EQ(nothing_said.grace, std::chrono::seconds(30));
+  EXPECT_EQ(nothing_said.dedupe_window, std::chrono::hours(24));
+  EXPECT_EQ(loaded.file.tools.at("read").policy.on_in_doubt, engine::OnInDoubt::resend);
+  EXPECT_EQ(loaded.file.tools.at("idempotent").policy.on_in_doubt, engine::OnInDoubt::fail);
+  EXPECT_EQ(loaded.file.tools.at("idempotent").policy.dedupe_window, std::nullopt);
+}
+
+AE_TEST("agents/a tool's version changes with its target and its policy, not with its words") {
+  const auto load_version = [](std::string_view tool) {
+    const auto loaded = load_text("aetheris: 1\ntools: { t: " + std::string(tool) +
+                                  " }\nagents: { a: { plan: [ { id: x, tool: t } ] } }\n");
+    EXPECT_EQ(faults_as_text(loaded.faults), "") << tool;
+    return loaded.file.tools.contains("t") ? loaded.file.tools.at("t").policy.version : "";
+  };
+  const std::string version =
+      load_version("{ http: { method: GET, url: 'http://shop:9000/' }, timeout: 60s }");
+  EXPECT_EQ(version.size(), 16u);
+  EXPECT_EQ(version, load_version("{ timeout: 1m, description: A tool, http: { url: "
+                                  "'${ env.SHOP }/', method: GET }, result: body }"));
+  EXPECT_NE(version, load_version("{ http: { method: GET, url: 'http://other/' }, timeout: 1m }"));
+  EXPECT_NE(version,
+            load_version("{ http: { method: GET, url: 'http://shop:9000/' }, timeout: 61s }"));
+}
+
+AE_TEST("agents/the YAML and the JSON of one file are the same plan") {
+  constexpr std::string_view kYaml = R"(
+aetheris: 1   # a comment
+tools:
+  t: { native: "echo", effect: read }
+agents:
+  a:
+    plan:
+      - id: x
+        tool: t
+        args:
+          n: 1.50
+          big: 1e3
+          "null": ~
+          yes: no
+          text: |
+            two
+            lines
+          list: [true, null, "ä\U0001F600\/", 'it''s']
+        when: ${ .input.x }
+)";
+  constexpr std::string_view kJson =
+      "\n{ \"aetheris\": 1,\n\t\"tools\": {\"t\":{\"native\":"
+      "\"echo\",\"effect\":\"read\"}},\"agents\":{\"a\":{\"plan\":[{\"id\":\"x\",\"tool\":\"t\","
+      "\"args\":{\"n\":1.5,\"big\":1000,\"null\":null,\"yes\":\"no\",\"text\":\"two\\nlines\\n\","
+      "\"list\":[true,null,\"\\u00e4\\ud83d\\ude00/\",\"it's\"]},\"when\":\"${ .input.x "
+      "}\"}]}}}\r\n";
+  const auto yaml = load_text(kYaml);
+  EXPECT_EQ(faults_as_text(yaml.faults), "");
+  for (const std::string_view name : {"a.json", "a.yaml"}) {
+    const auto json = load_text(kJson, name);
+    ASSERT_EQ(faults_as_text(json.faults), "");
+    EXPECT_EQ(canonical(json.file.agents.at("a").task_graph),
+              canonical(yaml.file.agents.at("a").task_graph));
+  }
+}
+
+AE_TEST("agents/a JSON file has faults with places too") {
+  EXPECT_EQ(
+      faults_as_text(load_text("{\"aetheris\": 1,\n  \"agents\": {\"ä\": {\"plan\": \"\\\"${ 1 + "
+                               "}\"}, \"b\":\n{}}}",
+                               "a.json")
+                         .faults),
+      "2:14 plan_invalid agents[\"ä\"]: `ä` cannot be the name of an agent: letters, digits, "
+      "_ and -, a letter or _ first, at most 64\n"
+      "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
+      "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
+      "runs\n");
+}
+
+AE_TEST("agents/a .json file is held to the rules of JSON") {
+  for (const std::string_view text :
+       {"{\"aetheris\": 1,}", "{aetheris: 1}", "aetheris: 1\n", "{\"a\": 1, \"a\": 2}", "{} {}",
+        "{\"a\": 01}", "{\"a\": 9007199254740993}", "", "{\"a\": \"\\ud800\"}", "[", "// x\n{}"}) {
+    const auto loaded = load_text(text, "a.json");
+    EXPECT_EQ(loaded.faults.size(), 1u) << text;
+    EXPECT_TRUE(faults_as_text(loaded.faults).find("not JSON as we take it") != std::string::npos)
+        << faults_as_text(loaded.faults);
+  }
+  EXPECT_EQ(
+      faults_as_text(load_text("{\n \"aetheris\": 1,\n \"ä\": x}", "a.json").faults).substr(0, 18),
+      "3:7 plan_invalid :");
+}
+
+AE_TEST("agents/a byte order mark and lines of Windows are taken") {
+  EXPECT_EQ(faults_as_text(load_text("\xEF\xBB\xBF"
+                                     "aetheris: 1\r\nagents:\r\n  a:\r\n    plan:\r\n"
+                                     "      - { id: x, wait: { type: signal } }\r\n")
+                               .faults),
+            "");
+  EXPECT_EQ(faults_as_text(load_text("\xEF\xBB\xBF"
+                                     "aetheris: 1\r\nagents:\r\n  a: x\r\n")
+                               .faults),
+            "3:6 plan_invalid agents.a: must be a mapping, not a string\n");
+}
+
+AE_TEST("agents/an environment value stands as it is, whatever is in it") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  t: { command: [ls, "x${ env.BRACE }{y}$${ z", "${env.BRACE}"], env: { E: "a ${ env.BRACE }" } }
+agents: { a: { plan: [ { id: x, tool: t } ] } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& definition = loaded.file.tools.at("t").definition;
+  const auto words = Template::compile(definition["command"]);
+  ASSERT_TRUE(words);
+  EXPECT_EQ(canonical(*words->eval(NoScope())), R"(["ls","xa${b}${y}${ z","a${b}$"])");
+  EXPECT_EQ(definition["env"].text("E"), "a a${b}$");
+}
+
+AE_TEST("agents/faults are told as text and as JSON") {
+  const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
+  EXPECT_EQ(faults_text(loaded.faults),
+            "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
+            "runs\n"
+            "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
+  EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
+            R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
+            R"("message":"unknown key `plans`","path":"agents.a.plans","suggestion":"plan"}],)"
+            R"("ok":false})");
+  EXPECT_EQ(canonical(faults_json({})), R"({"faults":[],"ok":true})");
+}
+
+// ---- the documentation and the schema that ships
+
+std::vector<std::string> files_of_the_documentation() {
+  std::vector<std::string> files;
+  const std::string page = read_file("docs/agents-file.md");
+  for (std::size_t at = page.find("```yaml\n"); at != page.npos; at = page.find("```yaml\n", at)) {
+    at += 8;
+    const std::size_t end = page.find("```", at);
+    files.push_back(page.substr(at, end - at));
+    at = end;
+  }
+  return files;
+}
+
+// The plain value of a file, as its door reads it.
+Value value_of(std::string_view yaml) {
+  Faults faults;
+  Located root;
+  EXPECT_TRUE(read_yaml(yaml, faults, root)) << yaml;
+  EXPECT_TRUE(faults.empty()) << yaml;
+  return root.value();
+}
+
+AE_TEST("agents/every file of docs/agents-file.md is a good file") {
+  const auto files = files_of_the_documentation();
+  ASSERT_GT(files.size(), 8u);
+  for (const std::string& file : files) {
+    EXPECT_EQ(faults_as_text(load_text(file).faults), "") << file;
+  }
+}
+
+AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {
+  const auto document = parse_json(agents_schema_json());
+  ASSERT_TRUE(document) << document.error().message;
+  const auto schema = Schema::compile(*document);
+  ASSERT_TRUE(schema) << schema.error().message;
+  std::vector<std::string> good = files_of_the_documentation();
+  good.emplace_back(kShop);
+  for (const std::string& file : good) {
+    for (const SchemaFault& fault : schema->validate(value_of(file))) {
+      ADD_FAILURE() << fault.instance_path << ": " << fault.message << "\n" << file;
+    }
+  }
+  const std::string tool = "tools: { t: { native: echo } }\n";
+  const std::string agent = "agents: { a: { plan: [ { id: x, tool: t } ] } }\n";
+  for (const std::string& bad : {
+           std::string("aetheris: 1\n"),
+           "aetheris: 2\n" + tool + agent,
+           "aetheris: 1\nmodels: {}\n" + agent,
+           "aetheris: 1\ntools: { t: { effect: read } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, command: [date] } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, approval: required } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, result: full } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, timeout: 30 } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, retry: { retry_on: [timeout] } } }\n" + agent,
+           "aetheris: 1\ntools: { t: { http: { method: GET, url: 'ftp://x/' } } }\n" + agent,
+           "aetheris: 1\ntools: { 'a b': { native: echo } }\n" + agent,
+           std::string("aetheris: 1\nagents: {}\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { loop: {} } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { tool: t } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: 9x, tool: t } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t, when: x } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t, do: {} } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, wait: {} } ] } }\n"),
+           std::string(
+               "aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: human } } ] } }\n"),
+           std::string(
+               "aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: timer } } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: timer, for: 5 } "
+                       "} ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, map: [1], do: {} } ] } }\n"),
+           std::string(
+               "aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t } ], deadline: x } }\n"),
+       }) {
+    EXPECT_FALSE(schema->validate(value_of(bad)).empty()) << bad;
+    EXPECT_FALSE(load_text(bad).faults.empty()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ae::agents

@@ -1,0 +1,200 @@
+// Agents files made to hurt: refused quickly, without recursion, and without much memory.
+#include <chrono>
+#include <string>
+
+#include "agents/test_load.h"
+#include "testing/test.h"
+
+namespace ae::agents {
+namespace {
+
+using testing::faults_as_text;
+using testing::load_text;
+
+std::string repeated(std::string_view text, std::size_t times) {
+  std::string out;
+  out.reserve(text.size() * times);
+  for (std::size_t i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+// The faults, and a failure when they take a minute (a sanitizer on a busy machine is slow; a square is slower).
+std::string quick(const std::string& text, std::string_view name = "a.yaml") {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string faults = faults_as_text(load_text(text, name).faults);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  return faults;
+}
+
+const std::string kHead = "aetheris: 1\ntools: { t: { native: echo } }\nagents:\n  a:\n    plan:\n";
+
+AE_TEST("agents/a file beyond 8 MiB is refused unread") {
+  EXPECT_EQ(quick(std::string((8u << 20) + 1, 'x')),
+            "1:1 plan_invalid : an agents file has at most 8 MiB\n");
+}
+
+AE_TEST("agents/bytes that are not UTF-8 are named") {
+  EXPECT_EQ(quick("aetheris: 1\n# \xC3\xA4 \xFF\n"), "2:5 plan_invalid : not UTF-8 at byte 17\n");
+  EXPECT_EQ(quick("\xFF\xFE"
+                  "a\0"),
+            "1:1 plan_invalid : not UTF-8 at byte 0\n");
+  EXPECT_EQ(quick("a: \xED\xA0\x80\n"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
+  EXPECT_EQ(quick("a: \xC3"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
+  EXPECT_EQ(quick(std::string("a: \xC3\xA4\0b", 7)),
+            "1:5 plan_invalid : a control character: a text file has none\n");
+  EXPECT_EQ(quick("a: b\x1b[31m\n"),
+            "1:5 plan_invalid : a control character: a text file has none\n");
+}
+
+AE_TEST("agents/tabs that indent are named") {
+  EXPECT_EQ(quick("aetheris: 1\nagents:\n\ta: 1\n"),
+            "3:1 plan_invalid : a tab cannot indent YAML: use spaces\n");
+  EXPECT_EQ(quick("aetheris: 1\nagents:\n  a:\n  \tplan: []\n"),
+            "4:3 plan_invalid : a tab cannot indent YAML: use spaces\n");
+}
+
+AE_TEST("agents/a billion laughs are refused at the first") {
+  std::string text = "a0: &a0 [lol, lol]\n";
+  for (int i = 1; i < 30; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before +
+            "]\n";
+  }
+  const std::string faults = quick(text);
+  EXPECT_TRUE(faults.starts_with("1:1 plan_invalid : `aetheris` is missing") ||
+              faults.starts_with("1:1 plan_invalid a"))
+      << faults.substr(0, 200);
+  EXPECT_TRUE(faults.find("1:5 plan_invalid : anchors (&name) are not taken") != std::string::npos);
+  EXPECT_TRUE(faults.find("2:10 plan_invalid : aliases (*name) are not taken") !=
+              std::string::npos);
+}
+
+AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
+  for (const std::string_view open : {"[", "{a: ", "{\"a\":", "- ", "? "}) {
+    for (const std::size_t deep : {65u, 1'000u, 100'000u}) {
+      const std::string faults = quick(repeated(open, deep));
+      EXPECT_TRUE(faults.find("nest at most 64 deep") != std::string::npos ||
+                  faults.find("not YAML") != std::string::npos ||
+                  faults.find("a key must be") != std::string::npos)
+          << open << deep << ": " << faults.substr(0, 200);
+    }
+  }
+  const auto nested = [](std::size_t deep) {
+    return kHead + "      - { id: x, tool: t, args: { a: " + repeated("[", deep) + "1" +
+           repeated("]", deep) + " } }\n";
+  };
+  // Six levels stand above.
+  EXPECT_EQ(quick(nested(47)), "");
+  EXPECT_TRUE(quick(nested(58)).find("values nest at most 48 deep here") != std::string::npos);
+  EXPECT_TRUE(quick(nested(59)).find("nest at most 64 deep") != std::string::npos);
+}
+
+std::string chain(std::size_t nodes) {
+  std::string text = kHead;
+  for (std::size_t i = 0; i < nodes; ++i) {
+    text += "      - { id: n" + std::to_string(i) + ", tool: t";
+    if (i > 0) text += ", needs: [n" + std::to_string(i - 1) + "], when: \"${ .steps.n0 }\"";
+    text += " }\n";
+  }
+  return text;
+}
+
+AE_TEST("agents/10,001 nodes are too many") {
+  EXPECT_EQ(quick(kHead + repeated("      - { id: x }\n", 10'001)),
+            "6:7 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has 10001\n");
+  EXPECT_EQ(quick(chain(500)), "");
+}
+
+AE_TEST_SLOW("agents/10,000 nodes in a row, each reading the first, are a plan") {
+  EXPECT_EQ(quick(chain(10'000)), "");
+}
+
+std::string circle(int nodes) {
+  std::string text = kHead;
+  for (int i = 0; i < nodes; ++i) {
+    text += "      - { id: n" + std::to_string(i) + ", tool: t, needs: [n" +
+            std::to_string((i + 1) % nodes) + "] }\n";
+  }
+  return quick(text);
+}
+
+AE_TEST("agents/a long circle is named by its beginning") {
+  EXPECT_EQ(circle(500),
+            "6:36 plan_invalid agents.a.plan[0].needs[0]: these nodes need each other in a circle: "
+            "n0 → n1 → n2 → n3 → n4 → n5 → n6 → n7 → n8 → n9 → n10 → n11 → … (500 nodes) → n0\n");
+}
+
+AE_TEST_SLOW("agents/a circle of 10,000 nodes is found without recursion") {
+  EXPECT_TRUE(circle(10'000).find("… (10000 nodes) → n0") != std::string::npos);
+}
+
+AE_TEST_SLOW("agents/100,000 nodes on one line are refused quickly") {
+  const std::string line =
+      "{aetheris: 1, agents: {a: {plan: [" + repeated("{id: x, tool: t}, ", 100'000) + "]}}}";
+  EXPECT_EQ(quick(line),
+            "1:34 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has "
+            "100000\n");
+}
+
+AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
+  const auto fill = [](std::string_view text, std::size_t bytes = (8u << 20) - 64) {
+    return repeated(text, bytes / text.size());
+  };
+  const auto said = [](const std::string& faults, std::string_view words) {
+    EXPECT_TRUE(faults.find(words) != std::string::npos) << words << "\n" << faults.substr(0, 400);
+  };
+  said(quick("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
+       "2:9 plan_invalid agents: must be a mapping");
+  said(quick("[" + fill("0,") + "]"), "at most 1,000,000 values");
+  said(quick("[" + fill("0,") + "0]", "a.json"), "at most 1,000,000 values");
+  said(quick(fill("a: 1\n")), "at most 1,000,000 values");
+  said(quick(fill("a: 1\n", 4u << 20)), "stands twice");
+  said(quick(fill("? ")), "a key must be");
+  said(quick("[" + fill("&a ") + "]"), "anchors");
+  said(quick("[" + fill("*a ,") + "]"), "aliases");
+  said(quick("aetheris: 1\n" + fill("# x\n")), "`agents` is missing");
+  said(quick(fill("\n")), "the file is empty");
+  said(quick(fill("---\n")), "a second one begins");
+  const auto command = [](const std::string& word) {
+    return "aetheris: 1\ntools:\n  t: { command: [x, \"" + word + "\"] }\n";
+  };
+  said(quick(command(fill("${ .input }"))), "at most 256 KiB");
+  said(quick(command(fill("${ .input }", 200'000))), "not .input");
+  said(quick(command(fill("${ + }", 200'000))), "I stop counting");
+}
+
+AE_TEST("agents/very many faults are counted to a thousand") {
+  std::string keys = "aetheris: 1\nagents:\n  a:\n";
+  for (int i = 0; i < 1'200; ++i) keys += "    input_schemb" + std::to_string(i) + ": 1\n";
+  const auto loaded = load_text(keys);
+  EXPECT_EQ(loaded.faults.size(), 1'000u);
+  EXPECT_TRUE(quick(keys).find("I stop counting here") != std::string::npos);
+}
+
+AE_TEST_SLOW("agents/looking for what was meant stays cheap in a large file") {
+  std::string text = "aetheris: 1\nagents:\n  a:\n    plan:\n";
+  for (int i = 0; i < 10'000; ++i) {
+    text += "      - { id: some_long_name_" + std::to_string(10'000 + i) +
+            ", tool: t, needs: [some_lung_name_" + std::to_string(i + 10'000) + "] }\n";
+  }
+  EXPECT_TRUE(quick(text).find("did you mean some_long_name_10000?") != std::string::npos);
+}
+
+AE_TEST_SLOW("agents/a dense plan is checked quickly") {
+  // Every node of the second half needs every node of the first, and reads through them.
+  std::string all = "[";
+  for (int i = 0; i < 800; ++i) all += "a" + std::to_string(i) + ",";
+  all += "]";
+  std::string text = kHead + "      - { id: root, tool: t }\n";
+  for (int i = 0; i < 800; ++i) {
+    text += "      - { id: a" + std::to_string(i) + ", tool: t, needs: [root] }\n";
+  }
+  for (int i = 0; i < 800; ++i) {
+    text += "      - { id: b" + std::to_string(i) + ", tool: t, needs: " + all +
+            ", when: \"${ .steps.root }\" }\n";
+  }
+  EXPECT_EQ(quick(text), "");
+}
+
+}  // namespace
+}  // namespace ae::agents

@@ -1,0 +1,61 @@
+// Loading an agents file in a test, and its faults as text.
+#pragma once
+
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agents/agents_file.h"
+
+namespace ae::agents::testing {
+
+struct Loaded {
+  AgentsFile file;
+  std::vector<Fault> faults;
+};
+
+// Knows the environment SHOP=http://shop:9000, EMPTY= and BRACE=a${b}$, and the native functions echo and fail.
+inline Loaded load_text(std::string_view text, std::string_view name = "agents.yaml") {
+  const auto env = [](std::string_view variable) -> std::optional<std::string> {
+    if (variable == "SHOP" || variable == "SHOP_URL") return "http://shop:9000";
+    if (variable == "EMPTY") return "";
+    if (variable == "BRACE") return "a${b}$";
+    return std::nullopt;
+  };
+  const auto native = [](std::string_view function) {
+    return function == "echo" || function == "fail";
+  };
+  Loaded loaded;
+  loaded.faults = load({.name = name, .text = text, .env = env, .native = native}, loaded.file);
+  return loaded;
+}
+
+// One a line: "3:5 plan_invalid tools.x.timeout: message (did you mean y?)"
+inline std::string faults_as_text(const std::vector<Fault>& faults) {
+  std::string out;
+  for (const Fault& fault : faults) {
+    out += std::to_string(fault.line) + ":" + std::to_string(fault.column) + " " +
+           std::string(code_name(fault.code)) + " " + fault.path + ": " + fault.message;
+    if (!fault.suggestion.empty()) out += " (did you mean " + fault.suggestion + "?)";
+    out += "\n";
+  }
+  return out;
+}
+
+inline std::string root_folder() {
+  const char* root = std::getenv("AETHERIS_ROOT");
+  return root != nullptr ? root : ".";
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(root_folder() + "/" + path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace ae::agents::testing
