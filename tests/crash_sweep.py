@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""kill -9 at every failpoint hit of the refund example, fused and split, in turn: no sampling.
+
+Method: a calm run with AETHERIS_FAILPOINTS_TRACE=1 lists every hit (NAME@N). For each of them a fresh store and a
+fresh job die there (the failpoint ends the process as kill -9 would) and are started again. The job must end as the
+calm one did. Where the kill fell between the durable declaration and the durable record of the at_most_once call, the
+job parks; the shop's own books say what happened, and the answer is given by `aetheris resolve`. The judge is the
+shop's journal: no at_most_once call arrived twice, no idempotent key took effect twice, none is missing.
+
+    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py [NAME@N [fused|split]]      # one point again
+"""
+
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
+BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+INPUT = '{"order_id": "43", "replacement": "BOOK-5"}'
+
+
+class Failure(Exception):
+    pass
+
+
+def aetheris(arguments, store, shop, failpoints="", trace=False, timeout=60):
+    environment = dict(os.environ, SHOP_URL=shop, AETHERIS_STORE=f"sqlite:{store}", NO_COLOR="1")
+    environment.pop("AETHERIS_FAILPOINTS", None)
+    if failpoints:
+        environment["AETHERIS_FAILPOINTS"] = failpoints
+    if trace:
+        environment["AETHERIS_FAILPOINTS_TRACE"] = "1"
+    return subprocess.run([BIN, *arguments], env=environment, capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL)
+
+
+def run(agents, job, store, shop, durability, **more):
+    return aetheris(["run", agents, "--job-id", job, "--input", INPUT, "--durability", durability, "--json"],
+                    store, shop, **more)
+
+
+def ask(shop, path):
+    with urllib.request.urlopen(shop + path, timeout=10) as answer:
+        return json.load(answer)
+
+
+def outcomes(job, store, shop):
+    """The node outcomes of a job, by node: what must be equal to the undisturbed run's."""
+    done = aetheris(["events", job, "--json"], store, shop)
+    if done.returncode != 0:
+        raise Failure(f"events: {done.stderr}")
+    found = collections.Counter()
+    for event in json.loads(done.stdout)["events"]:
+        if event["type"] == "node_finished":
+            payload = event["payload"]
+            found[(payload["node_id"], payload["result_type"], payload.get("skipped", False))] += 1
+    return found
+
+
+def shape(result):
+    """A result with the shop's running numbers taken out."""
+    return re.sub(r'"([a-z_]+)[-_][0-9a-f]+"', r'"\1"', json.dumps(result, sort_keys=True))
+
+
+def resolve(job, store, shop):
+    seen = json.loads(aetheris(["job", job, "--json"], store, shop).stdout)
+    if seen["status"] != "parked" or len(seen["in_doubt"]) != 1:
+        raise Failure(f"blocked, but not parked with one call in doubt: {seen}")
+    doubt = seen["in_doubt"][0]
+    if doubt["tool"] != "give_card":
+        raise Failure(f"only the at_most_once call may be in doubt, not {doubt['tool']}")
+    made = ask(shop, f"/gift-cards?key={doubt['external_key']}")
+    card = next(iter(made.values()))
+    arguments = ["resolve", job, doubt["idempotency_key"]]
+    arguments += ["happened", json.dumps(card)] if card else ["not_happened"]
+    done = aetheris(arguments, store, shop)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
+
+
+def one(point, durability, agents, shop, folder, calm):
+    name = f"{durability}-{point.replace('@', '-')}"
+    store, job = folder / f"{name}.db", f"sweep-{name}"
+    action = point.replace("@", "=exit@")
+    died = run(agents, job, store, shop, durability, failpoints=action)
+    if died.returncode not in (137, 0):
+        raise Failure(f"first life: exit {died.returncode}: {died.stderr}")
+    parked = False
+    for _ in range(4):
+        lived = run(agents, job, store, shop, durability)
+        if lived.returncode == 0:
+            break
+        if lived.returncode != 4:
+            raise Failure(f"second life: exit {lived.returncode}: {lived.stderr}")
+        parked = True
+        resolve(job, store, shop)
+    else:
+        raise Failure("it never came to an end")
+    end = json.loads(lived.stdout)
+    if end["status"] != "completed" or shape(end["result"]) != calm["shape"]:
+        raise Failure(f"another end: {end['status']} {end['result']}")
+    found = outcomes(job, store, shop)
+    if found != calm["outcomes"]:
+        raise Failure(f"other outcomes: {found - calm['outcomes']} instead of {calm['outcomes'] - found}")
+    checked = aetheris(["verify", job], store, shop)
+    if checked.returncode != 0:
+        raise Failure(f"verify: exit {checked.returncode}: {checked.stdout}{checked.stderr}")
+    return parked
+
+
+def sweep(durability, agents, shop, folder, only):
+    store = folder / f"calm-{durability}.db"
+    done = run(agents, f"calm-{durability}", store, shop, durability, trace=True)
+    if done.returncode != 0:
+        raise Failure(f"the calm run: exit {done.returncode}: {done.stderr}")
+    calm = {"shape": shape(json.loads(done.stdout)["result"]), "outcomes": outcomes(f"calm-{durability}", store, shop)}
+    points = list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
+    if len(points) < 40:
+        raise Failure(f"only {len(points)} failpoint hits: {points}")
+    if only:
+        points = [only]
+    failures, parked = [], 0
+    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
+        jobs = {pool.submit(one, point, durability, agents, shop, folder, calm): point for point in points}
+        for job in concurrent.futures.as_completed(jobs):
+            try:
+                parked += job.result()
+            except (Failure, subprocess.TimeoutExpired, KeyError, ValueError) as problem:
+                failures.append(f"{jobs[job]} {durability}: {problem}")
+    for failure in failures[:10]:
+        print(f"# {failure}\n# repeat: AETHERIS_BIN={BIN} tests/crash_sweep.py {failure.split(':')[0]}")
+    print(f"# {durability}: killed at {len(points)} points, {parked} of them left a call in doubt, {len(failures)} failures")
+    return not failures and (only or parked > 0)
+
+
+def main():
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    modes = sys.argv[2:3] or ["fused", "split"]
+    ok = True
+    with tempfile.TemporaryDirectory(prefix="aetheris-sweep-") as temporary:
+        folder = pathlib.Path(temporary)
+        # The example with its waits made short.
+        text = (ROOT / "examples/refund.yaml").read_text()
+        text = text.replace("for: 1s", "for: 50ms").replace("initial_backoff: 100ms", "initial_backoff: 10ms")
+        agents = folder / "refund.yaml"
+        agents.write_text(text)
+        journal = folder / "shop.journal"
+        shop = subprocess.Popen([sys.executable, str(ROOT / "examples/shop/shop.py"), "--port", "0", "--journal",
+                                 str(journal)], stdout=subprocess.PIPE, text=True)
+        try:
+            address = "http://" + shop.stdout.readline().split()[1]
+            for durability in modes:
+                held = False
+                try:
+                    held = sweep(durability, str(agents), address, folder, only)
+                except Failure as problem:
+                    print(f"# {problem}")
+                print(f"{'ok' if held else 'not ok'} kill -9 at every failpoint hit comes to the same end ({durability})")
+                ok = ok and held
+            table = subprocess.run([sys.executable, str(ROOT / "examples/shop/table.py"), str(journal)],
+                                   capture_output=True, text=True)
+            if table.returncode != 0:
+                print("# " + table.stdout.replace("\n", "\n# "))
+            print(f"{'ok' if table.returncode == 0 else 'not ok'} by the shop's own journal nothing happened twice")
+            ok = ok and table.returncode == 0
+        finally:
+            shop.kill()
+            shop.wait()
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
