@@ -12,8 +12,21 @@
 namespace ae::store::sqlite {
 namespace {
 
-SqlError error_of(sqlite3* db) {
-  return {sqlite3_extended_errcode(db), sqlite3_system_errno(db), sqlite3_errmsg(db)};
+// Of the last failed system call on the file: a write goes to the WAL, a checkpoint's to the database itself.
+int os_errno_of(sqlite3* db, int which_file) {
+  sqlite3_file* file = nullptr;
+  int os_errno = 0;
+  if (sqlite3_file_control(db, "main", which_file, static_cast<void*>(&file)) == SQLITE_OK &&
+      file != nullptr && file->pMethods != nullptr) {
+    file->pMethods->xFileControl(file, SQLITE_FCNTL_LAST_ERRNO, &os_errno);
+  }
+  return os_errno;
+}
+
+SqlError error_of(sqlite3* db, int which_file = SQLITE_FCNTL_JOURNAL_POINTER) {
+  SqlError error{sqlite3_extended_errcode(db), 0, sqlite3_errmsg(db)};
+  if ((error.code & 0xff) == SQLITE_IOERR) error.os_errno = os_errno_of(db, which_file);
+  return error;
 }
 
 bool means_full(int os_errno) {
@@ -178,7 +191,7 @@ void Database::set_busy_timeout(std::chrono::milliseconds timeout) {
 Sql<void> Database::checkpoint(bool truncate) {
   const int mode = truncate ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_PASSIVE;
   const int code = sqlite3_wal_checkpoint_v2(db_, nullptr, mode, nullptr, nullptr);
-  if (code != SQLITE_OK) return std::unexpected(error_of(db_));
+  if (code != SQLITE_OK) return std::unexpected(error_of(db_, SQLITE_FCNTL_FILE_POINTER));
   return {};
 }
 

@@ -1,51 +1,15 @@
 #include "store/sqlite/sqlite_store.h"
 
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "store/conformance_test.h"
-#include "testing/test.h"
+#include "store/sqlite/sqlite_fixture_test.h"
 
 namespace ae::store {
 namespace {
-
-using conformance::fence;
-using conformance::Rig;
-
-// A folder that goes away with the test.
-class Folder {
- public:
-  // `memory`: where an fsync costs nothing.
-  explicit Folder(bool memory = false) {
-    std::filesystem::path where = std::filesystem::temp_directory_path();
-    if (memory && ::access("/dev/shm", W_OK) == 0) where = "/dev/shm";
-    std::string pattern = where / "aetheris-store-XXXXXX";
-    AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
-    path_ = pattern;
-  }
-  ~Folder() {
-    ::chmod(path_.c_str(), 0700);
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const char* name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class SqliteDriver final : public conformance::Driver {
  public:
@@ -66,6 +30,186 @@ class SqliteDriver final : public conformance::Driver {
 
 const bool registered = conformance::register_conformance(
     "store_sqlite", [](testing::TestLoop& loop) { return std::make_unique<SqliteDriver>(loop); });
+
+void run_sql(const std::string& path, const char* sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  char* error = nullptr;
+  sqlite3_exec(db, sql, nullptr, nullptr, &error);
+  EXPECT_EQ(error, nullptr) << error;
+  sqlite3_close(db);
+}
+
+unsigned mode_of(const std::string& path) {
+  struct stat info{};
+  EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
+  return info.st_mode & 0777U;
+}
+
+AE_TEST("sqlite/a new store is for its owner only, and leaves one file and its lock") {
+  const Folder folder(true);
+  const std::string path = folder / "deep/er/a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  EXPECT_TRUE(bench.store().owned());
+  EXPECT_EQ(mode_of(folder / "deep"), 0700U);
+  EXPECT_EQ(mode_of(folder / "deep/er"), 0700U);
+  for (const char* suffix : {"", "-wal", "-shm", ".lock"}) EXPECT_EQ(mode_of(path + suffix), 0600U);
+  bench.close();
+  EXPECT_FALSE(std::filesystem::exists(path + "-wal"));
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
+AE_TEST("sqlite/a path may hold what a URI gives a meaning") {
+  const Folder folder(true);
+  const std::string path = folder / "50% #1?x=y & more.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  bench.close();
+  EXPECT_GT(std::filesystem::file_size(path), 0U);
+}
+
+AE_TEST("sqlite/what cannot be used is refused, and the message says what to do") {
+  const Folder folder(true);
+  const auto refusal = [&](const std::string& name, bool read_only = false) {
+    Bench bench(folder / name);
+    SqliteOptions options = bench.options();
+    options.read_only = read_only;
+    const auto opened = bench.open(options);
+    return opened ? "opened"
+                  : std::string(code_name(opened.error().code)) + " " + opened.error().message;
+  };
+  std::ofstream(folder / "text.db") << std::string(5000, 'x');
+  EXPECT_PRED2(holds, refusal("text.db"), "unavailable");
+  EXPECT_PRED2(holds, refusal("text.db"), "file is not a database");
+  run_sql(folder / "other.db", "CREATE TABLE t(x)");
+  EXPECT_PRED2(holds, refusal("other.db"), "another program");
+  run_sql(folder / "other2.db", "PRAGMA application_id = 77; CREATE TABLE t(x)");
+  EXPECT_PRED2(holds, refusal("other2.db"), "another program");
+  EXPECT_EQ(refusal("a.db"), "opened");
+  run_sql(folder / "a.db", "PRAGMA user_version = 99");
+  EXPECT_PRED2(begins, refusal("a.db"), "needs_version");
+  EXPECT_PRED2(begins, refusal("a.db", true), "needs_version");
+  EXPECT_PRED2(begins, refusal("none.db", true), "not_found");
+  EXPECT_FALSE(std::filesystem::exists(folder / "none.db"));
+  std::ofstream(folder / "file") << "x";
+  EXPECT_PRED2(begins, refusal("file/a.db"), "unavailable");
+  EXPECT_PRED2(begins, refusal("."), "unavailable");
+}
+
+AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
+  const Folder folder(true);
+  Bench owner(folder / "a.db");
+  ASSERT_TRUE(owner.open());
+  ASSERT_TRUE(owner.commit(Bench::create("j0")));
+  Bench reader(folder / "a.db");
+  SqliteOptions options = reader.options();
+  options.read_only = true;
+  ASSERT_TRUE(reader.open(options));
+  EXPECT_FALSE(reader.store().owned());
+  EXPECT_EQ(reader.load("j0")->row.claim, conformance::fence("A", 1));
+  EXPECT_EQ(reader.commit(Bench::append("j0", 2)).error().code, Code::unavailable);
+  ASSERT_TRUE(owner.commit(Bench::append("j0", 2)));
+  EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
+  owner.close();
+  EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
+  reader.close();
+  ASSERT_TRUE(reader.open(options));
+  EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
+}
+
+AE_TEST("sqlite/what comes together is committed together, and alone nobody waits") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  std::size_t left = 2000;
+  for (int i = 0; i < 2000; ++i) {
+    bench.store().commit(Bench::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
+      EXPECT_TRUE(answer);
+      --left;
+    });
+  }
+  ASSERT_TRUE(bench.loop.run_until([&] { return left == 0; }));
+  EXPECT_EQ(bench.store().stats().writes, 2000U);
+  EXPECT_LT(bench.store().stats().groups, 500U);
+}
+
+AE_TEST("sqlite/a large batch and a long log go in and come out") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  Batch b = Bench::create("j0", 3u << 20);
+  b.sealed->blobs.push_back({sha256("big"), std::string(16u << 20, 'b')});
+  ASSERT_TRUE(bench.commit(b));
+  for (std::uint64_t seq = 2; seq < 12; ++seq) {
+    ASSERT_TRUE(bench.commit(Bench::append("j0", seq, 1u << 20)));
+  }
+  const auto loaded = bench.load("j0");
+  ASSERT_EQ(loaded->commits.size(), 11U);
+  EXPECT_EQ(loaded->commits[0], b.sealed->bytes);
+  for (std::uint64_t seq = 2; seq < 12; ++seq) {
+    EXPECT_EQ(loaded->commits[seq - 1], Bench::append("j0", seq, 1u << 20).sealed->bytes);
+  }
+  EXPECT_EQ(loaded->blobs.at(0).bytes.size(), 16u << 20);
+}
+
+AE_TEST("sqlite/the WAL stays small under load and is empty when idle") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  SqliteOptions options = bench.options();
+  options.wal_bytes = 1u << 20;
+  options.idle = std::chrono::milliseconds(5);
+  ASSERT_TRUE(bench.open(options));
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  std::uintmax_t largest = 0;
+  for (std::uint64_t seq = 2; seq < 300; ++seq) {
+    ASSERT_TRUE(bench.commit(Bench::append("j0", seq, 32u << 10)));
+    largest = std::max(largest, std::filesystem::file_size(folder / "a.db-wal"));
+  }
+  EXPECT_LT(largest, 3u << 20);
+  EXPECT_EQ(bench.load("j0")->commits.size(), 299U);
+  for (int i = 0; i < 2000 && bench.store().stats().wal_bytes > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // real idleness is what is tested
+  }
+  EXPECT_EQ(std::filesystem::file_size(folder / "a.db-wal"), 0U);
+}
+
+AE_TEST("sqlite/another program's lock is waited for, then nothing has changed") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  SqliteOptions options = bench.options();
+  options.busy = std::chrono::milliseconds(20);
+  ASSERT_TRUE(bench.open(options));
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((folder / "a.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  const auto refused = bench.commit(Bench::append("j0", 2));
+  EXPECT_EQ(refused.error().code, Code::unavailable);
+  EXPECT_PRED2(holds, refused.error().message, "another program");
+  EXPECT_EQ(bench.load("j0")->row.last_seq, 2U) << "reading goes on";
+  ASSERT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_TRUE(bench.commit(Bench::append("j0", 2)));
+  sqlite3_close(other);
+}
+
+AE_TEST("sqlite/what was asked before the store closes is written and answered") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  int answers = 0;
+  for (int i = 0; i < 100; ++i) {
+    bench.store().commit(Bench::create("j" + std::to_string(i)),
+                         [&](Result<Committed> answer) { answers += answer.has_value() ? 1 : 0; });
+  }
+  bench.close();
+  bench.loop.run_ready();
+  EXPECT_EQ(answers, 100);
+  ASSERT_TRUE(bench.open());
+  EXPECT_EQ(bench.query()->size(), 100U);
+}
 
 }  // namespace
 }  // namespace ae::store

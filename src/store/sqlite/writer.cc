@@ -59,16 +59,14 @@ std::optional<Error> Writer::stopped() const {
 }
 
 void Writer::run() {
-  bool dirty = true;  // the WAL may hold something
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto wanted = [this] { return stop_ || !queue_.empty(); };
-    if (!dirty) {
+    if (wal_pages_ == 0 || stopped_) {
       wake_.wait(lock, wanted);
     } else if (!wake_.wait_for(lock, limits_.idle, wanted)) {
       lock.unlock();
       checkpoint(true);
-      dirty = false;
       lock.lock();
       continue;
     }
@@ -76,7 +74,6 @@ void Writer::run() {
     Group group = next_group();
     lock.unlock();
     process(std::move(group));
-    dirty = true;
     lock.lock();
   }
   lock.unlock();
@@ -166,8 +163,9 @@ void Writer::checkpoint(bool truncate) {
   const auto done = db_->checkpoint(truncate);
   db_->set_busy_timeout(limits_.busy);
   if (!done && done.error().io()) stop_writing(done.error());
+  if (done && truncate) wal_pages_ = 0;
   checkpointed_at_ = wal_pages_;
-  if (done && truncate) checkpointed_at_ = wal_pages_ = 0;
+  stats_.wal_bytes = wal_pages_ * kPageBytes;
 }
 
 }  // namespace ae::store::sqlite

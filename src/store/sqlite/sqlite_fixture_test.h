@@ -1,0 +1,100 @@
+// What the tests of the SQLite store share: folders that go away, and a store that is opened and asked in one line.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "store/conformance_rig_test.h"
+#include "store/sqlite/sqlite_store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::store {
+
+inline bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+inline bool begins(const std::string& text, const std::string& part) {
+  return text.starts_with(part);
+}
+
+class Folder {
+ public:
+  // `memory`: where an fsync costs nothing.
+  explicit Folder(bool memory = false) {
+    std::filesystem::path where = std::filesystem::temp_directory_path();
+    if (memory && ::access("/dev/shm", W_OK) == 0) where = "/dev/shm";
+    std::string pattern = where / "aetheris-store-XXXXXX";
+    AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
+    path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Jobs "j0", "j1", …, each born claimed by attempt "A"; commits of one event after its two first ones.
+class Bench {
+ public:
+  explicit Bench(std::string path) : path_(std::move(path)) {}
+
+  SqliteOptions options() { return {.path = path_, .loop = loop, .clock = loop}; }
+  Result<void> open() { return open(options()); }
+  Result<void> open(const SqliteOptions& wish) {
+    store_.reset();
+    AE_ASSIGN(store_, SqliteStore::open(wish));
+    return {};
+  }
+  void close() { store_.reset(); }
+  SqliteStore& store() { return *store_; }
+
+  static Batch create(const std::string& job, std::size_t bytes = 0) {
+    NewJob wish{.agent = "a"};
+    wish.claim = ClaimWish{.worker = "w", .attempt = AttemptId("A"), .lease = conformance::kLease};
+    Batch b{.job = JobId(job), .authority = Batch::Create{std::move(wish)}};
+    b.sealed = conformance::sealed(job, 1, 2);
+    b.sealed->bytes.append(bytes, '.');
+    b.row.status = "running";
+    return b;
+  }
+  static Batch append(const std::string& job, std::uint64_t expected, std::size_t bytes = 0) {
+    Batch b{.job = JobId(job),
+            .authority = Batch::Held{conformance::fence("A", 1)},
+            .expected_seq = expected};
+    b.sealed = conformance::sealed(job, expected + 1);
+    b.sealed->bytes.append(bytes, '.');
+    b.row.status = "running";
+    return b;
+  }
+  Result<Committed> commit(Batch b) {
+    return loop.await<Result<Committed>>(
+        [&](auto done) { store().commit(std::move(b), std::move(done)); });
+  }
+  Result<Loaded> load(const std::string& job) {
+    return loop.await<Result<Loaded>>(
+        [&](auto done) { store().load(JobId(job), 1, std::move(done)); });
+  }
+  Result<std::vector<JobRow>> query(Filter filter = {}) {
+    return loop.await<Result<std::vector<JobRow>>>(
+        [&](auto done) { store().query(std::move(filter), std::move(done)); });
+  }
+
+  testing::TestLoop loop;
+
+ private:
+  const std::string path_;
+  std::unique_ptr<SqliteStore> store_;
+};
+
+}  // namespace ae::store

@@ -1,0 +1,270 @@
+// Other processes: a second owner, an owner that is killed, a folder that cannot be written, a file-size limit.
+// A child that fails ends with another exit code than 0; it never returns into the test program.
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "store/conformance_random_test.h"
+#include "store/sqlite/sqlite_fixture_test.h"
+
+namespace ae::store {
+namespace {
+
+// A child process and the pipe it writes to.
+class Child {
+ public:
+  explicit Child(const std::function<int(int pipe)>& body) {
+    int ends[2];
+    AE_CHECK(::pipe2(ends, O_CLOEXEC) == 0);
+    pid_ = ::fork();
+    AE_CHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      ::close(ends[0]);
+      ::_exit(body(ends[1]));
+    }
+    ::close(ends[1]);
+    read_end_ = ends[0];
+  }
+  ~Child() {
+    kill();
+    if (read_end_ >= 0) ::close(read_end_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  pid_t pid() const { return pid_; }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    (void)wait();
+  }
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string read_some() {
+    char buffer[4096];
+    const ssize_t size = ::read(read_end_, buffer, sizeof buffer);
+    return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : "";
+  }
+  std::string read_all() {
+    std::string all;
+    for (std::string some = read_some(); !some.empty(); some = read_some()) all += some;
+    return all;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int read_end_ = -1;
+};
+
+void say(int pipe, const std::string& text) {
+  AE_CHECK(::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
+
+std::string integrity(const std::string& path) {
+  sqlite3* db = nullptr;
+  std::string answer;
+  sqlite3_open(path.c_str(), &db);
+  sqlite3_exec(
+      db, "PRAGMA integrity_check",
+      [](void* to, int, char** values, char**) {
+        *static_cast<std::string*>(to) += values[0];
+        return 0;
+      },
+      &answer, nullptr);
+  sqlite3_close(db);
+  return answer;
+}
+
+AE_TEST("sqlite/a second owner is locked out and told who the first is") {
+  const Folder folder(true);
+  Child owner([&](int pipe) {
+    Bench bench(folder / "a.db");
+    if (!bench.open()) return 1;
+    say(pipe, "open");
+    ::pause();
+    return 2;
+  });
+  ASSERT_EQ(owner.read_some(), "open");
+  Bench second(folder / "a.db");
+  const auto refused = second.open();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::store_locked);
+  EXPECT_PRED2(holds, refused.error().message, "process " + std::to_string(owner.pid()));
+  owner.kill();
+  EXPECT_TRUE(second.open()) << "the lock dies with its owner";
+  Bench third(folder / "a.db");
+  EXPECT_EQ(third.open().error().code, Code::store_locked) << "also within one process";
+}
+
+// Writes steps of eight jobs and says each one that was acknowledged, until it is killed.
+int write_for_ever(Bench& bench, int pipe) {
+  if (!bench.open()) return 1;
+  int broken = 0;
+  std::function<void(int, std::uint64_t)> step = [&](int job, std::uint64_t seq) {
+    const std::string id = "j" + std::to_string(job);
+    Batch b = seq == 0 ? Bench::create(id) : Bench::append(id, seq, 300);
+    bench.store().commit(std::move(b), [&, job, id](Result<Committed> answer) {
+      if (!answer) {
+        broken = 3;
+        return;
+      }
+      say(pipe, id + " " + std::to_string(answer->last_seq) + "\n");
+      step(job, answer->last_seq);
+    });
+  };
+  for (int job = 0; job < 8; ++job) step(job, 0);
+  bench.loop.run_until([&] { return broken != 0; });
+  return broken;
+}
+
+void kill_while_writing(std::uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  conformance::Dice dice(seed);
+  const Folder folder;
+  Child writer([&](int pipe) {
+    Bench bench(folder / "a.db");
+    return write_for_ever(bench, pipe);
+  });
+  // Somewhere after the first acknowledgements, at an instant that nothing in the writer decides.
+  std::string acks = writer.read_some();
+  std::this_thread::sleep_for(std::chrono::microseconds(dice.below(20'000)));
+  writer.kill();
+  acks += writer.read_all();
+  std::map<std::string, std::uint64_t> acked;
+  for (std::size_t at = 0, end = 0; (end = acks.find('\n', at)) != std::string::npos;
+       at = end + 1) {
+    const std::string line = acks.substr(at, end - at);
+    acked[line.substr(0, line.find(' '))] = std::stoull(line.substr(line.find(' ') + 1));
+  }
+  ASSERT_FALSE(acked.empty()) << acks;
+  Bench after(folder / "a.db");
+  ASSERT_TRUE(after.open());
+  for (const auto& [job, seq] : acked) {
+    const auto loaded = after.load(job);
+    ASSERT_TRUE(loaded) << job;
+    EXPECT_GE(loaded->row.last_seq, seq) << job << " lost what was acknowledged";
+    EXPECT_LE(loaded->row.last_seq, seq + 1) << job;
+    ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1) << job << " has a gap";
+    for (std::uint64_t at = 2; at < loaded->row.last_seq; ++at) {
+      EXPECT_EQ(loaded->commits[at - 1], Bench::append(job, at, 300).sealed->bytes);
+    }
+  }
+  after.close();
+  EXPECT_EQ(integrity(folder / "a.db"), "ok");
+}
+
+AE_TEST("sqlite/after kill -9 every acknowledged commit is there") {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) kill_while_writing(seed);
+}
+AE_TEST_SLOW("sqlite/after kill -9, a hundred times, every acknowledged commit is there") {
+  for (std::uint64_t seed = 100; seed < 200; ++seed) kill_while_writing(seed);
+}
+
+AE_TEST("sqlite/a folder that cannot be written says so, and can still be read") {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become nobody";
+  const Folder folder(true);
+  {
+    Bench owner(folder / "a.db");
+    ASSERT_TRUE(owner.open());
+    ASSERT_TRUE(owner.commit(Bench::create("j0")));
+  }
+  ::chmod(folder.path().c_str(), 0555);
+  ::chmod((folder / "a.db").c_str(), 0444);
+  Child nobody([&](int pipe) {
+    if (::setuid(65534) != 0) return 9;
+    Bench bench(folder / "a.db");
+    const auto opened = bench.open();
+    say(pipe, opened ? "opened" : opened.error().message);
+    SqliteOptions options = bench.options();
+    options.read_only = true;
+    const auto reading = bench.open(options);
+    if (!reading) say(pipe, reading.error().message);
+    if (!reading) return 3;
+    return bench.load("j0")->row.last_seq == 2 ? 0 : 4;
+  });
+  const std::string message = nobody.read_all();
+  EXPECT_EQ(nobody.wait(), 0);
+  EXPECT_PRED2(holds, message, "folder writable?");
+  ::chmod(folder.path().c_str(), 0700);
+}
+
+// Fills the disk with commits until one is refused; then what is small still goes, and after `make_room` all does.
+int fill_up(Bench& bench, const std::function<void()>& make_room) {
+  if (!bench.open() || !bench.commit(Bench::create("j0"))) return 1;
+  std::uint64_t seq = 2;
+  for (;; ++seq) {
+    if (seq > 5000) return 2;
+    const auto answer = bench.commit(Bench::append("j0", seq, 20'000));
+    if (answer) continue;
+    if (answer.error().code != Code::unavailable) return 3;
+    if (answer.error().message.find("space") == std::string::npos) return 4;
+    break;
+  }
+  if (bench.load("j0")->row.last_seq != seq)
+    return 5;  // reading goes on; the refused one is not there
+  // A group in which one is too large for what is left: the small ones go through.
+  std::string answers;
+  for (int i = 0; i < 3; ++i) {
+    Batch b = Bench::create("k" + std::to_string(i), i == 1 ? 8u << 20 : 0);
+    bench.store().commit(std::move(b),
+                         [&](Result<Committed> answer) { answers += answer ? '+' : '-'; });
+  }
+  bench.loop.run_until([&] { return answers.size() == 3; });
+  if (answers != "+-+" && answers != "---") return 6;
+  make_room();
+  if (!bench.commit(Bench::append("j0", seq, 20'000))) return 7;  // it heals without a restart
+  if (!bench.commit(Bench::create("k1", 8u << 20))) return 8;
+  if (bench.load("j0")->commits.size() != seq) return 9;
+  bench.close();
+  if (!bench.open()) return 10;
+  if (bench.load("j0")->row.last_seq != seq + 1) return 11;
+  return answers == "+-+" ? 0 : 20;
+}
+
+AE_TEST("sqlite/a file-size limit is a full disk: nothing changes, and it heals") {
+  const Folder folder(true);
+  Child child([&](int) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const auto limit = [](rlim_t bytes) {
+      const rlimit wish{bytes, RLIM_INFINITY};
+      AE_CHECK(::setrlimit(RLIMIT_FSIZE, &wish) == 0);
+    };
+    limit(2u << 20);
+    Bench bench(folder / "a.db");
+    return fill_up(bench, [&] { limit(RLIM_INFINITY); });
+  });
+  EXPECT_EQ(child.wait() % 20, 0);
+  EXPECT_EQ(integrity(folder / "a.db"), "ok");
+}
+
+AE_TEST("sqlite/a full disk changes nothing, lets small commits pass, and heals") {
+  const Folder folder(true);
+  const std::string disk = folder / "disk";
+  ::mkdir(disk.c_str(), 0700);
+  if (::mount("aetheris-test", disk.c_str(), "tmpfs", 0, "size=4m") != 0) {
+    GTEST_SKIP() << "may not mount a small tmpfs";
+  }
+  Child child([&](int) {
+    Bench bench(disk + "/a.db");
+    return fill_up(bench, [&] {
+      AE_CHECK(::mount("aetheris-test", disk.c_str(), "tmpfs", MS_REMOUNT, "size=64m") == 0);
+    });
+  });
+  EXPECT_EQ(child.wait() % 20, 0);
+  EXPECT_EQ(integrity(disk + "/a.db"), "ok");
+  ::umount2(disk.c_str(), MNT_DETACH);
+}
+
+}  // namespace
+}  // namespace ae::store
