@@ -329,7 +329,10 @@ class AgentCheck {
       }
       return;
     }
-    for (const Value& key : tool.policy["args_schema"]["required"].items()) {
+    // Absent in a schema that requires nothing, and for a tool with faults of its own.
+    const Value& required = tool.policy["args_schema"]["required"];
+    if (!required.is_array()) return;
+    for (const Value& key : required.items()) {
       if (key.is_string() && args.find(key.as_string()) == nullptr) {
         check_.fault(spot, "the argument " + shown(key.as_string()) + " of " +
                                shown(tool.tool.name) + " is missing");
