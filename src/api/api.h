@@ -1,0 +1,122 @@
+// Api: the routes of API.md §2, without any transport.
+//
+// A socket, a command line or a test hands in a request and gets one answer; who calls makes no difference to what is
+// said. Everything that a route knows of a job comes from its log, by way of engine's views.
+// Threads: the loop's.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agents/agents_file.h"
+#include "api/target.h"
+#include "async/loop.h"
+#include "core/event.h"
+#include "core/value.h"
+#include "runtime/runtime.h"
+#include "store/store.h"
+
+namespace ae::api {
+
+constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request
+constexpr std::size_t kEventsMax = 1'000'000;  // of one answer
+constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
+constexpr std::size_t kJobsMax = 1'000;        // of one page
+constexpr std::size_t kWaitingMax = 1'000;     // requests that wait at once
+constexpr Duration kWaitMax = std::chrono::minutes(5);
+
+struct ApiRequest {
+  std::string method = "GET";
+  Path path;  // {"api", "jobs", id}
+  QueryPairs query;
+  std::string body;             // JSON; "" = none
+  std::string idempotency_key;  // header Idempotency-Key
+  std::string by;               // who asks, for the record
+};
+
+struct ApiResponse {
+  int status = 200;
+  Value body;            // problem+json when status >= 400
+  std::string location;  // of what was made; "" = none
+};
+
+struct ApiOptions {
+  const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
+  bool runs = false;                           // jobs that are created are begun here at once
+  bool hears = true;                           // on_events is called for every commit to this store
+  std::string version;
+  std::string store;  // for health
+};
+
+class Api {
+ public:
+  // Borrows all; the runtime need not be started.
+  Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store, runtime::Runtime& runtime,
+      ApiOptions options);
+  ~Api();
+  Api(const Api&) = delete;
+  Api& operator=(const Api&) = delete;
+
+  // Always answers, once, on the loop; never inside this call.
+  void handle(ApiRequest request, async::Done<ApiResponse> done);
+
+  // Something was committed to this job's log: wakes those who wait for it.
+  void on_events(const JobId& job);
+  // Those who wait are answered with what there is, so that the process can end.
+  void stop_waiting();
+
+ private:
+  struct Asked;
+  struct Waiting;
+  struct Route;
+  using Ask = std::shared_ptr<Asked>;
+  using Look = std::function<void(const std::shared_ptr<Waiting>&)>;
+  static const Route kRoutes[];
+
+  void health(Ask ask);
+  void jobs(Ask ask);
+  void create(Ask ask);
+  void job(Ask ask);
+  void events(Ask ask);
+  void trace(Ask ask);
+  void replay(Ask ask);
+  void verify(Ask ask);
+  void signal(Ask ask);
+  void cancel(Ask ask);
+  void resolve(Ask ask);
+  void later(Ask ask);
+
+  Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
+  void created(Ask ask, const JobId& job, int status);
+  void exists(Ask ask, runtime::NewJobRequest wish);
+  void act(Ask ask, engine::Act act, int status);
+  void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
+  struct Log {
+    store::JobRow row;
+    std::vector<Event> events;  // after the seq that was asked for, perhaps more
+  };
+  void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
+  void wait(const JobId& job, Duration most, Look look);
+  void look(const std::shared_ptr<Waiting>& waiting);
+
+  async::Loop& loop_;
+  async::SteadyClock& steady_;
+  store::Store& store_;
+  runtime::Runtime& runtime_;
+  const ApiOptions options_;
+  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plans_;
+  std::list<std::shared_ptr<Waiting>> waiting_;
+  // Where a log was read to, so that who follows it does not read it again from the beginning.
+  struct Mark {
+    std::uint64_t seq = 0;  // the last of a commit
+    Hash head;
+  };
+  std::map<JobId, Mark> marks_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace ae::api

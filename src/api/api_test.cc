@@ -1,0 +1,379 @@
+// The routes, without a transport: what each says, with which status and code.
+#include "api/api.h"
+
+#include <utility>
+
+#include "core/json.h"
+#include "store/memory/memory_store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+#include "tools/native/native.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::string_view kAgents = R"(
+aetheris: 1
+tools:
+  echo:  { native: echo, effect: read }
+  doubt: { native: doubt, effect: at_most_once }
+agents:
+  echo:
+    input_schema: { type: object, properties: { n: { type: integer } } }
+    labels: { made: by-hand }
+    plan: [ { id: say, tool: echo, args: { said: "${ .input }" } } ]
+    output: "${ .steps.say.said }"
+  asks:
+    plan:
+      - { id: w, wait: { type: signal, key: "go" } }
+    output: "${ .steps.w }"
+  doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
+)";
+
+class Steady final : public async::SteadyClock {
+ public:
+  explicit Steady(testing::TestLoop& loop) : loop_(loop) {}
+  Duration since_start() override { return loop_.now() - testing::TestLoop::kStart; }
+
+ private:
+  testing::TestLoop& loop_;
+};
+
+class Counting final : public async::Chance {
+ public:
+  std::uint64_t next() override { return ++n_ * 0x9E3779B97F4A7C15; }
+
+ private:
+  std::uint64_t n_ = 0;
+};
+
+// A store in memory, two tools, and the Api in front of them.
+class Here final : runtime::RuntimeObserver {
+ public:
+  explicit Here(bool runs = true) {
+    const auto faults = agents::load({.name = "agents.yaml",
+                                      .text = kAgents,
+                                      .env = [](std::string_view) { return std::nullopt; },
+                                      .native = [](std::string_view) { return true; }},
+                                     file);
+    AE_CHECK(faults.empty(), agents::faults_text(faults));
+    for (const auto& [name, tool] : file.tools) {
+      performers.add(name, {std::make_unique<tools::NativeTool>(loop, steady,
+                                                                tools::native_functions().at(name)),
+                            tool.policy.version});
+    }
+    runtime::RuntimeOptions options;
+    options.claims = runs;
+    runtime.emplace(runtime::World{.loop = loop,
+                                   .steady = steady,
+                                   .chance = chance,
+                                   .store = store,
+                                   .performers = performers},
+                    options, static_cast<runtime::RuntimeObserver*>(this));
+    api.emplace(loop, steady, store, *runtime,
+                ApiOptions{.agents = &file, .runs = runs, .version = "0", .store = "memory:"});
+    if (runs) runtime->start();
+  }
+
+  ApiResponse ask(ApiRequest request) {
+    return loop.await<ApiResponse>(
+        [&](auto done) { api->handle(std::move(request), std::move(done)); });
+  }
+  ApiResponse get(Path path, QueryPairs query = {}) {
+    ApiRequest request;
+    request.path = std::move(path);
+    request.query = std::move(query);
+    return ask(std::move(request));
+  }
+  ApiResponse post(Path path, std::string_view body, QueryPairs query = {}) {
+    ApiRequest request;
+    request.method = "POST";
+    request.path = std::move(path);
+    request.query = std::move(query);
+    request.body = body;
+    request.by = "ada";
+    return ask(std::move(request));
+  }
+  // Creates a job and lets it go as far as it can.
+  std::string make(std::string_view body) {
+    const ApiResponse made = post({"api", "jobs"}, body);
+    EXPECT_EQ(made.status, 201) << canonical(made.body);
+    loop.run_ready();
+    loop.run_ready();
+    return std::string(made.body.text("id"));
+  }
+  std::string status(const std::string& id) {
+    return std::string(get({"api", "jobs", id}).body.text("status"));
+  }
+
+  testing::TestLoop loop;
+  Steady steady{loop};
+  Counting chance;
+  store::MemoryStore store{loop, loop};
+  runtime::Performers performers;
+  agents::AgentsFile file;
+  std::optional<runtime::Runtime> runtime;
+  std::optional<Api> api;
+
+ private:
+  void on_events(const JobId& job, const std::vector<Event>&) override {
+    if (api) api->on_events(job);
+  }
+};
+
+void expect_problem(const ApiResponse& answer, int status, std::string_view code) {
+  EXPECT_EQ(answer.status, status) << canonical(answer.body);
+  EXPECT_EQ(answer.body.text("code"), code);
+  EXPECT_EQ(answer.body["status"], Value(status));
+  EXPECT_FALSE(answer.body.text("title").empty());
+  EXPECT_FALSE(answer.body.text("detail").empty());
+}
+
+AE_TEST("api/a job is created, runs, and is shown") {
+  Here here;
+  const auto made = here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":7},"id":"j1"})");
+  EXPECT_EQ(made.status, 201);
+  EXPECT_EQ(made.location, "/api/jobs/j1");
+  here.loop.run_ready();
+  const auto job = here.get({"api", "jobs", "j1"});
+  EXPECT_EQ(job.status, 200);
+  EXPECT_EQ(job.body.text("status"), "completed");
+  EXPECT_EQ(canonical(job.body["result"]), R"({"n":7})");
+  EXPECT_EQ(canonical(job.body["labels"]), R"({"made":"by-hand"})");
+}
+
+AE_TEST("api/a creation can wait for its end") {
+  Here here;
+  const auto made = here.post({"api", "jobs"}, R"({"agent":"echo"})", {{"wait", "30s"}});
+  EXPECT_EQ(made.status, 201);
+  EXPECT_EQ(made.body.text("status"), "completed");
+  const auto blocked = here.post({"api", "jobs"}, R"({"agent":"asks"})", {{"wait", "30s"}});
+  EXPECT_EQ(blocked.body.text("status"), "waiting");
+}
+
+AE_TEST("api/a job that nobody runs here stays queued") {
+  Here here(false);
+  const auto id = here.make(R"({"agent":"echo"})");
+  EXPECT_EQ(here.status(id), "queued");
+}
+
+AE_TEST("api/the same idempotency key is the same job, with another input a conflict") {
+  Here here;
+  const auto id = here.make(R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
+  const auto again =
+      here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"idempotency_key":"k"})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body.text("id"), id);
+  expect_problem(
+      here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"idempotency_key":"k"})"), 409,
+      "idempotency_conflict");
+  ApiRequest two;
+  two.method = "POST";
+  two.path = {"api", "jobs"};
+  two.body = R"({"agent":"echo","idempotency_key":"k"})";
+  two.idempotency_key = "l";
+  expect_problem(here.ask(two), 400, "input_invalid");
+}
+
+AE_TEST("api/the same id and input is the same job, another input a conflict") {
+  Here here;
+  here.make(R"({"agent":"echo","input":{"n":1},"id":"j"})");
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":1},"id":"j"})").status, 200);
+  expect_problem(here.post({"api", "jobs"}, R"({"agent":"echo","input":{"n":2},"id":"j"})"), 409,
+                 "already_exists");
+  expect_problem(here.post({"api", "jobs"}, R"({"agent":"asks","input":{"n":1},"id":"j"})"), 409,
+                 "already_exists");
+}
+
+AE_TEST("api/what cannot be created is refused before anything is written") {
+  Here here;
+  const auto refused = [&](std::string_view body, int status, std::string_view code) {
+    expect_problem(here.post({"api", "jobs"}, body), status, code);
+  };
+  refused("", 400, "input_invalid");
+  refused("[]", 400, "input_invalid");
+  refused("{", 400, "input_invalid");
+  refused(R"({"agent":"nobody"})", 404, "not_found");
+  refused(R"({"agent":7})", 400, "input_invalid");
+  refused(R"({"agent":"echo","input":{"n":"x"}})", 400, "input_invalid");
+  refused(R"({"agent":"echo","inputs":{}})", 400, "input_invalid");
+  refused(R"({"agent":"echo","queue":"q"})", 400, "unsupported");
+  refused(R"({"agent":"echo","labels":{"a":1}})", 400, "input_invalid");
+  refused(R"({"agent":"echo","id":"a b"})", 400, "input_invalid");
+  refused(R"({"agent":"echo","plan_hash":"00"})", 409, "needs_version");
+  refused(R"({"agent":"echo","idempotency_key":")" + std::string(257, 'k') + "\"}", 400,
+          "input_invalid");
+  refused(std::string(kBodyMax + 1, ' '), 413, "payload_too_large");
+  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 0u);
+}
+
+AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
+  Here here;
+  expect_problem(here.get({"api", "nowhere"}), 404, "not_found");
+  expect_problem(here.get({}), 404, "not_found");
+  for (const char* what : {"", "events", "trace", "replay", "verify"}) {
+    Path path{"api", "jobs", "nobody"};
+    if (*what) path.emplace_back(what);
+    expect_problem(here.get(path), 404, "not_found");
+    path[2] = "a/b";
+    expect_problem(here.get(path), 404, "not_found");
+  }
+  expect_problem(here.get({"api", "jobs"}, {{"state", "running"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "jobs"}, {{"limit", "-1"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "approvals"}), 400, "unsupported");
+  ApiRequest put;
+  put.method = "PUT";
+  put.path = {"api", "jobs"};
+  EXPECT_EQ(here.ask(put).status, 405);
+  EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
+}
+
+AE_TEST("api/jobs come newest first, in pages") {
+  Here here;
+  for (int i = 0; i < 5; ++i) {
+    here.make(R"({"agent":"echo","labels":{"i":")" + std::to_string(i % 2) + R"("},"id":"j)" +
+              std::to_string(i) + "\"}");
+    here.loop.advance(std::chrono::milliseconds(5));
+  }
+  const auto ids = [](const ApiResponse& page) {
+    std::string text;
+    for (const Value& job : page.body["jobs"].items()) text += std::string(job.text("id")) + " ";
+    return text + (page.body["next_cursor"].is_null() ? "." : page.body["next_cursor"].as_string());
+  };
+  EXPECT_EQ(ids(here.get({"api", "jobs"})), "j4 j3 j2 j1 j0 .");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "2"}})), "j4 j3 j3");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3"}})), "j2 j1 j0 .");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"label", "i:1"}})), "j3 j1 .");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"status", "running"}})), ".");
+}
+
+AE_TEST("api/events are envelopes, in pages, by class and by type") {
+  Here here;
+  here.make(R"({"agent":"echo","id":"j"})");
+  const auto all = here.get({"api", "jobs", "j", "events"}).body;
+  EXPECT_TRUE(all["next"].is_null());
+  const std::size_t count = all["events"].size();
+  ASSERT_GT(count, 5u);
+  const auto page = here.get({"api", "jobs", "j", "events"}, {{"limit", "2"}, {"after", "1"}}).body;
+  EXPECT_EQ(page["events"].size(), 2u);
+  EXPECT_EQ(page["next"], Value(3));
+  EXPECT_EQ(canonical(page["events"].items()[0]), canonical(all["events"].items()[1]));
+  const auto last =
+      here.get({"api", "jobs", "j", "events"}, {{"after", std::to_string(count - 1)}});
+  EXPECT_EQ(canonical(last.body["events"].items()[0]), canonical(all["events"].items()[count - 1]));
+  const auto typed = here.get({"api", "jobs", "j", "events"}, {{"type", "node_finished"}}).body;
+  EXPECT_EQ(typed["events"].size(), 1u);
+  const auto classed = here.get({"api", "jobs", "j", "events"}, {{"class", "coordination"}}).body;
+  for (const Value& event : classed["events"].items()) EXPECT_EQ(event.text("type"), "job_running");
+  expect_problem(here.get({"api", "jobs", "j", "events"}, {{"class", "some"}}), 400,
+                 "input_invalid");
+}
+
+AE_TEST("api/who follows a job hears of each commit at once") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  std::optional<ApiResponse> heard;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "events"};
+  request.query = {{"after", std::to_string(seen)}, {"wait", "60s"}};
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  here.loop.run_ready();
+  EXPECT_FALSE(heard);
+  here.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(here.loop.run_until([&] { return heard.has_value(); }));
+  EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
+}
+
+AE_TEST("api/who follows a silent job is answered with nothing when the time is up") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  std::optional<ApiResponse> heard;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "events"};
+  request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
+  here.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_FALSE(heard);
+  here.loop.advance(std::chrono::seconds(2));
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->status, 200);
+  EXPECT_EQ(heard->body["events"].size(), 0u);
+}
+
+AE_TEST("api/a signal is delivered once, and says so again") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks"})");
+  EXPECT_EQ(here.status(id), "waiting");
+  const Path path{"api", "jobs", id, "signal"};
+  expect_problem(here.post(path, R"({"correlation_key":"other","payload":1})"), 400,
+                 "wait_mismatch");
+  expect_problem(here.post(path, R"({"payload":1})"), 400, "wait_mismatch");
+  expect_problem(here.post(path, R"({"correlation_key":"go","wait_type":"timer"})"), 400,
+                 "wait_mismatch");
+  expect_problem(here.post(path, R"({"correlation_key":"go","buffer":true})"), 400, "unsupported");
+  const auto delivered = here.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
+  EXPECT_EQ(delivered.status, 200);
+  EXPECT_EQ(delivered.body["delivered"], Value(true));
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "completed");
+  const auto again = here.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["duplicate"], Value(true));
+  EXPECT_EQ(again.body["applied"], Value(true));
+  const auto other = here.post(path, R"({"correlation_key":"go","payload":2})");
+  EXPECT_EQ(other.body["applied"], Value(false));
+  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "wait_completed"}}).body;
+  EXPECT_EQ(events["events"].items()[0]["payload"].text("by"), "ada");
+}
+
+AE_TEST("api/a cancelled job is ended, and cannot be cancelled again") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks"})");
+  EXPECT_EQ(here.post({"api", "jobs", id, "cancel"}, R"({"reason":"no"})").status, 202);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "cancelled");
+  expect_problem(here.post({"api", "jobs", id, "cancel"}, ""), 409, "job_terminal");
+  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":true})"), 400,
+                 "unsupported");
+}
+
+AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settled") {
+  Here here;
+  const auto id = here.make(R"({"agent":"doubts"})");
+  EXPECT_EQ(here.status(id), "parked");
+  const Value job = here.get({"api", "jobs", id}).body;
+  ASSERT_EQ(job["in_doubt"].size(), 1u) << canonical(job);
+  const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
+  const Path path{"api", "jobs", id, "resolve"};
+  const auto say = [&](const std::string& of, const std::string& rest) {
+    return here.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
+  };
+  expect_problem(say(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
+  expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
+  expect_problem(say(key, R"("resolution":"accept")"), 400, "unsupported");
+  expect_problem(say(key, R"("resolution":"not_happened")"), 409, "not_settled");
+  const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked")");
+  EXPECT_EQ(done.status, 200) << canonical(done.body);
+  expect_problem(say(key, R"("resolution":"happened","result":9)"), 409, "not_in_doubt");
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "completed");
+  EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
+}
+
+AE_TEST("api/the past can be asked for") {
+  Here here;
+  here.make(R"({"agent":"echo","id":"j"})");
+  const auto early = here.get({"api", "jobs", "j", "replay"}, {{"at", "2"}}).body;
+  const auto late = here.get({"api", "jobs", "j", "replay"}).body;
+  EXPECT_EQ(early.text("status"), "queued");
+  EXPECT_EQ(late.text("status"), "completed");
+  expect_problem(here.get({"api", "jobs", "j", "replay"}, {{"at", "0"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "jobs", "j", "replay"}, {{"at", "99"}}), 400, "input_invalid");
+}
+
+}  // namespace
+}  // namespace ae::api

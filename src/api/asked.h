@@ -1,0 +1,66 @@
+// What a route works with: a request taken apart, and those who wait for more. Only for the .cc files of this module.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/api.h"
+#include "api/problem.h"
+#include "api/target.h"
+
+namespace ae::api {
+
+struct Api::Asked {
+  ApiRequest request;
+  std::string id;  // the {id} of the path
+  Query query;
+  async::Done<ApiResponse> done;
+
+  void answer(int status, Value body, std::string location = {}) {
+    done({.status = status, .body = std::move(body), .location = std::move(location)});
+  }
+  void refuse(const Error& error) { answer(http_status(error.code), problem(error)); }
+};
+
+// One request that waits for a job to go on. `look` reads, then answers and sets `over`, or calls `not_yet`; when
+// `last` is set it must answer.
+struct Api::Waiting {
+  JobId job;
+  Duration until{};   // of the steady clock
+  bool last = false;  // answer now, whatever there is
+  bool looking = false;
+  bool grew = false;  // while it looked
+  bool over = false;
+  std::optional<async::TimerId> timer;
+  Look look;
+  std::function<void()> not_yet;
+};
+
+// A key or word that a request may have later.
+struct Later {
+  std::string_view name, why;
+};
+
+// The object that a request carries. Every name is known or refused.
+class Fields {
+ public:
+  // Fails with input_invalid, payload_too_large, unsupported.
+  static Result<Fields> parse(const std::string& body,
+                              std::initializer_list<std::string_view> known,
+                              std::initializer_list<Later> later = {});
+  const Value& operator[](std::string_view name) const { return object_[name]; }
+  const Value* find(std::string_view name) const { return object_.find(name); }
+  const Value& object() const { return object_; }
+  // "" when it is absent or null. Fails with input_invalid: no text, or more than 256 bytes.
+  Result<std::string> text(std::string_view name) const;
+
+ private:
+  Value object_;
+};
+
+}  // namespace ae::api

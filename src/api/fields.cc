@@ -1,0 +1,54 @@
+// The object that a request carries.
+#include <algorithm>
+
+#include "api/asked.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
+}
+
+Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
+                             std::initializer_list<Later> later) {
+  if (body.size() > kBodyMax) {
+    return fail(Code::payload_too_large, "a request has at most 4 MiB");
+  }
+  Fields fields;
+  fields.object_ = Value::object({});
+  if (!body.empty()) {
+    auto value = parse_json(body, {.bytes_max = kBodyMax});
+    if (!value) return std::unexpected(std::move(value).error().in("the request"));
+    fields.object_ = std::move(*value);
+  }
+  if (!fields.object_.is_object()) {
+    return fail(Code::input_invalid, "the request must be a JSON object");
+  }
+  for (const auto& [name, value] : fields.object_.members()) {
+    if (std::ranges::find(known, std::string_view(name)) != known.end()) continue;
+    for (const Later& word : later) {
+      if (word.name == name) {
+        return fail(Code::unsupported, "\"" + name + "\": " + std::string(word.why));
+      }
+    }
+    std::string names;
+    for (const std::string_view n : known) names += (names.empty() ? "" : ", ") + std::string(n);
+    return fail(Code::input_invalid,
+                "the field \"" + name.substr(0, 64) + "\" is not known here; known are " + names);
+  }
+  return fields;
+}
+
+Result<std::string> Fields::text(std::string_view name) const {
+  const Value& value = object_[name];
+  if (value.is_null()) return std::string();
+  if (!value.is_string()) {
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be a string");
+  }
+  if (value.as_string().size() > kTextMax) {
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" has at most 256 bytes");
+  }
+  return value.as_string();
+}
+
+}  // namespace ae::api

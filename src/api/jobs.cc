@@ -1,0 +1,382 @@
+// Creating jobs, listing them, and looking at one: its state, its events, its past.
+#include <algorithm>
+#include <utility>
+
+#include "api/asked.h"
+#include "api/views.h"
+#include "core/json.h"
+#include "core/seal.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kMarksMax = 256;
+constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
+                                          "completed", "failed",  "cancelled"};
+
+Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
+  std::vector<Member> members;
+  for (const auto& [key, value] : labels) members.emplace_back(key, value);
+  return Value::object(std::move(members));
+}
+
+Value row_json(const store::JobRow& row) {
+  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
+                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
+                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
+  if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
+  if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
+  if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
+  return Value::object(std::move(members));
+}
+
+Result<std::pair<std::string, std::string>> label(const std::string& text) {
+  std::size_t at = text.find(':');
+  if (at == text.npos) at = text.find('=');
+  if (at == 0 || at == text.npos) {
+    return fail(Code::input_invalid, "a label is NAME:VALUE, not \"" + text + "\"");
+  }
+  return std::pair(text.substr(0, at), text.substr(at + 1));
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& labels) {
+  std::vector<std::pair<std::string, std::string>> out;
+  if (labels.is_null()) return out;
+  if (!labels.is_object() || labels.size() > 64) {
+    return fail(Code::input_invalid, "\"labels\" must be an object of at most 64 strings");
+  }
+  for (const auto& [name, value] : labels.members()) {
+    if (!value.is_string() || name.empty() || name.size() > 256 || value.as_string().size() > 256) {
+      return fail(Code::input_invalid, "label \"" + name.substr(0, 64) +
+                                           "\" must be a string; names and values have at most "
+                                           "256 bytes");
+    }
+    out.emplace_back(name, value.as_string());
+  }
+  return out;
+}
+
+// "effect" is the short form of "recorded_effect".
+Result<std::optional<EventClass>> class_of(const std::string* name) {
+  if (!name || name->empty()) return std::nullopt;
+  if (*name == "history") return EventClass::history;
+  if (*name == "coordination") return EventClass::coordination;
+  if (*name == "effect" || *name == "recorded_effect") return EventClass::recorded_effect;
+  if (*name == "narrative") return EventClass::narrative;
+  return fail(Code::input_invalid,
+              "\"class\" is history, coordination, recorded_effect or narrative");
+}
+
+EventClass class_of(const Event& event) {
+  const EventKind* kind = event_kind(event.type);
+  return kind ? kind->event_class : EventClass::narrative;
+}
+
+Result<Duration> wait_of(const Query& query) {
+  const std::string* text = query.find("wait");
+  if (!text) return Duration(0);
+  return duration_from_text(*text);
+}
+
+bool is_terminal(std::string_view status) {
+  return status == "completed" || status == "failed" || status == "cancelled";
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- lists
+
+void Api::jobs(Ask ask) {
+  const auto filter = [&]() -> Result<store::Filter> {
+    AE_TRY(ask->query.only({"status", "agent", "label", "cursor", "limit"}));
+    store::Filter wanted;
+    if (const auto* status = ask->query.find("status")) {
+      if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
+        return fail(Code::input_invalid,
+                    "\"status\" is queued, running, waiting, parked, completed, failed or "
+                    "cancelled");
+      }
+      wanted.status = *status;
+    }
+    if (const auto* agent = ask->query.find("agent")) wanted.agent = *agent;
+    for (const std::string& text : ask->query.all("label")) {
+      AE_ASSIGN(auto pair, label(text));
+      wanted.labels.push_back(std::move(pair));
+    }
+    if (const auto* cursor = ask->query.find("cursor")) wanted.after = *cursor;
+    AE_ASSIGN(const auto limit, ask->query.number("limit"));
+    wanted.limit = std::clamp<std::size_t>(limit.value_or(100), 1, kJobsMax);
+    return wanted;
+  }();
+  if (!filter) return ask->refuse(filter.error());
+  const std::size_t limit = filter->limit;
+  store::Filter wanted = *filter;
+  wanted.limit = limit + 1;  // one more says whether there is a next page
+  store_.query(std::move(wanted), [ask, limit](Result<std::vector<store::JobRow>> rows) {
+    if (!rows && rows.error().code == Code::not_found) {
+      return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
+    }
+    if (!rows) return ask->refuse(rows.error());
+    const bool more = rows->size() > limit;
+    if (more) rows->resize(limit);
+    std::vector<Value> items;
+    for (const store::JobRow& row : *rows) items.push_back(row_json(row));
+    ask->answer(200,
+                Value::object({{"jobs", Value::array(std::move(items))},
+                               {"next_cursor", more ? Value(rows->back().id.text) : Value()}}));
+  });
+}
+
+// ---------------------------------------------------------------- creating
+
+Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
+  runtime::NewJobRequest wish;
+  if (!options_.agents) {
+    return fail(Code::unsupported,
+                "this process has no agents file: `aetheris run FILE --detach` creates jobs");
+  }
+  const std::string_view name = body.text("agent");
+  const auto agent = options_.agents->agents.find(name);
+  if (agent == options_.agents->agents.end()) {
+    std::string names;
+    for (const auto& [known, unused] : options_.agents->agents) {
+      names += (names.empty() ? "" : ", ") + known;
+    }
+    return fail(Code::not_found, "there is no agent \"" + std::string(name.substr(0, 64)) +
+                                     "\" here; there is " + names);
+  }
+  wish.agent = agent->first;
+  std::shared_ptr<const engine::Plan>& plan = plans_[wish.agent];
+  if (!plan) {
+    AE_ASSIGN(plan, engine::Plan::compile(agent->second.task_graph));
+  }
+  wish.plan = plan;
+  if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
+    if (*hash != Value(to_hex(plan->hash))) {
+      return fail(Code::needs_version,
+                  "the process that owns this store runs another version of "
+                  "agent \"" +
+                      wish.agent + "\"; stop it first");
+    }
+  }
+  const Value* input = body.find("input");
+  wish.input = input ? *input : Value::object({});
+  if (agent->second.input_schema) {
+    AE_ASSIGN(const Schema schema, Schema::compile(*agent->second.input_schema));
+    if (auto valid = schema.check(wish.input); !valid) {
+      return std::unexpected(std::move(valid).error().in("the input of " + wish.agent));
+    }
+  }
+  AE_ASSIGN(wish.labels, labels_of(body["labels"]));
+  for (const auto& [key, value] : agent->second.labels) {
+    const auto same = [&](const auto& own) { return own.first == key; };
+    if (std::ranges::find_if(wish.labels, same) == wish.labels.end()) {
+      wish.labels.emplace_back(key, value);
+    }
+  }
+  std::ranges::sort(wish.labels);
+  wish.idempotency_key = body.text("idempotency_key");
+  if (!ask.request.idempotency_key.empty()) {
+    if (!wish.idempotency_key.empty() && wish.idempotency_key != ask.request.idempotency_key) {
+      return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
+    }
+    wish.idempotency_key = ask.request.idempotency_key;
+  }
+  if (wish.idempotency_key.size() > 256) {
+    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
+  }
+  if (const std::string_view id = body.text("id"); !id.empty()) {
+    AE_ASSIGN(wish.job, job_id_from_text(id));
+  }
+  wish.hold = options_.runs;
+  return wish;
+}
+
+void Api::create(Ask ask) {
+  auto wish = [&]() -> Result<runtime::NewJobRequest> {
+    AE_TRY(ask->query.only({"wait"}));
+    AE_TRY(wait_of(ask->query));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"agent", "input", "idempotency_key", "labels", "id", "plan_hash"},
+                            {{"queue", "queues come later"},
+                             {"priority", "priorities come later"},
+                             {"required_capabilities", "capabilities come later"},
+                             {"deadline", "give the agent a deadline in the agents file"}}));
+    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash"}) {
+      AE_TRY(fields.text(name));
+    }
+    if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
+    return new_job(*ask, fields.object());
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  runtime_.create(*wish, [this, ask, wish = *wish](Result<runtime::Created> made) mutable {
+    if (made) return created(ask, made->job, made->existing ? 200 : 201);
+    if (made.error().code == Code::already_exists) return exists(ask, std::move(wish));
+    ask->refuse(made.error());
+  });
+}
+
+// Creating a job with a chosen id twice is creating it once.
+void Api::exists(Ask ask, runtime::NewJobRequest wish) {
+  ask->id = wish.job.text;
+  read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) {
+    if (read.state.agent != wish.agent || read.state.input != wish.input) {
+      return ask->refuse({Code::already_exists,
+                          "the job " + wish.job.text + " was created with another " +
+                              (read.state.agent != wish.agent ? "agent (" + read.state.agent + ")"
+                                                              : std::string("input")) +
+                              "; give a new job another id"});
+    }
+    created(ask, wish.job, 200);
+  });
+}
+
+void Api::created(Ask ask, const JobId& job, int status) {
+  ask->id = job.text;
+  const Duration most = wait_of(ask->query).value_or(Duration(0));
+  wait(job, most, [this, ask, status, most](const std::shared_ptr<Waiting>& waiting) {
+    read(ask, [ask, status, most, waiting](runtime::Runtime::Read& read) {
+      const engine::JobStatus stands = read.state.status;
+      const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
+      if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
+      waiting->over = true;
+      ask->answer(status, job_body(read), target({"api", "jobs", ask->id}, {}));
+    });
+  });
+}
+
+// ---------------------------------------------------------------- one job
+
+void Api::job(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  read(ask, [ask](runtime::Runtime::Read& read) { ask->answer(200, job_body(read)); });
+}
+
+void Api::trace(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  read(ask, [ask](runtime::Runtime::Read& read) { ask->answer(200, trace_body(read)); });
+}
+
+void Api::verify(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  const auto job = job_id_from_text(ask->id);
+  if (!job) return ask->refuse({Code::not_found, job.error().message});
+  store_.load(*job, 1, [ask, id = *job](Result<store::Loaded> loaded) {
+    if (!loaded) return ask->refuse(loaded.error());
+    ask->answer(200, verify_body(id, *loaded));
+  });
+}
+
+void Api::replay(Ask ask) {
+  if (auto known = ask->query.only({"at"}); !known) return ask->refuse(known.error());
+  const auto at = ask->query.number("at");
+  if (!at) return ask->refuse(at.error());
+  read(ask, [ask, at = *at](runtime::Runtime::Read& read) {
+    const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
+    const std::uint64_t seq = at.value_or(last);
+    if (seq < 1 || seq > last) {
+      return ask->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
+                                                   ", the last event of this job"});
+    }
+    auto body = replay_body(read, seq);
+    if (!body) return ask->refuse(body.error());
+    ask->answer(200, std::move(*body));
+  });
+}
+
+// ---------------------------------------------------------------- events
+
+void Api::events(Ask ask) {
+  struct Wish {
+    std::uint64_t after = 0;
+    std::size_t limit = kEventsDefault;
+    std::optional<EventClass> of_class;
+    std::string type;
+    Duration wait{};
+  };
+  auto wish = [&]() -> Result<Wish> {
+    Wish w;
+    AE_TRY(ask->query.only({"after", "limit", "class", "type", "wait"}));
+    AE_ASSIGN(const auto after, ask->query.number("after"));
+    AE_ASSIGN(const auto limit, ask->query.number("limit"));
+    w.after = after.value_or(0);
+    w.limit = std::clamp<std::size_t>(limit.value_or(kEventsDefault), 1, kEventsMax);
+    AE_ASSIGN(w.of_class, class_of(ask->query.find("class")));
+    if (const auto* type = ask->query.find("type")) w.type = *type;
+    AE_ASSIGN(w.wait, wait_of(ask->query));
+    return w;
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  const auto job = job_id_from_text(ask->id);
+  if (!job) return ask->refuse({Code::not_found, job.error().message});
+  wait(*job, wish->wait,
+       [this, ask, job = *job, wish = *wish](const std::shared_ptr<Waiting>& waiting) {
+         read_log(job, wish.after, [ask, job, wish, waiting](Result<Log> log) {
+           if (!log) {
+             waiting->over = true;
+             return ask->refuse(log.error());
+           }
+           std::vector<Value> found;
+           Value next;
+           for (const Event& event : log->events) {
+             if (event.seq <= wish.after) continue;
+             if (wish.of_class && class_of(event) != *wish.of_class) continue;
+             if (!wish.type.empty() && event_name(event) != wish.type) continue;
+             if (found.size() == wish.limit) {
+               next = found.back()["seq"];
+               break;
+             }
+             found.push_back(envelope(job, event));
+           }
+           const bool answers = !found.empty() || wish.wait.count() == 0 || waiting->last ||
+                                is_terminal(log->row.status);
+           if (!answers) return waiting->not_yet();
+           waiting->over = true;
+           ask->answer(200,
+                       Value::object({{"events", Value::array(std::move(found))}, {"next", next}}));
+         });
+       });
+}
+
+void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done) {
+  Mark from;
+  if (const auto mark = marks_.find(job); mark != marks_.end() && mark->second.seq <= after) {
+    from = mark->second;
+  }
+  store_.load(
+      job, from.seq + 1,
+      [this, alive = std::weak_ptr(alive_), job, from,
+       done = std::move(done)](Result<store::Loaded> loaded) mutable {
+        if (!loaded && loaded.error().code == Code::not_found) {
+          return done(fail(Code::not_found, "there is no job " + job.text +
+                                                " in this store; `aetheris jobs` lists them"));
+        }
+        if (!loaded) return done(std::unexpected(loaded.error()));
+        const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+          for (const Blob& blob : loaded->blobs) {
+            if (blob.hash == hash) return blob.bytes;
+          }
+          return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+        };
+        Log log{std::move(loaded->row), {}};
+        Mark mark = from;
+        for (const std::string& bytes : loaded->commits) {
+          auto opened = open(job, bytes, mark.head, blobs);
+          if (!opened) return done(std::unexpected(opened.error()));
+          if (opened->first_seq != mark.seq + 1) {
+            return done(
+                fail(Code::log_corrupt, "event " + std::to_string(mark.seq + 1) + " is missing"));
+          }
+          mark = {opened->last_seq, opened->head};
+          for (Event& event : opened->events) log.events.push_back(std::move(event));
+        }
+        if (alive.lock()) {
+          if (marks_.size() >= kMarksMax) marks_.clear();
+          marks_[job] = mark;
+        }
+        done(std::move(log));
+      });
+}
+
+}  // namespace ae::api

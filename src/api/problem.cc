@@ -1,0 +1,87 @@
+// problem+json, both ways.
+#include "api/problem.h"
+
+#include <algorithm>
+
+namespace ae::api {
+
+int http_status(Code code) {
+  switch (code) {
+    case Code::not_found:
+      return 404;
+    case Code::expression_failed:
+    case Code::input_invalid:
+    case Code::plan_invalid:
+    case Code::unsupported:
+    case Code::usage:
+    case Code::wait_mismatch:
+      return 400;
+    case Code::forbidden:
+      return 403;
+    case Code::already_exists:
+    case Code::correlation_key_reused:
+    case Code::events_limit:
+    case Code::held:
+    case Code::idempotency_conflict:
+    case Code::inbox_pending:
+    case Code::job_terminal:
+    case Code::needs_version:
+    case Code::not_held:
+    case Code::not_in_doubt:
+    case Code::not_paused:
+    case Code::not_settled:
+    case Code::sequence_conflict:
+    case Code::stale_attempt:
+      return 409;
+    case Code::payload_too_large:
+      return 413;
+    case Code::store_locked:
+    case Code::unavailable:
+      return 503;
+    case Code::unknown_outcome:
+      return 504;
+    // What a job can end with, or damage: no answer to a request of this API has these, but a log may.
+    case Code::budget_exceeded:
+    case Code::confirmation_failed:
+    case Code::deadline_exceeded:
+    case Code::invocation_in_doubt:
+    case Code::log_corrupt:
+    case Code::max_attempts:
+    case Code::non_determinism:
+    case Code::plan_missing:
+    case Code::rejected:
+    case Code::replay_verification_human_required:
+    case Code::secret_missing:
+    case Code::store_rolled_back:
+    case Code::tool_failed:
+    case Code::tool_output_invalid:
+    case Code::wait_expired:
+      return 500;
+  }
+  return 500;
+}
+
+Value problem(const Error& error) {
+  const std::string code(code_name(error.code));
+  std::string title = code;
+  std::ranges::replace(title, '_', ' ');
+  return Value::object({{"code", code},
+                        {"detail", error.message},
+                        {"status", http_status(error.code)},
+                        {"title", title},
+                        {"type", "urn:aetheris:error:" + code}});
+}
+
+Error error_of_problem(const Value& body, int status) {
+  const std::string_view name = body.text("code");
+  std::string detail(body.text("detail"));
+#define X(code_) \
+  if (name == #code_) return Error{Code::code_, std::move(detail)};
+  AE_ERROR_CODES(X)
+#undef X
+  if (detail.empty())
+    detail = "the owner of the store answered with status " + std::to_string(status);
+  return Error{Code::unavailable, std::move(detail)};
+}
+
+}  // namespace ae::api

@@ -1,0 +1,88 @@
+// Paths and queries.
+#include "api/target.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace ae::api {
+namespace {
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '.' || c == '_' || c == '~' || c == ':';
+}
+
+void percent_encode(std::string_view text, std::string& out) {
+  static constexpr char kDigits[] = "0123456789ABCDEF";
+  for (const char c : text) {
+    if (is_plain(c)) {
+      out += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      out += '%';
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  }
+}
+
+}  // namespace
+
+std::string target(const Path& path, const QueryPairs& query) {
+  std::string out;
+  for (const std::string& segment : path) {
+    out += '/';
+    percent_encode(segment, out);
+  }
+  char separator = '?';
+  for (const auto& [name, value] : query) {
+    out += separator;
+    separator = '&';
+    percent_encode(name, out);
+    out += '=';
+    percent_encode(value, out);
+  }
+  return out;
+}
+
+Status Query::only(std::initializer_list<std::string_view> names) const {
+  for (const auto& [name, value] : pairs_) {
+    if (std::ranges::find(names, std::string_view(name)) != names.end()) continue;
+    std::string known;
+    for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
+    return fail(Code::input_invalid,
+                "the query parameter \"" + name + "\" is not known here; " +
+                    (known.empty() ? "this route takes none" : "this route takes " + known));
+  }
+  return {};
+}
+
+const std::string* Query::find(std::string_view name) const {
+  const std::string* found = nullptr;
+  for (const auto& [n, value] : pairs_) {
+    if (n == name) found = &value;
+  }
+  return found;
+}
+
+std::vector<std::string> Query::all(std::string_view name) const {
+  std::vector<std::string> found;
+  for (const auto& [n, value] : pairs_) {
+    if (n == name) found.push_back(value);
+  }
+  return found;
+}
+
+Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const {
+  const std::string* text = find(name);
+  if (!text) return std::nullopt;
+  std::uint64_t value = 0;
+  const char* end = text->data() + text->size();
+  const auto [at, error] = std::from_chars(text->data(), end, value);
+  if (error != std::errc() || at != end || value > (1ull << 53) - 1) {
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be a whole number");
+  }
+  return value;
+}
+
+}  // namespace ae::api

@@ -1,0 +1,42 @@
+// Target: the path and query of a request. Inside they are lists of decoded texts; only a wire encodes them.
+//
+// Threads: values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ae::api {
+
+using Path = std::vector<std::string>;
+using QueryPairs = std::vector<std::pair<std::string, std::string>>;
+
+// "/api/jobs/a%2Fb?status=running": everything but letters, digits and -._~: is percent-encoded.
+std::string target(const Path& path, const QueryPairs& query);
+
+// Names may stand more than once.
+class Query {
+ public:
+  Query() = default;
+  explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
+
+  // Fails with input_invalid when another name stands there: a filter that is misspelt must not answer everything.
+  Status only(std::initializer_list<std::string_view> names) const;
+  // The last value of this name; nullptr when there is none.
+  const std::string* find(std::string_view name) const;
+  std::vector<std::string> all(std::string_view name) const;
+  // A whole number. Fails with input_invalid.
+  Result<std::optional<std::uint64_t>> number(std::string_view name) const;
+
+ private:
+  QueryPairs pairs_;
+};
+
+}  // namespace ae::api

@@ -1,0 +1,21 @@
+#include "api/target.h"
+
+#include "api/problem.h"
+#include "testing/test.h"
+
+namespace ae::api {
+namespace {
+
+AE_TEST("api/a segment stays one, whatever it holds") {
+  EXPECT_EQ(target({"api", "jobs", "a/b c%"}, {}), "/api/jobs/a%2Fb%20c%25");
+  EXPECT_EQ(target({"x"}, {{"label", "a:b&c"}, {"q", ""}}), "/x?label=a:b%26c&q=");
+}
+
+AE_TEST("api/a problem can be read back") {
+  const Error error{Code::not_settled, "ask again later"};
+  EXPECT_EQ(error_of_problem(problem(error), 409), error);
+  EXPECT_EQ(error_of_problem(Value(), 502).code, Code::unavailable);
+}
+
+}  // namespace
+}  // namespace ae::api

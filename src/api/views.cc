@@ -1,0 +1,61 @@
+// The bodies of the routes that look at one job.
+#include "api/views.h"
+
+#include <utility>
+
+#include "core/json.h"
+#include "core/seal.h"
+#include "engine/trace.h"
+#include "engine/verify.h"
+#include "engine/view.h"
+
+namespace ae::api {
+
+Value job_body(const runtime::Runtime::Read& read) {
+  Value body = engine::job_view(read.state);
+  if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
+  return body;
+}
+
+Value trace_body(const runtime::Runtime::Read& read) {
+  return engine::trace_view(read.state, read.events);
+}
+
+Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq) {
+  std::vector<Event> events;
+  for (const Event& event : read.events) {
+    if (event.seq <= seq) events.push_back(event);
+  }
+  AE_ASSIGN(const engine::State state,
+            engine::fold(read.state.job, events, engine::compile_each_time()));
+  return engine::state_view(state).with("at", seq);
+}
+
+Value verify_body(const JobId& job, const store::Loaded& loaded) {
+  const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+    for (const Blob& blob : loaded.blobs) {
+      if (blob.hash == hash) return blob.bytes;
+    }
+    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+  };
+  engine::VerifyInput input{.job = job};
+  Hash head;
+  for (const std::string& bytes : loaded.commits) {
+    auto opened = open(job, bytes, head, blobs);
+    if (!opened) {
+      input.refused = opened.error();
+      break;
+    }
+    head = opened->head;
+    for (Event& event : opened->events) input.events.push_back(std::move(event));
+  }
+  input.last_seq = loaded.row.last_seq;
+  input.head = loaded.row.head;
+  for (const store::EffectRow& row : loaded.effects) {
+    auto record = parse_json(row.record);
+    input.effects.push_back({row.invocation, row.try_no, record ? std::move(*record) : Value()});
+  }
+  return engine::verify(input, engine::compile_each_time()).to_json();
+}
+
+}  // namespace ae::api

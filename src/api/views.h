@@ -1,0 +1,21 @@
+// Views: the bodies of the routes that look at one job. They only put engine's views and the store's rows together.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "core/value.h"
+#include "runtime/runtime.h"
+
+namespace ae::api {
+
+Value job_body(const runtime::Runtime::Read& read);
+Value trace_body(const runtime::Runtime::Read& read);
+// Fails with log_corrupt. REQUIRES: 1 <= seq <= the last.
+Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq);
+// Says what is wrong, instead of failing.
+Value verify_body(const JobId& job, const store::Loaded& loaded);
+
+}  // namespace ae::api
