@@ -1,0 +1,135 @@
+#include "app/door.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "api/problem.h"
+#include "api/target.h"
+#include "app/site.h"
+#include "core/json.h"
+#include "net/asio_loop.h"
+#include "net/http_client.h"
+
+namespace ae::app {
+namespace {
+
+constexpr auto kOwnerWait =
+    std::chrono::seconds(3);  // for an owner that has just begun, or is about to end
+constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
+
+bool exists(const std::string& path) {
+  struct stat found{};
+  return ::stat(path.c_str(), &found) == 0;
+}
+
+// Two paths to one store are one store.
+std::string real_path(const std::string& path) {
+  char* real = ::realpath(path.c_str(), nullptr);
+  std::string text(real ? real : "");
+  std::free(real);
+  return text;
+}
+
+class SocketDoor final : public Door {
+ public:
+  explicit SocketDoor(std::string path) : path_(std::move(path)), client_(loop_) {}
+
+  Result<api::ApiResponse> ask(const api::ApiRequest& request) override {
+    net::HttpCall call;
+    call.method = request.method;
+    call.url = "http://localhost" + api::target(request.path, request.query);
+    call.unix_socket = path_;
+    call.body = request.body;
+    call.connect_timeout = std::chrono::seconds(5);
+    call.total_timeout = std::chrono::minutes(10);
+    call.answer_max = std::size_t{1} << 30;
+    if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
+    if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
+    if (!request.idempotency_key.empty()) {
+      call.headers.push_back({"Idempotency-Key", request.idempotency_key});
+    }
+    std::optional<net::HttpAnswer> answer;
+    client_.start(std::move(call), [&](net::HttpAnswer seen) {
+      answer = std::move(seen);
+      loop_.stop();
+    });
+    while (!answer) loop_.run();
+    if (!answer->sent()) {
+      return fail(Code::unavailable, "nobody answers at " + path_ + ": " + answer->error);
+    }
+    if (answer->phase != net::HttpPhase::complete) {
+      return fail(Code::unknown_outcome, "the owner of the store went away before it answered (" +
+                                             answer->error + "): look before you repeat");
+    }
+    api::ApiResponse response{.status = answer->status, .body = {}, .location = {}};
+    auto body = parse_json(answer->body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
+    if (!body) {
+      return fail(Code::unknown_outcome, "the answer at " + path_ + " is no JSON");
+    }
+    response.body = std::move(*body);
+    if (const auto location = net::find_header(answer->headers, "location")) {
+      response.location = *location;
+    }
+    return response;
+  }
+  bool is_socket() const override { return true; }
+
+ private:
+  std::string path_;
+  net::AsioLoop loop_;
+  net::HttpClient client_;
+};
+
+class SiteDoor final : public Door {
+ public:
+  explicit SiteDoor(std::unique_ptr<Site> site) : site_(std::move(site)) {}
+  Result<api::ApiResponse> ask(const api::ApiRequest& request) override {
+    return site_->ask(request);
+  }
+  bool is_socket() const override { return false; }
+
+ private:
+  std::unique_ptr<Site> site_;
+};
+
+}  // namespace
+
+std::unique_ptr<Door> find_owner(const StoreUrl& store) {
+  if (store.kind != StoreUrl::Kind::sqlite) return nullptr;
+  for (const std::string& path : {store.socket_path(), store.second_socket_path()}) {
+    if (!exists(path)) continue;
+    auto door = std::make_unique<SocketDoor>(path);
+    api::ApiRequest health;
+    health.path = {"api", "health"};
+    auto answer = door->ask(health);
+    if (!answer || answer->status != 200) continue;
+    if (answer->body.text("store") == real_path(store.path)) return door;
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose) {
+  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  while (true) {
+    if (auto owner = find_owner(store)) return owner;
+    if (store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
+      return fail(Code::not_found, "there is no store at " + store.path + " yet");
+    }
+    SiteOptions options{.store = store};
+    options.mode = purpose == Purpose::read ? SiteOptions::Mode::read : SiteOptions::Mode::write;
+    auto site = Site::open(std::move(options));
+    if (site) return std::make_unique<SiteDoor>(std::move(*site));
+    if (site.error().code != Code::store_locked || std::chrono::steady_clock::now() > give_up) {
+      return std::unexpected(site.error());
+    }
+    std::this_thread::sleep_for(kOwnerPoll);
+  }
+}
+
+}  // namespace ae::app

@@ -1,0 +1,34 @@
+// Door: how a command asks the Api of a store, wherever that is.
+//
+// If a process owns the store, the door is its socket; otherwise the command works on the store itself, without a
+// lock when it only reads. The answers are the same. Threads: one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "api/api.h"
+#include "app/store_url.h"
+#include "core/error.h"
+
+namespace ae::app {
+
+enum class Purpose { read, write };
+
+class Door {
+ public:
+  // Fails with store_locked (an owner that does not answer; names its pid), not_found (read: there is no store yet),
+  // unavailable, needs_version.
+  static Result<std::unique_ptr<Door>> open(const StoreUrl& store, Purpose purpose);
+  virtual ~Door() = default;
+
+  // One request, one answer. Fails with unavailable (it did not go out; another door may be open) or unknown_outcome
+  // (it went out, and no answer came back).
+  virtual Result<api::ApiResponse> ask(const api::ApiRequest& request) = 0;
+  virtual bool is_socket() const = 0;
+};
+
+// The socket of the process that owns this store; nullptr when nobody answers for it.
+std::unique_ptr<Door> find_owner(const StoreUrl& store);
+
+}  // namespace ae::app

@@ -1,0 +1,59 @@
+#include "app/failpoints.h"
+
+#include "app/store_url.h"
+#include "testing/test.h"
+
+namespace ae::app {
+namespace {
+
+using async::PointAction;
+
+AE_TEST("app/failpoints count hits from one, per name") {
+  auto points = Failpoints::parse("a.b=error@2;c.d=error_after;;e.f=pause:0", "");
+  ASSERT_TRUE(points) << points.error().message;
+  EXPECT_EQ((*points)->hit("a.b"), PointAction::go);
+  EXPECT_EQ((*points)->hit("c.d"), PointAction::error_after);
+  EXPECT_EQ((*points)->hit("a.b"), PointAction::error);
+  EXPECT_EQ((*points)->hit("a.b"), PointAction::go);
+  EXPECT_EQ((*points)->hit("c.d"), PointAction::error_after);
+  EXPECT_EQ((*points)->hit("e.f"), PointAction::go);
+  EXPECT_EQ((*points)->hit("unknown"), PointAction::go);
+}
+
+AE_TEST("app/failpoints that cannot be read are refused") {
+  for (const char* bad : {"a", "a=", "=exit", "a=boom", "a=exit@", "a=exit@0", "a=exit@x",
+                          "a=pause", "a=pause:", "a=pause:1s", "A=exit", "a=exit;b"}) {
+    auto points = Failpoints::parse(bad, "");
+    ASSERT_FALSE(points) << bad;
+    EXPECT_EQ(points.error().code, Code::usage);
+  }
+}
+
+AE_TEST("app/without the variables there are no failpoints") {
+  auto none = Failpoints::parse("", "");
+  ASSERT_TRUE(none);
+  EXPECT_EQ(*none, nullptr);
+  auto traces = Failpoints::parse("", "1");
+  ASSERT_TRUE(traces);
+  EXPECT_NE(*traces, nullptr);
+}
+
+AE_TEST("app/stores are named by URL") {
+  auto store = store_url("sqlite:a/b.db");
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->path, "a/b.db");
+  EXPECT_EQ(store->folder(), "a");
+  EXPECT_EQ(store->socket_path(), "a/aetheris.sock");
+  EXPECT_EQ(store_url("sqlite:x.db")->folder(), ".");
+  EXPECT_EQ(store_url("sqlite:///x.db")->path, "/x.db");
+  EXPECT_EQ(store_url("sqlite:/x.db")->folder(), "/");
+  EXPECT_EQ(store_url("memory:")->kind, StoreUrl::Kind::memory);
+  EXPECT_EQ(store_url("postgres://h/d").error().code, Code::unsupported);
+  for (const char* bad : {"", "x.db", "sqlite:", "sqlite:folder/", "mysql://x"}) {
+    ASSERT_FALSE(store_url(bad)) << bad;
+    EXPECT_EQ(store_url(bad).error().code, Code::usage) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ae::app

@@ -1,0 +1,199 @@
+#include "app/site.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "api/problem.h"
+#include "app/listener.h"
+#include "app/toolbox.h"
+#include "net/system.h"
+#include "store/memory/memory_store.h"
+#include "store/sqlite/sqlite_store.h"
+
+namespace ae::app {
+namespace {
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string real_path(const std::string& path) {
+  char* real = ::realpath(path.c_str(), nullptr);
+  std::string text(real ? real : path.c_str());
+  std::free(real);
+  return text;
+}
+
+// The default folder is ours alone: what is in it is no part of anybody's repository.
+void ignore_folder(const std::string& folder) {
+  if (folder != ".aetheris") return;
+  const int file = ::open(".aetheris/.gitignore", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(file, "*\n", 2);
+  ::close(file);
+}
+
+class OpenSite final : public Site, private runtime::RuntimeObserver {
+ public:
+  explicit OpenSite(SiteOptions options) : options_(std::move(options)) {}
+
+  ~OpenSite() override {
+    listener_.reset();
+    api_.reset();
+    runtime_.reset();
+    toolbox_.reset();
+    store_.reset();
+  }
+
+  Status begin() {
+    AE_TRY(open_store());
+    if (options_.agents && options_.mode == SiteOptions::Mode::run) {
+      std::string secrets = environment("AETHERIS_SECRETS_FILE");
+      if (secrets.empty() && options_.store.kind == StoreUrl::Kind::sqlite) {
+        secrets = options_.store.folder() + "/secrets";
+      }
+      AE_ASSIGN(toolbox_,
+                Toolbox::make(loop_, steady_, *options_.agents, options_.agents_folder, secrets));
+    }
+    runtime::World world{.loop = loop_,
+                         .steady = steady_,
+                         .chance = chance_,
+                         .store = *store_,
+                         .performers = toolbox_ ? toolbox_->performers() : no_tools_};
+    runtime::RuntimeObserver* const self = this;
+    runtime_.emplace(world, options_.runtime, self);
+    const bool memory = options_.store.kind == StoreUrl::Kind::memory;
+    api_.emplace(
+        loop_, steady_, *store_, *runtime_,
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == SiteOptions::Mode::run,
+                        .hears = options_.mode != SiteOptions::Mode::read,
+                        .version = std::string(kVersion),
+                        .store = memory ? std::string("memory:") : real_path(options_.store.path)});
+    return {};
+  }
+
+  net::AsioLoop& loop() override { return loop_; }
+  store::Store& store() override { return *store_; }
+  runtime::Runtime& runtime() override { return *runtime_; }
+  api::Api& api() override { return *api_; }
+
+  Status listen() override {
+    if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
+    listener_.emplace(loop_, *api_);
+    Status listens = listener_->listen(options_.store.socket_path());
+    if (!listens && listens.error().code == Code::held) {
+      listens = listener_->listen(options_.store.second_socket_path());
+    }
+    return listens;
+  }
+  void stop_listening() override {
+    api_->stop_waiting();
+    listener_.reset();
+  }
+
+ private:
+  Status open_store() {
+    if (options_.store.kind == StoreUrl::Kind::memory) {
+      store_ = std::make_unique<store::MemoryStore>(loop_, clock_);
+      return {};
+    }
+    AE_ASSIGN(store_,
+              store::SqliteStore::open({.path = options_.store.path,
+                                        .loop = loop_,
+                                        .clock = clock_,
+                                        .read_only = options_.mode == SiteOptions::Mode::read}));
+    if (options_.mode != SiteOptions::Mode::read) ignore_folder(options_.store.folder());
+    return {};
+  }
+
+  void on_events(const JobId& job, const std::vector<Event>& events) override {
+    api_->on_events(job);
+    if (options_.observer) options_.observer->on_events(job, events);
+  }
+  void on_released(const JobId& job, const std::optional<Error>& problem) override {
+    if (options_.observer) options_.observer->on_released(job, problem);
+  }
+  void on_warning(const JobId& job, const std::string& what) override {
+    if (options_.observer) options_.observer->on_warning(job, what);
+  }
+
+  SiteOptions options_;
+  net::AsioLoop loop_;
+  net::SystemClock clock_;
+  net::BootClock steady_;
+  net::SystemChance chance_;
+  runtime::Performers no_tools_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<Toolbox> toolbox_;
+  std::optional<runtime::Runtime> runtime_;
+  std::optional<api::Api> api_;
+  std::optional<Listener> listener_;
+};
+
+Result<std::string> read_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail(Code::usage, "cannot read " + path + ": " + std::strerror(errno));
+  std::string text;
+  char buffer[65536];
+  while (true) {
+    const ssize_t size = ::read(file, buffer, sizeof buffer);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) {
+      const int error = errno;
+      ::close(file);
+      return fail(Code::usage, "cannot read " + path + ": " + std::strerror(error));
+    }
+    text.append(buffer, static_cast<std::size_t>(size));
+    // The loader says what is wrong with a file that is too large; nobody needs all of it for that.
+    if (size == 0 || text.size() > (64u << 20)) break;
+  }
+  ::close(file);
+  return text;
+}
+
+}  // namespace
+
+const std::string_view kVersion = AE_VERSION;
+
+Result<std::unique_ptr<Site>> Site::open(SiteOptions options) {
+  auto site = std::make_unique<OpenSite>(std::move(options));
+  AE_TRY(site->begin());
+  return site;
+}
+
+api::ApiResponse Site::ask(api::ApiRequest request) {
+  std::optional<api::ApiResponse> answer;
+  api().handle(std::move(request), [&](api::ApiResponse response) {
+    answer = std::move(response);
+    loop().stop();
+  });
+  while (!answer) loop().run();
+  return std::move(*answer);
+}
+
+Result<LoadedAgents> load_agents(const std::string& path) {
+  AE_ASSIGN(const std::string text, read_file(path));
+  LoadedAgents loaded;
+  const std::size_t slash = path.rfind('/');
+  loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  agents::Source source{.name = path,
+                        .text = text,
+                        .env = [](std::string_view name) -> std::optional<std::string> {
+                          const char* value = std::getenv(std::string(name).c_str());
+                          return value ? std::optional<std::string>(value) : std::nullopt;
+                        },
+                        .native = has_native};
+  loaded.faults = agents::load(source, loaded.file);
+  return loaded;
+}
+
+}  // namespace ae::app

@@ -1,0 +1,63 @@
+// Site: everything one process needs to work on one store, put together.
+//
+// The only place that names drivers: which store, which clocks, which tools. A site is opened to read (no lock), to
+// write (it owns the store), or to run jobs (it also has the tools of an agents file). The owner of a SQLite store
+// listens on a socket beside the file, so that other commands find it and speak the same routes.
+// Threads: all of it on the thread that runs the loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agents/agents_file.h"
+#include "api/api.h"
+#include "app/store_url.h"
+#include "core/error.h"
+#include "net/asio_loop.h"
+#include "runtime/runtime.h"
+
+namespace ae::app {
+
+extern const std::string_view kVersion;  // "0.1.0"
+
+struct SiteOptions {
+  StoreUrl store;
+  enum class Mode { read, write, run } mode = Mode::read;
+  // run, and write when jobs are to be created: the file, and the folder that its relative paths start from.
+  const agents::AgentsFile* agents = nullptr;
+  std::string agents_folder = ".";
+  runtime::RuntimeOptions runtime;
+  runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
+};
+
+class Site {
+ public:
+  // Fails with store_locked (names the pid), not_found (read: there is no store), needs_version, unavailable,
+  // plan_invalid (a tool's definition).
+  static Result<std::unique_ptr<Site>> open(SiteOptions options);
+  virtual ~Site() = default;
+
+  virtual net::AsioLoop& loop() = 0;
+  virtual store::Store& store() = 0;
+  virtual runtime::Runtime& runtime() = 0;
+  virtual api::Api& api() = 0;
+  // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.
+  virtual Status listen() = 0;
+  virtual void stop_listening() = 0;
+
+  // Runs the loop until there is an answer.
+  api::ApiResponse ask(api::ApiRequest request);
+};
+
+// The agents file as this program reads it: `env.` from our environment, native functions that we have.
+// Fails with usage when the file cannot be read; faults are not an error.
+struct LoadedAgents {
+  agents::AgentsFile file;
+  std::vector<agents::Fault> faults;
+  std::string folder;
+};
+Result<LoadedAgents> load_agents(const std::string& path);
+
+}  // namespace ae::app

@@ -1,0 +1,30 @@
+// Toolbox: the tools of an agents file, made of the drivers we have.
+//
+// Threads: the loop's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agents/agents_file.h"
+#include "async/loop.h"
+#include "core/error.h"
+#include "runtime/world.h"
+
+namespace ae::app {
+
+class Toolbox {
+ public:
+  // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
+  static Result<std::unique_ptr<Toolbox>> make(async::Loop& loop, async::SteadyClock& steady,
+                                               const agents::AgentsFile& file,
+                                               const std::string& folder,
+                                               const std::string& secrets_file);
+  virtual ~Toolbox() = default;
+  virtual runtime::Performers& performers() = 0;
+};
+
+// Is there a native function of this name?
+bool has_native(std::string_view name);
+
+}  // namespace ae::app
