@@ -1,0 +1,91 @@
+// signal, cancel, resolve: what others want of a job.
+#include "api/problem.h"
+#include "app/door.h"
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+// Texts that were not given are left out.
+std::vector<Member> given(std::vector<Member> texts) {
+  std::erase_if(texts, [](const Member& member) { return member.second.as_string().empty(); });
+  return texts;
+}
+
+Result<Value> post(const Options& options, const std::string& verb, std::vector<Member> body) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs", options.id, verb};
+  request.body = canonical(Value::object(std::move(body)));
+  request.by = who();
+  auto door = app::Door::open(store, app::Purpose::write);
+  if (!door && door.error().code == Code::not_found) {
+    return fail(Code::not_found, "there is no job " + options.id + ": " + door.error().message);
+  }
+  if (!door) return std::unexpected(door.error());
+  AE_ASSIGN(api::ApiResponse response, (*door)->ask(request));
+  if (response.status >= 400) {
+    return std::unexpected(api::error_of_problem(response.body, response.status));
+  }
+  return std::move(response.body);
+}
+
+int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
+        const std::string& done) {
+  if (!asked) return terminal.fail_with(asked.error());
+  if (terminal.json()) {
+    terminal.print_json(*asked);
+    return kDone;
+  }
+  const Value& body = *asked;
+  if (body.find("accepted") != nullptr) {
+    terminal.print("accepted: the process that holds job " + safe(options.id) + " takes it in\n");
+  } else if (body.find("duplicate") != nullptr) {
+    terminal.print("it had been answered before" +
+                   std::string(body["applied"] == Value(true)
+                                   ? " in the same way"
+                                   : ", differently: " + safe(canonical(body["payload"]))) +
+                   "\n");
+  } else {
+    terminal.print(done + "\n");
+  }
+  return kDone;
+}
+
+}  // namespace
+
+int signal_command(const Options& options, Terminal& terminal) {
+  Value payload;
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the payload");
+    if (!value) return terminal.fail_with(value.error());
+    payload = std::move(*value);
+  }
+  std::vector<Member> body = given({{"correlation_key", options.key},
+                                    {"message_id", options.message_id},
+                                    {"wait_type", options.wait_type}});
+  body.emplace_back("payload", std::move(payload));
+  return say(post(options, "signal", std::move(body)), options, terminal, "delivered");
+}
+
+int cancel_command(const Options& options, Terminal& terminal) {
+  return say(post(options, "cancel", given({{"reason", options.reason}})), options, terminal,
+             "cancel requested");
+}
+
+int resolve_command(const Options& options, Terminal& terminal) {
+  std::vector<Member> body = given({{"idempotency_key", options.key},
+                                    {"note", options.note},
+                                    {"resolution", options.resolution}});
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the result");
+    if (!value) return terminal.fail_with(value.error());
+    body.emplace_back("result", std::move(*value));
+  }
+  return say(post(options, "resolve", std::move(body)), options, terminal,
+             "recorded: " + safe(options.resolution));
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,63 @@
+// aetheris: the command line.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "app/failpoints.h"
+#include "app/supervise.h"
+#include "async/point.h"
+#include "cli/commands.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr struct {
+  std::string_view name;
+  int (*run)(const Options&, Terminal&);
+} kCommands[] = {
+    {"init", init_command},     {"run", run_command},         {"check", check_command},
+    {"jobs", jobs_command},     {"job", job_command},         {"events", events_command},
+    {"trace", trace_command},   {"replay", replay_command},   {"verify", verify_command},
+    {"signal", signal_command}, {"cancel", cancel_command},   {"resolve", resolve_command},
+    {"doctor", doctor_command}, {"version", version_command},
+};
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+int run(int argc, char** argv) {
+  Parsed parsed = parse(argc, argv);
+  Terminal terminal(parsed.json);
+  if (parsed.error) return terminal.fail_with(*parsed.error);
+  if (!parsed.options) return parsed.code;
+  auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
+                                           environment("AETHERIS_FAILPOINTS_TRACE"));
+  if (!failpoints) return terminal.fail_with(failpoints.error());
+  async::point_handler = failpoints->get();
+  int code = kUsage;
+  for (const auto& command : kCommands) {
+    if (command.name == parsed.options->command) code = command.run(*parsed.options, terminal);
+  }
+  async::point_handler = nullptr;
+  terminal.flush();
+  return code;
+}
+
+}  // namespace
+}  // namespace ae::cli
+
+int main(int argc, char** argv) {
+  if (const auto code = ae::app::supervise(argc, argv)) return *code;
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return ae::cli::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: a bug in aetheris: %s\n", error.what());
+  } catch (...) {
+    std::fprintf(stderr, "error: a bug in aetheris\n");
+  }
+  return ae::cli::kBug;
+}

@@ -1,0 +1,149 @@
+// check, init, version: what needs no store.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "app/site.h"
+#include "cli/commands.h"
+#include "cli/graph_text.h"
+#include "core/json.h"
+
+namespace ae::cli {
+
+int check_command(const Options& options, Terminal& terminal) {
+  auto loaded = app::load_agents(options.file);
+  if (!loaded) return terminal.fail_with(loaded.error());
+  if (terminal.json()) {
+    terminal.print_json(agents::faults_json(loaded->faults));
+    return loaded->faults.empty() ? kDone : kUsage;
+  }
+  if (!loaded->faults.empty()) {
+    terminal.print(safe(agents::faults_text(loaded->faults), true));
+    const std::size_t count = loaded->faults.size();
+    terminal.note(std::to_string(count) + (count == 1 ? " fault" : " faults"));
+    return kUsage;
+  }
+  if (options.graph) {
+    for (const auto& [name, agent] : loaded->file.agents) {
+      terminal.print(graph_text(name, agent.task_graph, terminal.out()));
+    }
+    return kDone;
+  }
+  const auto count = [](std::size_t n, const char* what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  };
+  terminal.print(safe(options.file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
+                 count(loaded->file.agents.size(), "agent") + ", " +
+                 count(loaded->file.tools.size(), "tool") + ")\n");
+  return kDone;
+}
+
+int version_command(const Options&, Terminal& terminal) {
+  const std::string version(app::kVersion);
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"name", "aetheris"}, {"version", version}}));
+  } else {
+    terminal.print("aetheris " + version + "\n");
+  }
+  return kDone;
+}
+
+// ---------------------------------------------------------------- init
+
+namespace {
+
+constexpr std::string_view kFirstAgents =
+    R"(# An agents file: tools, and agents that use them. `aetheris check agents.yaml` finds all its faults.
+aetheris: 1
+
+tools:
+  # A program is a tool: its arguments come on stdin as JSON, what it prints is its result.
+  clock:
+    description: What time it is
+    command: ["date", "-u", "+%FT%TZ"]
+    effect: read                 # no side effect: it may be asked again
+
+  # This one changes something (it appends to a file), so it is never run twice for one step: after a crash in the
+  # middle of it, the job asks a person instead of guessing.
+  write_down:
+    description: Append a line to notes.txt
+    command: ["sh", "-c", "cat >> notes.txt && echo >> notes.txt && echo written"]
+    cwd: .                       # relative to this file
+    effect: at_most_once
+
+agents:
+  hello:
+    input_schema:
+      type: object
+      properties: { name: { type: string } }
+    plan:
+      - { id: now, tool: clock }
+      - id: note
+        tool: write_down
+        needs: [now]
+        args: { greeting: "Hello, ${ .input.name // \"world\" }!", at: "${ .steps.now }" }
+    output: "${ { said: \"Hello, \\(.input.name // \"world\")!\", at: .steps.now } }"
+)";
+
+Status write_file(const std::string& path, std::string_view text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST) {
+    return fail(Code::already_exists, path + " is there already; nothing was changed");
+  }
+  if (file < 0) {
+    return fail(Code::unavailable, "cannot write " + path + ": " + std::strerror(errno));
+  }
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t size = ::write(file, text.data() + done, text.size() - done);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) {
+      const std::string why = std::strerror(errno);
+      ::close(file);
+      ::unlink(path.c_str());
+      return fail(Code::unavailable, "cannot write " + path + ": " + why);
+    }
+    done += static_cast<std::size_t>(size);
+  }
+  ::close(file);
+  return {};
+}
+
+// All folders of a path.
+Status make_folders(const std::string& path) {
+  for (std::size_t at = 1; at <= path.size(); ++at) {
+    if (at < path.size() && path[at] != '/') continue;
+    const std::string part = path.substr(0, at);
+    if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
+      return fail(Code::unavailable,
+                  "cannot make the folder " + part + ": " + std::strerror(errno));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int init_command(const Options& options, Terminal& terminal) {
+  const std::string folder = options.folder.empty() ? "." : options.folder;
+  if (auto made = make_folders(folder); !made) return terminal.fail_with(made.error());
+  const std::string path = folder == "." ? "agents.yaml" : folder + "/agents.yaml";
+  if (auto written = write_file(path, kFirstAgents); !written) {
+    return terminal.fail_with(written.error());
+  }
+  const std::string enter = folder == "." ? "" : "cd " + quoted(folder) + " && ";
+  const std::string run = enter + "aetheris run agents.yaml --input '{\"name\": \"Ada\"}'";
+  const std::string jobs = enter + "aetheris jobs";
+  if (terminal.json()) {
+    terminal.print_json(Value::object(
+        {{"files", Value::array({path})}, {"next", Value::array({Value(run), Value(jobs)})}}));
+    return kDone;
+  }
+  terminal.print("wrote " + safe(path) + "\n\nnext:\n  " + run + "\n  " + jobs + "\n");
+  return kDone;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,53 @@
+// Commands: one function each, from Options to an exit code (API.md §3).
+//
+// Threads: one.
+#pragma once
+
+#include <string>
+
+#include "api/api.h"
+#include "app/store_url.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+int run_command(const Options& options, Terminal& terminal);
+int init_command(const Options& options, Terminal& terminal);
+int check_command(const Options& options, Terminal& terminal);
+int doctor_command(const Options& options, Terminal& terminal);
+int version_command(const Options& options, Terminal& terminal);
+
+int jobs_command(const Options& options, Terminal& terminal);
+int job_command(const Options& options, Terminal& terminal);
+int events_command(const Options& options, Terminal& terminal);
+int trace_command(const Options& options, Terminal& terminal);
+int replay_command(const Options& options, Terminal& terminal);
+int verify_command(const Options& options, Terminal& terminal);
+
+int signal_command(const Options& options, Terminal& terminal);
+int cancel_command(const Options& options, Terminal& terminal);
+int resolve_command(const Options& options, Terminal& terminal);
+
+// ---- what commands share
+
+// --store, AETHERIS_STORE, or the default.
+Result<app::StoreUrl> store_of(const Options& options);
+// " --store URL" when it is not the default, for commands that we tell people to type.
+std::string store_flag(const app::StoreUrl& store);
+// A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
+Result<Value> json_argument(const std::string& text, const std::string& name);
+// One word of a shell command line.
+std::string quoted(const std::string& word);
+// Who we are, for the record: "cli:NAME".
+std::string who();
+// The commands that answer what a blocked job waits for, one each; empty when it does not.
+std::vector<std::string> answers(const Value& job, const app::StoreUrl& store);
+// A blocked job in words: what it waits for and the commands that answer it.
+void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
+// A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.
+std::string shown_value(const Value& value);
+
+}  // namespace ae::cli

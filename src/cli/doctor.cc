@@ -1,0 +1,135 @@
+// doctor: says what is wrong here, one line per problem; silent when all is well.
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "app/door.h"
+#include "app/site.h"
+#include "cli/commands.h"
+
+namespace ae::cli {
+namespace {
+
+struct Problem {
+  std::string code, message;
+};
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+void look_at_environment(std::vector<Problem>& problems) {
+  for (const char* name : {"AETHERIS_FAILPOINTS", "AETHERIS_FAILPOINTS_TRACE"}) {
+    if (!is_set(name)) continue;
+    problems.push_back({"failpoints", std::string(name) +
+                                          " is set: things go wrong on purpose; unset it unless "
+                                          "this is a test"});
+  }
+  if (std::time(nullptr) < 1'700'000'000) {
+    problems.push_back({"clock",
+                        "this machine's clock stands before 2023: leases and timers need "
+                        "the right time"});
+  }
+}
+
+void look_at_file(const std::string& path, const char* what, std::vector<Problem>& problems) {
+  struct stat found{};
+  if (::stat(path.c_str(), &found) != 0) return;
+  if ((found.st_mode & 0077) != 0) {
+    problems.push_back(
+        {"permissions", path + " (" + what + ") can be used by others: chmod 600 " + quoted(path)});
+  }
+  if (found.st_uid != ::geteuid()) {
+    problems.push_back({"owner", path + " (" + what + ") belongs to another user"});
+  }
+}
+
+// Locks and shared memory do not hold across machines.
+void look_at_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
+  struct statfs disk{};
+  if (::statfs(store.folder().c_str(), &disk) != 0) return;
+  constexpr long kNfs = 0x6969, kSmb = 0x517B, kSmb2 = 0xFE534D42, kCifs = 0xFF534D42,
+                 kNinep = 0x01021997;
+  const long type = static_cast<long>(disk.f_type);
+  for (const long network : {kNfs, kSmb, kSmb2, kCifs, kNinep}) {
+    if (type == network) {
+      problems.push_back({"network_disk",
+                          "the store lies on a network file system, where locks "
+                          "and fsync cannot be trusted: move it to a local disk"});
+    }
+  }
+  const auto free_bytes = static_cast<unsigned long long>(disk.f_bavail) *
+                          static_cast<unsigned long long>(disk.f_bsize);
+  if (free_bytes < (64ull << 20)) {
+    problems.push_back({"disk_full", "less than 64 MiB are free where the store lies"});
+  }
+}
+
+void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
+  if (store.kind != app::StoreUrl::Kind::sqlite) return;
+  look_at_disk(store, problems);
+  look_at_file(store.path, "the store", problems);
+  look_at_file(store.folder() + "/secrets", "secrets", problems);
+  auto door = app::Door::open(store, app::Purpose::read);
+  if (!door) {
+    if (door.error().code != Code::not_found) {
+      problems.push_back({std::string(code_name(door.error().code)), door.error().message});
+    }
+    return;
+  }
+  api::ApiRequest request;
+  request.path = {"api", "jobs"};
+  for (const char* status : {"running", "queued", "parked"}) {
+    request.query = {{"status", status}, {"limit", "1000"}};
+    auto answer = (*door)->ask(request);
+    if (!answer || answer->status != 200) {
+      problems.push_back({"unavailable", "the store cannot be read: " +
+                                             (answer ? std::string(answer->body.text("detail"))
+                                                     : answer.error().message)});
+      return;
+    }
+    const std::size_t count = answer->body["jobs"].size();
+    if (count == 0 || ((*door)->is_socket() && status != std::string_view("parked"))) continue;
+    const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
+    if (status == std::string_view("parked")) {
+      problems.push_back({"parked", many + "parked: `aetheris jobs --status parked" +
+                                        store_flag(store) +
+                                        "` lists them, `aetheris job ID` says "
+                                        "what each needs"});
+    } else {
+      problems.push_back({"unfinished", many + status +
+                                            " and no process runs them: `aetheris run "
+                                            "FILE" +
+                                            store_flag(store) + "` recovers them"});
+    }
+  }
+}
+
+}  // namespace
+
+int doctor_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  std::vector<Problem> problems;
+  look_at_environment(problems);
+  look_at_store(*store, problems);
+  if (terminal.json()) {
+    std::vector<Value> list;
+    for (const Problem& problem : problems) {
+      list.push_back(Value::object({{"code", problem.code}, {"message", problem.message}}));
+    }
+    terminal.print_json(
+        Value::object({{"ok", problems.empty()}, {"problems", Value::array(std::move(list))}}));
+  } else {
+    for (const Problem& problem : problems) terminal.print(safe(problem.message) + "\n");
+  }
+  return problems.empty() ? kDone : kFailed;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,19 @@
+// graph_text: a plan as a graph for a terminal: who needs whom, in an order in which it could run.
+//
+// Threads: a pure function.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cli/text.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+// REQUIRES: a task graph of agents::load (engine/plan.h).
+std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint);
+// A node in a few words: "tool charge (idempotent)", "wait signal \"approve\"".
+std::string node_words(const Value& node, const Value& task_graph);
+
+}  // namespace ae::cli

@@ -1,0 +1,305 @@
+// jobs, job, events, trace, replay, verify: what looks and changes nothing.
+#include <algorithm>
+#include <utility>
+
+#include "api/problem.h"
+#include "app/door.h"
+#include "cli/commands.h"
+#include "cli/trace_text.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr const char* kFollowWait = "10s";
+
+Result<Value> get(app::Door& door, api::Path path, api::QueryPairs query) {
+  std::erase_if(query, [](const auto& pair) { return pair.second.empty(); });
+  api::ApiRequest request;
+  request.path = std::move(path);
+  request.query = std::move(query);
+  AE_ASSIGN(api::ApiResponse response, door.ask(request));
+  if (response.status >= 400) {
+    return std::unexpected(api::error_of_problem(response.body, response.status));
+  }
+  return std::move(response.body);
+}
+
+// A door to look through; a store that is not there yet holds no job.
+Result<std::unique_ptr<app::Door>> open(const app::StoreUrl& store, const std::string& id) {
+  auto door = app::Door::open(store, app::Purpose::read);
+  if (!door && door.error().code == Code::not_found && !id.empty()) {
+    return fail(Code::not_found, "there is no job " + id + ": " + door.error().message);
+  }
+  return door;
+}
+
+Result<Value> look(const Options& options, const std::string& what, api::QueryPairs query = {}) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto door, open(store, options.id));
+  api::Path path{"api", "jobs", options.id};
+  if (!what.empty()) path.push_back(what);
+  return get(*door, std::move(path), std::move(query));
+}
+
+bool is_terminal_event(std::string_view type) {
+  return type == "job_completed" || type == "job_failed" || type == "job_cancelled";
+}
+
+// "2025-01-02T03:04:05.123456Z" → "2025-01-02 03:04:05"
+std::string short_time(std::string_view instant) {
+  if (instant.size() < 19) return safe(instant);
+  std::string text(instant.substr(0, 19));
+  text[10] = ' ';
+  return text;
+}
+
+std::string labels_text(const Value& labels) {
+  std::string text;
+  if (!labels.is_object()) return text;
+  for (const auto& [name, value] : labels.members()) {
+    text += (text.empty() ? "" : " ") + name + "=" +
+            (value.is_string() ? value.as_string() : canonical(value));
+  }
+  return text;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- jobs, job
+
+int jobs_command(const Options& options, Terminal& terminal) {
+  Value none = Value::object({{"jobs", Value::array({})}, {"next_cursor", Value()}});
+  auto page = [&]() -> Result<Value> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    auto door = open(store, {});
+    if (!door && door.error().code == Code::not_found) {
+      terminal.note("there is no store at " + safe(store.text()) + " yet");
+      return none;
+    }
+    if (!door) return std::unexpected(door.error());
+    api::QueryPairs query{{"status", options.status},
+                          {"agent", options.agent},
+                          {"limit", options.limit},
+                          {"cursor", options.cursor}};
+    for (const std::string& label : options.labels) query.emplace_back("label", label);
+    return get(**door, {"api", "jobs"}, std::move(query));
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["jobs"].size() == 0) {
+    terminal.note("no jobs");
+    return kDone;
+  }
+  Table table({"ID", "STATUS", "AGENT", "CREATED", "LABELS"});
+  for (const Value& job : (*page)["jobs"].items()) {
+    const std::string status(job.text("status"));
+    table.row({{std::string(job.text("id"))},
+               {status, status_tint(status)},
+               {std::string(job.text("agent"))},
+               {short_time(job.text("created_at"))},
+               {labels_text(job["labels"])}});
+  }
+  terminal.print(table.text(terminal.out(), terminal.width()));
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
+
+int job_command(const Options& options, Terminal& terminal) {
+  const auto job = look(options, "");
+  if (!job) return terminal.fail_with(job.error());
+  if (terminal.json()) {
+    terminal.print_json(*job);
+    return kDone;
+  }
+  const Paint& paint = terminal.out();
+  const std::string status(job->text("status"));
+  std::string text = paint(Tint::bold, safe(job->text("id"))) + "  " + safe(job->text("agent")) +
+                     "  " + paint(status_tint(status), status) + "\n";
+  const auto line = [&](const char* name, const std::string& value) {
+    if (value.empty()) return;
+    text += "  " + paint(Tint::dim, pad(name, 10)) + value + "\n";
+  };
+  const auto value_line = [&](const char* name, const Value& value) {
+    if (value.is_null()) return;
+    std::string shown = canonical(value);
+    if (terminal.width() > 20) shown = cut(shown, terminal.width() - 12);
+    line(name, safe(shown));
+  };
+  line("created", short_time(job->text("created_at")));
+  line("updated", short_time(job->text("updated_at")));
+  line("labels", safe(labels_text((*job)["labels"])));
+  value_line("input", (*job)["input"]);
+  value_line("result", (*job)["result"]);
+  if ((*job)["error"].is_object()) {
+    line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
+                      safe((*job)["error"].text("message")));
+  }
+  terminal.print(text);
+  if (const auto store = store_of(options)) say_blocked(*job, *store, terminal);
+  return kDone;
+}
+
+// ---------------------------------------------------------------- events
+
+namespace {
+
+void print_event(const Value& event, Terminal& terminal) {
+  if (terminal.json()) return terminal.print_json(event);
+  const Paint& paint = terminal.out();
+  const std::string seq = std::to_string(event["seq"].is_integer() ? event["seq"].as_int() : 0);
+  std::string line =
+      paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq + "  " +
+                           std::string(event.text("created_at")
+                                           .substr(0, std::min<std::size_t>(
+                                                          23, event.text("created_at").size())))) +
+      "  " + pad(safe(event.text("type")), 24) + "  ";
+  const std::string payload = canonical(event["payload"]);
+  line += terminal.width() > 70 ? cut(payload, terminal.width() - 58) : safe(payload);
+  terminal.print(line + "\n");
+}
+
+api::QueryPairs events_query(const Options& options, std::uint64_t after, const char* wait) {
+  return {{"after", after > 0 ? std::to_string(after) : ""},
+          {"class", options.event_class},
+          {"type", options.event_type},
+          {"limit", std::to_string(api::kEventsMax)},
+          {"wait", wait}};
+}
+
+Result<std::uint64_t> after_of(const Options& options) {
+  if (options.after.empty()) return 0;
+  if (options.after.size() > 15 ||
+      options.after.find_first_not_of("0123456789") != std::string::npos) {
+    return fail(Code::usage, "--after takes the seq of an event");
+  }
+  return std::stoull(options.after);
+}
+
+Status follow(const Options& options, Terminal& terminal) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(std::uint64_t after, after_of(options));
+  AE_ASSIGN(auto door, open(store, options.id));
+  int lost = 0;
+  while (true) {
+    auto page = get(*door, {"api", "jobs", options.id, "events"},
+                    events_query(options, after, kFollowWait));
+    if (!page) {
+      // The owner went: whoever comes next, or the store itself, goes on from here.
+      const Code code = page.error().code;
+      const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
+      if (!gone || ++lost > 20) return std::unexpected(page.error());
+      AE_ASSIGN(door, open(store, options.id));
+      continue;
+    }
+    lost = 0;
+    bool ended = false;
+    for (const Value& event : (*page)["events"].items()) {
+      print_event(event, terminal);
+      after = static_cast<std::uint64_t>(event["seq"].as_int());
+      ended = ended || is_terminal_event(event.text("type"));
+    }
+    if (!terminal.flush()) return {};  // nobody reads any more
+    if (ended) return {};
+    if ((*page)["events"].size() > 0) continue;
+    // Nothing came: has it ended before, or is what ends it filtered out?
+    auto job = get(*door, {"api", "jobs", options.id}, {});
+    if (!job) continue;
+    const std::string_view status = job->text("status");
+    if (status == "completed" || status == "failed" || status == "cancelled") return {};
+    // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for.
+    if (!door->is_socket()) {
+      if (auto owner = app::find_owner(store)) door = std::move(owner);
+    }
+  }
+}
+
+}  // namespace
+
+int events_command(const Options& options, Terminal& terminal) {
+  if (options.follow) {
+    if (auto followed = follow(options, terminal); !followed) {
+      return terminal.fail_with(followed.error());
+    }
+    return kDone;
+  }
+  auto all = [&]() -> Result<std::vector<Value>> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    AE_ASSIGN(std::uint64_t after, after_of(options));
+    AE_ASSIGN(const auto door, open(store, options.id));
+    std::vector<Value> events;
+    while (true) {
+      AE_ASSIGN(const Value page, get(*door, {"api", "jobs", options.id, "events"},
+                                      events_query(options, after, "")));
+      for (const Value& event : page["events"].items()) events.push_back(event);
+      if (!page["next"].is_integer()) return events;
+      after = static_cast<std::uint64_t>(page["next"].as_int());
+    }
+  }();
+  if (!all) return terminal.fail_with(all.error());
+  if (terminal.json()) {
+    terminal.print_json(
+        Value::object({{"events", Value::array(std::move(*all))}, {"next", Value()}}));
+    return kDone;
+  }
+  for (const Value& event : *all) print_event(event, terminal);
+  return kDone;
+}
+
+// ---------------------------------------------------------------- trace, replay, verify
+
+int trace_command(const Options& options, Terminal& terminal) {
+  const auto trace = look(options, "trace");
+  if (!trace) return terminal.fail_with(trace.error());
+  if (terminal.json()) {
+    terminal.print_json(*trace);
+    return kDone;
+  }
+  const auto store = store_of(options);
+  terminal.print(
+      trace_text(*trace, {.paint = terminal.out(),
+                          .width = terminal.width() == 0 ? std::size_t{100} : terminal.width(),
+                          .store_flag = store ? store_flag(*store) : std::string()}));
+  return kDone;
+}
+
+int replay_command(const Options& options, Terminal& terminal) {
+  const auto state = look(options, "replay", {{"at", options.at}});
+  if (!state) return terminal.fail_with(state.error());
+  if (terminal.json()) {
+    terminal.print_json(*state);
+  } else {
+    terminal.print(shown_value(*state));
+  }
+  return kDone;
+}
+
+int verify_command(const Options& options, Terminal& terminal) {
+  const auto proof = look(options, "verify");
+  if (!proof) return terminal.fail_with(proof.error());
+  const bool ok = (*proof)["ok"] == Value(true);
+  if (terminal.json()) {
+    terminal.print_json(*proof);
+    return ok ? kDone : kUnproved;
+  }
+  const Paint& paint = terminal.out();
+  const std::string head(proof->text("head"));
+  std::string text = (ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
+                     "  job " + safe(options.id) + ", head " + safe(head) + "\n";
+  if ((*proof)["proofs"].is_object()) {
+    for (const auto& [name, result] : (*proof)["proofs"].members()) {
+      const bool good = result["ok"] == Value(true);
+      text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
+              pad(safe(name), 18) + safe(result.text("detail")) + "\n";
+    }
+  }
+  terminal.print(text);
+  return ok ? kDone : kUnproved;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,49 @@
+// Options: what a command line says, without knowing how it was parsed.
+//
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ae::cli {
+
+struct Options {
+  std::string command;  // "run", "jobs", …
+
+  // every command
+  std::string store;
+  bool json = false;
+
+  // positions
+  std::string file, agent, id, key, data, resolution, folder;
+  bool has_data = false;
+
+  // run
+  std::string input, job_id, idempotency_key, durability = "fused", grace = "10s";
+  bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
+  std::vector<std::string> labels;  // run: to set; jobs: to filter
+
+  // lists and looks
+  std::string status, event_class, event_type, cursor, at, after, limit;
+  bool follow = false, graph = false;
+
+  // acts
+  std::string reason, note, message_id, wait_type;
+};
+
+// What a command line came to.
+struct Parsed {
+  std::optional<Options> options;  // go on with these
+  int code = 0;                    // or leave with this: help was printed
+  std::optional<Error> error;      // or with this error (usage, unsupported)
+  bool json = false;               // it is to be said in JSON
+};
+Parsed parse(int argc, char** argv);
+
+}  // namespace ae::cli

@@ -1,0 +1,239 @@
+// The command line's grammar. The only file that knows CLI11.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "cli/options.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "\nCommands that come later are refused with the code `unsupported`.\n"
+    "Exit codes: 0 done, 1 the job failed or was cancelled, 2 usage or invalid input, 3 not "
+    "found,\n"
+    "4 blocked (waiting, parked, in doubt), 5 conflict, 6 verification failed, 7 store "
+    "unavailable.\n"
+    "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
+
+constexpr std::string_view kLaterCommands[] = {
+    "serve",   "worker", "message",   "pause",   "resume",     "retry",
+    "fork",    "plan",   "approvals", "approve", "reject",     "inspect",
+    "rebuild", "backup", "migrate",   "keys",    "completion", "exec"};
+
+struct LaterFlag {
+  std::string_view command, flag;
+};
+constexpr LaterFlag kLaterFlags[] = {
+    {"signal", "--buffer"}, {"cancel", "--compensate"}, {"run", "--workers"}, {"run", "--listen"}};
+
+// The first word that is no option: the command. Options before it that take a value are skipped with it.
+std::string_view command_of(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--store") {
+      ++i;
+    } else if (!word.starts_with('-')) {
+      return word;
+    }
+  }
+  return {};
+}
+
+std::optional<Error> comes_later(int argc, char** argv) {
+  const std::string_view command = command_of(argc, argv);
+  if (std::ranges::find(kLaterCommands, command) != std::end(kLaterCommands)) {
+    return Error{Code::unsupported, "`aetheris " + std::string(command) +
+                                        "` comes with a later version; `aetheris --help` lists "
+                                        "what there is"};
+  }
+  for (const LaterFlag& later : kLaterFlags) {
+    if (later.command != command) continue;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word == "--") break;
+      if (word != later.flag && !word.starts_with(std::string(later.flag) + "=")) continue;
+      return Error{Code::unsupported,
+                   "`" + std::string(later.flag) + "` comes with a later version of Aetheris"};
+    }
+  }
+  if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
+    return Error{Code::unsupported,
+                 "AETHERIS_URL is set: talking to a server comes with a later version; unset it to "
+                 "work on a store"};
+  }
+  return std::nullopt;
+}
+
+class Grammar {
+ public:
+  explicit Grammar(Options& options) : options_(options) {
+    app_.require_subcommand(1);
+    app_.failure_message(CLI::FailureMessage::simple);
+    app_.get_formatter()->column_width(34);
+    app_.footer(kFooter);
+    app_.fallthrough();
+    app_.add_option("--store", options_.store,
+                    "sqlite:PATH (default sqlite:.aetheris/aetheris.db) or memory:")
+        ->envname("AETHERIS_STORE");
+    app_.add_flag("--json", options_.json, "print JSON: one value, or one a line");
+    running();
+    looking();
+    acting();
+    helping();
+  }
+
+  CLI::App& app() { return app_; }
+
+ private:
+  CLI::App* command(const char* name, const char* what) {
+    CLI::App* sub = app_.add_subcommand(name, what);
+    sub->fallthrough();
+    sub->callback([this, name] { options_.command = name; });
+    return sub;
+  }
+  static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
+                         bool required = true) {
+    CLI::Option* option = sub->add_option(name, into, what);
+    if (required) option->required();
+  }
+
+  void running() {
+    CLI::App* init = command("init", "write a runnable agents file into DIR");
+    positional(init, "DIR", options_.folder, "the folder (default .)", false);
+
+    CLI::App* run = command("run", "run a job of FILE's agent and wait for its result");
+    positional(run, "FILE", options_.file, "the agents file");
+    positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
+    input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
+    run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it");
+    run->add_option("--idempotency-key", options_.idempotency_key,
+                    "the same key and input again is the same job");
+    run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
+        ->allow_extra_args(false);
+    run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");
+    run->add_flag("--only", options_.only, "do not recover other unfinished jobs of this store");
+    run->add_flag("--dry-run", options_.dry_run, "check and show the plan; write nothing");
+    run->add_option("--durability", options_.durability, "fused (default) or split")
+        ->check(CLI::IsMember({"fused", "split"}));
+    run->add_option("--grace", options_.grace,
+                    "how long Ctrl-C lets a call in flight finish (default 10s)");
+    run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
+
+    CLI::App* check = command("check", "find all faults of an agents file");
+    positional(check, "FILE", options_.file, "the agents file");
+    check->add_flag("--graph", options_.graph, "print each plan as a graph");
+  }
+
+  void looking() {
+    CLI::App* jobs = command("jobs", "list jobs, newest first");
+    jobs->add_option("--status", options_.status,
+                     "queued running waiting parked completed failed cancelled");
+    jobs->add_option("--agent", options_.agent, "only jobs of this agent");
+    jobs->add_option("--label", options_.labels, "NAME=VALUE; all must match")
+        ->allow_extra_args(false);
+    jobs->add_option("--limit", options_.limit, "at most so many (default 100)");
+    jobs->add_option("--cursor", options_.cursor, "go on after this job");
+
+    positional(command("job", "show one job"), "ID", options_.id, "the job");
+
+    CLI::App* events = command("events", "print a job's log");
+    positional(events, "ID", options_.id, "the job");
+    events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
+    events->add_option("--after", options_.after, "only events after this seq");
+    events->add_option("--class", options_.event_class,
+                       "history, coordination, recorded_effect or narrative");
+    events->add_option("--type", options_.event_type, "only events of this type");
+
+    positional(command("trace", "show what a job did, step by step"), "ID", options_.id, "the job");
+
+    CLI::App* replay = command("replay", "show a job's state as it was; touches nothing");
+    positional(replay, "ID", options_.id, "the job");
+    replay->add_option("--at", options_.at, "at this event (default: the last)");
+
+    positional(command("verify", "prove a job's log"), "ID", options_.id, "the job");
+  }
+
+  void acting() {
+    CLI::App* signal = command("signal", "answer a wait");
+    positional(signal, "ID", options_.id, "the job");
+    positional(signal, "KEY", options_.key, "the wait's correlation key");
+    data_.push_back(signal->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
+    signal->add_option("--type", options_.wait_type, "the wait's type, to be sure");
+    signal->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+
+    CLI::App* cancel = command("cancel", "end a job");
+    positional(cancel, "ID", options_.id, "the job");
+    cancel->add_option("--reason", options_.reason, "why, for the record");
+
+    CLI::App* resolve = command("resolve", "say what became of a call in doubt");
+    positional(resolve, "ID", options_.id, "the job");
+    positional(resolve, "KEY", options_.key, "the call's idempotency key, or how it begins");
+    positional(resolve, "RESOLUTION", options_.resolution, "happened, not_happened or fail");
+    data_.push_back(
+        resolve->add_option("JSON", options_.data, "happened: the call's result: JSON, or @FILE"));
+    resolve->add_option("--note", options_.note, "why, for the record");
+  }
+
+  void helping() {
+    command("doctor", "say what is wrong here; silent when all is well");
+    command("version", "print the version");
+  }
+
+  Options& options_;
+  CLI::App app_{
+      "A deterministic runtime for AI agents: every effect happens once, is recorded, and can be "
+      "proved.",
+      "aetheris"};
+
+ public:
+  CLI::Option* input_ = nullptr;
+  std::vector<CLI::Option*> data_;
+};
+
+}  // namespace
+
+Parsed parse(int argc, char** argv) {
+  Parsed parsed;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--") break;
+    if (std::string_view(argv[i]) == "--json") parsed.json = true;
+  }
+  if (auto later = comes_later(argc, argv)) {
+    parsed.error = std::move(later);
+    return parsed;
+  }
+  Options options;
+  try {
+    Grammar grammar(options);
+    if (argc <= 1) {
+      std::fputs(grammar.app().help().c_str(), stderr);
+      parsed.code = 2;
+      return parsed;
+    }
+    try {
+      grammar.app().parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) {
+        parsed.code = grammar.app().exit(error);
+        return parsed;
+      }
+      std::string what = error.what();
+      if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
+        what.resize(end + 1);
+      }
+      parsed.error = Error{Code::usage, what + "; see `aetheris --help`"};
+      return parsed;
+    }
+    options.has_input = grammar.input_->count() > 0;
+    for (const CLI::Option* data : grammar.data_) options.has_data |= data->count() > 0;
+  } catch (const std::exception& error) {
+    parsed.error = Error{Code::usage, error.what()};
+    return parsed;
+  }
+  parsed.options = std::move(options);
+  return parsed;
+}
+
+}  // namespace ae::cli

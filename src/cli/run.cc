@@ -1,0 +1,263 @@
+#include "cli/run.h"
+
+#include <csignal>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr Duration kLookAgain = std::chrono::milliseconds(50);
+constexpr Duration kLookFloor = std::chrono::seconds(1);
+
+std::string duration_text(Duration d) {
+  const auto us = d.count();
+  if (us < 10'000) return std::to_string(us / 1000) + "." + std::to_string(us / 100 % 10) + " ms";
+  if (us < 10'000'000) return std::to_string(us / 1000) + " ms";
+  return std::to_string(us / 1'000'000) + " s";
+}
+
+std::optional<Instant> next_timer(const engine::State& state) {
+  std::optional<Instant> next;
+  for (const auto& [key, wait] : state.waits) {
+    if (wait.due_at && (!next || *wait.due_at < *next)) next = wait.due_at;
+  }
+  return next;
+}
+
+}  // namespace
+
+int Run::see_through(const JobId& job) {
+  job_ = job;
+  net::AsioLoop& loop = site_->loop();
+  loop.on_signals([this](int signal) { interrupted(signal); });
+  // Ours first: it must not wait behind a crowd of recovered ones.
+  site_->runtime().claim_job(job, [this](Result<bool>) {
+    site_->runtime().start();
+    look_soon();
+  });
+  while (!finished_) loop.run();
+  if (timer_) loop.forget(*std::exchange(timer_, std::nullopt));
+  if (!std::exchange(stopping_, true)) leave();
+  return signal_;
+}
+
+// What was claimed while we looked the last time is given back.
+void Run::leave() {
+  bool stopped = false;
+  site_->runtime().stop(wishes_.grace, [&] {
+    stopped = true;
+    site_->loop().stop();
+  });
+  while (!stopped && signal_ == 0) site_->loop().run();
+}
+
+void Run::finish() {
+  finished_ = true;
+  site_->loop().stop();
+}
+
+void Run::interrupted(int signal) {
+  if (std::exchange(signal_, signal) != 0) return finish();  // the second time: now
+  if (std::exchange(stopping_, true)) return finish();       // it was leaving already
+  terminal_.note("stopping; calls in flight have " + to_text(wishes_.grace) +
+                 " (once more: stop now)");
+  site_->runtime().stop(wishes_.grace, [this] { finish(); });
+}
+
+// ---------------------------------------------------------------- is there anything left to wait for?
+
+void Run::look_soon() {
+  if (std::exchange(soon_, true)) return;
+  site_->loop().post([this] {
+    soon_ = false;
+    look();
+  });
+}
+
+void Run::again(Duration wait) {
+  if (timer_) site_->loop().forget(*timer_);
+  timer_ = site_->loop().after(std::max(wait, Duration(0)), [this] {
+    timer_.reset();
+    look();
+  });
+}
+
+void Run::look() {
+  if (finished_ || stopping_) return;
+  if (site_->runtime().holds(job_)) return again(kLookFloor);  // it will be released
+  if (looking_) {
+    look_again_ = true;
+    return;
+  }
+  looking_ = true;
+  site_->runtime().read(job_, [this](Result<runtime::Runtime::Read> read) {
+    looking_ = false;
+    if (finished_ || stopping_) return;
+    if (std::exchange(look_again_, false)) return look_soon();
+    if (!read) {
+      terminal_.warn("the job cannot be read: " + read.error().message);
+      if (read.error().code == Code::unavailable) return again(kLookFloor);
+      return finish();
+    }
+    looked(*read);
+  });
+}
+
+void Run::looked(const runtime::Runtime::Read& read) {
+  const engine::State& state = read.state;
+  if (engine::is_terminal(state.status)) return look_at_others();
+  if (state.status == engine::JobStatus::waiting) {
+    const auto due = next_timer(state);
+    if (!due) return look_at_others();
+    const Duration left = *due - site_->store().now();
+    if (left.count() > 0) return again(std::min(left + std::chrono::milliseconds(1), kLookFloor));
+    site_->runtime().act(job_, {.kind = engine::Act::Kind::timers},
+                         [this](Result<Value>) { again(kLookAgain); });
+    return;
+  }
+  if (engine::is_blocked(state.status)) return look_at_others();
+  if (cannot_.contains(job_)) return finish();
+  const Instant now = site_->store().now();
+  if (read.row.not_before && *read.row.not_before > now) {
+    return again(std::min(*read.row.not_before - now + std::chrono::milliseconds(1), kLookFloor));
+  }
+  site_->runtime().claim_job(job_, [this](Result<bool> claimed) {
+    if (!claimed || !*claimed) again(kLookAgain);
+  });
+}
+
+// Our job rests. Do those that we recovered rest too?
+void Run::look_at_others() {
+  if (wishes_.only) return finish();
+  if (site_->runtime().held() > 0) return again(kLookFloor);
+  struct Search {
+    std::vector<std::string> statuses{"running", "queued"};
+    std::string after;
+  };
+  auto search = std::make_shared<Search>();
+  auto step = std::make_shared<std::function<void()>>();
+  looking_ = true;
+  *step = [this, search, weak = std::weak_ptr(step)] {
+    const auto self = weak.lock();
+    if (search->statuses.empty()) {
+      looking_ = false;
+      if (!std::exchange(look_again_, false)) return finish();
+      return look_soon();
+    }
+    store::Filter filter;
+    filter.status = search->statuses.back();
+    filter.after = search->after;
+    site_->store().query(filter, [this, search, self](Result<std::vector<store::JobRow>> rows) {
+      if (finished_ || stopping_) return;
+      if (!rows) {
+        looking_ = false;
+        return again(kLookFloor);
+      }
+      const Instant now = site_->store().now();
+      for (const store::JobRow& row : *rows) {
+        const bool later = row.not_before && *row.not_before > now;
+        if (later || cannot_.contains(row.id) || !wishes_.agents.contains(row.agent)) continue;
+        looking_ = false;
+        return again(kLookAgain);  // the runtime is about to claim it
+      }
+      if (rows->size() < 100) {
+        search->statuses.pop_back();
+        search->after.clear();
+      } else {
+        search->after = rows->back().id.text;
+      }
+      (*self)();
+    });
+  };
+  (*step)();
+}
+
+// ---------------------------------------------------------------- what happens
+
+void Run::on_events(const JobId& job, const std::vector<Event>& events) {
+  if (job != job_ && !job_.empty()) {
+    for (const Event& event : events) {
+      const bool ended = event.type == EventType::job_completed ||
+                         event.type == EventType::job_failed ||
+                         event.type == EventType::job_cancelled;
+      if (event.type == EventType::job_running && recovered_.insert(job).second) {
+        if (terminal_.shows_progress() || wishes_.verbose) {
+          terminal_.note("recovering job " + job.text);
+        }
+      }
+      if (ended) {
+        const std::string how(event_name(event).substr(4));
+        terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how));
+      }
+    }
+    return;
+  }
+  if (terminal_.shows_progress() || wishes_.verbose) {
+    for (const Event& event : events) tell(event);
+  }
+  if (site_ && !job_.empty() && !site_->runtime().holds(job_)) look_soon();
+}
+
+void Run::on_released(const JobId& job, const std::optional<Error>& problem) {
+  if (problem) {
+    if (problem->code != Code::stale_attempt) cannot_.insert(job);
+    terminal_.warn("job " + job.text + " is given up here: " + problem->message);
+  }
+  look_soon();
+}
+
+void Run::on_warning(const JobId& job, const std::string& what) {
+  terminal_.warn(job.empty() ? what : "job " + job.text + ": " + what);
+}
+
+void Run::step_line(Tint tint, const char* mark, const std::string& node, const std::string& what) {
+  terminal_.note("  " + terminal_.err()(tint, mark) + " " + pad(safe(node), 20) + " " +
+                 terminal_.err()(Tint::dim, safe(what)));
+}
+
+void Run::tell(const Event& event) {
+  const Value& p = event.payload;
+  const std::string node(p.text("node_id"));
+  const std::string step(p.text("step_id"));
+  switch (event.type) {
+    case EventType::node_started:
+      nodes_.try_emplace(node, Started{step, event.created_at});
+      steps_.try_emplace(step, event.created_at);
+      return;
+    case EventType::node_finished: {
+      const auto started = nodes_.find(node);
+      const bool item = started != nodes_.end() && started->second.step != step;
+      const auto begun = steps_.find(step);
+      const std::string took =
+          begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
+      if (p["error"].is_object()) {
+        return step_line(
+            Tint::bad, "✗", node,
+            std::string(p["error"].text("code")) + ": " + std::string(p["error"].text("message")));
+      }
+      if (item && !wishes_.verbose) return;
+      if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", node, "skipped");
+      return step_line(Tint::good, "✓", node, took);
+    }
+    case EventType::decision_recorded:
+      if (p.text("kind") == "retry") {
+        step_line(Tint::warn, "↻", node, "again: " + std::string(p.text("reason")));
+      }
+      return;
+    case EventType::wait_opened: {
+      std::string what = "waits for " + std::string(p.text("wait_type"));
+      if (p.text("wait_type") == "timer") {
+        what += " until " + std::string(p.text("due_at"));
+      } else {
+        what += " " + std::string(p.text("correlation_key"));
+      }
+      return step_line(Tint::warn, "…", node, what);
+    }
+    default:
+      return;
+  }
+}
+
+}  // namespace ae::cli

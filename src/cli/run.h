@@ -1,0 +1,70 @@
+// Run: one process that owns a store, recovers what is unfinished in it, and sees one job to its rest.
+//
+// "Rest" is an end, or a block that only somebody else can lift: a timer is waited for. It tells what it sees as it
+// goes on; it decides nothing about jobs. Threads: the loop's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "app/site.h"
+#include "cli/terminal.h"
+#include "runtime/runtime.h"
+
+namespace ae::cli {
+
+class Run final : public runtime::RuntimeObserver {
+ public:
+  struct Wishes {
+    bool only = false;     // do not wait for recovered jobs
+    bool verbose = false;  // a line for each step, also without a terminal
+    Duration grace = std::chrono::seconds(10);
+    std::set<std::string, std::less<>> agents;  // whose jobs are recovered
+  };
+  Run(Terminal& terminal, Wishes wishes) : terminal_(terminal), wishes_(std::move(wishes)) {}
+
+  // The site that this observes. REQUIRES: before anything is run on it.
+  void attach(app::Site& site) { site_ = &site; }
+  // Runs until `job` and the recovered ones rest, or a signal ends it. The signal's number, 0 without.
+  int see_through(const JobId& job);
+
+ private:
+  void on_events(const JobId& job, const std::vector<Event>& events) override;
+  void on_released(const JobId& job, const std::optional<Error>& problem) override;
+  void on_warning(const JobId& job, const std::string& what) override;
+
+  void look_soon();
+  void look();
+  void looked(const runtime::Runtime::Read& read);
+  void look_at_others();
+  void again(Duration wait);
+  void finish();
+  void leave();
+  void interrupted(int signal);
+  void tell(const Event& event);
+  void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
+
+  Terminal& terminal_;
+  const Wishes wishes_;
+  app::Site* site_ = nullptr;
+  JobId job_;
+  bool looking_ = false, look_again_ = false, soon_ = false, finished_ = false, stopping_ = false;
+  int signal_ = 0;
+  std::optional<async::TimerId> timer_;
+  std::set<JobId> cannot_;     // jobs that this process cannot run
+  std::set<JobId> recovered_;  // others that moved while we were here
+
+  // For telling: the first step of a node is the node's own (a map's items come after it).
+  struct Started {
+    std::string step;
+    Instant at;
+  };
+  std::map<std::string, Started, std::less<>> nodes_;
+  std::map<std::string, Instant, std::less<>> steps_;
+};
+
+}  // namespace ae::cli

@@ -1,0 +1,368 @@
+// run: check the file, find or make the job, see it through, say how it ended.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include "api/problem.h"
+#include "app/door.h"
+#include "app/site.h"
+#include "cli/commands.h"
+#include "cli/graph_text.h"
+#include "cli/run.h"
+#include "core/json.h"
+#include "core/schema.h"
+#include "engine/plan.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
+
+struct Wish {
+  app::StoreUrl store;
+  std::string file;
+  std::string agent;  // "" = the job says it
+  std::optional<Value> input;
+  Value labels = Value::object({});
+  Duration grace{};
+};
+
+std::string worker_name() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
+}
+
+Result<Value> labels_of(const std::vector<std::string>& texts) {
+  std::vector<Member> members;
+  for (const std::string& text : texts) {
+    const std::size_t at = text.find('=');
+    if (at == 0 || at == text.npos) {
+      return fail(Code::usage, "--label takes NAME=VALUE, not \"" + text + "\"");
+    }
+    const std::string name = text.substr(0, at);
+    std::erase_if(members, [&](const Member& member) { return member.first == name; });
+    members.emplace_back(name, text.substr(at + 1));
+  }
+  return Value::object(std::move(members));
+}
+
+Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
+  Wish wish{.file = options.file};
+  AE_ASSIGN(wish.store, store_of(options));
+  AE_ASSIGN(wish.labels, labels_of(options.labels));
+  auto grace = duration_from_text(options.grace);
+  if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
+  wish.grace = *grace;
+  if (!options.job_id.empty()) {
+    auto id = job_id_from_text(options.job_id);
+    if (!id) return std::unexpected(std::move(id).error().in("--job-id"));
+  }
+  std::string names;
+  for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
+  if (!options.agent.empty()) {
+    if (!file.agents.contains(options.agent)) {
+      return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
+                                   "; there is " + names);
+    }
+    wish.agent = options.agent;
+  } else if (file.agents.size() == 1) {
+    wish.agent = file.agents.begin()->first;
+  } else if (options.job_id.empty()) {
+    return fail(Code::usage, options.file + " has several agents: name one of " + names);
+  }
+  if (options.has_input) {
+    AE_ASSIGN(wish.input, json_argument(options.input, "--input"));
+  }
+  return wish;
+}
+
+std::string run_text(const Wish& wish, const std::string& agent, const std::string& id) {
+  return "aetheris run " + quoted(wish.file) + (agent.empty() ? "" : " " + quoted(agent)) +
+         " --job-id " + quoted(id) + store_flag(wish.store);
+}
+
+// ---------------------------------------------------------------- before anything is written
+
+Status check_input(const agents::Agent& agent, const Value& input) {
+  if (!agent.input_schema) return {};
+  AE_ASSIGN(const Schema schema, Schema::compile(*agent.input_schema));
+  if (auto valid = schema.check(input); !valid) {
+    return std::unexpected(std::move(valid).error().in("the input of " + agent.name));
+  }
+  return {};
+}
+
+int dry_run(const Wish& wish, const agents::AgentsFile& file, Terminal& terminal) {
+  if (wish.agent.empty()) return terminal.fail_with({Code::usage, "name the agent"});
+  const agents::Agent& agent = file.agents.find(wish.agent)->second;
+  if (auto valid = check_input(agent, wish.input.value_or(Value::object({}))); !valid) {
+    return terminal.fail_with(valid.error());
+  }
+  auto plan = engine::Plan::compile(agent.task_graph);
+  if (!plan) return terminal.fail_with(plan.error());
+  engine::Needs needs;
+  for (const engine::Node& node : (*plan)->nodes) needs.push_back(node.needs);
+  const auto nodes = agent.task_graph["nodes"].items();
+  std::vector<Value> steps;
+  Table table({"#", "NODE", "WHAT", "AFTER", "ARGUMENTS"});
+  for (const std::uint32_t i : engine::order_of(needs).order) {
+    const Value& node = nodes[i];
+    std::string after;
+    for (const std::uint32_t need : needs[i]) {
+      after += (after.empty() ? "" : ", ") + (*plan)->nodes[need].id;
+    }
+    const Value& call = node.text("kind") == "map" ? node["do"] : node;
+    std::string what = node_words(node, agent.task_graph);
+    if (const Value* when = node.find("when")) what += ", when " + canonical(*when);
+    std::vector<Member> step(node.members().begin(), node.members().end());
+    if (call.find("tool")) {
+      step.emplace_back(
+          "effect", agent.task_graph["tools"][call.text("tool")].text("effect", "at_most_once"));
+    }
+    steps.push_back(Value::object(std::move(step)));
+    table.row({{std::to_string(steps.size())},
+               {(*plan)->nodes[i].id, Tint::accent},
+               {what},
+               {after, Tint::dim},
+               {call.find("args") ? canonical(call["args"]) : ""}});
+  }
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"agent", wish.agent},
+                                       {"dry_run", true},
+                                       {"input", wish.input.value_or(Value::object({}))},
+                                       {"plan_hash", to_hex((*plan)->hash)},
+                                       {"steps", Value::array(std::move(steps))}}));
+  } else {
+    terminal.print(table.text(terminal.out(), terminal.width()));
+    terminal.note("nothing was called, nothing was written");
+  }
+  return kDone;
+}
+
+// ---------------------------------------------------------------- the job
+
+api::ApiRequest get_job(const std::string& id) {
+  api::ApiRequest request;
+  request.path = {"api", "jobs", id};
+  return request;
+}
+
+// Is the job that stands under this id the one that is meant?
+Status is_meant(const Wish& wish, const Options& options, const agents::AgentsFile& file,
+                const Value& job) {
+  const std::string agent(job.text("agent"));
+  const std::string id(job.text("id"));
+  if (!options.agent.empty() && agent != options.agent) {
+    return fail(Code::already_exists, "job " + id + " is one of agent \"" + agent +
+                                          "\", not of \"" + options.agent + "\"");
+  }
+  if (!file.agents.contains(agent)) {
+    return fail(Code::already_exists,
+                "job " + id + " is one of agent \"" + agent + "\", which is not in " + wish.file);
+  }
+  if (wish.input && *wish.input != job["input"]) {
+    return fail(Code::already_exists, "job " + id +
+                                          " was created with another input; leave "
+                                          "--input out to go on with it, or give another --job-id");
+  }
+  return {};
+}
+
+bool has_ended(const Value& job) {
+  const std::string_view status = job.text("status");
+  return status == "completed" || status == "failed" || status == "cancelled";
+}
+
+api::ApiRequest creation(const Wish& wish, const Options& options, const std::string& plan_hash) {
+  std::vector<Member> body{{"agent", wish.agent}, {"labels", wish.labels}};
+  body.emplace_back("input", wish.input.value_or(Value::object({})));
+  if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
+  if (!options.idempotency_key.empty()) {
+    body.emplace_back("idempotency_key", options.idempotency_key);
+  }
+  if (!plan_hash.empty()) body.emplace_back("plan_hash", plan_hash);
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs"};
+  request.body = canonical(Value::object(std::move(body)));
+  request.by = who();
+  return request;
+}
+
+using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
+
+// The job of this run: found under its id, or made.
+Result<Value> find_or_make(const Wish& wish, const Options& options, const agents::AgentsFile& file,
+                           const std::string& plan_hash, const Asker& ask) {
+  if (!options.job_id.empty()) {
+    AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
+    if (found.status == 200) {
+      AE_TRY(is_meant(wish, options, file, found.body));
+      return found.body;
+    }
+    if (found.status != 404) {
+      return std::unexpected(api::error_of_problem(found.body, found.status));
+    }
+  }
+  if (wish.agent.empty()) {
+    return fail(Code::usage, wish.file + " has several agents and job " + options.job_id +
+                                 " is new: name the agent");
+  }
+  AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
+  if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
+  return made.body;
+}
+
+int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
+  const std::string status(job.text("status"));
+  const std::string id(job.text("id"));
+  if (terminal.json()) {
+    terminal.print_json(job);
+  } else if (status == "completed") {
+    terminal.print(shown_value(job["result"]));
+  }
+  if (status == "failed") {
+    terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") + ": " +
+                  safe(job["error"].text("code")) + ": " +
+                  safe(job["error"].text("message"), true));
+  } else if (status == "cancelled") {
+    terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
+  } else if (status == "waiting" || status == "parked") {
+    say_blocked(job, wish.store, terminal);
+    terminal.note("then:   " +
+                  terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+  }
+  return exit_code_of_status(status);
+}
+
+// ---------------------------------------------------------------- with somebody else as the owner
+
+// A store that is in use: a job can still be left there for its owner, and one that has ended be shown.
+int with_owner(const Wish& wish, const Options& options, const agents::AgentsFile& file,
+               const std::string& plan_hash, const Error& locked, Terminal& terminal) {
+  const auto owner = app::find_owner(wish.store);
+  if (!owner) return terminal.fail_with(locked);
+  if (options.detach) {
+    const auto job =
+        find_or_make(wish, options, file, plan_hash,
+                     [&](const api::ApiRequest& request) { return owner->ask(request); });
+    if (!job) return terminal.fail_with(job.error());
+    if (terminal.json()) {
+      terminal.print_json(*job);
+    } else {
+      terminal.print(safe(job->text("id")) + "\n");
+    }
+    return kDone;
+  }
+  if (!options.job_id.empty()) {
+    const auto found = owner->ask(get_job(options.job_id));
+    if (found && found->status == 200 && has_ended(found->body)) {
+      if (auto meant = is_meant(wish, options, file, found->body); !meant) {
+        return terminal.fail_with(meant.error());
+      }
+      return say_end(found->body, wish, terminal);
+    }
+  }
+  return terminal.fail_with(locked);
+}
+
+Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& options,
+                                             const app::LoadedAgents& loaded, Run& run) {
+  const auto give_up = std::chrono::steady_clock::now() + kLockWait;
+  while (true) {
+    app::SiteOptions site{.store = wish.store};
+    site.mode = options.detach ? app::SiteOptions::Mode::write : app::SiteOptions::Mode::run;
+    site.agents = &loaded.file;
+    site.agents_folder = loaded.folder;
+    site.observer = &run;
+    site.runtime.worker = worker_name();
+    site.runtime.claims = !options.only;
+    site.runtime.durability =
+        options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
+    for (const auto& [name, agent] : loaded.file.agents) site.runtime.agents.push_back(name);
+    auto opened = app::Site::open(std::move(site));
+    if (opened || opened.error().code != Code::store_locked) return opened;
+    // An owner that answers is there to stay; one that does not has just begun, or is about to end.
+    if (app::find_owner(wish.store) || std::chrono::steady_clock::now() > give_up) return opened;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& loaded,
+             const std::string& plan_hash, Terminal& terminal) {
+  Run::Wishes wishes{.only = options.only, .verbose = options.verbose, .grace = wish.grace};
+  for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
+  Run run(terminal, std::move(wishes));
+  auto opened = open_site(wish, options, loaded, run);
+  if (!opened && opened.error().code == Code::store_locked) {
+    return with_owner(wish, options, loaded.file, plan_hash, opened.error(), terminal);
+  }
+  if (!opened) return terminal.fail_with(opened.error());
+  app::Site& site = **opened;
+  run.attach(site);
+  if (!options.detach) {
+    if (auto listens = site.listen(); !listens) {
+      terminal.warn("other commands cannot reach this process: " + listens.error().message);
+    }
+  }
+  const auto job = find_or_make(wish, options, loaded.file, {},
+                                [&](const api::ApiRequest& request) { return site.ask(request); });
+  if (!job) return terminal.fail_with(job.error());
+  const std::string id(job->text("id"));
+  if (options.detach) {
+    if (terminal.json()) {
+      terminal.print_json(*job);
+    } else {
+      terminal.print(safe(id) + "\n");
+    }
+    return kDone;
+  }
+  if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
+  const int signal = run.see_through(JobId(id));
+  if (signal != 0) {
+    terminal.note("stopped; go on with: " +
+                  terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
+    return 128 + signal;
+  }
+  const api::ApiResponse end = site.ask(get_job(id));
+  site.stop_listening();
+  if (end.status != 200) {
+    return terminal.fail_with(api::error_of_problem(end.body, end.status), end.body);
+  }
+  return say_end(end.body, wish, terminal);
+}
+
+}  // namespace
+
+int run_command(const Options& options, Terminal& terminal) {
+  auto loaded = app::load_agents(options.file);
+  if (!loaded) return terminal.fail_with(loaded.error());
+  if (!loaded->faults.empty()) {
+    const Error error{Code::plan_invalid, options.file + " has faults; nothing was started"};
+    Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
+    terminal.note(safe(agents::faults_text(loaded->faults), true));
+    return terminal.fail_with(error, body);
+  }
+  auto wish = wish_of(options, loaded->file);
+  if (!wish) return terminal.fail_with(wish.error());
+  if (options.dry_run) return dry_run(*wish, loaded->file, terminal);
+  std::string plan_hash;
+  if (!wish->agent.empty()) {
+    const agents::Agent& agent = loaded->file.agents.find(wish->agent)->second;
+    if (wish->input || options.job_id.empty()) {
+      if (auto valid = check_input(agent, wish->input.value_or(Value::object({}))); !valid) {
+        return terminal.fail_with(valid.error());
+      }
+    }
+    auto plan = engine::Plan::compile(agent.task_graph);
+    if (!plan) return terminal.fail_with(plan.error());
+    plan_hash = to_hex((*plan)->hash);
+  }
+  return run_here(*wish, options, *loaded, plan_hash, terminal);
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,158 @@
+// What commands share.
+#include <fcntl.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kArgumentMax = 16u << 20;
+
+Result<std::string> read_all(const std::string& path) {
+  const bool stdin_wanted = path == "-";
+  const int file = stdin_wanted ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail(Code::usage, "cannot read " + path + ": " + std::strerror(errno));
+  std::string text;
+  char buffer[65536];
+  while (text.size() <= kArgumentMax) {
+    const ssize_t size = ::read(file, buffer, sizeof buffer);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) {
+      const int error = errno;
+      if (!stdin_wanted) ::close(file);
+      return fail(Code::usage, "cannot read " + path + ": " + std::strerror(error));
+    }
+    if (size == 0) break;
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  if (!stdin_wanted) ::close(file);
+  return text;
+}
+
+// The beginning of a key that is enough to name a call, and can be read aloud.
+std::string short_key(std::string_view key) { return std::string(key.substr(0, 12)); }
+
+}  // namespace
+
+Result<app::StoreUrl> store_of(const Options& options) {
+  return app::store_url(options.store.empty() ? app::kDefaultStore
+                                              : std::string_view(options.store));
+}
+
+std::string quoted(const std::string& word) {
+  const bool plain =
+      !word.empty() &&
+      word.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=") == word.npos;
+  if (plain) return word;
+  std::string out = "'";
+  for (const char c : safe(word)) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+std::string store_flag(const app::StoreUrl& store) {
+  return store.text() == app::kDefaultStore ? "" : " --store " + quoted(store.text());
+}
+
+Result<Value> json_argument(const std::string& text, const std::string& name) {
+  std::string json = text;
+  if (text.starts_with('@')) {
+    AE_ASSIGN(json, read_all(text.substr(1)));
+  }
+  auto value = parse_json(json, {.bytes_max = kArgumentMax});
+  if (!value) {
+    Error error = std::move(value).error().in(name);
+    if (!text.starts_with('@') && error.code == Code::input_invalid) {
+      error.message += " (a text is JSON with its quotes: '\"like this\"')";
+    }
+    return std::unexpected(std::move(error));
+  }
+  return value;
+}
+
+std::string who() {
+  const char* name = std::getenv("USER");
+  std::string user = name ? name : "";
+  if (user.empty()) {
+    if (const passwd* entry = ::getpwuid(::getuid())) user = entry->pw_name;
+  }
+  user = cut(user, 64);
+  return user.empty() ? "cli" : "cli:" + user;
+}
+
+std::vector<std::string> answers(const Value& job, const app::StoreUrl& store) {
+  std::vector<std::string> commands;
+  const std::string id = quoted(std::string(job.text("id")));
+  const std::string flag = store_flag(store);
+  if (job["in_doubt"].is_array()) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      commands.push_back("aetheris resolve " + id + " " + short_key(doubt.text("idempotency_key")) +
+                         " happened|not_happened|fail" + flag);
+    }
+  }
+  if (job["waits"].is_array()) {
+    for (const Value& wait : job["waits"].items()) {
+      const std::string key(wait.text("correlation_key"));
+      if (wait.text("wait_type") == "timer" || key.starts_with("resolve/")) continue;
+      commands.push_back("aetheris signal " + id + " " + quoted(key) + " '{}'" + flag);
+    }
+  }
+  return commands;
+}
+
+void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
+  const std::string id(job.text("id"));
+  const std::string status(job.text("status"));
+  if (status != "waiting" && status != "parked") return;
+  std::string why;
+  if (job["in_doubt"].size() > 0) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      why += "\n  node " + safe(doubt.text("node_id")) + ": nobody knows whether the call of " +
+             safe(doubt.text("tool")) + " happened";
+    }
+  }
+  if (job["waits"].is_array()) {
+    for (const Value& wait : job["waits"].items()) {
+      if (wait.text("correlation_key").starts_with("resolve/")) continue;
+      why +=
+          "\n  node " + safe(wait.text("node_id")) + " waits for a " + safe(wait.text("wait_type"));
+      if (wait.text("wait_type") != "timer") {
+        why += " with the key " + safe(wait.text("correlation_key"));
+      }
+      if (wait.find("due_at")) why += ", due " + safe(wait.text("due_at"));
+      if (wait.find("expires_at") && wait["expires_at"].is_string()) {
+        why += ", until " + safe(wait.text("expires_at"));
+      }
+    }
+  }
+  terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) + why);
+  const auto commands = answers(job, store);
+  for (const std::string& command : commands) {
+    terminal.note("answer: " + terminal.err()(Tint::bold, command));
+  }
+  if (commands.empty() && job["parked"].is_object()) {
+    terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
+                  safe(job["parked"].text("until")));
+  }
+}
+
+std::string shown_value(const Value& value) {
+  std::string text = value.is_string() ? safe(value.as_string(), true) : safe(pretty(value), true);
+  if (!text.ends_with('\n')) text += '\n';
+  return text;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,93 @@
+#include "cli/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "api/problem.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+bool wants_colour() {
+  const char* no = std::getenv("NO_COLOR");
+  if (no != nullptr && *no != '\0') return false;
+  const char* term = std::getenv("TERM");
+  return term == nullptr || std::string_view(term) != "dumb";
+}
+
+std::size_t columns() {
+  if (const char* set = std::getenv("COLUMNS"); set != nullptr) {
+    if (const long n = std::strtol(set, nullptr, 10); n >= 20 && n <= 1000) {
+      return static_cast<std::size_t>(n);
+    }
+  }
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+Terminal::Terminal(bool json)
+    : json_(json),
+      err_tty_(::isatty(STDERR_FILENO) == 1),
+      out_(::isatty(STDOUT_FILENO) == 1 && wants_colour() && !json),
+      err_(err_tty_ && wants_colour()) {
+  if (::isatty(STDOUT_FILENO) == 1) width_ = columns();
+}
+
+void Terminal::print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void Terminal::print_json(const Value& value) {
+  print(canonical(value));
+  print("\n");
+}
+
+void Terminal::note(std::string_view text) {
+  flush();
+  const std::string line = std::string(text) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void Terminal::warn(std::string_view text) { note(err_(Tint::warn, "warning: ") + safe(text)); }
+
+int Terminal::fail_with(const Error& error) { return fail_with(error, api::problem(error)); }
+
+int Terminal::fail_with(const Error& error, const Value& body) {
+  if (json_) print_json(body);
+  note(err_(Tint::bad, "error: ") + safe(error.message, true) + " " +
+       err_(Tint::dim, "[" + std::string(code_name(error.code)) + "]"));
+  return exit_code(error.code);
+}
+
+bool Terminal::flush() { return std::fflush(stdout) == 0; }
+
+int exit_code(Code code) {
+  if (code == Code::log_corrupt) return kUnproved;
+  switch (api::http_status(code)) {
+    case 400:
+    case 413:
+      return kUsage;
+    case 404:
+      return kNotFound;
+    case 409:
+      return kConflict;
+    case 503:
+    case 504:
+      return kUnavailable;
+    default:
+      return kFailed;
+  }
+}
+
+int exit_code_of_status(std::string_view status) {
+  if (status == "failed" || status == "cancelled") return kFailed;
+  if (status == "waiting" || status == "parked") return kBlocked;
+  return kDone;
+}
+
+}  // namespace ae::cli

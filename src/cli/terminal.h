@@ -1,0 +1,62 @@
+// Terminal: where a command's words go. Data to stdout, the rest to stderr; colour only where somebody looks.
+//
+// Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "api/api.h"
+#include "cli/text.h"
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+class Terminal {
+ public:
+  explicit Terminal(bool json);
+
+  bool json() const { return json_; }
+  bool shows_progress() const { return err_tty_ && !json_; }
+  const Paint& out() const { return out_; }
+  const Paint& err() const { return err_; }
+  std::size_t width() const { return width_; }  // of stdout; 0 when it is no terminal
+
+  // stdout, as it is. `text` of jobs must be safe().
+  void print(std::string_view text);
+  void print_json(const Value& value);  // one line
+  // stderr, with a newline.
+  void note(std::string_view text);
+  void warn(std::string_view text);
+  // Says what went wrong, in both forms, and gives the exit code.
+  int fail_with(const Error& error);
+  int fail_with(const Error& error, const Value& body);
+  // False: somebody closed our stdout.
+  bool flush();
+
+ private:
+  bool json_;
+  bool err_tty_;
+  Paint out_, err_;
+  std::size_t width_ = 0;
+};
+
+// API.md §3.
+enum Exit : int {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kNotFound = 3,
+  kBlocked = 4,
+  kConflict = 5,
+  kUnproved = 6,
+  kUnavailable = 7,
+  kBug = 70,
+};
+int exit_code(Code code);
+// Of a finished or blocked job; queued and running are kDone.
+int exit_code_of_status(std::string_view job_status);
+
+}  // namespace ae::cli

@@ -1,0 +1,183 @@
+#include "cli/text.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace ae::cli {
+namespace {
+
+struct Character {
+  char32_t point = 0;
+  std::size_t bytes = 1;
+};
+
+// Our values are valid UTF-8; anything else is taken a byte at a time.
+Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  std::size_t length = 1;
+  char32_t point = lead;
+  if (lead >= 0xF0) {
+    length = 4;
+    point = lead & 0x07;
+  } else if (lead >= 0xE0) {
+    length = 3;
+    point = lead & 0x0F;
+  } else if (lead >= 0xC0) {
+    length = 2;
+    point = lead & 0x1F;
+  }
+  if (length > text.size()) return {0xFFFD, 1};
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {0xFFFD, 1};
+    point = point << 6 | (byte(i) & 0x3F);
+  }
+  return {point, length};
+}
+
+std::size_t columns_of(char32_t point) {
+  if (point == 0x200B || point == 0x200D || (point >= 0x300 && point <= 0x36F) ||
+      (point >= 0xFE00 && point <= 0xFE0F)) {
+    return 0;
+  }
+  const bool wide = (point >= 0x1100 && point <= 0x115F) || (point >= 0x2E80 && point <= 0xA4CF) ||
+                    (point >= 0xAC00 && point <= 0xD7A3) || (point >= 0xF900 && point <= 0xFAFF) ||
+                    (point >= 0xFE30 && point <= 0xFE6F) || (point >= 0xFF00 && point <= 0xFF60) ||
+                    (point >= 0x1F300 && point <= 0x1FAFF) ||
+                    (point >= 0x20000 && point <= 0x3FFFD);
+  return wide ? 2 : 1;
+}
+
+// Controls of C0 and C1, and what turns the direction of text around.
+bool harmful(char32_t point) {
+  return point < 0x20 || (point >= 0x7F && point <= 0x9F) || (point >= 0x202A && point <= 0x202E) ||
+         (point >= 0x2066 && point <= 0x2069) || point == 0x200E || point == 0x200F;
+}
+
+}  // namespace
+
+std::string safe(std::string_view text, bool keep_lines) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    const bool line = c.point == '\n' || c.point == '\t';
+    if (!harmful(c.point) || (line && keep_lines)) {
+      out += text.substr(0, c.bytes);
+    } else if (c.point == '\n') {
+      out += "\\n";
+    } else if (c.point == '\t') {
+      out += "\\t";
+    } else {
+      for (const char byte : text.substr(0, c.bytes)) {
+        const auto b = static_cast<unsigned char>(byte);
+        out += "\\x";
+        out += kDigits[b >> 4];
+        out += kDigits[b & 15];
+      }
+    }
+    text.remove_prefix(c.bytes);
+  }
+  return out;
+}
+
+std::size_t width_of(std::string_view text) {
+  std::size_t width = 0;
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    width += columns_of(c.point);
+    text.remove_prefix(c.bytes);
+  }
+  return width;
+}
+
+std::string cut(std::string_view raw, std::size_t columns) {
+  const std::string text = safe(raw);
+  if (width_of(text) <= columns) return text;
+  if (columns == 0) return {};
+  std::string out;
+  std::size_t width = 1;  // of the "…"
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const Character c = first_character(rest);
+    if (width + columns_of(c.point) > columns) break;
+    width += columns_of(c.point);
+    out += rest.substr(0, c.bytes);
+    rest.remove_prefix(c.bytes);
+  }
+  return out + "…";
+}
+
+std::string pad(std::string_view text, std::size_t columns) {
+  std::string out(text);
+  const std::size_t width = width_of(text);
+  if (width < columns) out.append(columns - width, ' ');
+  return out;
+}
+
+std::string Paint::operator()(Tint tint, std::string_view text) const {
+  if (!on_ || tint == Tint::none || text.empty()) return std::string(text);
+  const char* code = "";
+  switch (tint) {
+    case Tint::none:
+      break;
+    case Tint::good:
+      code = "32";
+      break;
+    case Tint::bad:
+      code = "31";
+      break;
+    case Tint::warn:
+      code = "33";
+      break;
+    case Tint::dim:
+      code = "2";
+      break;
+    case Tint::bold:
+      code = "1";
+      break;
+    case Tint::accent:
+      code = "36";
+      break;
+  }
+  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+}
+
+Tint status_tint(std::string_view status) {
+  if (status == "completed") return Tint::good;
+  if (status == "failed" || status == "cancelled") return Tint::bad;
+  if (status == "waiting" || status == "parked") return Tint::warn;
+  if (status == "running") return Tint::accent;
+  return Tint::none;
+}
+
+std::string Table::text(const Paint& paint, std::size_t width) const {
+  std::vector<std::size_t> wide;
+  for (const std::string& title : head_) wide.push_back(width_of(title));
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      wide[i] = std::max(wide[i], width_of(safe(row[i].text)));
+    }
+  }
+  std::size_t before_last = 0;
+  for (std::size_t i = 0; i + 1 < wide.size(); ++i) before_last += wide[i] + 2;
+  std::string out;
+  const auto put = [&](std::size_t i, const std::string& raw, Tint tint) {
+    const bool last = i + 1 == wide.size();
+    const std::string shown =
+        last && width > before_last + 8 ? cut(raw, width - before_last) : safe(raw);
+    out += paint(tint, shown);
+    if (!last) out.append(wide[i] - width_of(shown) + 2, ' ');
+  };
+  for (std::size_t i = 0; i < head_.size(); ++i) put(i, head_[i], Tint::dim);
+  out += '\n';
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) put(i, row[i].text, row[i].tint);
+    while (out.ends_with(' ')) out.pop_back();
+    out += '\n';
+  }
+  return out;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,53 @@
+// Text for terminals: colours that can be off, tables, and data that cannot harm.
+//
+// Threads: pure functions and values.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ae::cli {
+
+// What comes from jobs is printed without control characters: they become \xNN. `keep_lines` leaves newlines and tabs.
+std::string safe(std::string_view text, bool keep_lines = false);
+// Columns on a terminal: code points, wide ones (CJK, emoji) count two.
+std::size_t width_of(std::string_view text);
+// At most `columns` wide; what is cut ends with "…". A word of control characters is made safe before.
+std::string cut(std::string_view text, std::size_t columns);
+// `text` and blanks up to `columns`.
+std::string pad(std::string_view text, std::size_t columns);
+
+enum class Tint { none, good, bad, warn, dim, bold, accent };
+
+// How text is painted, if it is.
+class Paint {
+ public:
+  explicit Paint(bool on = false) : on_(on) {}
+  std::string operator()(Tint tint, std::string_view text) const;
+  bool on() const { return on_; }
+
+ private:
+  bool on_;
+};
+
+Tint status_tint(std::string_view job_status);
+
+// Rows under a head, columns as wide as needed, the last one cut at `width` (0 = never).
+class Table {
+ public:
+  explicit Table(std::vector<std::string> head) : head_(std::move(head)) {}
+  struct Cell {
+    std::string text;
+    Tint tint = Tint::none;
+  };
+  void row(std::vector<Cell> cells) { rows_.push_back(std::move(cells)); }
+  std::string text(const Paint& paint, std::size_t width) const;
+
+ private:
+  std::vector<std::string> head_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace ae::cli

@@ -1,0 +1,46 @@
+#include "cli/text.h"
+
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+AE_TEST("cli/control characters are shown, not obeyed") {
+  EXPECT_EQ(safe("a\x1b[2Jb"), "a\\x1b[2Jb");
+  EXPECT_EQ(safe("a\nb\tc"), "a\\nb\\tc");
+  EXPECT_EQ(safe("a\nb", true), "a\nb");
+  EXPECT_EQ(safe("\xC2\x9B"), "\\xc2\\x9b");           // C1: a CSI of its own
+  EXPECT_EQ(safe("\xE2\x80\xAE"), "\\xe2\\x80\\xae");  // turns text around
+  EXPECT_EQ(safe("naïve 漢字 🙂"), "naïve 漢字 🙂");
+}
+
+AE_TEST("cli/widths are columns, and cuts fit them") {
+  EXPECT_EQ(width_of("abc"), 3u);
+  EXPECT_EQ(width_of("漢字"), 4u);
+  EXPECT_EQ(width_of("e\xCC\x81"), 1u);
+  EXPECT_EQ(cut("abcdef", 4), "abc…");
+  EXPECT_EQ(cut("abcd", 4), "abcd");
+  EXPECT_EQ(cut("漢字漢字", 5), "漢字…");
+  EXPECT_EQ(cut("abc", 0), "");
+  EXPECT_EQ(pad("漢", 4), "漢  ");
+}
+
+AE_TEST("cli/a table is as wide as it must be, and its last column is cut") {
+  Table table({"ID", "WHAT"});
+  table.row({{"a"}, {"short"}});
+  table.row({{"long-name"}, {"a very long text that does not fit"}});
+  EXPECT_EQ(table.text(Paint(false), 30),
+            "ID         WHAT\n"
+            "a          short\n"
+            "long-name  a very long text t…\n");
+  EXPECT_EQ(Table({"X"}).text(Paint(false), 0), "X\n");
+}
+
+AE_TEST("cli/paint can be off") {
+  EXPECT_EQ(Paint(false)(Tint::bad, "x"), "x");
+  EXPECT_EQ(Paint(true)(Tint::bad, "x"), "\x1b[31mx\x1b[0m");
+  EXPECT_EQ(Paint(true)(Tint::none, "x"), "x");
+}
+
+}  // namespace
+}  // namespace ae::cli

@@ -1,0 +1,451 @@
+// One line a step: its mark, name and tool, when it began, how long it took, and a bar that shows both; below it only
+// what is worth a look.
+#include "cli/trace_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/json.h"
+#include "core/time.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kBar = 24;         // columns
+constexpr std::size_t kNameMax = 28;     // columns of names with their tree
+constexpr std::size_t kToolMax = 18;     // columns
+constexpr std::size_t kItemsShown = 10;  // of a map, when all is well with them
+constexpr std::size_t kKeyShown = 12;    // digits of a key: enough to name a call
+
+// A line made of painted pieces that is cut at the right edge.
+class Line {
+ public:
+  Line& add(Tint tint, std::string text) {
+    pieces_.emplace_back(tint, std::move(text));
+    return *this;
+  }
+  Line& add(std::string text) { return add(Tint::none, std::move(text)); }
+  std::string text(const TraceStyle& style) const {
+    std::size_t left = style.width;
+    std::vector<std::pair<Tint, std::string>> shown;
+    for (const auto& [tint, raw] : pieces_) {
+      const std::string fits = cut(raw, left);
+      left -= std::min(left, width_of(fits));
+      if (!fits.empty()) shown.emplace_back(tint, fits);
+      if (fits != safe(raw)) break;
+    }
+    while (!shown.empty()) {  // no blanks at the end
+      std::string& last = shown.back().second;
+      last.erase(last.find_last_not_of(' ') + 1);
+      if (!last.empty()) break;
+      shown.pop_back();
+    }
+    std::string out;
+    for (const auto& [tint, piece] : shown) out += style.paint(tint, piece);
+    return out + "\n";
+  }
+
+ private:
+  std::vector<std::pair<Tint, std::string>> pieces_;
+};
+
+struct Mark {
+  const char* sign;
+  Tint tint;
+};
+
+Mark mark_of(std::string_view status) {
+  if (status == "done") return {"✓", Tint::good};
+  if (status == "failed") return {"✗", Tint::bad};
+  if (status == "skipped") return {"-", Tint::dim};
+  if (status == "running") return {"▸", Tint::accent};
+  if (status == "waiting") return {"…", Tint::warn};
+  if (status == "backoff") return {"↻", Tint::warn};
+  if (status == "in_doubt") return {"?", Tint::bad};
+  return {"·", Tint::dim};  // pending, not_run
+}
+
+std::optional<Instant> instant(const Value& value) {
+  if (!value.is_string()) return std::nullopt;
+  const auto parsed = instant_from_text(value.as_string());
+  return parsed ? std::optional(*parsed) : std::nullopt;
+}
+
+// Empty when it is no array.
+std::span<const Value> list(const Value& value) {
+  return value.is_array() ? value.items() : std::span<const Value>();
+}
+
+std::string span_text(Duration duration) {
+  const std::int64_t us = std::max<std::int64_t>(duration.count(), 0);
+  const auto tenths = [](std::int64_t whole, std::int64_t tenth, const char* unit) {
+    return std::to_string(whole) + "." + std::to_string(tenth) + unit;
+  };
+  if (us < 10'000) return tenths(us / 1'000, us / 100 % 10, " ms");
+  if (us < 10'000'000) return std::to_string(us / 1'000) + " ms";
+  const std::int64_t s = us / 1'000'000;
+  if (s < 600) return tenths(s, us / 100'000 % 10, " s");
+  if (s < 7'200) return std::to_string(s / 60) + " min";
+  if (s < 172'800) return std::to_string(s / 3'600) + " h";
+  return std::to_string(s / 86'400) + " d";
+}
+
+std::string span_text(const Value& us) {
+  return us.is_integer() ? span_text(Duration(us.as_int())) : std::string();
+}
+
+// "22:40:01" of an instant's text.
+std::string clock_text(std::string_view instant) {
+  return instant.size() >= 19 ? std::string(instant.substr(11, 8)) : std::string(instant);
+}
+
+std::string right(const std::string& text, std::size_t columns) {
+  const std::size_t width = width_of(text);
+  return std::string(width < columns ? columns - width : 0, ' ') + text;
+}
+
+std::string count_text(std::size_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+std::size_t natural(const Value& value) {
+  return value.is_integer() && value.as_int() > 0 ? static_cast<std::size_t>(value.as_int()) : 0;
+}
+
+class Trace {
+ public:
+  Trace(const Value& trace, const TraceStyle& style) : trace_(trace), style_(style) {
+    begin_ = instant(trace["created_at"]).value_or(Instant{});
+    end_ = instant(trace["ended_at"]).value_or(begin_);
+    for (const Value& node : list(trace["nodes"])) measure(node, 2);
+    name_width_ = std::min(name_width_, kNameMax);
+    tool_width_ = std::min(tool_width_, kToolMax);
+    has_tools_ = tool_width_ > 0 && style.width >= 72;
+    has_bar_ = end_ > begin_ && style.width >= 96;
+  }
+
+  std::string text() {
+    head();
+    const auto nodes = list(trace_["nodes"]);
+    for (std::size_t i = 0; i < nodes.size(); ++i) node(nodes[i], "", i + 1 == nodes.size());
+    foot();
+    return std::move(out_);
+  }
+
+ private:
+  void put(const Line& line) { out_ += line.text(style_); }
+
+  void measure(const Value& node, std::size_t indent) {
+    name_width_ = std::max(name_width_, indent + 3 + width_of(safe(name_of(node))));
+    tool_width_ = std::max(tool_width_, width_of(safe(node.text("tool"))));
+    const auto latest = [&](const Value& at) {
+      if (const auto time = instant(at); time && *time > end_) end_ = *time;
+    };
+    latest(node["started_at"]);
+    latest(node["finished_at"]);
+    for (const Value& one : list(node["tries"])) latest(one["finished_at"]);
+    for (const Value& wait : list(node["waits"])) latest(wait["completed_at"]);
+    for (const Value& item : list(node["items"])) measure(item, indent + 3);
+  }
+
+  static std::string name_of(const Value& node) {
+    if (node["item"].is_integer()) return "[" + std::to_string(node["item"].as_int()) + "]";
+    return std::string(node.text("node_id"));
+  }
+
+  // ---- head and foot
+
+  void head() {
+    const std::string status(trace_.text("status"));
+    Line line;
+    line.add(Tint::bold, std::string(trace_.text("id")))
+        .add("  " + std::string(trace_.text("agent")) + "  ")
+        .add(status_tint(status), status);
+    if (const std::string took = span_text(trace_["duration_us"]); !took.empty()) {
+      line.add("  " + took);
+    }
+    put(line);
+    const Value& totals = trace_["totals"];
+    std::string facts = "  " + std::string(trace_.text("created_at").substr(0, 10)) + " " +
+                        clock_text(trace_.text("created_at")) + " UTC, " +
+                        count_text(natural(totals["tries"]), "call");
+    if (natural(totals["repeated"]) > 0) {
+      facts += " (" + std::to_string(natural(totals["repeated"])) + " repeated)";
+    }
+    facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
+             std::string(trace_.text("plan_hash").substr(0, kKeyShown));
+    put(Line().add(Tint::dim, facts));
+    const auto attempts = list(trace_["attempts"]);
+    if (attempts.size() > 1) {
+      for (std::size_t i = 0; i < attempts.size(); ++i) {
+        const Value& one = attempts[i];
+        const std::string ended(one.text("ended", "running"));
+        put(Line()
+                .add(Tint::dim, "  attempt " + std::to_string(i + 1) + "  " +
+                                    clock_text(one.text("started_at")) + "  " +
+                                    std::string(one.text("worker")) + "  ")
+                .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim, ended));
+      }
+    }
+  }
+
+  void foot() {
+    if (const Value& error = trace_["error"]; error.is_object()) {
+      put(Line()
+              .add(Tint::bad, std::string(error.text("code")))
+              .add(": " + std::string(error.text("message"))));
+    } else if (trace_.text("status") == "completed") {
+      put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
+    }
+  }
+
+  // ---- steps
+
+  std::string bar(const Value& node) const {
+    const auto from = instant(node["started_at"]);
+    if (!from) return {};
+    const Instant to = instant(node["finished_at"]).value_or(end_);
+    const double whole = static_cast<double>((end_ - begin_).count());
+    const auto column = [&](Instant t) {
+      const double part = static_cast<double>((t - begin_).count()) / whole;
+      return static_cast<std::size_t>(std::clamp(part, 0.0, 1.0) * kBar);
+    };
+    const std::size_t first = std::min(column(*from), kBar - 1);
+    const std::size_t last = std::clamp(column(to), first + 1, kBar);
+    std::string text(first, ' ');
+    for (std::size_t i = first; i < last; ++i) text += "━";
+    return text;
+  }
+
+  void node(const Value& node, const std::string& trunk, bool last) {
+    const std::string status(node.text("status"));
+    const Mark mark = mark_of(status);
+    const bool item = node["item"].is_integer();
+    const std::string branch = trunk + (last ? "└─ " : "├─ ");
+    const std::string below = trunk + (last ? "   " : "│  ");
+    const std::size_t used = width_of(branch) + 2;
+    Line line;
+    line.add(Tint::dim, branch).add(mark.tint, std::string(mark.sign) + " ");
+    const std::size_t name_width = name_width_ > used ? name_width_ - used : 1;
+    line.add(status == "pending" || status == "not_run" ? Tint::dim : Tint::none,
+             pad(cut(name_of(node), name_width), name_width));
+    if (has_tools_) {
+      const std::string tool = item ? "" : tool_of(node);
+      line.add(Tint::dim, "  " + pad(cut(tool, tool_width_), tool_width_));
+    }
+    const auto started = instant(node["started_at"]);
+    line.add(Tint::dim, right(started ? "+" + span_text(*started - begin_) : "", 10));
+    line.add(right(span_text(node["duration_us"]), 10));
+    if (has_bar_) line.add(mark.tint, "  " + pad(bar(node), kBar));
+    const std::string word = word_of(node, status);
+    if (!word.empty()) line.add(mark.tint, "  " + word);
+    put(line);
+    // What stands below a step stands beside the items of a map.
+    const bool items = node["items"].size() > 0;
+    details(node, status, below + (items ? "│ " : "  "));
+    if (items) these(list(node["items"]), below);
+  }
+
+  static std::string tool_of(const Value& node) {
+    if (node["tool"].is_string()) return std::string(node.text("tool"));
+    const auto waits = list(node["waits"]);
+    return waits.empty() ? std::string(node.text("kind")) : std::string(waits[0].text("wait_type"));
+  }
+
+  // Why a step is not simply done.
+  static std::string word_of(const Value& node, const std::string& status) {
+    if (status == "done") return node["replayed"] == Value(true) ? "read back" : "";
+    if (status == "in_doubt") return "in doubt";
+    if (status == "not_run") return "not run";
+    if (node["items"].size() > 0 && status == "running") {
+      std::size_t done = 0;
+      for (const Value& item : list(node["items"])) done += item.text("status") == "done";
+      return std::to_string(done) + " of " + std::to_string(node["items"].size()) + " begun done";
+    }
+    return status == "pending" ? "" : status;
+  }
+
+  // The first ones, and all with which something is the matter.
+  void these(std::span<const Value> items, const std::string& trunk) {
+    std::vector<const Value*> shown;
+    std::size_t hidden = 0;
+    for (const Value& item : items) {
+      const bool fine = item.text("status") == "done" && item["tries"].size() < 2;
+      if (fine && shown.size() >= kItemsShown) {
+        hidden++;
+      } else {
+        shown.push_back(&item);
+      }
+    }
+    for (std::size_t i = 0; i < shown.size(); ++i) {
+      node(*shown[i], trunk, i + 1 == shown.size() && hidden == 0);
+    }
+    if (hidden > 0) {
+      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, "more item") + " done"));
+    }
+  }
+
+  // ---- below a step
+
+  void detail(const std::string& trunk, Tint tint, const std::string& text) {
+    put(Line().add(Tint::dim, trunk).add(tint, text));
+  }
+
+  void details(const Value& node, const std::string& status, const std::string& trunk) {
+    if (node["effect"].is_object() && !(node["item"].is_integer() && status == "done")) {
+      effect(node, trunk);
+    }
+    tries(node, trunk);
+    for (const Value& decision : list(node["decisions"])) this->decision(decision, trunk);
+    for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
+    if (status == "failed" && node["error"].is_object()) {
+      const std::string code(node["error"].text("code"));
+      const auto all = list(node["tries"]);
+      const bool said = !all.empty() && all.back()["error"].text("code") == code;
+      if (!said) {
+        detail(trunk, Tint::bad, code + ": " + std::string(node["error"].text("message")));
+      }
+    }
+  }
+
+  void effect(const Value& node, const std::string& trunk) {
+    const Value& effect = node["effect"];
+    const std::string world(node.text("world"));
+    Line line;
+    line.add(Tint::dim, trunk + std::string(effect.text("effect_class")) + ", the world is ");
+    line.add(world == "unknown"   ? Tint::bad
+             : world == "changed" ? Tint::none
+                                  : Tint::dim,
+             world == "unknown" ? "unknown" : world);
+    line.add(Tint::dim, ", call " + std::string(effect.text("invocation_id")) + ", key " +
+                            std::string(effect.text("idempotency_key").substr(0, kKeyShown)) +
+                            (effect["external_id"].is_string()
+                                 ? ", there it is " + std::string(effect.text("external_id"))
+                                 : std::string()));
+    put(line);
+  }
+
+  // Which attempt it was, when there were several.
+  std::string attempt_of(std::string_view id) const {
+    const auto attempts = list(trace_["attempts"]);
+    if (attempts.size() < 2) return {};
+    for (std::size_t i = 0; i < attempts.size(); ++i) {
+      if (attempts[i].text("attempt_id") == id) return ", attempt " + std::to_string(i + 1);
+    }
+    return {};
+  }
+
+  void tries(const Value& node, const std::string& trunk) {
+    const auto all = list(node["tries"]);
+    if (all.empty()) return;
+    const std::string first_outcome(all[0].text("outcome"));
+    if (all.size() == 1 && first_outcome == "success" && all[0]["caught_up"] != Value(true)) return;
+    for (const Value& one : all) {
+      const std::string outcome(one.text("outcome"));
+      const bool good = outcome == "success";
+      const bool doubtful = !good && outcome != "failure";
+      Line line;
+      line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
+      if (outcome.empty()) {
+        line.add(Tint::warn, "in flight since " + clock_text(one.text("started_at")));
+      } else {
+        line.add(good ? Tint::good : doubtful ? Tint::warn : Tint::bad, outcome);
+        if (outcome == "failure" && one["definite"] != Value(true)) line.add(" (not for sure)");
+      }
+      if (one["error"].is_object() && !one["error"].text("code").empty()) {
+        line.add("  " + std::string(one["error"].text("code")));
+        if (!one["error"].text("message").empty()) {
+          line.add(": " + std::string(one["error"].text("message")));
+        }
+      }
+      if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  caught up from the record");
+      const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
+      line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
+      put(line);
+    }
+  }
+
+  void decision(const Value& decision, const std::string& trunk) {
+    const std::string_view kind = decision.text("kind");
+    const std::string by(decision.text("by"));
+    const std::string reason(decision.text("reason"));
+    if (kind == "branch") {
+      if (decision["payload"] == Value(false)) detail(trunk, Tint::dim, "when: false");
+      return;
+    }
+    if (kind == "retry") {
+      const auto at = instant(decision["at"]);
+      const auto next = instant(decision["not_before"]);
+      const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
+      return detail(trunk, Tint::dim,
+                    "↻ again" + pause + (reason.empty() ? "" : ", because of " + reason));
+    }
+    std::string text = (by.empty() ? std::string("decided") : by + " said") + ": " +
+                       std::string(decision.text("state", kind));
+    if (!reason.empty()) text += ", \"" + reason + "\"";
+    detail(trunk, Tint::accent, text);
+  }
+
+  void wait(const Value& node, const Value& wait, const std::string& trunk) {
+    const std::string key(wait.text("correlation_key"));
+    const std::string type(wait.text("wait_type"));
+    const bool doubt = key.starts_with("resolve/");
+    const bool open = !wait["completed_at"].is_string();
+    const bool ended = trace_["ended_at"].is_string();
+    if (!open) {
+      if (doubt) return;  // its decision says it
+      std::string text = type == "timer" ? "timer" : type + " " + key;
+      text += ": " + std::string(wait.text("outcome"));
+      if (wait["by"].is_string()) text += " by " + std::string(wait.text("by"));
+      const auto from = instant(wait["opened_at"]);
+      const auto to = instant(wait["completed_at"]);
+      if (from && to) text += " after " + span_text(*to - *from);
+      if (!wait["payload"].is_null()) text += "  " + canonical(wait["payload"]);
+      return detail(trunk, Tint::dim, text);
+    }
+    if (ended) return;
+    const std::string id(trace_.text("id"));
+    if (doubt) {
+      const std::string reason(wait.text("reason"));
+      detail(trunk, Tint::warn,
+             "nobody knows whether it happened" + (reason.empty() ? "" : " (" + reason + ")"));
+      return command(trunk,
+                     "aetheris resolve " + id + " " +
+                         std::string(node["effect"].text("idempotency_key")).substr(0, kKeyShown) +
+                         " happened|not_happened|fail");
+    }
+    if (type == "timer") {
+      return detail(trunk, Tint::warn, "until " + std::string(wait.text("due_at")));
+    }
+    std::string text = "waits for a " + type + " with the key " + key + " since " +
+                       clock_text(wait.text("opened_at"));
+    if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
+    detail(trunk, Tint::warn, text);
+    command(trunk, "aetheris signal " + id + " " + key + " '{}'");
+  }
+
+  // Never cut: it is there to be copied.
+  void command(const std::string& trunk, const std::string& words) {
+    out_ += style_.paint(Tint::dim, trunk + "answer: ") +
+            style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
+  }
+
+  const Value& trace_;
+  const TraceStyle& style_;
+  Instant begin_, end_;
+  std::size_t name_width_ = 8, tool_width_ = 0;
+  bool has_tools_ = false, has_bar_ = false;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string trace_text(const Value& trace, const TraceStyle& style) {
+  return Trace(trace, style).text();
+}
+
+}  // namespace ae::cli

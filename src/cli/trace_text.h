@@ -1,0 +1,22 @@
+// trace_text: a job's trace (GET /api/jobs/{id}/trace) as a tree for a terminal.
+//
+// Pure: the same value, width and colours give the same text. Threads: a pure function.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cli/text.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+struct TraceStyle {
+  Paint paint;
+  std::size_t width = 100;  // nothing is longer, but words that cannot be cut
+  std::string store_flag;   // goes with the commands that it prints
+};
+
+std::string trace_text(const Value& trace, const TraceStyle& style);
+
+}  // namespace ae::cli
