@@ -1,0 +1,821 @@
+#!/usr/bin/env python3
+"""The command line, end to end: the built program in folders of its own, as a person or a script would use it.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  cli.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
+BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
+PATIENCE = 60.0  # seconds, for anything that must happen some time
+TESTS = []
+
+AGENTS = r"""
+aetheris: 1
+tools:
+  echo:   { native: echo, effect: read }
+  fail:   { native: fail, effect: read }
+  doubt:  { native: doubt, effect: at_most_once }
+  flaky:
+    command: ["sh", "-c", "if [ \"$AETHERIS_TRY\" = 1 ]; then exit 75; fi; echo fine"]
+    effect: read
+    retry: { max_attempts: 2, initial_backoff: 10ms, retry_on: [exit_75] }
+  # Says that it began, then waits until a file called `go` stands in its folder.
+  hold:
+    command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo held"]
+    effect: read
+    timeout: 60s
+  hold_once:
+    command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo held"]
+    effect: at_most_once
+    timeout: 60s
+agents:
+  echo:
+    input_schema: { type: object, properties: { n: { type: integer } } }
+    plan: [ { id: say, tool: echo, args: { said: "${ .input }" } } ]
+    output: "${ .steps.say.said }"
+  fails:   { plan: [ { id: f, tool: fail, args: { code: "no_money", message: "the account is empty" } } ] }
+  doubts:  { plan: [ { id: d, tool: doubt, args: { message: "lost" } } ], output: "${ .steps.d }" }
+  flaky:   { plan: [ { id: f, tool: flaky } ], output: "${ .steps.f }" }
+  holds:   { plan: [ { id: h, tool: hold } ], output: "${ .steps.h }" }
+  holds_once: { plan: [ { id: h, tool: hold_once } ], output: "${ .steps.h }" }
+  asks:
+    plan:
+      - { id: w, wait: { type: signal, key: "go-${ .job.id }" } }
+      - { id: say, tool: echo, needs: [w], args: { got: "${ .steps.w }" } }
+    output: "${ .steps.say.got }"
+  sleeps:
+    plan:
+      - { id: t, wait: { type: timer, for: 700ms } }
+      - { id: say, tool: echo, needs: [t], args: { woke: true } }
+    output: "${ .steps.say }"
+  holds_and_asks:
+    plan:
+      - { id: h, tool: hold }
+      - { id: w, wait: { type: signal, key: "k" } }
+    output: "${ .steps.w }"
+"""
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Said:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def json(self):
+        return json.loads(self.out)
+
+    def __repr__(self):
+        return f"exit {self.code}\nstdout: {self.out}\nstderr: {self.err}"
+
+
+class Home:
+    """A folder with an agents file; commands run in it."""
+
+    def __init__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-cli-"))
+        (self.path / "agents.yaml").write_text(AGENTS)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        self.started = []
+
+    def close(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, *words, env=None, stdin="", timeout=PATIENCE):
+        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
+                              input=stdin, capture_output=True, text=True, timeout=timeout)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words, env=None):
+        process = subprocess.Popen([BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.started.append(process)
+        return process
+
+    def end(self, process):
+        out, err = process.communicate(timeout=PATIENCE)
+        return Said(process.returncode, out, err)
+
+    def began(self, times=1):
+        """Waits until `hold` has begun so many times."""
+        def enough():
+            file = self.path / "began.txt"
+            return file.exists() and len(file.read_text().splitlines()) >= times
+        until(enough)
+
+    def go(self):
+        (self.path / "go").touch()
+
+    @property
+    def store(self):
+        return self.path / ".aetheris/aetheris.db"
+
+
+def until(condition, patience=PATIENCE):
+    give_up = time.monotonic() + patience
+    while not (value := condition()):
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.02)
+    return value
+
+
+def expect(said, code):
+    assert said.code == code, f"expected exit code {code}, got {said!r}"
+    return said
+
+
+@contextlib.contextmanager
+def home():
+    h = Home()
+    try:
+        yield h
+    finally:
+        h.close()
+
+
+# ---------------------------------------------------------------- usage
+
+@test
+def version_and_help():
+    with home() as h:
+        assert re.match(r"aetheris \d+\.\d+\.\d+\n$", expect(h.run("version"), 0).out)
+        assert "version" in expect(h.run("version", "--json"), 0).json()
+        text = expect(h.run("--help"), 0).out
+        for command in ("init run check jobs job events trace replay verify signal cancel resolve "
+                        "doctor version").split():
+            assert re.search(rf"^  {command}\b", text, re.M), command
+        for command in "serve worker message pause resume retry fork approvals backup keys".split():
+            assert not re.search(rf"^  {command}\b", text, re.M), command
+
+
+@test
+def usage_errors_are_2():
+    with home() as h:
+        for words in ([], ["nonsense"], ["job"], ["run"], ["run", "nowhere.yaml"], ["jobs", "--nonsense"],
+                      ["jobs", "--store", "file.db"], ["jobs", "--store", "sqlite:"],
+                      ["jobs", "--status", "asleep", "--store", "memory:"],
+                      ["run", "agents.yaml"], ["run", "agents.yaml", "nobody"],
+                      ["run", "agents.yaml", "echo", "--input", "{"],
+                      ["run", "agents.yaml", "echo", "--label", "x"],
+                      ["run", "agents.yaml", "echo", "--grace", "soon"],
+                      ["run", "agents.yaml", "echo", "--job-id", "a b"],
+                      ["run", "agents.yaml", "echo", "--durability", "none"]):
+            said = expect(h.run(*words), 2)
+            assert said.out == "", said
+            assert said.err, words
+        assert not h.store.exists()
+
+
+@test
+def what_comes_later_is_unsupported():
+    with home() as h:
+        for words in (["serve"], ["worker", "x.yaml"], ["message", "a", "b", "1"], ["pause", "a"], ["resume", "a"],
+                      ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["approvals"],
+                      ["approve", "a"], ["reject", "a"], ["inspect"], ["rebuild"], ["backup", "f"],
+                      ["migrate"], ["keys", "list"], ["completion", "bash"],
+                      ["signal", "a", "k", "1", "--buffer"], ["jobs", "--store", "postgres://x/y"]):
+            said = expect(h.run(*words, "--json"), 2)
+            assert said.json()["code"] == "unsupported", said
+            assert "unsupported" in said.err
+
+
+@test
+def errors_are_problems_in_json_and_sentences_on_stderr():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo"), 0)
+        said = expect(h.run("job", "nobody", "--json"), 3)
+        body = said.json()
+        assert body["code"] == "not_found" and body["status"] == 404 and body["title"] and body["detail"]
+        assert "nobody" in said.err
+
+
+# ---------------------------------------------------------------- files
+
+@test
+def check_says_all_faults_with_their_places():
+    with home() as h:
+        assert expect(h.run("check", "agents.yaml", "--json"), 0).json() == {"ok": True, "faults": []}
+        expect(h.run("check", "agents.yaml"), 0)
+        (h.path / "bad.yaml").write_text(
+            "aetheris: 1\ntools:\n  a: { native: echo, efect: read }\nagents:\n  x:\n    plan:\n"
+            "      - { id: one, tool: b }\n")
+        said = expect(h.run("check", "bad.yaml", "--json"), 2)
+        body = said.json()
+        assert body["ok"] is False and len(body["faults"]) >= 2, body
+        for fault in body["faults"]:
+            assert {"code", "message", "file", "line", "column", "path", "suggestion"} <= set(fault), fault
+            assert fault["file"] == "bad.yaml" and fault["line"] >= 1 and fault["column"] >= 1
+        text = expect(h.run("check", "bad.yaml"), 2).out
+        assert "bad.yaml:3:" in text and "effect" in text, text
+        said = expect(h.run("run", "bad.yaml", "x", "--json"), 2)
+        assert said.json()["code"] == "plan_invalid" and said.json()["faults"]
+        assert not h.store.exists()
+
+
+@test
+def check_draws_a_graph():
+    with home() as h:
+        text = expect(h.run("check", "agents.yaml", "--graph"), 0).out
+        assert "holds_and_asks" in text and "after w" in text, text
+
+
+@test
+def init_writes_a_file_that_runs():
+    with home() as h:
+        said = expect(h.run("init", "new/place"), 0)
+        assert "aetheris run" in said.out and "aetheris jobs" in said.out
+        expect(h.run("check", "new/place/agents.yaml"), 0)
+        said = expect(h.run("run", "new/place/agents.yaml", "--input", '{"name":"Ada"}'), 0)
+        assert said.json()["said"] == "Hello, Ada!"
+        assert (h.path / "new/place/notes.txt").exists()
+        assert expect(h.run("init", "new/place", "--json"), 5).json()["code"] == "already_exists"
+
+
+# ---------------------------------------------------------------- run
+
+@test
+def run_prints_the_result_and_nothing_else():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":7}'), 0)
+        assert said.json() == {"n": 7}
+        assert said.err == "", said
+        (h.path / "in.json").write_text('{"n":8}')
+        assert expect(h.run("run", "agents.yaml", "echo", "--input", "@in.json"), 0).json() == {"n": 8}
+        said = expect(h.run("run", "agents.yaml", "echo", "--input", "@-", stdin='{"n":9}'), 0)
+        assert said.json() == {"n": 9}
+
+
+@test
+def run_json_is_the_job():
+    with home() as h:
+        body = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":7}', "--job-id", "j1",
+                            "--label", "team=red", "--json"), 0).json()
+        assert body["id"] == "j1" and body["agent"] == "echo" and body["status"] == "completed"
+        assert body["input"] == {"n": 7} and body["result"] == {"n": 7} and body["labels"]["team"] == "red"
+        for field in ("error", "waiting", "in_doubt", "waits", "parked", "attempt", "created_at", "updated_at"):
+            assert field in body, field
+        assert expect(h.run("job", "j1", "--json"), 0).json() == body
+
+
+@test
+def a_failed_job_is_1():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "fails", "--json"), 1)
+        assert said.json()["status"] == "failed" and said.json()["error"]["code"] == "no_money"
+        said = expect(h.run("run", "agents.yaml", "fails"), 1)
+        assert said.out == "" and "the account is empty" in said.err
+
+
+@test
+def bad_input_is_2_and_nothing_is_written():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":"x"}', "--json"), 2)
+        assert said.json()["code"] == "input_invalid" and "/n" in said.json()["detail"], said
+        assert not h.store.exists()
+
+
+@test
+def dry_run_calls_and_writes_nothing():
+    with home() as h:
+        body = expect(h.run("run", "agents.yaml", "holds_and_asks", "--dry-run", "--json"), 0).json()
+        assert [step["id"] for step in body["steps"]] == ["h", "w"]
+        assert "hold" in expect(h.run("run", "agents.yaml", "holds", "--dry-run"), 0).out
+        assert not h.store.exists() and not (h.path / "began.txt").exists()
+        expect(h.run("run", "agents.yaml", "echo", "--dry-run", "--input", '{"n":"x"}'), 2)
+
+
+@test
+def the_same_job_id_is_the_same_job():
+    with home() as h:
+        first = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":1}', "--job-id", "a"), 0)
+        again = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":1}', "--job-id", "a"), 0)
+        assert again.out == first.out
+        assert expect(h.run("run", "agents.yaml", "--job-id", "a"), 0).out == first.out
+        assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) == 1
+        events = len(expect(h.run("events", "a", "--json"), 0).json()["events"])
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":2}', "--job-id", "a"), 5)
+        expect(h.run("run", "agents.yaml", "fails", "--job-id", "a"), 5)
+        assert len(expect(h.run("events", "a", "--json"), 0).json()["events"]) == events
+
+
+@test
+def an_idempotency_key_makes_one_job():
+    with home() as h:
+        words = ("run", "agents.yaml", "echo", "--idempotency-key", "k", "--json")
+        one = expect(h.run(*words, "--input", '{"n":1}'), 0).json()
+        two = expect(h.run(*words, "--input", '{"n":1}'), 0).json()
+        assert one["id"] == two["id"]
+        said = expect(h.run(*words, "--input", '{"n":2}'), 5)
+        assert said.json()["code"] == "idempotency_conflict"
+
+
+@test
+def timers_are_waited_for():
+    with home() as h:
+        begin = time.monotonic()
+        assert expect(h.run("run", "agents.yaml", "sleeps"), 0).json() == {"woke": True}
+        assert time.monotonic() - begin >= 0.7
+        assert expect(h.run("run", "agents.yaml", "sleeps", "--only"), 0).json() == {"woke": True}
+
+
+@test
+def retries_are_made_and_shown():
+    with home() as h:
+        assert expect(h.run("run", "agents.yaml", "flaky", "--job-id", "f"), 0).out == "fine\n"
+        text = expect(h.run("trace", "f"), 0).out
+        assert "exit_75" in text, text
+
+
+@test
+def a_store_in_memory_is_gone_afterwards():
+    with home() as h:
+        assert expect(h.run("run", "agents.yaml", "echo", "--store", "memory:", "--input", '{"n":1}'), 0).json()
+        assert not h.store.exists()
+        assert expect(h.run("jobs", "--store", "memory:", "--json"), 0).json()["jobs"] == []
+
+
+@test
+def a_store_elsewhere_is_named_in_the_commands_that_are_printed():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w", "--store", "sqlite:other/s.db"), 4)
+        assert "aetheris signal w go-w" in said.err and "--store sqlite:other/s.db" in said.err, said
+        assert (h.path / "other/s.db").exists() and not h.store.exists()
+        expect(h.run("signal", "w", "go-w", "1", env={"AETHERIS_STORE": "sqlite:other/s.db"}), 0)
+
+
+# ---------------------------------------------------------------- looking
+
+@test
+def looking_needs_no_owner_and_makes_no_store():
+    with home() as h:
+        assert expect(h.run("jobs", "--json"), 0).json() == {"jobs": [], "next_cursor": None}
+        for words in (["job", "a"], ["events", "a"], ["events", "a", "-f"], ["trace", "a"], ["replay", "a"],
+                      ["verify", "a"], ["signal", "a", "k"], ["cancel", "a"],
+                      ["resolve", "a", "12345678", "fail"]):
+            said = expect(h.run(*words, "--json"), 3)
+            assert said.json()["code"] == "not_found", said
+        assert not (h.path / ".aetheris").exists()
+
+
+@test
+def jobs_are_listed_newest_first_and_filtered():
+    with home() as h:
+        for i, label in enumerate(["red", "blue", "red"]):
+            expect(h.run("run", "agents.yaml", "echo", "--job-id", f"j{i}", "--label", f"team={label}"), 0)
+            time.sleep(0.005)
+        expect(h.run("run", "agents.yaml", "fails", "--job-id", "bad"), 1)
+        ids = [job["id"] for job in expect(h.run("jobs", "--json"), 0).json()["jobs"]]
+        assert ids == ["bad", "j2", "j1", "j0"], ids
+        def listed(*words):
+            return [job["id"] for job in expect(h.run("jobs", "--json", *words), 0).json()["jobs"]]
+        assert listed("--label", "team=red") == ["j2", "j0"]
+        assert listed("--status", "failed") == ["bad"]
+        assert listed("--agent", "echo", "--limit", "2") == ["j2", "j1"]
+        page = expect(h.run("jobs", "--json", "--limit", "2"), 0).json()
+        assert page["next_cursor"] == "j2"
+        assert listed("--limit", "2", "--cursor", "j2") == ["j1", "j0"]
+        text = expect(h.run("jobs"), 0).out
+        assert text.splitlines()[0].split()[:3] == ["ID", "STATUS", "AGENT"] and "\x1b" not in text
+
+
+@test
+def events_are_whole_envelopes():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        body = expect(h.run("events", "a", "--json"), 0).json()
+        assert body["next"] is None
+        events = body["events"]
+        assert [e["seq"] for e in events] == list(range(1, len(events) + 1))
+        assert events[0]["type"] == "job_created" and events[-1]["type"] == "job_completed"
+        assert events[0]["prev_hash"] == "0" * 64
+        for before, event in zip(events, events[1:]):
+            assert event["prev_hash"] == before["hash"]
+        for event in events:
+            assert {"job_id", "seq", "id", "type", "schema", "created_at", "payload", "prev_hash",
+                    "hash"} <= set(event), event
+        lines = expect(h.run("events", "a", "-f", "--json"), 0).out.splitlines()
+        assert [json.loads(line) for line in lines] == events
+        types = [e["type"] for e in expect(h.run("events", "a", "--json", "--type", "node_finished"), 0).json()["events"]]
+        assert types == ["node_finished"]
+        classes = expect(h.run("events", "a", "--json", "--class", "coordination"), 0).json()["events"]
+        assert {e["type"] for e in classes} == {"job_running"}
+        after = expect(h.run("events", "a", "--json", "--after", "3"), 0).json()["events"]
+        assert after == events[3:]
+        assert len(expect(h.run("events", "a"), 0).out.splitlines()) == len(events)
+
+
+@test
+def replay_goes_back_in_time():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        early = expect(h.run("replay", "a", "--at", "2", "--json"), 0).json()
+        late = expect(h.run("replay", "a", "--json"), 0).json()
+        assert early != late
+        expect(h.run("replay", "a"), 0)
+        assert expect(h.run("replay", "a", "--at", "9999", "--json"), 2).json()["code"] == "input_invalid"
+
+
+@test
+def verify_proves_and_says_what_it_proved():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        body = expect(h.run("verify", "a", "--json"), 0).json()
+        assert body["ok"] is True and body["head"] == "unsigned", body
+        assert set(body["proofs"]) == {"execution_hash", "event_chain", "ledger", "replay", "state_machine"}
+        assert all(proof["ok"] is True for proof in body["proofs"].values())
+        expect(h.run("verify", "a"), 0)
+
+
+@test
+def a_changed_log_is_6():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", '{"n":4242}'), 0)
+        for name in ("aetheris.db", "aetheris.db-wal"):
+            file = h.path / ".aetheris" / name
+            if file.exists():
+                file.write_bytes(file.read_bytes().replace(b"4242", b"4243"))
+        said = h.run("verify", "a", "--json")
+        assert said.code == 6, said
+        assert said.json()["ok"] is False and said.json()["head"] == "altered", said
+
+
+@test
+def what_jobs_say_cannot_harm_a_terminal():
+    with home() as h:
+        evil = json.dumps({"n": 1, "x": "\x1b[2Jboo\x07\u202e"})
+        said = expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", evil), 0)
+        for words in (["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"], ["jobs"]):
+            said = expect(h.run(*words), 0)
+            for bad in ("\x1b", "\x07", "\u202e"):
+                assert bad not in said.out + said.err, (words, said)
+
+
+# ---------------------------------------------------------------- acting
+
+@test
+def a_job_that_waits_is_4_and_says_how_to_answer():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        assert said.out == ""
+        assert "aetheris signal w go-w" in said.err and "aetheris run agents.yaml asks --job-id w" in said.err
+        body = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w", "--json"), 4).json()
+        assert body["status"] == "waiting" and body["waiting"]["correlation_key"] == "go-w"
+        said = expect(h.run("signal", "w", "wrong", "1", "--json"), 2)
+        assert said.json()["code"] == "wait_mismatch" and said.json()["status"] == 400
+        expect(h.run("signal", "w", "go-w", "not json"), 2)
+        said = expect(h.run("signal", "w", "go-w", '{"yes":true}', "--json"), 0)
+        assert said.json()["delivered"] is True
+        assert expect(h.run("job", "w", "--json"), 0).json()["status"] == "queued"
+        said = expect(h.run("signal", "w", "go-w", '{"yes":true}', "--json"), 0).json()
+        assert said["duplicate"] is True and said["applied"] is True
+        assert expect(h.run("run", "agents.yaml", "--job-id", "w"), 0).json() == {"yes": True}
+        said = expect(h.run("signal", "w", "go-w", '{"yes":false}', "--json"), 0).json()
+        assert said["duplicate"] is True and said["applied"] is False
+
+
+@test
+def cancel_ends_a_job_once():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        expect(h.run("cancel", "w", "--reason", "changed my mind"), 0)
+        body = expect(h.run("job", "w", "--json"), 0).json()
+        assert body["status"] == "cancelled"
+        assert expect(h.run("cancel", "w", "--json"), 5).json()["code"] == "job_terminal"
+        expect(h.run("run", "agents.yaml", "--job-id", "w"), 1)
+
+
+@test
+def a_call_in_doubt_parks_and_is_resolved():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
+        assert "aetheris resolve d" in said.err, said
+        body = expect(h.run("job", "d", "--json"), 0).json()
+        assert body["status"] == "parked" and len(body["in_doubt"]) == 1
+        doubt = body["in_doubt"][0]
+        for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
+            assert field in doubt, field
+        key = doubt["idempotency_key"]
+        assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
+        expect(h.run("resolve", "d", key, "perhaps"), 2)
+        expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0)
+        assert expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
+        assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
+        expect(h.run("verify", "d"), 0)
+
+
+# ---------------------------------------------------------------- two terminals
+
+@test
+def a_running_job_is_seen_and_signalled_from_a_second_terminal():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds_and_asks", "--job-id", "r")
+        h.began()
+        sock = h.path / ".aetheris/aetheris.sock"
+        mode = sock.stat().st_mode
+        assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600, oct(mode)
+        watcher = h.start("events", "r", "-f", "--json")
+        assert expect(h.run("job", "r", "--json"), 0).json()["status"] == "running"
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["r"]
+        for words in (["trace", "r"], ["replay", "r"], ["verify", "r"], ["doctor"]):
+            expect(h.run(*words), 0)
+        body = until(lambda: h.run("signal", "r", "k", '"hi"', "--json"))
+        assert body.code == 0 and (body.json().get("accepted") or body.json().get("delivered")), body
+        said = expect(h.run("run", "agents.yaml", "echo"), 7)
+        assert str(runner.pid) in said.err and "store_locked" in said.err, said
+        expect(h.run("run", "agents.yaml", "--job-id", "r"), 7)
+        h.go()
+        assert expect(h.end(runner), 0).out == "hi\n"
+        seen = [json.loads(line) for line in expect(h.end(watcher), 0).out.splitlines()]
+        assert seen == expect(h.run("events", "r", "--json"), 0).json()["events"]
+        assert not sock.exists()
+
+
+@test
+def a_running_job_is_cancelled_from_a_second_terminal():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r", "--json")
+        h.began()
+        expect(h.run("cancel", "r"), 0)
+        h.go()
+        said = expect(h.end(runner), 1)
+        assert said.json()["status"] == "cancelled"
+        expect(h.run("verify", "r"), 0)
+
+
+@test
+def a_job_left_with_a_busy_owner_is_run_by_it():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        said = expect(h.run("run", "agents.yaml", "echo", "--detach", "--job-id", "e", "--input", '{"n":1}'), 0)
+        assert said.out == "e\n"
+        until(lambda: h.run("job", "e", "--json").json()["status"] == "completed")
+        assert expect(h.run("run", "agents.yaml", "--job-id", "e"), 0).json() == {"n": 1}
+        h.go()
+        expect(h.end(runner), 0)
+
+
+@test
+def the_socket_speaks_http():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+
+        class Unix(http.client.HTTPConnection):
+            def connect(self):
+                self.sock = socket.socket(socket.AF_UNIX)
+                self.sock.settimeout(PATIENCE)
+                self.sock.connect(str(h.path / ".aetheris/aetheris.sock"))
+
+        def ask(method, path, body=None, headers=None):
+            connection = Unix("localhost")
+            connection.request(method, path, body and json.dumps(body), headers or {})
+            answer = connection.getresponse()
+            return answer, json.loads(answer.read())
+
+        answer, body = ask("GET", "/api/health")
+        assert answer.status == 200 and body["status"] == "ok"
+        answer, body = ask("POST", "/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 3}},
+                           {"Idempotency-Key": "k"})
+        assert answer.status == 201 and body["status"] == "completed" and body["result"] == {"n": 3}, body
+        assert answer.getheader("Location") == "/api/jobs/" + body["id"]
+        answer, again = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": 3}}, {"Idempotency-Key": "k"})
+        assert answer.status == 200 and again["id"] == body["id"]
+        answer, body = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": 4}}, {"Idempotency-Key": "k"})
+        assert answer.status == 409 and body["code"] == "idempotency_conflict"
+        assert answer.getheader("Content-Type") == "application/problem+json"
+        answer, body = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": "x"}})
+        assert answer.status == 400 and body["code"] == "input_invalid"
+        answer, body = ask("GET", "/api/jobs/r/events?limit=2")
+        assert len(body["events"]) == 2 and body["next"] == 2
+        answer, body = ask("GET", "/api/jobs/nobody")
+        assert answer.status == 404
+        answer, body = ask("DELETE", "/api/jobs/r")
+        assert answer.status == 405
+        connection = Unix("localhost")
+        connection.request("GET", "/api/jobs/r/events", headers={"Accept": "text/event-stream", "Last-Event-ID": "2"})
+        stream = connection.getresponse()
+        assert stream.getheader("Content-Type").startswith("text/event-stream")
+        first = stream.readline().decode()
+        assert first == "id: 3\n", first
+        h.go()
+        rest = stream.read().decode()
+        assert "event: job_completed" in rest
+        expect(h.end(runner), 0)
+
+
+# ---------------------------------------------------------------- crashes and stops
+
+@test
+def a_killed_run_goes_on_where_it_stopped():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        runner.kill()
+        runner.wait()
+        h.go()
+        assert expect(h.run("job", "r", "--json"), 0).json()["status"] == "running"
+        assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+        events = expect(h.run("events", "r", "--json"), 0).json()["events"]
+        assert sum(e["type"] == "job_running" for e in events) == 2
+        assert sum(e["type"] == "job_created" for e in events) == 1
+        expect(h.run("verify", "r"), 0)
+
+
+@test
+def a_killed_call_that_may_have_happened_is_not_repeated():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds_once", "--job-id", "r")
+        h.began()
+        runner.kill()
+        runner.wait()
+        h.go()
+        said = expect(h.run("run", "agents.yaml", "--job-id", "r"), 4)
+        assert "aetheris resolve r" in said.err
+        assert (h.path / "began.txt").read_text() == "began\n"
+        key = expect(h.run("job", "r", "--json"), 0).json()["in_doubt"][0]["idempotency_key"]
+        expect(h.run("resolve", "r", key, "not_happened"), 0)
+        assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+        assert (h.path / "began.txt").read_text() == "began\nbegan\n"
+        expect(h.run("verify", "r"), 0)
+
+
+@test
+def run_recovers_the_others_first():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "lost")
+        h.began()
+        runner.kill()
+        runner.wait()
+        expect(h.run("run", "agents.yaml", "echo", "--detach", "--job-id", "left"), 0)
+        assert expect(h.run("job", "left", "--json"), 0).json()["status"] == "queued"
+        expect(h.run("run", "agents.yaml", "echo", "--only"), 0)
+        assert expect(h.run("job", "left", "--json"), 0).json()["status"] == "queued"
+        assert expect(h.run("job", "lost", "--json"), 0).json()["status"] == "running"
+        h.go()
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits"), 4)
+        for job in ("left", "lost"):
+            assert expect(h.run("job", job, "--json"), 0).json()["status"] == "completed", job
+
+
+@test
+def recovered_jobs_of_other_files_are_left_alone():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--detach", "--job-id", "left"), 0)
+        (h.path / "other.yaml").write_text(
+            "aetheris: 1\ntools:\n  e: { native: echo, effect: read }\nagents:\n"
+            "  other: { plan: [ { id: a, tool: e } ] }\n")
+        expect(h.run("run", "other.yaml"), 0)
+        assert expect(h.run("job", "left", "--json"), 0).json()["status"] == "queued"
+
+
+@test
+def ctrl_c_stops_politely_and_says_how_to_go_on():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r", "--grace", "30s")
+        h.began()
+        runner.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert runner.poll() is None  # the call in flight has its grace
+        h.go()
+        said = expect(h.end(runner), 130)
+        assert "aetheris run agents.yaml holds --job-id r" in said.err, said
+        assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+        assert (h.path / "began.txt").read_text() == "began\n"
+
+
+@test
+def ctrl_c_twice_stops_now():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r", "--grace", "60s")
+        h.began()
+        runner.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        runner.send_signal(signal.SIGINT)
+        said = expect(h.end(runner), 130)
+        assert "--job-id r" in said.err
+        h.go()
+        assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+
+
+@test
+def grace_ends_a_call_that_takes_too_long():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r", "--grace", "100ms")
+        h.began()
+        runner.send_signal(signal.SIGINT)
+        expect(h.end(runner), 130)
+        h.go()
+        assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+
+
+# ---------------------------------------------------------------- failpoints, doctor, terminals
+
+@test
+def failpoints_are_read_traced_and_obeyed():
+    with home() as h:
+        for bad in ("append.before", "append.before=explode", "append.before=exit@0", "=exit", "x=pause:"):
+            expect(h.run("run", "agents.yaml", "echo", env={"AETHERIS_FAILPOINTS": bad}), 2)
+        said = expect(h.run("run", "agents.yaml", "echo", env={"AETHERIS_FAILPOINTS_TRACE": "1"}), 0)
+        assert "failpoint append.before@1\n" in said.err and "failpoint tool.before@1\n" in said.err, said
+        hits = int(max(re.findall(r"failpoint append\.before@(\d+)", said.err), key=int))
+        for durability in ("fused", "split"):
+            for n in range(1, hits + 1):
+                job = f"{durability}{n}"
+                words = ("run", "agents.yaml", "echo", "--job-id", job, "--durability", durability,
+                         "--input", '{"n":5}')
+                env = {"AETHERIS_FAILPOINTS": f"append.before=exit@{n}"}
+                expect(h.run(*words, env=env), 137)
+                assert expect(h.run(*words), 0).json() == {"n": 5}
+                expect(h.run("verify", job), 0)
+
+
+@test
+def doctor_is_silent_when_all_is_well():
+    with home() as h:
+        said = expect(h.run("doctor"), 0)
+        assert said.out == "" and said.err == ""
+        expect(h.run("run", "agents.yaml", "echo"), 0)
+        said = expect(h.run("doctor"), 0)
+        assert said.out == "" and said.err == ""
+        said = expect(h.run("doctor", env={"AETHERIS_FAILPOINTS": "append.before=error@99"}), 1)
+        assert "AETHERIS_FAILPOINTS" in said.out and len(said.out.splitlines()) == 1
+        h.store.chmod(0o644)
+        body = expect(h.run("doctor", "--json"), 1).json()
+        assert body["ok"] is False and body["problems"][0]["code"] == "permissions"
+
+
+@test
+def colours_are_for_terminals_only():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "flaky", "--job-id", "f"), 0)
+
+        def on_terminal(env):
+            master, slave = pty.openpty()
+            process = subprocess.Popen([BIN, "trace", "f"], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
+                                       env={**h.env, "TERM": "xterm-256color", **env})
+            os.close(slave)
+            text = b""
+            while select.select([master], [], [], PATIENCE)[0]:
+                try:
+                    part = os.read(master, 65536)
+                except OSError:
+                    break
+                if not part:
+                    break
+                text += part
+            assert process.wait(PATIENCE) == 0
+            os.close(master)
+            return text.decode()
+
+        h.env.pop("NO_COLOR", None)
+        assert "\x1b[" in on_terminal({})
+        assert "\x1b[" not in on_terminal({"NO_COLOR": "1"})
+        assert "\x1b[" not in expect(h.run("trace", "f"), 0).out
+
+
+def main():
+    words = sys.argv[1] if len(sys.argv) > 1 else ""
+    failed = 0
+    for function in TESTS:
+        name = "cli/" + function.__name__.replace("_", " ")
+        if words not in name:
+            continue
+        try:
+            function()
+            print(f"ok {name}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"not ok {name}")
+            print("    " + traceback.format_exc().replace("\n", "\n    "), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Every error code that a person can meet has a page in docs/errors, and every page is of a code that there is.
+set -euo pipefail
+root=${AETHERIS_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
+cd "$root"
+
+codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/core/error.h | grep -o 'X([a-z_]*)' | sed 's/X(\(.*\))/\1/' | sort -u)
+# Between the runtime and a store: answered by trying again or choosing another way, never shown.
+inside="held inbox_pending not_held sequence_conflict"
+# Nothing of this version can end with these.
+later="budget_exceeded confirmation_failed not_paused replay_verification_human_required store_rolled_back"
+
+bad=0
+for code in $codes; do
+  case " $inside $later " in *" $code "*) continue ;; esac
+  page=docs/errors/$code.md
+  [ -f "$page" ] || { echo "# no page: $page"; bad=1; continue; }
+  grep -q "^# $code$" "$page" && grep -q 'What happened' "$page" && grep -q 'What to do' "$page" ||
+    { echo "# $page: title, what happened, what to do"; bad=1; }
+  grep -q "($code.md)" docs/errors/README.md || { echo "# docs/errors/README.md does not name $code"; bad=1; }
+done
+if [ $bad = 0 ]; then echo "ok errors/every code has a page"; else echo "not ok errors/every code has a page"; fi
+
+stray=0
+for page in docs/errors/*.md; do
+  name=$(basename "$page" .md)
+  case $name in README | tool-errors) continue ;; esac
+  grep -qx "$name" <<<"$codes" || { echo "# $page is of no code"; stray=1; }
+done
+if [ $stray = 0 ]; then echo "ok errors/every page is of a code"; else echo "not ok errors/every page is of a code"; fi
+[ $bad = 0 ] && [ $stray = 0 ]
