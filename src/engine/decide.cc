@@ -2,6 +2,7 @@
 #include "engine/decide.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "core/json.h"
@@ -22,6 +23,12 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number become
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
+}
+
+std::uint64_t bits_of(const StepId& id) {
+  std::uint64_t bits = 0;
+  std::from_chars(id.text.data(), id.text.data() + id.text.size(), bits, 16);
+  return bits;
 }
 
 // Makes the decision of one call of `decide`.
@@ -330,8 +337,9 @@ void Decider::park(const Step& step, std::string_view reason) {
 void Decider::retry(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  // 53 bits: what a JSON number holds. `backoff` looks at the upper ones of 64.
-  const std::uint64_t chance = mix(stamp_.chance ^ s_.by_id.at(step.id)) >> 11;
+  // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
+  // `backoff` looks at the upper ones of 64.
+  const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
   const std::uint32_t next = call.counted + 1;
   const Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
   emit(EventType::random_recorded,

@@ -1,0 +1,186 @@
+// RandomPlan and RandomWorld: plans and worlds made from a seed, for properties that hold for all of them.
+//
+// The world answers a call by what it is (its key and try), never by when it is asked, so that two runs of one plan
+// differ only in the order of things. It counts what it did: an effect that took place stays done. For tests only.
+// Threads: one owner.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/given_job.h"
+#include "testing/test.h"
+
+namespace ae::engine::testing {
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  std::uint64_t below(std::uint64_t n) { return engine_() % n; }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+  template <class Container>
+  auto& pick(Container& all) {
+    auto it = all.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(below(all.size())));
+    return *it;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// AETHERIS_SEED, or the same every day; a failing test names the seed that repeats it. More seeds where slow tests
+// are wanted.
+inline std::uint64_t first_seed() {
+  const char* wish = std::getenv("AETHERIS_SEED");
+  return wish ? std::strtoull(wish, nullptr, 10) : 1;
+}
+inline std::uint64_t seeds(std::uint64_t usual) {
+  if (std::getenv("AETHERIS_SEED")) return 1;
+  return ::ae::testing::slow_tests_wanted() ? usual * 50 : usual;
+}
+inline std::string repeat(std::uint64_t seed, std::string_view test) {
+  return "SEED " + std::to_string(seed) + "; repeat: AETHERIS_SEED=" + std::to_string(seed) +
+         " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
+}
+
+enum class Failing { never, goes_on };  // goes_on: nodes and items may fail, the job does not
+
+// {nodes, tools}: up to ten nodes of all kinds.
+inline Value random_plan(Dice& dice, Failing failing) {
+  const char* const tools[] = {"look", "put", "once", "pay"};
+  const std::size_t count = 1 + dice.below(9);
+  std::string nodes = "[";
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string id = "n" + std::to_string(i);
+    std::string needs, read = "${ .input.x }";
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!dice.one_in(3)) continue;
+      const std::string need = "n" + std::to_string(j);
+      needs += (needs.empty() ? "'" : ",'") + need + "'";
+      read = "${ .steps." + need + " }";
+    }
+    const std::string tool = tools[dice.below(4)];
+    nodes += (i ? ",{'id':'" : "{'id':'") + id + "','needs':[" + needs + "]";
+    if (dice.one_in(5)) nodes += ",'when':'${ .input.x > " + std::to_string(dice.below(6)) + " }'";
+    if (failing == Failing::goes_on) nodes += ",'on_error':'continue'";
+    switch (dice.below(6)) {
+      case 0:
+        nodes += ",'kind':'map','over':'${ .input.list }','max_parallel':" +
+                 std::to_string(1 + dice.below(3)) + ",'on_item_error':'" +
+                 (failing == Failing::goes_on ? "collect" : "fail") + "','do':{'tool':'" + tool +
+                 "','args':{'i':'${ .index }','v':'${ .item }','r':'" + read + "'}}}";
+        break;
+      case 1:
+        nodes += ",'kind':'wait','wait':{'type':'signal','key':'key-" + id + "'}}";
+        break;
+      case 2:
+        nodes += ",'kind':'wait','wait':{'type':'timer','for':'" + std::to_string(dice.below(90)) +
+                 "s'}}";
+        break;
+      default:
+        nodes += ",'kind':'tool','tool':'" + tool + "','args':{'r':'" + read + "'}}";
+        break;
+    }
+  }
+  return graph(nodes + "]", "{'output':'${ .steps }','max_attempts':1000}");
+}
+
+inline std::string random_input(Dice& dice) {
+  std::string input = "{'x':" + std::to_string(dice.below(6)) + ",'list':[";
+  const std::uint64_t items = dice.below(5);
+  for (std::uint64_t i = 0; i < items; ++i) {
+    input += (i ? "," : "") + std::to_string(dice.below(100));
+  }
+  return input + "]}";
+}
+
+class RandomWorld {
+ public:
+  explicit RandomWorld(Failing failing) : failing_(failing) {}
+
+  // The call takes place, and this is what the caller sees of it.
+  Outcome perform(const Invocation& call) {
+    const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
+    const Value result = Value::object({{"of", call.key.text.substr(0, 8)}, {"tool", call.tool}});
+    if (failing_ == Failing::goes_on) {
+      if (fate == 0)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
+      if (fate == 1)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"};
+      if (fate == 2) return {.kind = OutcomeKind::timeout, .error_code = "timeout"};
+      if (fate == 3) {
+        done(call, result);
+        return {.kind = OutcomeKind::unknown, .error_code = "unknown"};
+      }
+      if (fate == 4)
+        return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"};
+    }
+    done(call, result);
+    return {.kind = OutcomeKind::success, .result = result};
+  }
+  bool happened(const Invocation& call) const { return results_.contains(call.key.text); }
+  const Value& result(const Invocation& call) const { return results_.at(call.key.text); }
+  // How often an effect took place: one that the downstream de-duplicates counts once.
+  const std::map<std::string, int>& performed() const { return performed_; }
+
+  // A person who looks, and says what is so.
+  Act answer(const Invocation& call) const {
+    Act act{.kind = Act::Kind::resolve,
+            .by = "someone",
+            .idempotency_key = call.key.text,
+            .resolution = happened(call) ? "happened" : "not_happened"};
+    if (happened(call)) act.result = result(call);
+    return act;
+  }
+
+ private:
+  static std::uint64_t chance(const std::string& of) {
+    const Hash hash = sha256(of);
+    std::uint64_t bits = 0;
+    for (int i = 0; i < 8; ++i) bits = bits << 8 | hash.bytes[static_cast<std::size_t>(i)];
+    return bits;
+  }
+  void done(const Invocation& call, const Value& result) {
+    const bool again = results_.contains(call.key.text);
+    if (!again || call.tool == "pay") performed_[call.key.text]++;
+    results_[call.key.text] = result;
+  }
+
+  Failing failing_;
+  std::map<std::string, Value> results_;
+  std::map<std::string, int> performed_;
+};
+
+// Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
+inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
+  if (is_terminal(job.state.status)) return false;
+  const std::size_t calls = job.in_flight.size(), waits = job.state.waits.size();
+  const std::uint64_t chosen = dice.below(calls + waits + 1);
+  if (chosen < calls) {
+    auto it = job.in_flight.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(chosen));
+    const std::uint32_t step = it->first;
+    job.answer(step, world.perform(*job.state.steps[step].call));
+  } else if (chosen < calls + waits) {
+    auto it = job.state.waits.begin();
+    std::advance(it, static_cast<std::ptrdiff_t>(chosen - calls));
+    const Wait wait = it->second;
+    const std::string key = it->first;
+    if (wait.resolve) {
+      job.act(world.answer(*job.state.steps[wait.step].call));
+    } else if (wait.type == WaitType::signal) {
+      job.act({.kind = Act::Kind::signal, .correlation_key = key, .payload = Value(key)});
+    }
+  } else {
+    job.after(20s);
+  }
+  return true;
+}
+
+}  // namespace ae::engine::testing
