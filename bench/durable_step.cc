@@ -1,6 +1,6 @@
 // What a durable step costs: steps per second, CPU and bytes per step, latency of a job alone; beside each figure of
 // the embedded store the limit of raw SQLite doing the same writes, measured in the same run. Ratios count: the
-// machine is noisy. `aetheris_bench [--quick]`.
+// machine is noisy.
 #include <unistd.h>
 
 #include <algorithm>
@@ -195,19 +195,25 @@ Figures measure(Bench& bench, int jobs, int in_flight) {
           percentile(bench.gaps, 0.99)};
 }
 
-void steps_table(const std::filesystem::path& folder, bool quick) {
-  std::printf("durable steps, 10 a job, native tool returning ~200 bytes\n");
-  std::printf("%-8s %9s %12s %12s %12s %9s %9s %12s %12s\n", "store", "in flight", "steps/s",
-              "CPU ms/step", "bytes/step", "p50 ms", "p99 ms", "raw steps/s", "ratio");
+int jobs_for(int in_flight, bool quick) { return (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1); }
+
+void memory_table(bool quick) {
+  std::printf("durable steps in memory, 10 a job, native tool returning ~200 bytes\n");
+  std::printf("%9s %12s %12s %9s %9s\n", "in flight", "steps/s", "CPU ms/step", "p50 ms", "p99 ms");
   for (const int in_flight : {1, 32, 256}) {
-    const int jobs = (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1);
     Bench memory(memory_store, native_tool);
-    const Figures m = measure(memory, jobs, in_flight);
-    std::printf("%-8s %9d %12.0f %12.4f %12s %9.3f %9.3f\n", "memory", in_flight, m.per_second,
-                m.cpu_ms, "-", m.p50, m.p99);
+    const Figures m = measure(memory, jobs_for(in_flight, quick), in_flight);
+    std::printf("%9d %12.0f %12.4f %9.3f %9.3f\n", in_flight, m.per_second, m.cpu_ms, m.p50, m.p99);
   }
+}
+
+// Beside each figure the limit: raw SQLite writing rows of the same size, so many to a transaction.
+void sqlite_table(const std::filesystem::path& folder, bool quick) {
+  std::printf("\ndurable steps on SQLite, fsynced, 10 a job, native tool returning ~200 bytes\n");
+  std::printf("%9s %12s %12s %12s %9s %9s %12s %12s %8s\n", "in flight", "steps/s", "CPU ms/step",
+              "bytes/step", "p50 ms", "p99 ms", "raw steps/s", "raw CPU ms", "ratio");
   for (const int in_flight : {1, 32, 256}) {
-    const int jobs = (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1);
+    const int jobs = jobs_for(in_flight, quick);
     const auto path = folder / ("ours" + std::to_string(in_flight) + ".db");
     Figures s;
     {
@@ -215,12 +221,12 @@ void steps_table(const std::filesystem::path& folder, bool quick) {
       s = measure(sqlite, jobs, in_flight);
     }
     const double bytes = static_cast<double>(bytes_of(path)) / (jobs * 10.0);
-    const RawResult raw =
-        raw_sqlite(folder / ("raw" + std::to_string(in_flight) + ".db"),
-                   static_cast<std::size_t>(in_flight), static_cast<std::size_t>(jobs) * 10, 600);
-    std::printf("%-8s %9d %12.0f %12.4f %12.0f %9.3f %9.3f %12.0f %12.2f\n", "sqlite", in_flight,
+    const RawResult raw = raw_sqlite(
+        folder / ("raw" + std::to_string(in_flight) + ".db"), static_cast<std::size_t>(in_flight),
+        static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
+    std::printf("%9d %12.0f %12.4f %12.0f %9.3f %9.3f %12.0f %12.4f %8.2f\n", in_flight,
                 s.per_second, s.cpu_ms, bytes, s.p50, s.p99, raw.steps_per_second,
-                s.per_second / raw.steps_per_second);
+                raw.cpu_ms_per_step, s.per_second / raw.steps_per_second);
   }
 }
 
@@ -297,13 +303,20 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
+// aetheris_bench [--quick] [memory|sqlite|http|map]…      without names: all
 int main(int argc, char** argv) {
-  const bool quick = argc > 1 && std::string_view(argv[1]) == "--quick";
+  const std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  const auto said = [&](std::string_view word) {
+    return std::ranges::find(arguments, word) != arguments.end();
+  };
+  const bool quick = said("--quick");
+  const bool all = arguments.size() == (quick ? 1 : 0);
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-bench-XXXXXX";
   if (!mkdtemp(folder.data())) return 1;
-  ae::bench::steps_table(folder, quick);
-  ae::bench::http_row(folder, quick);
-  ae::bench::map_row(folder, quick);
+  if (all || said("memory")) ae::bench::memory_table(quick);
+  if (all || said("sqlite")) ae::bench::sqlite_table(folder, quick);
+  if (all || said("http")) ae::bench::http_row(folder, quick);
+  if (all || said("map")) ae::bench::map_row(folder, quick);
   std::filesystem::remove_all(folder);
   return 0;
 }
