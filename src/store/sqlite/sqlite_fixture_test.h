@@ -1,6 +1,7 @@
 // What the tests of the SQLite store share: folders that go away, and a store that is opened and asked in one line.
 #pragma once
 
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,6 +44,22 @@ class Folder {
  private:
   std::string path_;
 };
+
+// What PRAGMA integrity_check says: "ok".
+inline std::string integrity(const std::string& path) {
+  sqlite3* db = nullptr;
+  std::string answer;
+  sqlite3_open(path.c_str(), &db);
+  sqlite3_exec(
+      db, "PRAGMA integrity_check",
+      [](void* to, int, char** values, char**) {
+        *static_cast<std::string*>(to) += values[0];
+        return 0;
+      },
+      &answer, nullptr);
+  sqlite3_close(db);
+  return answer;
+}
 
 // Jobs "j0", "j1", …, each born claimed by attempt "A"; commits of one event after its two first ones.
 class Bench {

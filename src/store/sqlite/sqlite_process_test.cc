@@ -2,7 +2,6 @@
 // A child that fails ends with another exit code than 0; it never returns into the test program.
 
 #include <fcntl.h>
-#include <sqlite3.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -69,21 +68,6 @@ class Child {
 
 void say(int pipe, const std::string& text) {
   AE_CHECK(::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-}
-
-std::string integrity(const std::string& path) {
-  sqlite3* db = nullptr;
-  std::string answer;
-  sqlite3_open(path.c_str(), &db);
-  sqlite3_exec(
-      db, "PRAGMA integrity_check",
-      [](void* to, int, char** values, char**) {
-        *static_cast<std::string*>(to) += values[0];
-        return 0;
-      },
-      &answer, nullptr);
-  sqlite3_close(db);
-  return answer;
 }
 
 AE_TEST("sqlite/a second owner is locked out and told who the first is") {

@@ -1,0 +1,177 @@
+// Disks that fail and disks that lose power: at every single operation.
+
+#include <atomic>
+#include <fstream>
+#include <set>
+
+#include "store/conformance_random_test.h"
+#include "store/sqlite/flaky_vfs_test.h"
+#include "store/sqlite/sqlite_fixture_test.h"
+
+namespace ae::store {
+namespace {
+
+using Operation = FlakyVfs::Operation;
+
+// What a caller was told of each commit of job j0, in order; stops at the first that is not acknowledged.
+struct Told {
+  std::uint64_t acked = 0;    // last seq that was acknowledged
+  std::uint64_t denied = 0;   // seq of a commit that answered `unavailable`, or 0
+  std::uint64_t unknown = 0;  // … `unknown_outcome`
+};
+
+// Small limits, so that the WAL is copied back and begun anew between the commits.
+SqliteOptions small(Bench& bench) {
+  SqliteOptions options = bench.options();
+  options.vfs = FlakyVfs::kName;
+  options.wal_bytes = 24u << 10;
+  options.idle = std::chrono::hours(1);
+  return options;
+}
+
+Told write_steps(Bench& bench, std::uint64_t steps,
+                 const std::function<void(std::uint64_t)>& acked = {}) {
+  Told told;
+  for (std::uint64_t seq = 1; seq <= steps; seq = told.acked) {
+    const auto answer =
+        bench.commit(seq == 1 ? Bench::create("j0") : Bench::append("j0", seq, 3000));
+    if (answer) {
+      told.acked = answer->last_seq;
+      if (acked) acked(told.acked);
+      continue;
+    }
+    const std::uint64_t at = seq == 1 ? 2 : seq + 1;
+    (answer.error().code == Code::unavailable ? told.denied : told.unknown) = at;
+    EXPECT_TRUE(told.denied != 0 || answer.error().code == Code::unknown_outcome);
+    break;
+  }
+  return told;
+}
+
+void expect_sound(const std::string& path, std::uint64_t acked) {
+  EXPECT_EQ(integrity(path), "ok");
+  Bench bench(path);
+  const auto opened = bench.open();
+  ASSERT_TRUE(opened) << opened.error().message;
+  const auto loaded = bench.load("j0");
+  if (!loaded) {
+    EXPECT_EQ(acked, 0U) << loaded.error().message;
+    return;
+  }
+  EXPECT_GE(loaded->row.last_seq, acked);
+  ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1) << "a gap";
+  for (std::uint64_t seq = 2; seq < loaded->row.last_seq; ++seq) {
+    EXPECT_EQ(loaded->commits[seq - 1], Bench::append("j0", seq, 3000).sealed->bytes);
+  }
+}
+
+// One operation fails; the process ends; a fresh one looks. Gives false when there was no such operation.
+bool fail_operation(std::uint64_t number, int code) {
+  SCOPED_TRACE("operation " + std::to_string(number) + " fails with " + std::to_string(code));
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  FlakyVfs& vfs = FlakyVfs::instance();
+  vfs.begin([=](std::uint64_t n, Operation operation, const Disk&) {
+    if (n != number) return SQLITE_OK;
+    return code == SQLITE_FULL || operation == Operation::write ? code : SQLITE_IOERR_FSYNC;
+  });
+  Told told;
+  const auto opened = bench.open(small(bench));
+  if (opened) {
+    told = write_steps(bench, 14);
+    if (told.unknown != 0) {
+      EXPECT_EQ(bench.commit(Bench::append("j0", told.acked)).error().code, Code::unavailable);
+      EXPECT_EQ(bench.load("j0").error().code, Code::unavailable) << "nobody can say what stands";
+    } else if (told.denied != 0 && code == SQLITE_FULL) {
+      EXPECT_EQ(bench.load("j0").has_value(), told.acked > 0);
+    }
+  } else {
+    EXPECT_EQ(opened.error().code, Code::unavailable);
+  }
+  bench.close();
+  const bool reached = vfs.operations() >= number;
+  vfs.begin({});
+  expect_sound(folder / "a.db", told.acked);
+  Bench after(folder / "a.db");
+  EXPECT_TRUE(after.open());
+  const auto loaded = after.load("j0");
+  const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
+  if (told.denied != 0) {
+    EXPECT_LT(last, told.denied) << "unavailable means that nothing changed";
+  }
+  if (told.unknown != 0) {
+    EXPECT_LE(last, told.unknown);
+  }
+  return reached;
+}
+
+void fail_every(std::uint64_t step) {
+  for (const int code : {SQLITE_IOERR_WRITE, SQLITE_FULL}) {
+    std::uint64_t n = 1;
+    while (fail_operation(n, code) && !::testing::Test::HasFailure()) n += step;
+    EXPECT_GT(n, 50U);
+  }
+}
+
+AE_TEST(
+    "sqlite/a disk that fails anywhere loses nothing acknowledged, and unavailable is nothing") {
+  fail_every(5);
+}
+AE_TEST_SLOW("sqlite/a disk that fails at each operation in turn") { fail_every(1); }
+
+// A disk as it may look after a power cut.
+std::string after_power_cut(const DiskFile& file, conformance::Dice& dice) {
+  std::string bytes = file.durable;
+  const bool keeps_order = dice.one_in(2);
+  std::uint64_t left = keeps_order ? dice.below(file.pending.size() + 1) : file.pending.size();
+  for (const DiskFile::Change& change : file.pending) {
+    if (keeps_order && left-- == 0) break;
+    if (!keeps_order && dice.one_in(2)) continue;
+    DiskFile::Change torn = change;
+    if (!torn.truncate && dice.one_in(4)) {
+      torn.bytes.resize(std::min<std::size_t>(torn.bytes.size(), 512 * dice.below(9)));
+    }
+    DiskFile::apply(bytes, torn);
+  }
+  return bytes;
+}
+
+AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
+  struct Cut {
+    Disk disk;
+    std::uint64_t acked;
+  };
+  const Folder folder(true);
+  std::vector<Cut> cuts;
+  std::atomic<std::uint64_t> acked = 0;
+  FlakyVfs& vfs = FlakyVfs::instance();
+  vfs.begin([&](std::uint64_t, Operation, const Disk& disk) {
+    cuts.push_back({disk, acked});
+    return SQLITE_OK;
+  });
+  {
+    Bench bench(folder / "a.db");
+    ASSERT_TRUE(bench.open(small(bench)));
+    const Told told = write_steps(bench, 20, [&](std::uint64_t seq) { acked = seq; });
+    EXPECT_EQ(told.acked, 21U);
+  }
+  vfs.begin({});
+  ASSERT_GT(cuts.size(), 100U);
+  conformance::Dice dice(7);
+  std::set<std::uint64_t> seen;
+  for (std::size_t i = 0; i < cuts.size(); i += 3) {
+    SCOPED_TRACE("cut before operation " + std::to_string(i + 1));
+    const Folder wreck(true);
+    for (const auto& [path, file] : cuts[i].disk) {
+      const std::string name = std::filesystem::path(path).filename();
+      std::ofstream(wreck / name, std::ios::binary) << after_power_cut(file, dice);
+    }
+    expect_sound(wreck / "a.db", cuts[i].acked);
+    seen.insert(cuts[i].acked);
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(seen.size(), 10U);
+}
+
+}  // namespace
+}  // namespace ae::store
