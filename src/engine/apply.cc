@@ -217,9 +217,10 @@ void Applier::open_node(std::uint32_t node) {
 
 Status Applier::plan_generated() {
   if (s_.plan) return bad("a second plan");
-  AE_ASSIGN(s_.plan, plans_(p_["task_graph"], p_.text("plan_hash")));
-  if (to_hex(s_.plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
-  if (s_.plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
+  AE_ASSIGN(auto plan, plans_(p_["task_graph"], p_.text("plan_hash")));
+  if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
+  if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
+  s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
     Step& step = s_.steps.emplace_back();

@@ -18,6 +18,7 @@ Result<bool> when_of(const State& state, const Node& node);
 // The value a map goes over: an array within the limits.
 Result<Value> over_of(const State& state, const Node& node);
 // The arguments of a tool node's call, or of the call that a map makes for an item of its recorded value.
+// REQUIRES: with an item, the map is under way.
 Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem);
 // The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
 Result<std::string> wait_key_of(const State& state, const Node& node);

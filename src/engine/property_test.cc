@@ -392,7 +392,7 @@ Cost chain_cost(std::size_t count, bool wide) {
 AE_TEST("cost/a decision of a long map looks at as little as one of a short map") {
   const Cost small = map_cost(50), large = map_cost(1000);
   EXPECT_EQ(large.most, small.most);
-  EXPECT_LE(large.looked, small.looked * 20 + 100);
+  EXPECT_LE(large.looked, 1000u * 2 + 100);
 }
 
 AE_TEST("cost/a chain is linear") {
@@ -409,7 +409,7 @@ AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
 AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost what few do, each") {
   const Cost few = map_cost(50), many = map_cost(20'000);
   EXPECT_EQ(many.most, few.most);
-  EXPECT_LE(many.looked, few.looked * 400 + 100);
+  EXPECT_LE(many.looked, 20'000u * 2 + 100);
   const Cost chain = chain_cost(10'000, false);
   EXPECT_LE(chain.most, 2u);
   EXPECT_LE(chain.looked, 10'000u * 4);

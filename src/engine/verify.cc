@@ -281,6 +281,7 @@ std::string ReplayProof::emitted(const State& state, const Event& event) {
 std::string ReplayProof::started(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
+  if (step->phase != StepPhase::ready) return "stands where the plan asks for no call";
   const Node& node = state.node_of(*step);
   const ToolPolicy& tool = state.plan->tools[node.tool];
   if (event.payload.text("tool_name") != tool.name) return "calls another tool than the plan's";
