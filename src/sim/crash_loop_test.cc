@@ -148,7 +148,7 @@ AE_TEST("sim/crashes during the recovery come to the same end (split)") {
 AE_TEST("sim/random seeds with flaky tools, lost answers and crashes repeat no effect") {
   const char* fixed = std::getenv("AETHERIS_SEED");
   const std::uint64_t first = fixed ? std::strtoull(fixed, nullptr, 10) : 1;
-  const std::uint64_t count = fixed ? 1 : 200;
+  const std::uint64_t count = fixed ? 1 : (testing::slow_tests_wanted() ? 2000 : 50);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const auto once = [&] {
       SimChance dice(seed);

@@ -29,7 +29,7 @@ std::optional<std::string> SimWorld::run_to_rest(const JobId& job, Duration limi
       const bool blocked = status == "waiting" || status == "parked";
       if (engine::is_terminal(row->state.status) || (blocked && !row->row.wake_at)) return status;
     }
-    const Instant next = loop_.now() + std::chrono::milliseconds(200);
+    const Instant next = loop_.now() + std::chrono::seconds(1);
     loop_.run([&] { return crasher_.crashed(); }, std::min(until, next));
   }
   return std::nullopt;
