@@ -14,13 +14,6 @@ constexpr std::size_t kLabelsMax = 64;
 constexpr std::size_t kLabelMax = 256;   // bytes of a name or a value
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
-bool names_secret_only(std::string_view text) {
-  if (!text.starts_with("secret:") || text.size() == 7) return false;
-  return std::ranges::all_of(text.substr(7), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
 class AgentCheck {
  public:
   AgentCheck(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools)
@@ -198,26 +191,18 @@ class AgentCheck {
       return;
     }
     if (kinds[0] == "tool") {
-      misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
       members.emplace_back("kind", "tool");
       call(spot, members);
     } else if (kinds[0] == "wait") {
-      misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      misplaced(spot, "a tool", {"args"});
+      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(spot, "a tool", {"args"});
       members.emplace_back("kind", "wait");
       wait(*spot.find("wait"), members);
     } else if (kinds[0] == "map") {
-      misplaced(spot, "the `do` of a map", {"args"});
+      check_.misplaced(spot, "the `do` of a map", {"args"});
       members.emplace_back("kind", "map");
       map(spot, members);
-    }
-  }
-
-  void misplaced(const Spot& spot, std::string_view owner, Words keys) {
-    for (const std::string_view key : keys) {
-      if (const auto found = spot.find(key)) {
-        check_.fault(*found, "`" + std::string(key) + "` belongs to " + std::string(owner));
-      }
     }
   }
 
@@ -358,10 +343,10 @@ class AgentCheck {
     if (!word) return;
     std::vector<Member> wait = {{"type", (*type)->scalar}};
     if (*word == 0) {
-      misplaced(spot, "signal and webhook waits", {"key", "expires", "on_expire"});
+      check_.misplaced(spot, "signal and webhook waits", {"key", "expires", "on_expire"});
       timer(spot, wait);
     } else {
-      misplaced(spot, "timer waits", {"for", "until"});
+      check_.misplaced(spot, "timer waits", {"for", "until"});
       signal(spot, wait);
     }
     members.emplace_back("wait", Value::object(std::move(wait)));
@@ -474,43 +459,12 @@ class AgentCheck {
   // Compiles what stands at `spot` and looks at what it reads.
   bool templated(const Spot& spot) {
     const std::size_t before = check_.count();
-    for_each_string(spot, [this](const Spot& string) {
-      const std::string& text = string->scalar.as_string();
-      if (names_secret_only(text)) {
-        check_.fault(string,
-                     "secrets stand in a tool's headers and env: here it would be recorded");
-      }
-      mentions_env(string);
-    });
+    refuse_env_and_secrets(check_, spot);
     if (check_.count() != before) return false;
     check_.templates(spot, [this](const Spot& string, const Template& compiled) {
       roots(string, compiled.roots());
     });
     return check_.count() == before;
-  }
-
-  template <class F>
-  static void for_each_string(const Spot& spot, const F& act) {
-    if (spot->is_string()) act(spot);
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      if (spot->items[i].kind == Located::Kind::scalar && !spot->items[i].is_string()) continue;
-      Spot below = spot.item(i);
-      if (spot->is_mapping()) below.path = spot.path_of(spot->keys[i].text);
-      for_each_string(below, act);
-    }
-  }
-
-  void mentions_env(const Spot& string) {
-    const std::string& text = string->scalar.as_string();
-    for (std::size_t at = text.find("${"); at != text.npos; at = text.find("${", at + 2)) {
-      const std::size_t from = text.find_first_not_of(" \t\r\n", at + 2);
-      if (from == text.npos || text.compare(from, 4, "env.") != 0) continue;
-      Place place = string.at();
-      place.inside = static_cast<std::uint32_t>(from);
-      check_.fault_at(place, string.path,
-                      "env. is read at the start and in `tools` only: a plan reads .input");
-      return;
-    }
   }
 
   void roots(const Spot& string, const ExprRoots& read) {

@@ -29,13 +29,13 @@ struct Fault {
 };
 
 // What a tool's transport needs, normalised and checked; secrets stay references, `${ env.NAME }` is replaced.
-//   http     {"http": {"method", "url", "headers"?}, "definite_failures"?: [status…], "result"?: "full",
+//   http     {"method", "url", "headers"?, "body"?: template, "definite_failures"?: [status…], "result"?: "full",
 //             "numbers"?: "string", "output_max"?: bytes}
 //   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text}, "env_allow"?: [NAME…],
 //             "cwd"?: text, "output_max"?: bytes}
-//   native   {"function": name, "output_max"?: bytes}
-// url, headers and the words of a command behind the program are string templates over .args and .call
-// (Template::parts); env and cwd are plain text. Members are left out when they have their default.
+//   native   {"function": name}
+// url, headers, env and the words of a command behind the program are string templates over .args and .call
+// (Template::parts). Members are left out when they have their default.
 struct ToolDefinition {
   std::string name;
   std::string kind;  // http | command | native

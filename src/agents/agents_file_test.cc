@@ -16,6 +16,7 @@ namespace ae::agents {
 namespace {
 
 using testing::faults_as_text;
+using testing::files_of_the_documentation;
 using testing::load_text;
 using testing::read_file;
 
@@ -80,10 +81,10 @@ AE_TEST("agents/what a transport needs is resolved and keeps its secrets as refe
   ASSERT_EQ(faults_as_text(loaded.faults), "");
   const auto& tools = loaded.file.tools;
   EXPECT_EQ(canonical(tools.at("charge").definition),
-            R"({"http":{"headers":{"Authorization":"Bearer secret:PAY"},"method":"POST",)"
-            R"("url":"http://shop:9000/charges"}})");
+            R"({"headers":{"Authorization":"Bearer secret:PAY"},"method":"POST",)"
+            R"("url":"http://shop:9000/charges"})");
   EXPECT_EQ(canonical(tools.at("get_order").definition),
-            R"({"http":{"method":"GET","url":"http://shop:9000/orders/${ .args.id }"}})");
+            R"({"method":"GET","url":"http://shop:9000/orders/${ .args.id }"})");
   EXPECT_EQ(canonical(tools.at("mail").definition),
             R"({"command":["sendmail","${ .args.to }"],"output":"json","output_max":65536})");
   EXPECT_EQ(canonical(tools.at("unused").definition), R"({"function":"echo"})");
@@ -217,7 +218,9 @@ agents: { a: { plan: [ { id: x, tool: t } ] } }
   const auto words = Template::compile(definition["command"]);
   ASSERT_TRUE(words);
   EXPECT_EQ(canonical(*words->eval(NoScope())), R"(["ls","xa${b}${y}${ z","a${b}$"])");
-  EXPECT_EQ(definition["env"].text("E"), "a a${b}$");
+  const auto env = Template::compile(definition["env"]);
+  ASSERT_TRUE(env);
+  EXPECT_EQ(canonical(*env->eval(NoScope())), R"({"E":"a a${b}$"})");
 }
 
 AE_TEST("agents/faults are told as text and as JSON") {
@@ -234,18 +237,6 @@ AE_TEST("agents/faults are told as text and as JSON") {
 }
 
 // ---- the documentation and the schema that ships
-
-std::vector<std::string> files_of_the_documentation() {
-  std::vector<std::string> files;
-  const std::string page = read_file("docs/agents-file.md");
-  for (std::size_t at = page.find("```yaml\n"); at != page.npos; at = page.find("```yaml\n", at)) {
-    at += 8;
-    const std::size_t end = page.find("```", at);
-    files.push_back(page.substr(at, end - at));
-    at = end;
-  }
-  return files;
-}
 
 // The plain value of a file, as its door reads it.
 Value value_of(std::string_view yaml) {

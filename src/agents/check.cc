@@ -28,6 +28,34 @@ std::string path_part(std::string_view key) {
   return "[\"" + quoted.substr(1, quoted.size() - 2) + "\"]";
 }
 
+bool names_secret_only(std::string_view text) {
+  if (!text.starts_with("secret:") || text.size() == 7) return false;
+  return std::ranges::all_of(text.substr(7), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+template <class F>
+void for_each_string(const Spot& spot, const F& act) {
+  if (spot->is_string()) act(spot);
+  for (std::size_t i = 0; i < spot->items.size(); ++i) {
+    if (spot->items[i].kind == Located::Kind::scalar && !spot->items[i].is_string()) continue;
+    Spot below = spot.item(i);
+    if (spot->is_mapping()) below.path = spot.path_of(spot->keys[i].text);
+    for_each_string(below, act);
+  }
+}
+
+// Where `env.` stands right behind a `${`; npos = nowhere.
+std::size_t env_in(std::string_view text) {
+  for (std::size_t at = text.find("${"); at != text.npos; at = text.find("${", at + 2)) {
+    const std::size_t from = text.find_first_not_of(" \t\r\n", at + 2);
+    if (from == text.npos) return from;
+    if (text.substr(from).starts_with("env.")) return from;
+  }
+  return text.npos;
+}
+
 // The JSON pointer that a message names, as in "at /properties/a: …"; "" = none.
 std::string_view pointer_in(std::string_view message) {
   const std::size_t from = message.find('/');
@@ -147,6 +175,14 @@ bool Check::list(const Spot& spot) {
   if (spot->is_list()) return true;
   fault(spot, "must be a list, not " + std::string(kind_name(*spot.value)));
   return false;
+}
+
+void Check::misplaced(const Spot& spot, std::string_view owner, Words keys) {
+  for (const std::string_view key : keys) {
+    if (const auto found = spot.find(key)) {
+      fault(*found, "`" + std::string(key) + "` belongs to " + std::string(owner));
+    }
+  }
 }
 
 std::optional<Spot> Check::required(const Spot& spot, std::string_view key, std::string_view hint) {
@@ -327,6 +363,21 @@ void Check::root_fault(const Spot& string, std::string_view mention, std::string
   Place at = string.at();
   at.inside = inside == std::string::npos ? 0 : static_cast<std::uint32_t>(inside);
   fault_at(at, string.path, std::move(message), std::move(suggestion), code);
+}
+
+void refuse_env_and_secrets(Check& check, const Spot& spot) {
+  for_each_string(spot, [&check](const Spot& string) {
+    const std::string& text = string->scalar.as_string();
+    if (names_secret_only(text)) {
+      check.fault(string, "secrets stand in a tool's headers and env: here it would be recorded");
+    }
+    const std::size_t env = env_in(text);
+    if (env == text.npos) return;
+    Place place = string.at();
+    place.inside = static_cast<std::uint32_t>(env);
+    check.fault_at(place, string.path,
+                   "env. is read at the start and in `tools` only: a plan reads .input");
+  });
 }
 
 bool is_one_expression(const Located& value) {

@@ -57,6 +57,8 @@ class Check {
   // A mapping without unknown keys; false = it is no mapping at all.
   bool mapping(const Spot& spot, Words known, LaterWords later = {});
   bool any_mapping(const Spot& spot);
+  // Keys that are known here, and mean something elsewhere only.
+  void misplaced(const Spot& spot, std::string_view owner, Words keys);
   bool list(const Spot& spot);
   // Is the value of this key there? Faults when it is not.
   std::optional<Spot> required(const Spot& spot, std::string_view key, std::string_view hint);
@@ -111,6 +113,8 @@ class NoScope final : public ExprScope {
 
 // What stands at a JSON pointer below a spot, or the nearest value above it.
 Spot follow(Spot spot, std::string_view pointer);
+// A plan is recorded: neither env. nor secrets stand in it.
+void refuse_env_and_secrets(Check& check, const Spot& spot);
 // A string that is one `${ … }` and nothing else.
 bool is_one_expression(const Located& value);
 // Can this text hold an expression or an escape of one at all?

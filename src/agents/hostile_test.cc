@@ -1,6 +1,9 @@
 // Agents files made to hurt: refused quickly, without recursion, and without much memory.
+#include <algorithm>
 #include <chrono>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "agents/test_load.h"
 #include "testing/test.h"
@@ -104,6 +107,55 @@ AE_TEST("agents/10,001 nodes are too many") {
             "6:7 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has 10001\n");
   EXPECT_EQ(quick(chain(500)), "");
 }
+
+// Bytes and stretches of the documentation's files, replaced, swapped, cut and doubled.
+std::string mutated(std::string text, std::mt19937& chance) {
+  constexpr std::string_view kBytes = "{}[]:,\"'#&*!|>-?%@`$\\ \n\t~0aE.\x80\xff";
+  const auto below = [&](std::size_t n) { return chance() % (n + 1); };
+  for (std::size_t changes = 1 + below(3); changes > 0 && !text.empty(); --changes) {
+    const std::size_t at = below(text.size() - 1);
+    const std::size_t length = std::min(below(30), text.size() - at);
+    switch (below(4)) {
+      case 0:
+        text[at] = kBytes[below(kBytes.size() - 1)];
+        break;
+      case 1:
+        text.erase(at, length);
+        break;
+      case 2:
+        text.insert(at, text.substr(below(text.size() - 1), below(40)));
+        break;
+      case 3:
+        text.insert(at, 1, kBytes[below(kBytes.size() - 1)]);
+        break;
+      default:
+        text.replace(at, length, text.substr(below(text.size() - 1), length));
+        break;
+    }
+  }
+  return text;
+}
+
+void load_mutations(std::size_t count) {
+  std::mt19937 chance(1);
+  const std::vector<std::string> files = testing::files_of_the_documentation();
+  ASSERT_FALSE(files.empty());
+  std::size_t good = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string text = mutated(files[i % files.size()], chance);
+    const auto once = load_text(text);
+    EXPECT_EQ(faults_as_text(once.faults), faults_as_text(load_text(text).faults)) << text;
+    for (const Fault& fault : once.faults) EXPECT_GT(fault.line * fault.column, 0u) << text;
+    EXPECT_EQ(once.faults.empty(), !once.file.agents.empty()) << text;
+    if (once.faults.empty()) ++good;
+  }
+  EXPECT_GT(good, 0u);
+  EXPECT_LT(good, count);
+}
+
+AE_TEST("agents/a damaged file is read or refused, the same way each time") { load_mutations(100); }
+
+AE_TEST_SLOW("agents/many damaged files are read or refused") { load_mutations(20'000); }
 
 AE_TEST_SLOW("agents/10,000 nodes in a row, each reading the first, are a plan") {
   EXPECT_EQ(quick(chain(10'000)), "");

@@ -1,9 +1,8 @@
 // Tools of an agents file: one transport each, and the policy that the engine follows.
 #include <algorithm>
-#include <cmath>
 
 #include "agents/check.h"
-#include "core/expr_lex.h"
+#include "agents/tool_text.h"
 #include "core/hash.h"
 #include "core/json.h"
 
@@ -15,17 +14,12 @@ using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::uint32_t kTriesMax = 1'000;
-constexpr std::size_t kWordsMax = 1'000;  // of a command, headers, env, retry_on, definite_failures
+constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
+constexpr std::size_t kHeadersMax = 64;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A name of the environment: letters, digits and _.
-bool is_env_name(std::string_view text) {
-  return !text.empty() && text.size() <= 128 && !is_digit(text[0]) &&
-         std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '_'; });
-}
 
 bool is_header_name(std::string_view text) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
@@ -40,42 +34,10 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// `secret:NAME` as a word of its own.
-bool names_secret(std::string_view text) {
-  const std::size_t at = text.find("secret:");
-  if (at == text.npos || (at > 0 && (is_letter(text[at - 1]) || is_digit(text[at - 1])))) {
-    return false;
-  }
-  return at + 7 < text.size() && (is_letter(text[at + 7]) || text[at + 7] == '_');
-}
-
-// What `${ env.NAME }` asks for; "" when the expression is another.
-std::string_view env_name(std::string_view expression) {
-  const std::size_t from = expression.find_first_not_of(" \t\r\n");
-  if (from == expression.npos) return {};
-  expression = expression.substr(from, expression.find_last_not_of(" \t\r\n") + 1 - from);
-  if (!expression.starts_with("env.")) return {};
-  expression.remove_prefix(4);
-  return is_env_name(expression) ? expression : std::string_view();
-}
-
-// A text that a template gives back as it is, also when `next` stands behind it.
-std::string as_literal(std::string_view value, char next) {
-  std::string out;
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    if (value[i] == '$' && i + 1 < value.size() && value[i + 1] == '{') out += '$';
-    out += value[i];
-  }
-  // A dollar at its end must not run into what follows.
-  if (out.ends_with('$') && (next == '$' || next == '{')) {
-    out.replace(out.size() - 1, 1, "${\"$\"}");
-  }
-  return out;
-}
-
 class ToolCheck {
  public:
-  ToolCheck(Check& check, std::string_view name, const Spot& spot) : check_(check), spot_(spot) {
+  ToolCheck(Check& check, std::string_view name, const Spot& spot)
+      : check_(check), text_(check), spot_(spot) {
     checked_.tool.name = name;
     checked_.tool.policy.name = name;
   }
@@ -259,7 +221,7 @@ class ToolCheck {
     checked_.tool.kind = kinds[0];
     only_for("http", {"result", "definite_failures"});
     only_for("command", {"output", "env", "env_allow", "cwd"});
-    if (kinds[0] == "native") only_for("", {"numbers"});
+    if (kinds[0] == "native") only_for("", {"numbers", "output_max"});
     if (const auto failures = spot_.find("definite_failures"); failures && kinds[0] == "http") {
       definite_failures(*failures);
     }
@@ -299,7 +261,7 @@ class ToolCheck {
       if (check_.word(*numbers, {"string"})) put("numbers", "string");
       if (!json) check_.fault(*numbers, "`numbers` needs `output: json`");
     }
-    if (const auto most = spot_.find("output_max")) {
+    if (const auto most = spot_.find("output_max"); most && checked_.tool.kind != "native") {
       if (const auto bytes = check_.size(*most, kOutputMax)) put("output_max", *bytes);
     }
   }
@@ -321,7 +283,7 @@ class ToolCheck {
   }
 
   void http(const Spot& spot) {
-    if (!check_.mapping(spot, {"method", "url", "headers"})) return;
+    if (!check_.mapping(spot, {"method", "url", "headers", "body"})) return;
     std::vector<Member> members;
     const Words methods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"};
     if (const auto method = check_.required(spot, "method", "one of " + list_of(methods))) {
@@ -329,9 +291,10 @@ class ToolCheck {
         members.emplace_back("method", methods.begin()[*word]);
       }
     }
+    if (const auto body = spot.find("body")) this->body(*body, members);
     if (const auto target = check_.required(spot, "url", "http://… or https://…")) {
-      if (auto text = resolved(*target, Secrets::refused)) {
-        url(*target, *text);
+      if (auto text = text_.resolved(*target, Secrets::refused)) {
+        text_.url(*target, *text);
         members.emplace_back("url", *std::move(text));
       }
     }
@@ -339,78 +302,20 @@ class ToolCheck {
     for (Member& member : members) put(member.first, std::move(member.second));
   }
 
-  // Scheme, host and port are literal: what a model or a stranger says cannot choose whom we talk to.
-  void url(const Spot& spot, const std::string& text) {
-    std::string literal = text;
-    bool whole = true;
-    if (has_expression(text)) {
-      const auto parts = Template::parts(text);
-      if (!parts) return;  // already a fault
-      whole = parts->size() == 1;
-      const auto* first = std::get_if<std::string>(&parts->front());
-      literal = first != nullptr ? *first : "";
-      whole = whole && first != nullptr;
+  void body(const Spot& spot, std::vector<Member>& members) {
+    const std::string method = members.empty() ? "" : members[0].second.as_string();
+    if (method == "GET" || method == "HEAD") {
+      check_.fault(spot, method + " has no body");
     }
-    const std::size_t scheme = literal.starts_with("http://")    ? 7
-                               : literal.starts_with("https://") ? 8
-                                                                 : 0;
-    if (scheme == 0) {
-      check_.fault(spot, "a url begins with http:// or https://, written out");
-      return;
-    }
-    const std::size_t end = literal.find_first_of("/?#", scheme);
-    if (end == literal.npos && !whole) {
-      check_.fault(spot,
-                   "scheme, host and port are written out: no ${ } before the first / of "
-                   "the path");
-      return;
-    }
-    const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
-    if (!is_authority(host)) {
-      check_.fault(spot, host.find('@') != host.npos
-                             ? "no user name in a url: use a header with secret:NAME"
-                             : shown(host) + " is not a host, or a host and a port");
-    }
-    if (literal.find('#') != literal.npos) check_.fault(spot, "a url has no # here");
-    if (std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
-      check_.fault(spot, "a url has no line breaks or control characters");
-    }
-    if (std::ranges::any_of(literal, [](char c) {
-          return c == ' ' || static_cast<unsigned char>(c) >= 0x7f || c == '"' || c == '\\';
-        })) {
-      check_.fault(spot, "write this character of a url percent-encoded (a space is %20)");
-    }
-  }
-
-  static bool is_authority(std::string_view text) {
-    std::string_view port;
-    std::string_view host = text;
-    if (text.starts_with('[')) {
-      const std::size_t end = text.find(']');
-      if (end == text.npos || end < 3) return false;
-      host = text.substr(1, end - 1);
-      if (host.find_first_not_of("0123456789abcdefABCDEF:.") != host.npos) return false;
-      port = text.substr(end + 1);
-    } else {
-      const std::size_t colon = text.find(':');
-      host = text.substr(0, colon);
-      if (colon != text.npos) port = text.substr(colon);
-      if (host.empty() || host.size() > 253 || !std::ranges::all_of(host, [](char c) {
-            return is_letter(c) || is_digit(c) || c == '-' || c == '.' || c == '_';
-          })) {
-        return false;
-      }
-    }
-    if (port.empty()) return true;
-    if (port[0] != ':' || port.size() < 2 || port.size() > 6) return false;
-    port.remove_prefix(1);
-    if (!std::ranges::all_of(port, is_digit)) return false;
-    const int number = std::stoi(std::string(port));
-    return number >= 1 && number <= 65535;
+    if (auto value = text_.resolved_value(spot)) members.emplace_back("body", *std::move(value));
   }
 
   void headers(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.any_mapping(spot) || !short_enough(spot)) return;
+    if (!check_.any_mapping(spot)) return;
+    if (spot->items.size() > kHeadersMax) {
+      check_.fault(spot, "at most 64 headers");
+      return;
+    }
     std::vector<Member> headers;
     std::vector<std::string> names;
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
@@ -426,7 +331,7 @@ class ToolCheck {
         check_.fault_at(key.at, value.path, "the header " + shown(key.text) + " stands twice");
       }
       names.push_back(name);
-      auto text = resolved(value, Secrets::replaced);
+      auto text = text_.resolved(value, Secrets::replaced);
       if (!text) continue;
       if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
         check_.fault(value, "a header holds no line break and no NUL");
@@ -438,10 +343,10 @@ class ToolCheck {
 
   static bool ours(std::string_view name) {
     constexpr std::string_view kOurs[] = {"host",       "content-length",  "transfer-encoding",
-                                          "connection", "idempotency-key", "upgrade",
-                                          "te",         "trailer",         "expect",
-                                          "keep-alive"};
-    return std::ranges::find(kOurs, name) != std::end(kOurs);
+                                          "connection", "idempotency-key", "te",
+                                          "trailer",    "expect",          "keep-alive",
+                                          "upgrade",    "accept-encoding", "proxy-authorization"};
+    return name.starts_with("x-aetheris-") || std::ranges::find(kOurs, name) != std::end(kOurs);
   }
 
   // Twins are faults already; a Value cannot hold them.
@@ -457,7 +362,7 @@ class ToolCheck {
     if (const auto env = spot_.find("env")) environment(*env);
     if (const auto allow = spot_.find("env_allow")) env_allow(*allow);
     if (const auto cwd = spot_.find("cwd")) {
-      if (auto text = literal(*cwd, Secrets::refused)) {
+      if (auto text = text_.literal(*cwd)) {
         if (text->empty()) check_.fault(*cwd, "must name a folder");
         put("cwd", *std::move(text));
       }
@@ -472,7 +377,7 @@ class ToolCheck {
     std::vector<Value> words;
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
       const Spot item = spot.item(i);
-      auto text = resolved(item, Secrets::refused);
+      auto text = text_.resolved(item, Secrets::refused);
       if (!text) continue;
       if (i == 0 && (text->empty() || has_expression(*text))) {
         check_.fault(item, "the program of a command is written out: no ${ }, not empty");
@@ -490,7 +395,7 @@ class ToolCheck {
       const Located::Key& key = spot->keys[i];
       const Spot value{&spot->items[i], spot.path_of(key.text)};
       env_key(key.text, key.at, value.path);
-      if (auto text = literal(value, Secrets::replaced)) {
+      if (auto text = text_.resolved(value, Secrets::replaced)) {
         if (text->find('\0') != text->npos) check_.fault(value, "holds no NUL");
         members.emplace_back(key.text, *std::move(text));
       }
@@ -529,98 +434,6 @@ class ToolCheck {
     put("function", *name);
   }
 
-  // ---- texts with env., secrets and expressions
-
-  enum class Secrets { replaced, refused };
-
-  // The text with every ${ env.NAME } replaced; its other expressions checked.
-  std::optional<std::string> resolved(const Spot& spot, Secrets secrets) {
-    const auto text = check_.text(spot);
-    if (!text) return std::nullopt;
-    if (secrets == Secrets::refused && names_secret(*text)) {
-      check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
-    }
-    if (!has_expression(*text)) return text;
-    if (check_.full() || !check_.text_fits(spot)) return std::nullopt;
-    std::string out;
-    bool good = true;
-    bool replaced = false;
-    for (std::size_t at = 0; at < text->size();) {
-      const std::string_view rest = std::string_view(*text).substr(at);
-      const std::size_t end =
-          rest.starts_with("${") ? expr::expression_end(*text, at + 2) : text->npos;
-      if (end == text->npos) {
-        const std::size_t length = rest.starts_with("$${") ? 3 : 1;
-        out += rest.substr(0, length);
-        at += length;
-        continue;
-      }
-      const std::string_view inner = rest.substr(2, end - at - 2);
-      if (const std::string_view name = env_name(inner); !name.empty()) {
-        const char next = end + 1 < text->size() ? (*text)[end + 1] : '\0';
-        good = env(spot, at, name, next, out) && good;
-        replaced = true;
-      } else {
-        out += rest.substr(0, end + 1 - at);
-      }
-      at = end + 1;
-    }
-    if (!good) return std::nullopt;
-    return checked_template(spot, std::move(out), replaced);
-  }
-
-  bool env(const Spot& spot, std::size_t at, std::string_view name, char next, std::string& out) {
-    const auto& lookup = check_.source().env;
-    const auto value = lookup ? lookup(name) : std::nullopt;
-    if (!value || !is_utf8(*value)) {
-      Place place = spot.at();
-      place.inside = static_cast<std::uint32_t>(at);
-      check_.fault_at(place, spot.path,
-                      "the environment variable " + std::string(name) +
-                          (value ? " is not UTF-8" : " is not set: set it before the start"));
-      return false;
-    }
-    out += as_literal(*value, next);
-    return true;
-  }
-
-  std::optional<std::string> checked_template(const Spot& spot, std::string text, bool replaced) {
-    Template compiled;
-    auto found = Template::compile(Value(text), compiled);
-    if (replaced) {
-      for (auto& fault : found) fault.offset = 0;  // this text does not stand in the file
-    }
-    check_.template_faults(spot, found);
-    if (!found.empty()) return std::nullopt;
-    for (const std::string& root : compiled.roots().roots) {
-      if (root == "args" || root == "call") continue;
-      Nearest nearest(root);
-      nearest.look_at("args");
-      nearest.look_at("call");
-      const bool elsewhere = root == "input" || root == "steps" || root == "job";
-      check_.root_fault(spot, "." + root,
-                        "a tool reads .args and .call, not ." + root +
-                            (elsewhere ? ": give it to the tool in `args`" : ""),
-                        elsewhere ? "" : nearest.take(),
-                        elsewhere ? Code::unsupported : Code::plan_invalid);
-    }
-    return text;
-  }
-
-  // The same for a value that holds no expression but env.
-  std::optional<std::string> literal(const Spot& spot, Secrets secrets) {
-    auto text = resolved(spot, secrets);
-    if (!text || !has_expression(*text)) return text;
-    const auto compiled = Template::compile(Value(*text));
-    if (compiled && compiled->roots().roots.empty()) {
-      const auto value = compiled->eval(NoScope());
-      if (value && value->is_string()) return value->as_string();
-    }
-    check_.fault(spot, "holds no expression but ${ env.NAME }: give what changes in `args`", {},
-                 Code::unsupported);
-    return std::nullopt;
-  }
-
   bool short_enough(const Spot& spot) {
     if (spot->items.size() <= kWordsMax) return true;
     check_.fault(spot, "at most 1,000 entries");
@@ -657,6 +470,7 @@ class ToolCheck {
   }
 
   Check& check_;
+  ToolText text_;
   const Spot& spot_;
   CheckedTool checked_;
   std::vector<Member> definition_;

@@ -1,0 +1,250 @@
+// The texts of a tool: env., secrets, expressions, urls.
+#include "agents/tool_text.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/expr_lex.h"
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::size_t kBodyDepthMax = 32;
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// `secret:NAME` as a word of its own.
+bool names_secret(std::string_view text) {
+  const std::size_t at = text.find("secret:");
+  if (at == text.npos || (at > 0 && (is_letter(text[at - 1]) || is_digit(text[at - 1])))) {
+    return false;
+  }
+  return at + 7 < text.size() && (is_letter(text[at + 7]) || text[at + 7] == '_');
+}
+
+// What `${ env.NAME }` asks for; "" when the expression is another.
+std::string_view env_name(std::string_view expression) {
+  const std::size_t from = expression.find_first_not_of(" \t\r\n");
+  if (from == expression.npos) return {};
+  expression = expression.substr(from, expression.find_last_not_of(" \t\r\n") + 1 - from);
+  if (!expression.starts_with("env.")) return {};
+  expression.remove_prefix(4);
+  return is_env_name(expression) ? expression : std::string_view();
+}
+
+// A text that a template gives back as it is, also when `next` stands behind it.
+std::string as_literal(std::string_view value, char next) {
+  std::string out;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (value[i] == '$' && i + 1 < value.size() && value[i + 1] == '{') out += '$';
+    out += value[i];
+  }
+  // A dollar at its end must not run into what follows.
+  if (out.ends_with('$') && (next == '$' || next == '{')) {
+    out.replace(out.size() - 1, 1, "${\"$\"}");
+  }
+  return out;
+}
+
+bool may_stand_in_url(char c) {
+  constexpr std::string_view kMarks = "-._~%:/?[]@!$&'()*+,;=";
+  return is_letter(c) || is_digit(c) || kMarks.find(c) != kMarks.npos || c == '#';
+}
+
+bool is_authority(std::string_view text) {
+  std::string_view port;
+  std::string_view host = text;
+  if (text.starts_with('[')) {
+    const std::size_t end = text.find(']');
+    if (end == text.npos || end < 3) return false;
+    host = text.substr(1, end - 1);
+    if (host.find_first_not_of("0123456789abcdefABCDEF:.") != host.npos) return false;
+    port = text.substr(end + 1);
+  } else {
+    const std::size_t colon = text.find(':');
+    host = text.substr(0, colon);
+    if (colon != text.npos) port = text.substr(colon);
+    if (host.empty() || host.size() > 253 || !std::ranges::all_of(host, [](char c) {
+          return is_letter(c) || is_digit(c) || c == '-' || c == '.' || c == '_';
+        })) {
+      return false;
+    }
+  }
+  if (port.empty()) return true;
+  if (port[0] != ':' || port.size() < 2 || port.size() > 6) return false;
+  port.remove_prefix(1);
+  if (!std::ranges::all_of(port, is_digit)) return false;
+  const int number = std::stoi(std::string(port));
+  return number >= 1 && number <= 65535;
+}
+
+}  // namespace
+
+bool is_env_name(std::string_view text) {
+  return !text.empty() && text.size() <= 128 && !is_digit(text[0]) &&
+         std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '_'; });
+}
+
+std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets) {
+  const auto text = check_.text(spot);
+  if (!text) return std::nullopt;
+  if (secrets == Secrets::refused && names_secret(*text)) {
+    check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
+  }
+  if (!has_expression(*text)) return text;
+  if (check_.full() || !check_.text_fits(spot)) return std::nullopt;
+  std::string out;
+  bool good = true;
+  bool replaced = false;
+  for (std::size_t at = 0; at < text->size();) {
+    const std::string_view rest = std::string_view(*text).substr(at);
+    if (!rest.starts_with("${")) {
+      const std::size_t length = rest.starts_with("$${") ? 3 : 1;
+      out += rest.substr(0, length);
+      at += length;
+      continue;
+    }
+    const std::size_t end = expr::expression_end(*text, at + 2);
+    if (end == text->npos) {  // not closed: a fault of the template
+      out += rest;
+      break;
+    }
+    const std::string_view inner = rest.substr(2, end - at - 2);
+    if (const std::string_view name = env_name(inner); !name.empty()) {
+      const char next = end + 1 < text->size() ? (*text)[end + 1] : '\0';
+      good = env(spot, at, name, next, out) && good;
+      replaced = true;
+    } else {
+      out += rest.substr(0, end + 1 - at);
+    }
+    at = end + 1;
+  }
+  if (!good) return std::nullopt;
+  return checked(spot, std::move(out), replaced);
+}
+
+bool ToolText::env(const Spot& spot, std::size_t at, std::string_view name, char next,
+                   std::string& out) {
+  const auto& lookup = check_.source().env;
+  const auto value = lookup ? lookup(name) : std::nullopt;
+  if (!value || !is_utf8(*value)) {
+    Place place = spot.at();
+    place.inside = static_cast<std::uint32_t>(at);
+    check_.fault_at(place, spot.path,
+                    "the environment variable " + std::string(name) +
+                        (value ? " is not UTF-8" : " is not set: set it before the start"));
+    return false;
+  }
+  out += as_literal(*value, next);
+  return true;
+}
+
+std::optional<std::string> ToolText::checked(const Spot& spot, std::string text, bool replaced) {
+  Template compiled;
+  auto found = Template::compile(Value(text), compiled);
+  if (replaced) {
+    for (auto& fault : found) fault.offset = 0;  // this text does not stand in the file
+  }
+  check_.template_faults(spot, found);
+  if (!found.empty()) return std::nullopt;
+  for (const std::string& root : compiled.roots().roots) {
+    if (root == "args" || root == "call") continue;
+    Nearest nearest(root);
+    nearest.look_at("args");
+    nearest.look_at("call");
+    const bool elsewhere = root == "input" || root == "steps" || root == "job";
+    check_.root_fault(spot, "." + root,
+                      "a tool reads .args and .call, not ." + root +
+                          (elsewhere ? ": give it to the tool in `args`" : ""),
+                      elsewhere ? "" : nearest.take(),
+                      elsewhere ? Code::unsupported : Code::plan_invalid);
+  }
+  return text;
+}
+
+std::optional<Value> ToolText::below(const Spot& spot, std::size_t depth) {
+  if (spot->is_string()) {
+    auto text = resolved(spot, Secrets::refused);
+    return text ? std::optional<Value>(*std::move(text)) : std::nullopt;
+  }
+  if (spot->kind == Located::Kind::scalar) return spot->scalar;
+  if (depth == kBodyDepthMax) {
+    check_.fault(spot, "a body nests at most 32 deep");
+    return std::nullopt;
+  }
+  std::vector<Value> items;
+  std::vector<Member> members;
+  for (std::size_t i = 0; i < spot->items.size(); ++i) {
+    Spot inner = spot.item(i);
+    if (spot->is_mapping()) {
+      const Located::Key& key = spot->keys[i];
+      inner.path = spot.path_of(key.text);
+      if (has_expression(key.text)) {
+        check_.fault_at(key.at, inner.path, "a key is written out: no ${ } in it");
+      }
+    }
+    auto value = below(inner, depth + 1);
+    if (!value) continue;
+    if (spot->is_list()) {
+      items.push_back(*std::move(value));
+    } else {
+      members.emplace_back(spot->keys[i].text, *std::move(value));
+    }
+  }
+  return spot->is_list() ? Value::array(std::move(items)) : Value::object(std::move(members));
+}
+
+std::optional<std::string> ToolText::literal(const Spot& spot) {
+  auto text = resolved(spot, Secrets::refused);
+  if (!text || !has_expression(*text)) return text;
+  const auto compiled = Template::compile(Value(*text));
+  if (compiled && compiled->roots().roots.empty()) {
+    const auto value = compiled->eval(NoScope());
+    if (value && value->is_string()) return value->as_string();
+  }
+  check_.fault(spot, "holds no expression but ${ env.NAME }: give what changes in `args`", {},
+               Code::unsupported);
+  return std::nullopt;
+}
+
+void ToolText::url(const Spot& spot, const std::string& text) {
+  const auto parts = Template::parts(text);
+  if (!parts) return;  // said already
+  const auto* first = parts->empty() ? nullptr : std::get_if<std::string>(&parts->front());
+  const std::string literal = first != nullptr ? *first : "";
+  const bool whole = parts->size() < 2;
+  const std::size_t scheme = literal.starts_with("http://")    ? 7
+                             : literal.starts_with("https://") ? 8
+                                                               : 0;
+  if (scheme == 0) {
+    check_.fault(spot, "a url begins with http:// or https://, written out");
+    return;
+  }
+  const std::size_t end = literal.find_first_of("/?#", scheme);
+  if (end == literal.npos && !whole) {
+    check_.fault(spot,
+                 "scheme, host and port are written out: no ${ } before the first / of "
+                 "the path");
+    return;
+  }
+  const std::string host = literal.substr(scheme, end == literal.npos ? end : end - scheme);
+  if (!is_authority(host)) {
+    check_.fault(spot, host.find('@') != host.npos
+                           ? "no user name in a url: use a header with secret:NAME"
+                           : shown(host) + " is not a host, or a host and a port");
+  }
+  for (const Template::Part& part : *parts) {
+    const auto* words = std::get_if<std::string>(&part);
+    if (words == nullptr) continue;
+    if (words->find('#') != words->npos) {
+      check_.fault(spot, "a fragment (#) is never sent: leave it out");
+    } else if (!std::ranges::all_of(*words, may_stand_in_url)) {
+      check_.fault(spot, "write this character of a url percent-encoded (a space is %20)");
+    }
+  }
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,42 @@
+// ToolText: the texts of a tool as its transport gets them: env. replaced, expressions and secrets checked.
+// Threads: one owner.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "agents/check.h"
+
+namespace ae::agents {
+
+// May `secret:NAME` stand in this text?
+enum class Secrets { replaced, refused };
+
+class ToolText {
+ public:
+  explicit ToolText(Check& check) : check_(check) {}
+
+  // The text with every ${ env.NAME } replaced; its other expressions read .args and .call.
+  std::optional<std::string> resolved(const Spot& spot, Secrets secrets);
+  // The same for every string below; no secrets.
+  std::optional<Value> resolved_value(const Spot& spot) { return below(spot, 0); }
+  // The same for a text that holds no expression but env.; it is plain text then. No secrets.
+  std::optional<std::string> literal(const Spot& spot);
+  // A resolved url: scheme, host and port are literal, so that what a model or a stranger says cannot choose whom we
+  // talk to.
+  void url(const Spot& spot, const std::string& text);
+
+ private:
+  bool env(const Spot& spot, std::size_t at, std::string_view name, char next, std::string& out);
+  std::optional<std::string> checked(const Spot& spot, std::string text, bool replaced);
+  std::optional<Value> below(const Spot& spot, std::size_t depth);
+
+  Check& check_;
+};
+
+// Letters, digits and _, at most 128.
+bool is_env_name(std::string_view text);
+
+}  // namespace ae::agents
