@@ -1,0 +1,135 @@
+#include "store/faulty/faulty_store.h"
+
+#include <string>
+
+#include "store/conformance_random_test.h"
+#include "store/conformance_rig_test.h"
+#include "store/memory/memory_store.h"
+#include "testing/test.h"
+
+namespace ae::store {
+namespace {
+
+struct World {
+  explicit World(FaultScript script)
+      : store(loop, inner, {.script = std::move(script), .on_crash = [this] { ++crashes; }}) {}
+
+  // Makes one commit; "" while it has not answered.
+  void create(const char* id) {
+    Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
+    b.sealed = conformance::sealed(id, 1);
+    store.commit(std::move(b),
+                 [this](Result<Committed> answer) { answers += conformance::show(answer) + ";"; });
+  }
+  bool stands(const char* id) {
+    return loop.await<Result<Loaded>>([&](auto done) { inner.load(JobId(id), 1, std::move(done)); })
+        .has_value();
+  }
+
+  testing::TestLoop loop;
+  MemoryStore inner{loop, loop};
+  int crashes = 0;
+  FaultyStore store;
+  std::string answers;
+};
+
+AE_TEST("faulty/without faults it is the store behind it") {
+  World w({});
+  w.create("j1");
+  w.loop.run_ready();
+  EXPECT_EQ(w.answers, "seq 1;");
+  EXPECT_TRUE(w.store.owned());
+  EXPECT_EQ(w.store.now(), w.loop.now());
+  EXPECT_EQ(w.store.calls(), 1U);
+}
+
+AE_TEST("faulty/a call that fails before changes nothing, one that fails after has done it") {
+  World w(
+      [](const Call& call) { return call.number == 1 ? Fault::fail_before : Fault::fail_after; });
+  w.create("j1");
+  w.create("j2");
+  EXPECT_EQ(w.answers, "") << "never inside the call";
+  w.loop.run_ready();
+  EXPECT_EQ(w.answers, "unavailable;unknown_outcome;");
+  EXPECT_FALSE(w.stands("j1"));
+  EXPECT_TRUE(w.stands("j2"));
+}
+
+AE_TEST("faulty/a read whose answer is lost is just unavailable") {
+  World w(fault_at(Method::load, 1, Fault::fail_after));
+  Code code{};
+  w.store.load(JobId("j1"), 1, [&](Result<Loaded> answer) { code = answer.error().code; });
+  w.loop.run_ready();
+  EXPECT_EQ(code, Code::unavailable);
+}
+
+AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") {
+  World w([](const Call& call) {
+    return call.number == 1 ? Fault::delay : call.number == 2 ? Fault::delay_answer : Fault::none;
+  });
+  w.create("j1");
+  w.create("j2");
+  w.create("j3");
+  w.loop.run_ready();
+  EXPECT_EQ(w.answers, "seq 1;");
+  EXPECT_FALSE(w.stands("j1"));
+  EXPECT_TRUE(w.stands("j2"));
+  w.loop.advance(std::chrono::seconds(1));
+  EXPECT_EQ(w.answers, "seq 1;seq 1;seq 1;");
+  EXPECT_TRUE(w.stands("j1"));
+}
+
+AE_TEST("faulty/after a crash nothing is answered any more") {
+  for (const Fault fault : {Fault::crash_before, Fault::crash_after}) {
+    World w(fault_at(2, fault));
+    w.create("j1");
+    w.create("j2");
+    w.loop.run_ready();
+    w.create("j3");
+    w.loop.run_ready();
+    EXPECT_EQ(w.crashes, 1);
+    EXPECT_TRUE(w.store.crashed());
+    // The answer to the first was still under way when the caller died before its second call.
+    EXPECT_EQ(w.answers, fault == Fault::crash_before ? "" : "seq 1;");
+    EXPECT_TRUE(w.stands("j1"));
+    EXPECT_EQ(w.stands("j2"), fault == Fault::crash_after);
+    EXPECT_FALSE(w.stands("j3"));
+  }
+}
+
+AE_TEST("faulty/one seed gives the same faults") {
+  class SeededChance final : public async::Chance {
+   public:
+    explicit SeededChance(std::uint64_t seed) : dice_(seed) {}
+    std::uint64_t next() override { return dice_.below(UINT64_MAX); }
+
+   private:
+    conformance::Dice dice_;
+  };
+  const auto run = [](std::uint64_t seed) {
+    SeededChance chance(seed);
+    World w(random_faults(chance, {.fail_before = 200, .fail_after = 200, .delay = 200}));
+    for (int i = 0; i < 50; ++i) w.create(("j" + std::to_string(i)).c_str());
+    w.loop.advance(std::chrono::seconds(1));
+    return w.answers;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+  EXPECT_TRUE(run(1).contains("unavailable"));
+  EXPECT_TRUE(run(1).contains("unknown_outcome"));
+}
+
+AE_TEST("faulty/what is delayed does not outlive its store") {
+  testing::TestLoop loop;
+  MemoryStore inner(loop, loop);
+  bool answered = false;
+  {
+    FaultyStore store(loop, inner, {.script = fault_at(1, Fault::delay)});
+    store.due(1, [&](Result<std::vector<JobId>>) { answered = true; });
+  }
+  loop.advance(std::chrono::seconds(1));
+  EXPECT_FALSE(answered);
+}
+
+}  // namespace
+}  // namespace ae::store
