@@ -72,14 +72,14 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   if (ended_) return;
   if (!loaded) return end(loaded.error());
   auto events = open_log(job_, *loaded);
-  if (!events) return end(events.error());
+  durable_ = loaded->row.last_seq;
+  if (!events) return give_back(events.error());
   auto state = engine::fold(job_, *events, host_.plans());
-  if (!state) return end(state.error());
+  if (!state) return give_back(state.error());
   state_ = std::move(*state);
-  durable_ = state_.seq;
   head_ = loaded->row.head;
-  if (!state_.plan) return end(Error{Code::plan_missing, "the job's log holds no plan"});
-  if (auto offers = offers_tools(); !offers) return end(offers.error());
+  if (!state_.plan) return give_back({Code::plan_missing, "the job's log holds no plan"});
+  if (auto offers = offers_tools(); !offers) return give_back(offers.error());
   if (auto gone = end_left_overs(*loaded); !gone) return end(gone.error());
   inbox_ = std::move(loaded->inbox);
   batch_time_ = world_.store.now();
@@ -88,6 +88,17 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   }
   catch_up(*loaded);
   pump();
+}
+
+// This process cannot run the job; another may. Nothing is appended and no attempt counted (SPEC §1).
+void Holder::give_back(Error problem) {
+  store::Batch batch;
+  batch.job = job_;
+  batch.authority = store::Batch::Held{lease_.fence};
+  batch.expected_seq = durable_;
+  batch.release = true;
+  world_.store.commit(std::move(batch), [](Result<store::Committed>) {});
+  end(std::move(problem));
 }
 
 // The plan's tools, as this process offers them.

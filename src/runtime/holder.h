@@ -89,6 +89,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   };
 
   void loaded(Result<store::Loaded> loaded);
+  void give_back(Error problem);
   void catch_up(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
   Status offers_tools();

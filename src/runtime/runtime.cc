@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "async/point.h"
 #include "core/json.h"
 
 namespace ae::runtime {
@@ -119,6 +120,7 @@ void Runtime::claim_more() {
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
   request.lease = options_.lease;
   request.agents = options_.agents;
+  request.except.assign(refused_.begin(), refused_.end());
   for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
   const std::size_t limit = request.limit;
   world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
@@ -380,14 +382,20 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
 // ---------------------------------------------------------------- holders
 
 void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
+  const bool fired = std::ranges::any_of(
+      events, [](const Event& event) { return event.type == EventType::timer_fired; });
+  if (fired) static_cast<void>(AE_POINT("timer.after_fire"));
   if (observer_) observer_->on_events(job, events);
 }
 
 void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
-  if (problem && (problem->code == Code::needs_version || problem->code == Code::log_corrupt ||
-                  problem->code == Code::plan_missing)) {
+  // What may be otherwise the next time; everything else is so for as long as this process lives.
+  const bool passing =
+      problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||
+                  problem->code == Code::unknown_outcome);
+  if (problem && !passing) {
     refused_.insert(job);
     warn(job, "this process cannot run the job: " + problem->message);
   }
