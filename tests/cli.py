@@ -735,6 +735,69 @@ def grace_ends_a_call_that_takes_too_long():
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
 
 
+@test
+def a_job_that_this_file_cannot_run_is_left_to_one_that_can():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--detach", "--job-id", "e", "--input", '{"n":1}'), 0)
+        (h.path / "less.yaml").write_text(
+            "aetheris: 1\ntools:\n  other: { native: echo, effect: read }\nagents:\n"
+            "  echo: { plan: [ { id: a, tool: other } ] }\n")
+        said = expect(h.run("run", "less.yaml", "--job-id", "e", "--json"), 5)
+        assert said.json()["code"] == "needs_version" and "echo" in said.json()["detail"], said
+        said = expect(h.run("run", "less.yaml"), 0)  # and it does not stand in the way of others
+        body = expect(h.run("job", "e", "--json"), 0).json()
+        assert body["status"] == "queued" and body["attempt"] == 0, body
+        assert expect(h.run("run", "agents.yaml", "--job-id", "e"), 0).json() == {"n": 1}
+        expect(h.run("verify", "e"), 0)
+
+
+@test
+def a_frozen_owner_does_not_freeze_the_others():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        runner.send_signal(signal.SIGSTOP)
+        try:
+            assert expect(h.run("job", "r", "--json"), 0).json()["status"] == "running"
+            said = expect(h.run("cancel", "r"), 7)
+            assert str(runner.pid) in said.err
+        finally:
+            runner.send_signal(signal.SIGCONT)
+        h.go()
+        expect(h.end(runner), 0)
+
+
+@test
+def two_stores_in_one_folder_have_two_owners():
+    with home() as h:
+        one = h.start("run", "agents.yaml", "holds", "--job-id", "one")
+        h.began()
+        other = ("--store", "sqlite:.aetheris/other.db")
+        two = h.start("run", "agents.yaml", "holds_and_asks", "--job-id", "two", *other)
+        h.began(2)
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["one"]
+        assert [j["id"] for j in expect(h.run("jobs", "--json", *other), 0).json()["jobs"]] == ["two"]
+        expect(h.run("signal", "two", "k", "1", *other), 0)
+        expect(h.run("signal", "two", "k", "1"), 3)
+        h.go()
+        expect(h.end(one), 0)
+        expect(h.end(two), 0)
+
+
+@test
+def a_watcher_outlives_owners():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        watcher = h.start("events", "w", "-f", "--json")
+        time.sleep(0.5)
+        expect(h.run("signal", "w", "go-w", "5"), 0)
+        time.sleep(0.3)
+        assert watcher.poll() is None
+        expect(h.run("run", "agents.yaml", "--job-id", "w"), 0)
+        seen = [json.loads(line)["seq"] for line in expect(h.end(watcher), 0).out.splitlines()]
+        assert seen == list(range(1, len(seen) + 1)) and len(seen) > 10, seen
+
+
 # ---------------------------------------------------------------- failpoints, doctor, terminals
 
 @test

@@ -21,6 +21,8 @@ namespace {
 
 constexpr auto kOwnerWait =
     std::chrono::seconds(3);  // for an owner that has just begun, or is about to end
+constexpr Duration kHealthWait = std::chrono::seconds(3);
+constexpr Duration kAnswerWait = std::chrono::minutes(2);
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
 bool exists(const std::string& path) {
@@ -36,6 +38,16 @@ std::string real_path(const std::string& path) {
   return text;
 }
 
+// A frozen owner must not freeze those who only want to know.
+Duration patience(const api::ApiRequest& request) {
+  if (request.path == api::Path{"api", "health"}) return kHealthWait;
+  for (const auto& [name, value] : request.query) {
+    if (name != "wait") continue;
+    if (const auto wait = duration_from_text(value)) return *wait + kAnswerWait;
+  }
+  return kAnswerWait;
+}
+
 class SocketDoor final : public Door {
  public:
   explicit SocketDoor(std::string path) : path_(std::move(path)), client_(loop_) {}
@@ -46,8 +58,8 @@ class SocketDoor final : public Door {
     call.url = "http://localhost" + api::target(request.path, request.query);
     call.unix_socket = path_;
     call.body = request.body;
-    call.connect_timeout = std::chrono::seconds(5);
-    call.total_timeout = std::chrono::minutes(10);
+    call.connect_timeout = kHealthWait;
+    call.total_timeout = patience(request);
     call.answer_max = std::size_t{1} << 30;
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(50);
 constexpr Duration kLookFloor = std::chrono::seconds(1);
+constexpr Duration kLate = std::chrono::milliseconds(25);  // of a timer
 
 std::string duration_text(Duration d) {
   const auto us = d.count();
@@ -97,8 +98,8 @@ void Run::look() {
     if (finished_ || stopping_) return;
     if (std::exchange(look_again_, false)) return look_soon();
     if (!read) {
-      terminal_.warn("the job cannot be read: " + read.error().message);
       if (read.error().code == Code::unavailable) return again(kLookFloor);
+      problem_ = read.error();
       return finish();
     }
     looked(*read);
@@ -111,7 +112,8 @@ void Run::looked(const runtime::Runtime::Read& read) {
   if (state.status == engine::JobStatus::waiting) {
     const auto due = next_timer(state);
     if (!due) return look_at_others();
-    const Duration left = *due - site_->store().now();
+    // The runtime fires it; we do only if nobody did.
+    const Duration left = *due + kLate - site_->store().now();
     if (left.count() > 0) return again(std::min(left + std::chrono::milliseconds(1), kLookFloor));
     site_->runtime().act(job_, {.kind = engine::Act::Kind::timers},
                          [this](Result<Value>) { again(kLookAgain); });
@@ -202,8 +204,15 @@ void Run::on_events(const JobId& job, const std::vector<Event>& events) {
 
 void Run::on_released(const JobId& job, const std::optional<Error>& problem) {
   if (problem) {
-    if (problem->code != Code::stale_attempt) cannot_.insert(job);
-    terminal_.warn("job " + job.text + " is given up here: " + problem->message);
+    const bool passing = problem->code == Code::unavailable ||
+                         problem->code == Code::unknown_outcome ||
+                         problem->code == Code::stale_attempt;
+    if (passing) {
+      terminal_.warn("job " + job.text + ": " + problem->message);
+    } else {
+      cannot_.insert(job);
+      if (job == job_) problem_ = problem;
+    }
   }
   look_soon();
 }
@@ -213,8 +222,10 @@ void Run::on_warning(const JobId& job, const std::string& what) {
 }
 
 void Run::step_line(Tint tint, const char* mark, const std::string& node, const std::string& what) {
-  terminal_.note("  " + terminal_.err()(tint, mark) + " " + pad(safe(node), 20) + " " +
-                 terminal_.err()(Tint::dim, safe(what)));
+  terminal_.note("  " + terminal_.err()(tint, mark) + " " +
+                 (what.empty()
+                      ? safe(node)
+                      : pad(safe(node), 20) + " " + terminal_.err()(Tint::dim, safe(what))));
 }
 
 void Run::tell(const Event& event) {
@@ -239,7 +250,7 @@ void Run::tell(const Event& event) {
       }
       if (item && !wishes_.verbose) return;
       if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", node, "skipped");
-      return step_line(Tint::good, "✓", node, took);
+      return step_line(Tint::good, "✓", node, item ? "an item, " + took : took);
     }
     case EventType::decision_recorded:
       if (p.text("kind") == "retry") {
@@ -247,6 +258,9 @@ void Run::tell(const Event& event) {
       }
       return;
     case EventType::wait_opened: {
+      if (p.text("correlation_key").starts_with("resolve/")) {
+        return step_line(Tint::bad, "?", node, "in doubt: nobody knows whether it happened");
+      }
       std::string what = "waits for " + std::string(p.text("wait_type"));
       if (p.text("wait_type") == "timer") {
         what += " until " + std::string(p.text("due_at"));

@@ -31,6 +31,8 @@ class Run final : public runtime::RuntimeObserver {
   void attach(app::Site& site) { site_ = &site; }
   // Runs until `job` and the recovered ones rest, or a signal ends it. The signal's number, 0 without.
   int see_through(const JobId& job);
+  // Why this process could not run the job, if it could not.
+  const std::optional<Error>& problem() const { return problem_; }
 
  private:
   void on_events(const JobId& job, const std::vector<Event>& events) override;
@@ -54,6 +56,7 @@ class Run final : public runtime::RuntimeObserver {
   JobId job_;
   bool looking_ = false, look_again_ = false, soon_ = false, finished_ = false, stopping_ = false;
   int signal_ = 0;
+  std::optional<Error> problem_;
   std::optional<async::TimerId> timer_;
   std::set<JobId> cannot_;     // jobs that this process cannot run
   std::set<JobId> recovered_;  // others that moved while we were here

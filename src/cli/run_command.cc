@@ -333,6 +333,7 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
   if (end.status != 200) {
     return terminal.fail_with(api::error_of_problem(end.body, end.status), end.body);
   }
+  if (run.problem() && !has_ended(end.body)) return terminal.fail_with(*run.problem());
   return say_end(end.body, wish, terminal);
 }
 

@@ -132,8 +132,8 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
       if (wait.text("wait_type") != "timer") {
         why += " with the key " + safe(wait.text("correlation_key"));
       }
-      if (wait.find("due_at")) why += ", due " + safe(wait.text("due_at"));
-      if (wait.find("expires_at") && wait["expires_at"].is_string()) {
+      if (wait["due_at"].is_string()) why += ", due " + safe(wait.text("due_at"));
+      if (wait["expires_at"].is_string()) {
         why += ", until " + safe(wait.text("expires_at"));
       }
     }

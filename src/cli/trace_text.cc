@@ -195,9 +195,7 @@ class Trace {
 
   void foot() {
     if (const Value& error = trace_["error"]; error.is_object()) {
-      put(Line()
-              .add(Tint::bad, std::string(error.text("code")))
-              .add(": " + std::string(error.text("message"))));
+      wrapped("", std::string(error.text("code")), error.text("message"));
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }
@@ -299,16 +297,57 @@ class Trace {
     if (node["effect"].is_object() && !(node["item"].is_integer() && status == "done")) {
       effect(node, trunk);
     }
-    tries(node, trunk);
-    for (const Value& decision : list(node["decisions"])) this->decision(decision, trunk);
+    story(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
       const bool said = !all.empty() && all.back()["error"].text("code") == code;
-      if (!said) {
-        detail(trunk, Tint::bad, code + ": " + std::string(node["error"].text("message")));
+      if (!said) wrapped(trunk, code, node["error"].text("message"));
+    }
+  }
+
+  // Tries and decisions in the order in which they came.
+  void story(const Value& node, const std::string& trunk) {
+    const auto tries = list(node["tries"]);
+    const auto decisions = list(node["decisions"]);
+    const bool plain = tries.size() == 1 && tries[0].text("outcome") == "success" &&
+                       tries[0]["caught_up"] != Value(true);
+    std::size_t next = 0;
+    const auto decisions_before = [&](std::size_t seq) {
+      for (; next < decisions.size() && natural(decisions[next]["seq"]) < seq; ++next) {
+        decision(decisions[next], trunk);
       }
+    };
+    for (const Value& one : tries) {
+      decisions_before(natural(one["seq"]));
+      if (!plain) this->one_try(one, trunk);
+    }
+    decisions_before(std::size_t(-1));
+  }
+
+  // An error is read, not looked at: it is broken at blanks, never cut.
+  void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
+    const std::size_t room =
+        style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk) : 20;
+    std::string rest = safe(code + (message.empty() ? "" : ": " + std::string(message)));
+    bool first = true;
+    while (!rest.empty()) {
+      std::string part = rest;
+      if (width_of(rest) > room) {
+        part = cut(rest, room);
+        part.resize(part.size() - std::string_view("…").size());
+        if (const std::size_t blank = part.rfind(' '); blank != part.npos && blank > 0) {
+          part.resize(blank);
+        }
+      }
+      rest.erase(0, part.size());
+      rest.erase(
+          0, rest.find_first_not_of(' ') == rest.npos ? rest.size() : rest.find_first_not_of(' '));
+      const std::size_t head = first ? std::min(code.size(), part.size()) : 0;
+      out_ += style_.paint(Tint::dim, trunk) + style_.paint(Tint::bad, part.substr(0, head)) +
+              part.substr(head) + "\n";
+      first = false;
     }
   }
 
@@ -339,34 +378,28 @@ class Trace {
     return {};
   }
 
-  void tries(const Value& node, const std::string& trunk) {
-    const auto all = list(node["tries"]);
-    if (all.empty()) return;
-    const std::string first_outcome(all[0].text("outcome"));
-    if (all.size() == 1 && first_outcome == "success" && all[0]["caught_up"] != Value(true)) return;
-    for (const Value& one : all) {
-      const std::string outcome(one.text("outcome"));
-      const bool good = outcome == "success";
-      const bool doubtful = !good && outcome != "failure";
-      Line line;
-      line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
-      if (outcome.empty()) {
-        line.add(Tint::warn, "in flight since " + clock_text(one.text("started_at")));
-      } else {
-        line.add(good ? Tint::good : doubtful ? Tint::warn : Tint::bad, outcome);
-        if (outcome == "failure" && one["definite"] != Value(true)) line.add(" (not for sure)");
-      }
-      if (one["error"].is_object() && !one["error"].text("code").empty()) {
-        line.add("  " + std::string(one["error"].text("code")));
-        if (!one["error"].text("message").empty()) {
-          line.add(": " + std::string(one["error"].text("message")));
-        }
-      }
-      if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  caught up from the record");
-      const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
-      line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
-      put(line);
+  void one_try(const Value& one, const std::string& trunk) {
+    const std::string outcome(one.text("outcome"));
+    const bool good = outcome == "success";
+    const bool doubtful = !good && outcome != "failure";
+    Line line;
+    line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
+    if (outcome.empty()) {
+      line.add(Tint::warn, "in flight since " + clock_text(one.text("started_at")));
+    } else {
+      line.add(good ? Tint::good : doubtful ? Tint::warn : Tint::bad, outcome);
+      if (outcome == "failure" && one["definite"] != Value(true)) line.add(" (not for sure)");
     }
+    if (one["error"].is_object() && !one["error"].text("code").empty()) {
+      line.add("  " + std::string(one["error"].text("code")));
+      if (!one["error"].text("message").empty()) {
+        line.add(": " + std::string(one["error"].text("message")));
+      }
+    }
+    if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  caught up from the record");
+    const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
+    line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
+    put(line);
   }
 
   void decision(const Value& decision, const std::string& trunk) {

@@ -12,7 +12,7 @@
 namespace ae::cli {
 
 struct TraceStyle {
-  Paint paint;
+  Paint paint = Paint(false);
   std::size_t width = 100;  // nothing is longer, but words that cannot be cut
   std::string store_flag;   // goes with the commands that it prints
 };

@@ -1,0 +1,89 @@
+// What a trace looks like, held still: golden/*.json are traces of real jobs, golden/*.txt what is printed of them.
+// AETHERIS_UPDATE_GOLDEN=1 writes the texts anew; look at the difference before you commit it.
+#include "cli/trace_text.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+std::string golden_path(const std::string& name) {
+  const char* root = std::getenv("AETHERIS_ROOT");
+  return std::string(root ? root : ".") + "/src/cli/golden/" + name;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Value trace(const std::string& name) {
+  auto value = parse_json(read_file(golden_path(name + ".json")));
+  EXPECT_TRUE(value) << name;
+  return value ? *value : Value();
+}
+
+void expect_golden(const std::string& text, const std::string& name) {
+  const std::string path = golden_path(name);
+  if (const char* update = std::getenv("AETHERIS_UPDATE_GOLDEN"); update && *update == '1') {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  EXPECT_EQ(text, read_file(path)) << name;
+}
+
+AE_TEST("cli/traces look as they did") {
+  for (const char* name : {"trace_completed", "trace_failed", "trace_map", "trace_waiting",
+                           "trace_running", "trace_in_doubt"}) {
+    expect_golden(trace_text(trace(name), {}), std::string(name) + ".txt");
+  }
+}
+
+AE_TEST("cli/a trace fits a narrow terminal, without tools and bars") {
+  expect_golden(trace_text(trace("trace_completed"), {.paint = Paint(false), .width = 60}),
+                "trace_completed_60.txt");
+  for (const std::size_t width : {20u, 40u, 71u, 95u, 130u}) {
+    for (const char* name : {"trace_completed", "trace_failed", "trace_map"}) {
+      const std::string text = trace_text(trace(name), {.paint = Paint(false), .width = width});
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = text.find('\n', at);
+        EXPECT_LE(width_of(text.substr(at, end - at)), std::max<std::size_t>(width, 40)) << name;
+        at = end + 1;
+      }
+    }
+  }
+}
+
+AE_TEST("cli/a trace is painted, and says the same") {
+  const std::string painted =
+      trace_text(trace("trace_in_doubt"), {.paint = Paint(true), .width = 100});
+  expect_golden(painted, "trace_in_doubt_colour.txt");
+  std::string plain;
+  for (std::size_t i = 0; i < painted.size(); ++i) {
+    if (painted[i] == '\x1b') {
+      i = painted.find('m', i);
+    } else {
+      plain += painted[i];
+    }
+  }
+  EXPECT_EQ(plain, trace_text(trace("trace_in_doubt"), {}));
+}
+
+AE_TEST("cli/commands in a trace name the store") {
+  const std::string text =
+      trace_text(trace("trace_waiting"), {.store_flag = " --store sqlite:x.db"});
+  EXPECT_NE(text.find("'{}' --store sqlite:x.db\n"), std::string::npos);
+}
+
+AE_TEST("cli/a trace of nothing is no crash") {
+  EXPECT_FALSE(trace_text(Value::object({}), {}).empty());
+  EXPECT_FALSE(trace_text(Value(), {}).empty());
+}
+
+}  // namespace
+}  // namespace ae::cli
