@@ -121,13 +121,14 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 template <class F>
 void for_each_function(F visit) {
-  for (const auto table :
-       {std::span<const Function>(kOperations), value_functions(), text_functions()}) {
+  for (const auto table : {operations(), value_functions(), text_functions()}) {
     for (const Function& f : table) visit(f);
   }
 }
 
 }  // namespace
+
+std::span<const Function> operations() { return kOperations; }
 
 const Function* find_function(std::string_view name, std::size_t args) {
   const Function* found = nullptr;

@@ -52,7 +52,9 @@ std::string no_such_function(std::string_view name, std::size_t args);
 // False when there is no format of this name.
 bool find_format(std::string_view name, Format& out);
 
-// The functions of values and of texts, for the table of all (expr_functions.cc).
+// All functions, in three tables: operations of the evaluator and the parser, and those of values and
+// of texts.
+std::span<const Function> operations();
 std::span<const Function> value_functions();
 std::span<const Function> text_functions();
 

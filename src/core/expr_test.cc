@@ -3,14 +3,15 @@
 #include "core/expr.h"
 
 #include <chrono>
-#include <map>
+#include <cstdlib>
+#include <fstream>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "core/expr_functions.h"
 #include "core/json.h"
-#include "core/order.h"
 #include "testing/test.h"
 
 namespace ae {
@@ -759,6 +760,46 @@ AE_TEST("core/expr/what nests too deep is no result") {
 AE_TEST("core/expr/fuel that is spent is not given back by a question mark") {
   EXPECT_NE(at_top("[(range(1e9) | empty)?, 1]").find("steps an evaluation may take"),
             std::string::npos);
+}
+
+// The fenced blocks of docs/expressions.md that are called `kind`.
+std::string blocks(const std::string& page, const std::string& kind) {
+  const std::string fence = "```" + kind + "\n";
+  std::string text;
+  for (std::size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {
+    at += fence.size();
+    text += page.substr(at, page.find("```", at) - at);
+  }
+  return text;
+}
+
+AE_TEST("core/expr/the page for users tells the truth, and of every function") {
+  const char* root = std::getenv("AETHERIS_ROOT");
+  if (root == nullptr) GTEST_SKIP() << "set AETHERIS_ROOT to the source tree";
+  std::ostringstream page;
+  page << std::ifstream(std::string(root) + "/docs/expressions.md", std::ios::binary).rdbuf();
+  const ObjectScope scope(json(blocks(page.str(), "roots")));
+  const std::string examples = blocks(page.str(), "expressions");
+  std::istringstream lines(examples);
+  int count = 0;
+  const std::string arrow = " → ";
+  for (std::string line; std::getline(lines, line); ++count) {
+    const std::size_t at = line.rfind(arrow);
+    ASSERT_NE(at, line.npos) << line;
+    const std::string wanted = line.substr(at + arrow.size());
+    const std::string got = shown(eval(line.substr(0, at), scope));
+    if (wanted.starts_with("error: ")) {
+      EXPECT_NE(got.find(wanted.substr(7)), got.npos) << line << "\n  got " << got;
+    } else {
+      EXPECT_EQ(got, wanted) << line;
+    }
+  }
+  EXPECT_GT(count, 100);
+  for (const auto table : {expr::operations(), expr::value_functions(), expr::text_functions()}) {
+    for (const expr::Function& function : table) {
+      EXPECT_NE(examples.find(function.name), examples.npos) << function.name;
+    }
+  }
 }
 
 AE_TEST("core/expr/damaged sources are refused or evaluated, never more") {
