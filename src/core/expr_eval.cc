@@ -400,7 +400,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
     std::vector<Value> items;
     for (const Value& item : in.items()) {
       if (!map(item)) return false;
-      if (has) items.push_back(std::move(mapped));
+      if (has) items.push_back(mapped);
     }
     out = Value::array(std::move(items));
     return true;
@@ -411,7 +411,7 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
   std::vector<Member> members;
   for (const auto& [key, value] : in.members()) {
     if (!map(value)) return false;
-    if (has) members.emplace_back(key, std::move(mapped));
+    if (has) members.emplace_back(key, mapped);
   }
   out = Value::object(std::move(members));
   return true;

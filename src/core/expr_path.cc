@@ -177,15 +177,14 @@ bool Eval::each_suffix(const Suffix& s, const Value& v, const Value* from, const
     const Found result = look_up(s, v, from, to, found, made);
     return result == Found::yes ? sink(*found) : result == Found::missing;
   }
-  const Value held = v;  // whoever takes the items may let go of their owner
-  if (held.is_array()) {
-    for (const Value& item : held.items()) {
+  if (v.is_array()) {
+    for (const Value& item : v.items()) {
       if (!spend_at(s.at, 1) || !sink(item)) return false;
     }
     return true;
   }
-  if (held.is_object()) {
-    for (const auto& [key, value] : held.members()) {
+  if (v.is_object()) {
+    for (const auto& [key, value] : v.members()) {
       if (!spend_at(s.at, 1) || !sink(value)) return false;
     }
     return true;

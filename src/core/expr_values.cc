@@ -478,6 +478,7 @@ bool sort(const Call& c) {
   std::vector<std::size_t> at;
   if (!sorted_positions(c, keys_of(c), at)) return false;
   std::vector<Value> items;
+  items.reserve(at.size());
   for (const std::size_t i : at) items.push_back(c.in.items()[i]);
   return give_array(c, std::move(items));
 }
@@ -500,6 +501,7 @@ bool group_by(const Call& c) {
   std::vector<std::vector<Value>> found;
   if (!groups(c, found)) return false;
   std::vector<Value> items;
+  items.reserve(found.size());
   for (auto& group : found) items.push_back(Value::array(std::move(group)));
   return give_array(c, std::move(items));
 }
@@ -509,6 +511,7 @@ bool unique(const Call& c) {
   std::vector<std::vector<Value>> found;
   if (!groups(c, found)) return false;
   std::vector<Value> items;
+  items.reserve(found.size());
   for (const auto& group : found) items.push_back(group.front());
   return give_array(c, std::move(items));
 }

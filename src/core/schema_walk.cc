@@ -93,8 +93,8 @@ TypeBits type_of(const Value& v) {
 // One validation: a budget, the faults so far, and the place in the value.
 class Schema::Compiled::Walk {
  public:
-  std::vector<SchemaFault> run(const Node& root, const Value& instance) {
-    walk(root, instance, nullptr, {.report = true});
+  std::vector<SchemaFault> run(const Node& top, const Value& instance) {
+    walk(top, instance, nullptr, {.report = true});
     return std::move(faults_);
   }
 

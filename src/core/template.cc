@@ -189,9 +189,11 @@ class Template::Compiler {
         node.children, [](const Node& child) { return child.kind == Node::Kind::constant; });
     if (!constant_below) return node;
     std::vector<Value> items;
+    items.reserve(node.children.size());
     for (Node& child : node.children) items.push_back(std::move(child.constant));
     if (node.kind == Node::Kind::array) return constant(Value::array(std::move(items)));
     std::vector<Member> members;
+    members.reserve(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
       members.emplace_back(std::move(node.keys[i]), std::move(items[i]));
     }
