@@ -164,7 +164,9 @@ def home():
 @test
 def version_and_help():
     with home() as h:
-        assert re.match(r"aetheris \d+\.\d+\.\d+\n$", expect(h.run("version"), 0).out)
+        for word in ("version", "--version"):
+            assert re.match(r"aetheris \d+\.\d+\.\d+\n$", expect(h.run(word), 0).out)
+        assert "nonsense" in expect(h.run("nonsense"), 2).err
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal cancel resolve "
@@ -242,7 +244,7 @@ def check_says_all_faults_with_their_places():
 def check_draws_a_graph():
     with home() as h:
         text = expect(h.run("check", "agents.yaml", "--graph"), 0).out
-        assert "holds_and_asks" in text and "after w" in text, text
+        assert "sleeps\n└─ t  wait for timer 700ms\n   └─ say  tool echo (read)\n" in text, text
 
 
 @test

@@ -1,6 +1,9 @@
 #include "cli/graph_text.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "core/json.h"
@@ -19,6 +22,72 @@ std::string template_words(const Value& value) {
   return value.is_string() ? safe(value.as_string()) : safe(canonical(value));
 }
 
+class Graph {
+ public:
+  Graph(const Value& task_graph, const Paint& paint)
+      : graph_(task_graph), paint_(paint), nodes_(task_graph["nodes"].items()) {
+    std::map<std::string_view, std::uint32_t> by_id;
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) by_id[nodes_[i].text("id")] = i;
+    needs_.resize(nodes_.size());
+    below_.resize(nodes_.size());
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      if (!nodes_[i]["needs"].is_array()) continue;
+      for (const Value& need : nodes_[i]["needs"].items()) {
+        needs_[i].push_back(by_id[need.as_string()]);
+      }
+    }
+    std::vector<std::size_t> depth(nodes_.size());
+    for (const std::uint32_t i : engine::order_of(needs_).order) {
+      for (const std::uint32_t need : needs_[i]) depth[i] = std::max(depth[i], depth[need] + 1);
+    }
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      const auto deepest =
+          std::ranges::max_element(needs_[i], {}, [&](auto n) { return depth[n]; });
+      (deepest == needs_[i].end() ? roots_ : below_[*deepest]).push_back(i);
+    }
+  }
+
+  std::string text(std::string_view agent) {
+    out_ = paint_(Tint::bold, safe(agent)) + "\n";
+    put(roots_, "", nodes_.size());
+    return std::move(out_);
+  }
+
+ private:
+  void put(const std::vector<std::uint32_t>& nodes, const std::string& trunk, std::size_t parent) {
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const bool last = i + 1 == nodes.size();
+      out_ += paint_(Tint::dim, trunk + (last ? "└─ " : "├─ ")) + line(nodes[i], parent) + "\n";
+      put(below_[nodes[i]], trunk + (last ? "   " : "│  "), nodes[i]);
+    }
+  }
+
+  std::string line(std::uint32_t i, std::size_t parent) const {
+    const Value& node = nodes_[i];
+    std::string text =
+        paint_(Tint::accent, safe(node.text("id"))) + "  " + node_words(node, graph_);
+    std::string others;
+    for (const std::uint32_t need : needs_[i]) {
+      if (need == parent) continue;
+      others += (others.empty() ? "" : ", ") + safe(nodes_[need].text("id"));
+    }
+    if (!others.empty()) text += paint_(Tint::dim, "  also after " + others);
+    if (const Value* when = node.find("when")) {
+      text += paint_(Tint::dim, "  when " + template_words(*when));
+    }
+    if (node.text("on_error") == "continue") text += paint_(Tint::dim, "  goes on after errors");
+    return text;
+  }
+
+  const Value& graph_;
+  const Paint& paint_;
+  std::span<const Value> nodes_;
+  engine::Needs needs_;
+  std::vector<std::vector<std::uint32_t>> below_;
+  std::vector<std::uint32_t> roots_;
+  std::string out_;
+};
+
 }  // namespace
 
 std::string node_words(const Value& node, const Value& task_graph) {
@@ -36,45 +105,9 @@ std::string node_words(const Value& node, const Value& task_graph) {
   return words;
 }
 
-// One line per node, indented by how deep it stands; what it needs is named behind it.
+// A node stands below the deepest of its needs; all others are named behind it.
 std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint) {
-  const auto nodes = task_graph["nodes"].items();
-  std::map<std::string_view, std::uint32_t> by_id;
-  for (std::uint32_t i = 0; i < nodes.size(); ++i) by_id[nodes[i].text("id")] = i;
-  engine::Needs needs(nodes.size());
-  for (std::uint32_t i = 0; i < nodes.size(); ++i) {
-    if (!nodes[i]["needs"].is_array()) continue;
-    for (const Value& need : nodes[i]["needs"].items()) {
-      needs[i].push_back(by_id[need.as_string()]);
-    }
-  }
-  std::vector<std::size_t> depth(nodes.size());
-  const engine::Order order = engine::order_of(needs);
-  for (const std::uint32_t node : order.order) {
-    for (const std::uint32_t need : needs[node]) {
-      depth[node] = std::max(depth[node], depth[need] + 1);
-    }
-  }
-  std::string text = paint(Tint::bold, safe(agent)) + "\n";
-  for (const std::uint32_t i : order.order) {
-    const Value& node = nodes[i];
-    text += "  ";
-    for (std::size_t d = 0; d < depth[i]; ++d) text += d + 1 == depth[i] ? "└─ " : "   ";
-    text += paint(Tint::accent, safe(node.text("id"))) + "  " + node_words(node, task_graph);
-    if (!needs[i].empty()) {
-      std::string names;
-      for (const std::uint32_t need : needs[i]) {
-        names += (names.empty() ? "" : ", ") + safe(nodes[need].text("id"));
-      }
-      text += paint(Tint::dim, "  after " + names);
-    }
-    if (const Value* when = node.find("when")) {
-      text += paint(Tint::dim, "  when " + template_words(*when));
-    }
-    if (node.text("on_error") == "continue") text += paint(Tint::dim, "  goes on after errors");
-    text += '\n';
-  }
-  return text;
+  return Graph(task_graph, paint).text(agent);
 }
 
 }  // namespace ae::cli

@@ -4,13 +4,15 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "app/site.h"
 #include "cli/options.h"
 
 namespace ae::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "\nCommands that come later are refused with the code `unsupported`.\n"
+    "\nBegin with: aetheris init demo && cd demo && aetheris run agents.yaml\n\n"
+    "Commands that come later are refused with the code `unsupported`.\n"
     "Exit codes: 0 done, 1 the job failed or was cancelled, 2 usage or invalid input, 3 not "
     "found,\n"
     "4 blocked (waiting, parked, in doubt), 5 conflict, 6 verification failed, 7 store "
@@ -73,6 +75,7 @@ class Grammar {
     app_.failure_message(CLI::FailureMessage::simple);
     app_.get_formatter()->column_width(34);
     app_.footer(kFooter);
+    app_.set_version_flag("--version", "aetheris " + std::string(app::kVersion));
     app_.fallthrough();
     app_.add_option("--store", options_.store,
                     "sqlite:PATH (default sqlite:.aetheris/aetheris.db) or memory:")
@@ -85,11 +88,16 @@ class Grammar {
   }
 
   CLI::App& app() { return app_; }
+  bool knows(const std::string& command) const {
+    return !app_.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == command; })
+                .empty();
+  }
 
  private:
-  CLI::App* command(const char* name, const char* what) {
+  CLI::App* command(const char* name, const char* what, const char* example) {
     CLI::App* sub = app_.add_subcommand(name, what);
     sub->fallthrough();
+    sub->footer("\nExample: " + std::string(example));
     sub->callback([this, name] { options_.command = name; });
     return sub;
   }
@@ -100,10 +108,11 @@ class Grammar {
   }
 
   void running() {
-    CLI::App* init = command("init", "write a runnable agents file into DIR");
+    CLI::App* init = command("init", "write a runnable agents file into DIR", "aetheris init demo");
     positional(init, "DIR", options_.folder, "the folder (default .)", false);
 
-    CLI::App* run = command("run", "run a job of FILE's agent and wait for its result");
+    CLI::App* run = command("run", "run a job of FILE's agent and wait for its result",
+                            "aetheris run agents.yaml --input '{\"name\": \"Ada\"}'");
     positional(run, "FILE", options_.file, "the agents file");
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
@@ -121,13 +130,14 @@ class Grammar {
                     "how long Ctrl-C lets a call in flight finish (default 10s)");
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
-    CLI::App* check = command("check", "find all faults of an agents file");
+    CLI::App* check =
+        command("check", "find all faults of an agents file", "aetheris check agents.yaml --graph");
     positional(check, "FILE", options_.file, "the agents file");
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
   }
 
   void looking() {
-    CLI::App* jobs = command("jobs", "list jobs, newest first");
+    CLI::App* jobs = command("jobs", "list jobs, newest first", "aetheris jobs --status waiting");
     jobs->add_option("--status", options_.status,
                      "queued running waiting parked completed failed cancelled");
     jobs->add_option("--agent", options_.agent, "only jobs of this agent");
@@ -136,9 +146,10 @@ class Grammar {
     jobs->add_option("--limit", options_.limit, "at most so many (default 100)");
     jobs->add_option("--cursor", options_.cursor, "go on after this job");
 
-    positional(command("job", "show one job"), "ID", options_.id, "the job");
+    positional(command("job", "show one job", "aetheris job holiday"), "ID", options_.id,
+               "the job");
 
-    CLI::App* events = command("events", "print a job's log");
+    CLI::App* events = command("events", "print a job's log", "aetheris events holiday -f");
     positional(events, "ID", options_.id, "the job");
     events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
     events->add_option("--after", options_.after, "only events after this seq");
@@ -146,28 +157,35 @@ class Grammar {
                        "history, coordination, recorded_effect or narrative");
     events->add_option("--type", options_.event_type, "only events of this type");
 
-    positional(command("trace", "show what a job did, step by step"), "ID", options_.id, "the job");
+    positional(command("trace", "show what a job did, step by step", "aetheris trace holiday"),
+               "ID", options_.id, "the job");
 
-    CLI::App* replay = command("replay", "show a job's state as it was; touches nothing");
+    CLI::App* replay = command("replay", "show a job's state as it was; touches nothing",
+                               "aetheris replay holiday --at 5");
     positional(replay, "ID", options_.id, "the job");
     replay->add_option("--at", options_.at, "at this event (default: the last)");
 
-    positional(command("verify", "prove a job's log"), "ID", options_.id, "the job");
+    positional(command("verify", "prove a job's log", "aetheris verify holiday"), "ID", options_.id,
+               "the job");
   }
 
   void acting() {
-    CLI::App* signal = command("signal", "answer a wait");
+    CLI::App* signal = command("signal", "answer a wait",
+                               "aetheris signal holiday ok-holiday '{\"by\": \"Ada\"}'");
     positional(signal, "ID", options_.id, "the job");
     positional(signal, "KEY", options_.key, "the wait's correlation key");
     data_.push_back(signal->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
     signal->add_option("--type", options_.wait_type, "the wait's type, to be sure");
     signal->add_option("--message-id", options_.message_id, "the same id again changes nothing");
 
-    CLI::App* cancel = command("cancel", "end a job");
+    CLI::App* cancel =
+        command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");
     positional(cancel, "ID", options_.id, "the job");
     cancel->add_option("--reason", options_.reason, "why, for the record");
 
-    CLI::App* resolve = command("resolve", "say what became of a call in doubt");
+    CLI::App* resolve =
+        command("resolve", "say what became of a call in doubt",
+                "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
     positional(resolve, "KEY", options_.key, "the call's idempotency key, or how it begins");
     positional(resolve, "RESOLUTION", options_.resolution, "happened, not_happened or fail");
@@ -177,8 +195,8 @@ class Grammar {
   }
 
   void helping() {
-    command("doctor", "say what is wrong here; silent when all is well");
-    command("version", "print the version");
+    command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
+    command("version", "print the version", "aetheris version --json");
   }
 
   Options& options_;
@@ -212,6 +230,12 @@ Parsed parse(int argc, char** argv) {
       parsed.code = 2;
       return parsed;
     }
+    const std::string command(command_of(argc, argv));
+    if (!command.empty() && !grammar.knows(command)) {
+      parsed.error = Error{Code::usage, "there is no command \"" + command.substr(0, 64) +
+                                            "\"; `aetheris --help` lists them"};
+      return parsed;
+    }
     try {
       grammar.app().parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -223,7 +247,8 @@ Parsed parse(int argc, char** argv) {
       if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
         what.resize(end + 1);
       }
-      parsed.error = Error{Code::usage, what + "; see `aetheris --help`"};
+      parsed.error = Error{Code::usage, what + "; see `aetheris " +
+                                            (command.empty() ? "" : command + " ") + "--help`"};
       return parsed;
     }
     options.has_input = grammar.input_->count() > 0;

@@ -1,0 +1,27 @@
+#include "cli/graph_text.h"
+
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+AE_TEST("cli/a node stands below the deepest of its needs") {
+  const auto graph = parse_json(R"({"schema":1,"tools":{"t":{"effect":"read"}},"nodes":[
+    {"id":"a","kind":"tool","tool":"t"},
+    {"id":"b","kind":"tool","tool":"t","needs":["a"],"when":"${ .input.b }"},
+    {"id":"c","kind":"tool","tool":"t"},
+    {"id":"d","kind":"map","over":"${ .input.l }","do":{"tool":"t"},"needs":["c","b","a"]},
+    {"id":"e","kind":"wait","wait":{"type":"signal","key":"k"},"on_error":"continue"}]})");
+  ASSERT_TRUE(graph);
+  EXPECT_EQ(graph_text("x", *graph, Paint(false)),
+            "x\n"
+            "├─ a  tool t (read)\n"
+            "│  └─ b  tool t (read)  when ${ .input.b }\n"
+            "│     └─ d  for each of ${ .input.l }: tool t (read)  also after c, a\n"
+            "├─ c  tool t (read)\n"
+            "└─ e  wait for signal k  goes on after errors\n");
+}
+
+}  // namespace
+}  // namespace ae::cli
