@@ -97,6 +97,11 @@ class Applier {
   Status wait_completed();
   Status step_committed();
   Status deadline_passed();
+  void cancel_requested();
+  Status may_end() const;
+  bool ends_own_park() const;
+  Status of_job();
+  Status of_step();
 
   State& s_;
   EventType type_;
@@ -567,6 +572,97 @@ Status Applier::deadline_passed() {
   return {};
 }
 
+// What may end a job, beyond the table: nothing is open, and a completed plan is done.
+Status Applier::may_end() const {
+  if (s_.open_tries > 0) return bad("a call is still open");
+  if (!s_.waits.empty()) return bad("a wait is still open");
+  if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
+    return bad("the plan is not done");
+  }
+  return {};
+}
+
+void Applier::cancel_requested() {
+  if (s_.ending && s_.ending->cancelled) return;
+  s_.ending = Ending{.cancelled = true,
+                     .code = "cancelled",
+                     .message = std::string(p_.text("reason")),
+                     .node_id = {},
+                     .by = std::string(p_.text("by"))};
+}
+
+// What concerns the job as a whole.
+Status Applier::of_job() {
+  switch (type_) {
+    case EventType::job_created:
+      return job_created();
+    case EventType::plan_generated:
+      return plan_generated();
+    case EventType::job_running:
+      return job_running();
+    case EventType::timer_fired:
+      return p_.text("effect_id") == "deadline" ? deadline_passed() : Status();
+    case EventType::job_requeued:
+      s_.not_before = maybe_instant(p_, "not_before");
+      return {};
+    case EventType::job_parked:
+      s_.parked_reason = p_.text("reason");
+      s_.parked_until = p_.text("until");
+      s_.parked_since = created_at_;
+      return {};
+    case EventType::job_cancel_requested:
+      cancel_requested();
+      return {};
+    case EventType::job_completed:
+      s_.result = p_["result"];
+      return {};
+    case EventType::job_failed:
+      s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
+      s_.final_in_doubt = p_["in_doubt"];
+      return {};
+    case EventType::job_cancelled:
+      s_.final_in_doubt = p_["in_doubt"];
+      return {};
+    default:
+      return {};
+  }
+}
+
+Status Applier::of_step() {
+  switch (type_) {
+    case EventType::decision_recorded:
+      return decision_recorded();
+    case EventType::node_started:
+      return node_started();
+    case EventType::command_emitted:
+      if (const Step* step = this->step(); !step || !step->started) return bad("no such step");
+      return {};
+    case EventType::tool_invocation_started:
+      return tool_invocation_started();
+    case EventType::tool_invocation_finished:
+      return tool_invocation_finished();
+    case EventType::command_committed:
+      return command_committed();
+    case EventType::node_finished:
+      return node_finished();
+    case EventType::step_committed:
+      return step_committed();
+    case EventType::wait_opened:
+      return wait_opened();
+    case EventType::wait_completed:
+      return wait_completed();
+    default:
+      return of_job();
+  }
+}
+
+// Does this end a wait that the park itself opened?
+bool Applier::ends_own_park() const {
+  if (type_ != EventType::wait_completed || s_.parked_until != "resolve") return false;
+  auto wait = s_.waits.find(std::string(p_.text("correlation_key")));
+  return wait != s_.waits.end() && wait->second.resolve;
+}
+
 Status Applier::run() {
   const EventKind* kind = event_kind(type_);
   if (!kind || kind->event_class == EventClass::narrative) {
@@ -577,94 +673,10 @@ Status Applier::run() {
   if (is_terminal(s_.status)) {
     return fail(Code::job_terminal, "the job has ended; a terminal job goes on only as a fork");
   }
-  const bool own_park = type_ == EventType::wait_completed && s_.parked_until == "resolve" &&
-                        s_.waits.contains(std::string(p_.text("correlation_key"))) &&
-                        s_.waits.at(std::string(p_.text("correlation_key"))).resolve;
-  const auto status = next_status(s_.status, type_, own_park);
+  const auto status = next_status(s_.status, type_, ends_own_park());
   if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
-  if (is_terminal(*status)) {
-    if (s_.open_tries > 0) return bad("a call is still open");
-    if (!s_.waits.empty()) return bad("a wait is still open");
-    if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
-      return bad("the plan is not done");
-    }
-  }
-
-  Status done;
-  switch (type_) {
-    case EventType::job_created:
-      done = job_created();
-      break;
-    case EventType::plan_generated:
-      done = plan_generated();
-      break;
-    case EventType::job_running:
-      done = job_running();
-      break;
-    case EventType::decision_recorded:
-      done = decision_recorded();
-      break;
-    case EventType::node_started:
-      done = node_started();
-      break;
-    case EventType::tool_invocation_started:
-      done = tool_invocation_started();
-      break;
-    case EventType::tool_invocation_finished:
-      done = tool_invocation_finished();
-      break;
-    case EventType::command_committed:
-      done = command_committed();
-      break;
-    case EventType::node_finished:
-      done = node_finished();
-      break;
-    case EventType::wait_opened:
-      done = wait_opened();
-      break;
-    case EventType::wait_completed:
-      done = wait_completed();
-      break;
-    case EventType::command_emitted:
-      if (Step* step = this->step(); !step || !step->started) done = bad("no such step");
-      break;
-    case EventType::step_committed:
-      done = step_committed();
-      break;
-    case EventType::timer_fired:
-      if (p_.text("effect_id") == "deadline") done = deadline_passed();
-      break;
-    case EventType::job_requeued:
-      s_.not_before = maybe_instant(p_, "not_before");
-      break;
-    case EventType::job_parked:
-      s_.parked_reason = p_.text("reason");
-      s_.parked_until = p_.text("until");
-      s_.parked_since = created_at_;
-      break;
-    case EventType::job_cancel_requested:
-      if (!s_.ending || !s_.ending->cancelled) {
-        s_.ending = Ending{.cancelled = true,
-                           .code = "cancelled",
-                           .message = std::string(p_.text("reason")),
-                           .node_id = {},
-                           .by = std::string(p_.text("by"))};
-      }
-      break;
-    case EventType::job_completed:
-      s_.result = p_["result"];
-      break;
-    case EventType::job_failed:
-      s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
-      s_.final_in_doubt = p_["in_doubt"];
-      break;
-    case EventType::job_cancelled:
-      s_.final_in_doubt = p_["in_doubt"];
-      break;
-    default:
-      break;
-  }
-  AE_TRY(done);
+  if (is_terminal(*status)) AE_TRY(may_end());
+  AE_TRY(of_step());
   if (*status != JobStatus::parked) {
     s_.parked_reason.clear();
     s_.parked_until.clear();
@@ -682,60 +694,6 @@ Status Applier::run() {
 
 Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans) {
   return Applier(state, event, created_at, plans).run();
-}
-
-Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
-  State state;
-  state.job = job;
-  for (const Event& event : events) {
-    AE_TRY(apply(state, {event.type, event.payload}, event.created_at, plans));
-  }
-  return state;
-}
-
-PlanSource compile_each_time() {
-  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
-}
-
-bool State::may_have_happened(const Step& step) const {
-  if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
-  if (plan->tools[node_of(step).tool].effect == EffectClass::read) return false;
-  const Invocation& call = *step.call;
-  if (call.open) return true;
-  return call.outcome != OutcomeKind::success &&
-         !(call.outcome == OutcomeKind::failure && call.definite);
-}
-
-std::string State::path_of(const Step& step) const {
-  return step.item == kNoItem ? Plan::path(plan_number, step.node)
-                              : Plan::path(plan_number, step.node, step.item);
-}
-
-StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
-  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item), "tool");
-}
-
-std::optional<Instant> State::next_due() const {
-  std::optional<Instant> due;
-  const auto earlier = [&](const std::optional<Instant>& at) {
-    if (at && (!due || *at < *due)) due = at;
-  };
-  if (!deadline_fired) earlier(deadline);
-  if (!ending) {
-    for (const auto& [key, wait] : waits) {
-      earlier(wait.due_at);
-      earlier(wait.expires_at);
-    }
-  }
-  return due;
-}
-
-Value State::seen_result(const Step& step) const {
-  if (step.failure) {
-    return Value::object({{"error", Value::object({{"code", step.failure->code},
-                                                   {"message", step.failure->message}})}});
-  }
-  return step.result;
 }
 
 }  // namespace ae::engine

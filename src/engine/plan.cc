@@ -375,24 +375,27 @@ class Compiler {
   // SPEC §9: an expression of a node reads only what cannot change any more when it is evaluated.
   Status check_roots(const Node& node, const Template* part, bool per_item, const Order& order) {
     if (part == nullptr || part->is_constant()) return {};
-    const std::string who = "node " + quoted(node.id);
     const ExprRoots& read = part->roots();
     for (const std::string& root : read.roots) {
       if (root == "input" || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
-      return fail(Code::plan_invalid, who + " reads `." + root + "`, which there is not here");
+      return refused(node, " reads " + quoted("." + root) + ", which there is not here");
     }
     if (read.all_steps) {
-      return fail(Code::plan_invalid, who + " reads all of `.steps`; only `output` may");
+      return refused(node, " reads all of `.steps`; only `output` may");
     }
     for (const std::string& step : read.steps) {
       const auto found = plan_.by_id.find(step);
       if (found == plan_.by_id.end() || !sees(node.index, found->second, order)) {
-        return fail(Code::plan_invalid,
-                    who + " reads `.steps." + step + "` without needing " + quoted(step));
+        return refused(node,
+                       " reads " + quoted(".steps." + step) + " without needing " + quoted(step));
       }
     }
     return {};
+  }
+
+  static std::unexpected<Error> refused(const Node& node, const std::string& why) {
+    return fail(Code::plan_invalid, "node " + quoted(node.id) + why);
   }
 
   bool sees(std::uint32_t node, std::uint32_t other, const Order& order) {

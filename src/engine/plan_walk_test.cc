@@ -1,5 +1,5 @@
 // What follows from a plan: branches, chains, failures, maps, output, limits.
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -2,8 +2,8 @@
 #include <set>
 #include <tuple>
 
-#include "engine/given_job.h"
-#include "engine/random_plan.h"
+#include "engine/given_job_test.h"
+#include "engine/random_plan_test.h"
 #include "engine/trace.h"
 #include "engine/verify.h"
 #include "engine/view.h"

@@ -2,7 +2,7 @@
 #include <array>
 #include <sstream>
 
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "testing/test.h"
 
 namespace ae::engine {

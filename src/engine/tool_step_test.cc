@@ -1,5 +1,5 @@
 // A tool node: success, failure, retry, doubt, crash, and what a person says.
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

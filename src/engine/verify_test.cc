@@ -2,7 +2,7 @@
 #include "engine/verify.h"
 
 #include "core/seal.h"
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "engine/view.h"
 #include "testing/test.h"
 

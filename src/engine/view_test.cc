@@ -1,7 +1,7 @@
 // What people see: a job's page, its state, its tree.
 #include "engine/view.h"
 
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "engine/trace.h"
 #include "testing/test.h"
 

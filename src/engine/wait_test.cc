@@ -1,5 +1,5 @@
 // Waits: timers, signals, expiry, keys; blocked jobs; the deadline; cancel.
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/given_job.h"
+#include "engine/given_job_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -1,0 +1,62 @@
+// What can be asked of a state, and folding a whole log.
+#include "engine/state.h"
+
+#include <utility>
+
+namespace ae::engine {
+
+Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
+  State state;
+  state.job = job;
+  for (const Event& event : events) {
+    AE_TRY(apply(state, {event.type, event.payload}, event.created_at, plans));
+  }
+  return state;
+}
+
+PlanSource compile_each_time() {
+  return [](const Value& task_graph, std::string_view) { return Plan::compile(task_graph); };
+}
+
+bool State::may_have_happened(const Step& step) const {
+  if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
+  if (plan->tools[node_of(step).tool].effect == EffectClass::read) return false;
+  const Invocation& call = *step.call;
+  if (call.open) return true;
+  return call.outcome != OutcomeKind::success &&
+         !(call.outcome == OutcomeKind::failure && call.definite);
+}
+
+std::string State::path_of(const Step& step) const {
+  return step.item == kNoItem ? Plan::path(plan_number, step.node)
+                              : Plan::path(plan_number, step.node, step.item);
+}
+
+StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
+  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item), "tool");
+}
+
+std::optional<Instant> State::next_due() const {
+  std::optional<Instant> due;
+  const auto earlier = [&](const std::optional<Instant>& at) {
+    if (at && (!due || *at < *due)) due = at;
+  };
+  if (!deadline_fired) earlier(deadline);
+  if (!ending) {
+    for (const auto& [key, wait] : waits) {
+      earlier(wait.due_at);
+      earlier(wait.expires_at);
+    }
+  }
+  return due;
+}
+
+Value State::seen_result(const Step& step) const {
+  if (step.failure) {
+    return Value::object({{"error", Value::object({{"code", step.failure->code},
+                                                   {"message", step.failure->message}})}});
+  }
+  return step.result;
+}
+
+}  // namespace ae::engine
