@@ -93,7 +93,7 @@ class AgentCheck {
   }
 
   std::optional<Spot> find_plan() {
-    const auto plan = spot_.find("plan");
+    auto plan = spot_.find("plan");
     if (!plan) {
       for (const std::string_view other : {"loop", "code", "planner"}) {
         if (spot_->find(other) != nullptr) return std::nullopt;  // said already: not yet

@@ -218,7 +218,7 @@ std::string shown(std::string_view text) {
   out = "`" + out.substr(1, out.size() - 2) + (end < text.size() ? "…`" : "`");
   // JSON leaves these as they are; a terminal does not.
   for (std::size_t at = 0; (at = out.find('\x7f', at)) != out.npos;) out.replace(at, 1, "\\u007f");
-  for (std::size_t at = 0; (at = out.find("\xc2", at)) != out.npos; ++at) {
+  for (std::size_t at = 0; (at = out.find('\xc2', at)) != out.npos; ++at) {
     if (at + 1 < out.size() && static_cast<unsigned char>(out[at + 1]) < 0xA0) {
       out.replace(at, 2, "\\u0080");
     }

@@ -89,7 +89,7 @@ bool is_env_name(std::string_view text) {
 }
 
 std::optional<std::string> ToolText::resolved(const Spot& spot, Secrets secrets) {
-  const auto text = check_.text(spot);
+  auto text = check_.text(spot);
   if (!text) return std::nullopt;
   if (secrets == Secrets::refused && names_secret(*text)) {
     check_.fault(spot, "secret:NAME is replaced in the values of headers and env only");
