@@ -625,6 +625,7 @@ void check_generated(std::uint64_t cases) {
   std::cout << "SEED " << seed << ", " << cases << " expressions\n";
   Generator generator(seed);
   std::vector<Question> questions;
+  questions.reserve(cases);
   for (std::uint64_t i = 0; i < cases; ++i) questions.push_back(generator.question());
   check(questions, "repeat: AETHERIS_SEED=" + std::to_string(seed) + " AETHERIS_CASES=" +
                        std::to_string(cases) + " ./dev test 'jq agrees on generated'");

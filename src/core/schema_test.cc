@@ -156,8 +156,8 @@ AE_TEST_SLOW("core/schema/work is bounded") {
   std::string doubling = R"({"$ref":"#/$defs/d0","$defs":{)";
   for (int i = 0; i < 40; ++i) {
     const std::string next = std::to_string(i + 1);
-    doubling += "\"d" + std::to_string(i) + R"(":{"anyOf":[{"$ref":"#/$defs/d)" + next +
-                R"("},{"$ref":"#/$defs/d)" + next + "\"}]},";
+    doubling.append("\"d").append(std::to_string(i)).append(R"(":{"anyOf":[{"$ref":"#/$defs/d)");
+    doubling.append(next).append(R"("},{"$ref":"#/$defs/d)").append(next).append("\"}]},");
   }
   doubling += R"("d40":false}})";
   EXPECT_NE(verdict(doubling, "1").find("too much work"), std::string::npos);
