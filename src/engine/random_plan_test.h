@@ -51,53 +51,69 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
 
 enum class Failing { never, goes_on };  // goes_on: nodes and items may fail, the job does not
 
-// {nodes, tools}: up to ten nodes of all kinds.
+// What is particular to a node's kind: a map, a signal's wait, a timer, a call.
+inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
+                                       Failing failing) {
+  constexpr const char* kTools[] = {"look", "put", "once", "pay"};
+  const std::string tool = kTools[dice.below(4)];
+  switch (dice.below(6)) {
+    case 0:
+      return {
+          {"kind", "map"},
+          {"over", "${ .input.list }"},
+          {"max_parallel", 1 + dice.below(3)},
+          {"on_item_error", failing == Failing::goes_on ? "collect" : "fail"},
+          {"do", Value::object(
+                     {{"tool", tool},
+                      {"args",
+                       Value::object({{"i", "${ .index }"}, {"v", "${ .item }"}, {"r", read}})}})}};
+    case 1:
+      return {{"kind", "wait"},
+              {"wait", Value::object({{"type", "signal"}, {"key", "key-" + id}})}};
+    case 2: {
+      const std::string span = std::to_string(dice.below(90)) + "s";
+      return {{"kind", "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
+    }
+    default:
+      return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object({{"r", read}})}};
+  }
+}
+
+// A task graph of up to ten nodes of all kinds.
 inline Value random_plan(Dice& dice, Failing failing) {
-  const char* const tools[] = {"look", "put", "once", "pay"};
   const std::size_t count = 1 + dice.below(9);
-  std::string nodes = "[";
+  std::vector<Value> nodes;
+  nodes.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const std::string id = "n" + std::to_string(i);
-    std::string needs, read = "${ .input.x }";
+    std::vector<Value> needs;
+    Value read = "${ .input.x }";
     for (std::size_t j = 0; j < i; ++j) {
       if (!dice.one_in(3)) continue;
       const std::string need = "n" + std::to_string(j);
-      needs += (needs.empty() ? "'" : ",'") + need + "'";
+      needs.emplace_back(need);
       read = "${ .steps." + need + " }";
     }
-    const std::string tool = tools[dice.below(4)];
-    nodes += (i ? ",{'id':'" : "{'id':'") + id + "','needs':[" + needs + "]";
-    if (dice.one_in(5)) nodes += ",'when':'${ .input.x > " + std::to_string(dice.below(6)) + " }'";
-    if (failing == Failing::goes_on) nodes += ",'on_error':'continue'";
-    switch (dice.below(6)) {
-      case 0:
-        nodes += ",'kind':'map','over':'${ .input.list }','max_parallel':" +
-                 std::to_string(1 + dice.below(3)) + ",'on_item_error':'" +
-                 (failing == Failing::goes_on ? "collect" : "fail") + "','do':{'tool':'" + tool +
-                 "','args':{'i':'${ .index }','v':'${ .item }','r':'" + read + "'}}}";
-        break;
-      case 1:
-        nodes += ",'kind':'wait','wait':{'type':'signal','key':'key-" + id + "'}}";
-        break;
-      case 2:
-        nodes += ",'kind':'wait','wait':{'type':'timer','for':'" + std::to_string(dice.below(90)) +
-                 "s'}}";
-        break;
-      default:
-        nodes += ",'kind':'tool','tool':'" + tool + "','args':{'r':'" + read + "'}}";
-        break;
+    std::vector<Member> node = random_kind(dice, id, read, failing);
+    node.emplace_back("id", id);
+    node.emplace_back("needs", Value::array(std::move(needs)));
+    if (dice.one_in(5)) {
+      node.emplace_back("when", "${ .input.x > " + std::to_string(dice.below(6)) + " }");
     }
+    if (failing == Failing::goes_on) node.emplace_back("on_error", "continue");
+    nodes.push_back(Value::object(std::move(node)));
   }
-  return graph(nodes + "]", "{'output':'${ .steps }','max_attempts':1000}");
+  return Value::object({{"max_attempts", 1000},
+                        {"nodes", Value::array(std::move(nodes))},
+                        {"output", "${ .steps }"},
+                        {"schema", 1},
+                        {"tools", usual_tools()}});
 }
 
 inline std::string random_input(Dice& dice) {
-  std::string input = "{'x':" + std::to_string(dice.below(6)) + ",'list':[";
-  const std::uint64_t items = dice.below(5);
-  for (std::uint64_t i = 0; i < items; ++i) {
-    input += (i ? "," : "") + std::to_string(dice.below(100));
-  }
-  return input + "]}";
+  std::vector<Value> list(dice.below(5));
+  for (Value& item : list) item = Value(dice.below(100));
+  return canonical(Value::object({{"list", Value::array(std::move(list))}, {"x", dice.below(6)}}));
 }
 
 class RandomWorld {

@@ -449,7 +449,9 @@ void Verifier::execution_hash() {
   }
   std::ranges::sort(steps);
   std::string text = "aetheris.execution.v1\n" + to_hex(state_.plan->hash) + "\n";
-  for (const auto& [path, result_type] : steps) text += path + " " + result_type + "\n";
+  for (const auto& [path, result_type] : steps) {
+    text.append(path).append(" ").append(result_type).append("\n");
+  }
   out_.execution_hash_hex = to_hex(sha256(text));
   out_.execution_hash = {true,
                          counted(steps.size(), "finished step") + ", " + out_.execution_hash_hex};

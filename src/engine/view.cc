@@ -51,6 +51,7 @@ Value call_view(const Invocation& call) {
 
 Value map_view(const MapProgress& map) {
   std::vector<Value> results;
+  results.reserve(map.results.size());
   for (std::size_t i = 0; i < map.results.size(); ++i) {
     results.push_back(
         Value::object({{"finished", bool{map.finished[i]}}, {"result", map.results[i]}}));
@@ -92,18 +93,22 @@ Value step_view(const State& state, const Step& step) {
 // Paths, in order of the steps' positions: an item's index says only when it started.
 Value paths(const State& state, const std::set<std::uint32_t>& steps) {
   std::vector<const Step*> sorted;
+  sorted.reserve(steps.size());
   for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);
   std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
   std::vector<Value> paths;
+  paths.reserve(sorted.size());
   for (const Step* step : sorted) paths.emplace_back(state.path_of(*step));
   return Value::array(std::move(paths));
 }
 
 Value steps_view(const State& state) {
   std::vector<const Step*> sorted;
+  sorted.reserve(state.steps.size());
   for (const Step& step : state.steps) sorted.push_back(&step);
   std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
   std::vector<Value> steps;
+  steps.reserve(sorted.size());
   for (const Step* step : sorted) steps.push_back(step_view(state, *step));
   return Value::array(std::move(steps));
 }
@@ -120,6 +125,7 @@ Value results_view(const State& state) {
 
 Value closed_waits_view(const State& state) {
   std::vector<Value> waits;
+  waits.reserve(state.closed_waits.size());
   for (const auto& [key, wait] : state.closed_waits) {
     waits.push_back(Value::object({{"correlation_key", key},
                                    {"outcome", wait.outcome},
@@ -154,6 +160,7 @@ std::vector<Value> waits_view(const State& state) {
   }
   std::ranges::sort(waits, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
+  views.reserve(waits.size());
   for (auto& [step, view] : waits) views.push_back(std::move(view));
   return views;
 }
@@ -192,6 +199,7 @@ std::vector<Value> in_doubt_view(const State& state) {
   }
   std::ranges::sort(doubts, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
+  views.reserve(doubts.size());
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
   return views;
 }
@@ -263,6 +271,7 @@ std::string_view to_text(StepPhase phase) {
 
 Value state_view(const State& state) {
   std::vector<Value> waits;
+  waits.reserve(state.waits.size());
   for (const auto& [key, wait] : state.waits) {
     waits.push_back(wait_view(state, key, wait).with("resolve", wait.resolve));
   }
