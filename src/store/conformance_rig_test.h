@@ -59,7 +59,8 @@ inline std::string show(const std::optional<Lease>& l) {
 inline std::string show(const JobId& job) { return job.text; }
 inline std::string show(const JobRow& r) {
   std::string labels;
-  for (const auto& [key, value] : r.labels) labels += key + "=" + value + ",";
+  for (const auto& [key, value] : r.labels)
+    labels.append(key).append("=").append(value).append(",");
   return r.id.text + " agent=" + r.agent + " status=" + r.status + " key=" + r.idempotency_key +
          " labels=" + labels + " priority=" + std::to_string(r.priority) +
          " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +

@@ -7,7 +7,7 @@
 // Answers come on the loop's thread, never inside the call. Two errors are never merged:
 //   unavailable      nothing changed (disk full, read-only, lost connection before the commit): try again later
 //   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
-// Calls take effect in the order in which they were made. Limits: an idempotency key, agent, worker, label or inbox id
+// Writes take effect in the order in which they were called; a read sees at least what was answered before it. Limits: an idempotency key, agent, worker, label or inbox id
 // is at most 256 bytes, a job has at most 64 labels; the door checks these before it calls.
 // Threads: call from the loop's thread. See docs/architecture.md and docs/decisions/0005-one-verb-store.md.
 #pragma once
@@ -121,6 +121,8 @@ struct Batch {
   std::vector<std::uint64_t> inbox_taken;
   // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
   bool release = false;
+  // The same refusal without giving back: what this commit decides must not overtake an accepted entry (an expiry).
+  bool inbox_read = false;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> points;

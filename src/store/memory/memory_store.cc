@@ -133,7 +133,7 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
       return std::unexpected(effect_recorded(batch.job, invocation));
     }
   }
-  if (batch.release) {
+  if (batch.release || batch.inbox_read) {
     const std::set<std::uint64_t> taken(batch.inbox_taken.begin(), batch.inbox_taken.end());
     for (const auto& [number, entry] : job->inbox) {
       if (!taken.contains(number)) return std::unexpected(inbox_not_empty(batch.job));
@@ -305,6 +305,7 @@ void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lea
     chosen.push_back(&job);
   }
   std::vector<Lease> leases;
+  leases.reserve(chosen.size());
   for (Job* job : chosen) {
     leases.push_back(
         data_.claim(*job, request.worker, request.attempts[leases.size()], now + request.lease));
@@ -329,7 +330,7 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
       return std::nullopt;
     if (!request.agents.empty() && !contains(request.agents, row.agent)) return std::nullopt;
     if (contains(request.except, id)) return std::nullopt;
-    const Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
+    Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
     if (auto error = point_after("claim.after")) return std::unexpected(*std::move(error));
     return lease;
   };
@@ -345,6 +346,7 @@ void MemoryStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration 
                                        std::unexpected(*std::move(point.now))));
   }
   std::vector<std::optional<Instant>> until;
+  until.reserve(held.size());
   for (const auto& [id, fence] : held) {
     Job* job = data_.find(id);
     if (job == nullptr || job->row.claim != fence || *job->row.lease_until <= now) {

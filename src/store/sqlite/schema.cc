@@ -137,6 +137,9 @@ Status prepare_schema(Database& db, const std::string& path) {
   const auto run = [&]() -> Sql<void> {
     AE_TRY(db.execute("PRAGMA journal_mode = WAL"));
     AE_TRY(db.execute("PRAGMA synchronous = FULL"));
+    AE_TRY(db.execute("PRAGMA wal_autocheckpoint = 0"));
+    AE_TRY(db.execute("PRAGMA cache_size = -65536"));            // a group never spills
+    AE_TRY(db.execute("PRAGMA journal_size_limit = 67108864"));  // of a WAL that is begun anew
     if (layout == kLayout) return {};
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
     AE_TRY(db.execute(kTables));

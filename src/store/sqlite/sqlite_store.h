@@ -35,6 +35,10 @@ struct SqliteStats {
   std::uint64_t wal_bytes = 0;           // now
 };
 
+// Copies a store to a new file, whole and as of one moment, also while its owner works. Fails with already_exists ·
+// not_found · unavailable. (Copying the file itself while somebody writes gives a damaged store.)
+Status backup_sqlite(const std::string& path, const std::string& to);
+
 class SqliteStore final : public Store {
  public:
   // Fails with store_locked (the message has the owner's pid) · needs_version (made by a newer program) · not_found

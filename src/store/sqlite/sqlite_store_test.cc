@@ -195,6 +195,25 @@ AE_TEST("sqlite/another program's lock is waited for, then nothing has changed")
   sqlite3_close(other);
 }
 
+AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  const auto backup = backup_sqlite(folder / "a.db", folder / "b.db");
+  ASSERT_TRUE(backup) << backup.error().message;
+  EXPECT_EQ(mode_of(folder / "b.db"), 0600U);
+  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  EXPECT_EQ(backup_sqlite(folder / "a.db", folder / "b.db").error().code, Code::already_exists);
+  EXPECT_EQ(backup_sqlite(folder / "none.db", folder / "c.db").error().code, Code::not_found);
+  EXPECT_EQ(backup_sqlite(folder / "a.db", folder / "no/c.db").error().code, Code::unavailable);
+  EXPECT_EQ(integrity(folder / "b.db"), "ok");
+  Bench restored(folder / "b.db");
+  ASSERT_TRUE(restored.open());
+  EXPECT_EQ(restored.load("j0")->commits.size(), 1U);
+  ASSERT_TRUE(restored.commit(Bench::append("j0", 2)));
+}
+
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {
   const Folder folder(true);
   Bench bench(folder / "a.db");

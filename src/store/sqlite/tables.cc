@@ -204,7 +204,7 @@ Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
     AE_ASSIGN(const bool found, row.next());
     if (found) return effect_recorded(batch.job, invocation);
   }
-  if (batch.release) {
+  if (batch.release || batch.inbox_read) {
     AE_ASSIGN(const bool left, inbox_left(job, batch.inbox_taken));
     if (left) return inbox_not_empty(batch.job);
   }

@@ -112,7 +112,10 @@ void Writer::process(Group group) {
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
   if (const auto error = stopped()) return {Fate::rolled_back, {0, 0, error->message}};
   const auto undo = [this](SqlError error) -> Attempt {
-    if (db_->in_transaction()) (void)rollback_.run();
+    if (db_->in_transaction()) {
+      // If even this fails the next BEGIN does too: nothing is written any more.
+      [[maybe_unused]] const auto rolled_back = rollback_.run();
+    }
     tables_.forget();
     if (error.io()) stop_writing(error);
     return {Fate::rolled_back, std::move(error)};
