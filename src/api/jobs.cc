@@ -16,6 +16,7 @@ constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "p
 
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
+  members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
   return Value::object(std::move(members));
 }

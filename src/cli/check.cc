@@ -101,10 +101,11 @@ Status write_file(const std::string& path, std::string_view text) {
     const ssize_t size = ::write(file, text.data() + done, text.size() - done);
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) {
-      const std::string why = std::strerror(errno);
+      Error error{Code::unavailable, "cannot write " + path};
+      error.message.append(": ").append(std::strerror(errno));
       ::close(file);
       ::unlink(path.c_str());
-      return fail(Code::unavailable, "cannot write " + path + ": " + why);
+      return std::unexpected(std::move(error));
     }
     done += static_cast<std::size_t>(size);
   }

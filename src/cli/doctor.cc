@@ -121,6 +121,7 @@ int doctor_command(const Options& options, Terminal& terminal) {
   look_at_store(*store, problems);
   if (terminal.json()) {
     std::vector<Value> list;
+    list.reserve(problems.size());
     for (const Problem& problem : problems) {
       list.push_back(Value::object({{"code", problem.code}, {"message", problem.message}}));
     }

@@ -14,6 +14,8 @@ namespace ae::cli {
 namespace {
 
 constexpr std::size_t kArgumentMax = 16u << 20;
+constexpr std::size_t kKeyShown =
+    12;  // digits of a key: enough to name a call, and can be read aloud
 
 Result<std::string> read_all(const std::string& path) {
   const bool stdin_wanted = path == "-";
@@ -35,9 +37,6 @@ Result<std::string> read_all(const std::string& path) {
   if (!stdin_wanted) ::close(file);
   return text;
 }
-
-// The beginning of a key that is enough to name a call, and can be read aloud.
-std::string short_key(std::string_view key) { return std::string(key.substr(0, 12)); }
 
 }  // namespace
 
@@ -99,15 +98,24 @@ std::vector<std::string> answers(const Value& job, const app::StoreUrl& store) {
   const std::string flag = store_flag(store);
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      commands.push_back("aetheris resolve " + id + " " + short_key(doubt.text("idempotency_key")) +
-                         " happened|not_happened|fail" + flag);
+      std::string& command = commands.emplace_back("aetheris resolve ");
+      command += id;
+      command += ' ';
+      command += doubt.text("idempotency_key").substr(0, kKeyShown);
+      command += " happened|not_happened|fail";
+      command += flag;
     }
   }
   if (job["waits"].is_array()) {
     for (const Value& wait : job["waits"].items()) {
       const std::string key(wait.text("correlation_key"));
       if (wait.text("wait_type") == "timer" || key.starts_with("resolve/")) continue;
-      commands.push_back("aetheris signal " + id + " " + quoted(key) + " '{}'" + flag);
+      std::string& command = commands.emplace_back("aetheris signal ");
+      command += id;
+      command += ' ';
+      command += quoted(key);
+      command += " '{}'";
+      command += flag;
     }
   }
   return commands;

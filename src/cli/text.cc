@@ -93,7 +93,7 @@ std::size_t width_of(std::string_view text) {
 }
 
 std::string cut(std::string_view raw, std::size_t columns) {
-  const std::string text = safe(raw);
+  std::string text = safe(raw);
   if (width_of(text) <= columns) return text;
   if (columns == 0) return {};
   std::string out;
@@ -154,6 +154,7 @@ Tint status_tint(std::string_view status) {
 
 std::string Table::text(const Paint& paint, std::size_t width) const {
   std::vector<std::size_t> wide;
+  wide.reserve(head_.size());
   for (const std::string& title : head_) wide.push_back(width_of(title));
   for (const auto& row : rows_) {
     for (std::size_t i = 0; i < row.size(); ++i) {
