@@ -239,6 +239,10 @@ Value effect_record(const State& state, const Step& step, const Outcome& outcome
                         {"took_us", static_cast<std::int64_t>(outcome.took.count())},
                         {"try", static_cast<std::uint64_t>(step.call->try_no)}};
   if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  if (outcome.retry_after) {
+    p.emplace_back("retry_after_ms",
+                   static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
+  }
   if (outcome.kind == OutcomeKind::success) {
     p.emplace_back(outcome.invalid ? "invalid" : "output",
                    outcome.invalid ? *outcome.invalid : outcome.result);
@@ -263,6 +267,9 @@ Result<Outcome> outcome_of_record(const Value& record) {
   }
   if (!known) return fail(Code::log_corrupt, "an effect record without outcome");
   outcome.external_id = record.text("external_id");
+  if (record["retry_after_ms"].is_integer()) {
+    outcome.retry_after = std::chrono::milliseconds(record["retry_after_ms"].as_int());
+  }
   if (record["took_us"].is_integer()) outcome.took = Duration(record["took_us"].as_int());
   outcome.result = record["output"];
   if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;

@@ -45,9 +45,12 @@ Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, st
       worker_(std::move(worker)) {}
 
 engine::Stamp Holder::stamp() {
-  return {.now = world_.store.now(),
-          .lease_until = lease_.lease_until,
-          .owned = world_.store.owned(),
+  const Instant now = world_.store.now();
+  const bool owned = world_.store.owned();
+  // Nobody else can claim from a store that this process owns: its leases bind nobody but an earlier process.
+  return {.now = now,
+          .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
+          .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
           .tool_versions = &tool_versions_};
 }
@@ -79,8 +82,13 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   state_ = std::move(*state);
   head_ = loaded->row.head;
   if (!state_.plan) return give_back({Code::plan_missing, "the job's log holds no plan"});
+  if (engine::is_terminal(state_.status)) {
+    return give_back(
+        {Code::log_corrupt, "its row says that it may run, its log says that it has ended"});
+  }
   if (auto offers = offers_tools(); !offers) return give_back(offers.error());
-  if (auto gone = end_left_overs(*loaded); !gone) return end(gone.error());
+  if (auto gone = end_left_overs(*loaded); !gone) return give_back(gone.error());
+  committing_ = false;
   inbox_ = std::move(loaded->inbox);
   batch_time_ = world_.store.now();
   if (state_.attempt != lease_.fence.attempt) {
@@ -97,6 +105,7 @@ void Holder::give_back(Error problem) {
   batch.authority = store::Batch::Held{lease_.fence};
   batch.expected_seq = durable_;
   batch.release = true;
+  // If this is refused or lost, the claim ends with its lease; an entry in the inbox is taken by who claims next.
   world_.store.commit(std::move(batch), [](Result<store::Committed>) {});
   end(std::move(problem));
 }
@@ -125,7 +134,7 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
     auto record = parse_json(row.record);
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)["note"];
-    if (note.is_null()) continue;
+    if (note.is_null() || in_flight_.contains(row.invocation)) continue;
     auto* entry = world_.performers.find(record->text("tool"));
     if (!entry) continue;
     AE_TRY(entry->tool->end_left_over(note));
@@ -247,6 +256,10 @@ void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
 void Holder::add(EventDraft draft) {
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  if (draft.type == EventType::wait_completed) {
+    const std::string_view outcome = draft.payload.text("outcome");
+    closes_wait_ = closes_wait_ || outcome == "timed_out" || outcome == "cancelled";
+  }
   drafts_.push_back({std::move(draft), {}, {}});
 }
 
@@ -275,6 +288,7 @@ void Holder::add_outcome(const Seen& seen) {
   }
   const std::size_t first = drafts_.size();
   for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
+  recorded_.push_back(seen);
   drafts_[first].effect = std::move(effect);
   drafts_.back().ledger = std::move(ledger);
 }
@@ -307,7 +321,8 @@ void Holder::collect() {
   }
   add_acts();
   next_ask_.reset();
-  if (draining_ && !state_.ending) {
+  const bool left_open = cut_ && in_flight_.empty() && !state_.calling.empty();
+  if (draining_ && (!state_.ending || left_open)) {
     if (in_flight_.empty() && state_.status == engine::JobStatus::running) {
       add(engine::requeued_event("drain", std::nullopt));
       release_ = true;
@@ -381,6 +396,7 @@ void Holder::plan_parts() {
   part.ledger_erase = std::move(ledger_erase_);
   part.taken = std::move(taken_);
   part.release = release_;
+  part.inbox_read = closes_wait_;
   if (!split && records_) part.points = {"effect.after_put", "ledger.after_commit"};
   const bool left = !part.events.empty() || !part.ledger_put.empty() ||
                     !part.ledger_erase.empty() || !part.taken.empty() || !part.effects.empty();
@@ -394,6 +410,7 @@ void Holder::plan_parts() {
   ledger_erase_.clear();
   taken_.clear();
   records_ = false;
+  closes_wait_ = false;
 }
 
 void Holder::pump() {
@@ -447,6 +464,7 @@ void Holder::commit_next() {
   batch.inbox_taken = std::move(part.taken);
   batch.points = std::move(part.points);
   batch.release = part.release;
+  batch.inbox_read = part.inbox_read;
   sealed_events_.clear();
   if (!part.events.empty()) {
     auto sealed = seal({.job = job_,
@@ -517,6 +535,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   }
   if (ended_) return;
   if (!parts_.empty()) return commit_next();
+  recorded_.clear();
   if (released) return end(std::nullopt);
   all_durable();
 }
@@ -589,18 +608,25 @@ void Holder::ask_again(Instant at) {
   });
 }
 
-// What was drafted did not come to be: read the log again. Only done with nothing in flight.
+// What was drafted did not come to be: read the log again. What was seen of the world is recorded anew; calls in flight
+// go on.
 void Holder::reload(std::string_view why) {
-  AE_CHECK(in_flight_.empty(), job_.text + ": " + std::string(why));
-  committing_ = false;
+  host_.warn(job_, "read again: " + std::string(why));
   parts_.clear();
   batch_.reset();
   drafts_.clear();
   to_perform_.clear();
+  ledger_put_.clear();
+  ledger_erase_.clear();
   taken_.clear();
   inbox_.clear();
   release_ = false;
-  begin();
+  for (async::Done<Status>& noted : std::exchange(noted_, {})) {
+    noted(fail(Code::unavailable, "the note was not written"));
+  }
+  for (auto it = recorded_.rbegin(); it != recorded_.rend(); ++it) seen_.push_front(*it);
+  recorded_.clear();
+  begin();  // committing_ stays set until the log is read
 }
 
 void Holder::end(std::optional<Error> problem) {
@@ -611,9 +637,9 @@ void Holder::end(std::optional<Error> problem) {
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::stale_attempt, "the job is no longer held here"));
   }
-  const Fate fate = engine::is_terminal(state_.status)              ? Fate::over
-                    : doubts_own_call(state_, lease_.fence.attempt) ? Fate::in_doubt
-                                                                    : Fate::goes_on;
+  const bool doubts = !in_flight_.empty() || doubts_own_call(state_, lease_.fence.attempt);
+  const bool over = engine::is_terminal(state_.status);
+  const Fate fate = doubts ? Fate::in_doubt : over ? Fate::over : Fate::goes_on;
   host_.ended(job_, std::move(problem), fate);
 }
 

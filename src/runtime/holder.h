@@ -75,6 +75,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::vector<std::uint64_t> taken;
     std::vector<std::string_view> points;
     bool release = false;
+    bool inbox_read = false;
   };
   struct Seen {
     StepId step;
@@ -147,6 +148,9 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<Instant> next_ask_;
   bool release_ = false;
   bool records_ = false;
+  bool closes_wait_ = false;  // an expiry or a cancel: it loses to what the inbox accepted before
+  std::vector<Seen>
+      recorded_;  // outcomes in these drafts; if the commit is refused they are recorded anew
   std::deque<Part> parts_;
   std::optional<store::Batch> batch_;  // under way; kept to be sent again
   bool committing_ = false;

@@ -95,7 +95,8 @@ void Runtime::heartbeat() {
           const std::shared_ptr<Holder> holder = it->second;
           if (renewed && (*renewed)[i]) {
             holder->renewed(*(*renewed)[i]);
-          } else if (renewed || holder->lease_until() <= world_.store.now()) {
+          } else if (!world_.store.owned() &&
+                     (renewed || holder->lease_until() <= world_.store.now())) {
             holder->lost();
           }
         }
@@ -107,6 +108,7 @@ void Runtime::hold(store::Lease lease) {
   auto holder = std::make_shared<Holder>(world_, host(), job, std::move(lease), options_.worker);
   holders_[job] = holder;
   holder->begin();
+  if (stopping_) holder->drain(grace_);
 }
 
 void Runtime::claim_more() {
@@ -121,6 +123,7 @@ void Runtime::claim_more() {
   request.lease = options_.lease;
   request.agents = options_.agents;
   request.except.assign(refused_.begin(), refused_.end());
+  for (const auto& [job, holder] : holders_) request.except.push_back(job);
   for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
   const std::size_t limit = request.limit;
   world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
@@ -136,6 +139,9 @@ void Runtime::claim_more() {
 }
 
 void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
+  if (holders_.contains(job)) {
+    return world_.loop.post([done = std::move(done)]() mutable { done(true); });
+  }
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.lease = options_.lease;
@@ -247,6 +253,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                     holders_[job] = holder;
                     done(Created{job, false});
                     holder->adopt(std::move(*state), head);
+                    if (stopping_) holder->drain(grace_);
                     return;
                   }
                   done(Created{job, false});
@@ -419,6 +426,7 @@ void Runtime::warn(const JobId& job, const std::string& what) {
 
 void Runtime::stop(Duration grace, std::function<void()> stopped) {
   stopping_ = true;
+  grace_ = grace;
   stopped_ = std::move(stopped);
   if (holders_.empty()) {
     world_.loop.post([done = std::exchange(stopped_, nullptr)] { done(); });

@@ -113,6 +113,7 @@ class Runtime : private HolderHost {
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
   bool started_ = false, stopping_ = false, claiming_ = false, firing_ = false;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
+  Duration grace_{};
   std::function<void()> stopped_;
 };
 

@@ -63,7 +63,7 @@ struct End {
 };
 
 // Runs to the end; a parked job is resolved by what the journal says.
-End run(SimWorld& world, std::uint64_t crash_at, int depth) {
+End run(SimWorld& world, std::uint64_t crash_at, int depth, Duration cancel_after = {}) {
   bool created = false;
   std::uint64_t boundaries = 0;
   for (int life = 0; life < 50; ++life) {
@@ -71,6 +71,12 @@ End run(SimWorld& world, std::uint64_t crash_at, int depth) {
     if (!created) {
       auto answer = world.create(request());
       if (answer || answer.error().code == Code::already_exists) created = true;
+    }
+    if (created && cancel_after.count() > 0) {
+      world.loop().after(cancel_after, [&world] {
+        engine::Act cancel{.kind = engine::Act::Kind::cancel};
+        world.runtime().act(JobId("job-1"), cancel, [](Result<Value>) {});
+      });
     }
     std::optional<std::string> rest;
     while (created) {
@@ -157,9 +163,13 @@ AE_TEST("sim/random seeds with flaky tools, lost answers and crashes repeat no e
            .durability = dice.below(2) ? runtime::Durability::fused : runtime::Durability::split,
            .lie_one_in = dice.below(2) ? 5u : 0u,
            .odds = {.definite = 6, .silent = dice.below(2) ? 9u : 0u, .error_after = 9}});
-      const End end = run(world, 1 + dice.below(120), static_cast<int>(dice.below(6)));
+      const std::uint64_t crash_at = 1 + dice.below(120);
+      const int depth = static_cast<int>(dice.below(6));
+      const Duration cancel = std::chrono::milliseconds(dice.below(2) ? dice.below(3000) : 0);
+      const End end = run(world, crash_at, depth, cancel);
       judge(world.journal(), "SEED " + std::to_string(seed));
-      EXPECT_TRUE(end.status == "completed" || end.status == "failed") << end.status;
+      EXPECT_TRUE(end.status == "completed" || end.status == "failed" || end.status == "cancelled")
+          << end.status;
       return end;
     };
     const End a = once();
