@@ -73,12 +73,14 @@ class Api {
   struct Asked;
   struct Waiting;
   struct Route;
+  struct Search;
   using Ask = std::shared_ptr<Asked>;
   using Look = std::function<void(const std::shared_ptr<Waiting>&)>;
   static const Route kRoutes[];
 
   void health(Ask ask);
   void jobs(Ask ask);
+  void search_jobs(Ask ask, std::shared_ptr<Search> search);
   void create(Ask ask);
   void job(Ask ask);
   void events(Ask ask);

@@ -247,6 +247,8 @@ AE_TEST("api/jobs come newest first, in pages") {
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3"}})), "j2 j1 j0 .");
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"label", "i:1"}})), "j3 j1 .");
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"status", "running"}})), ".");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "j3"}})), "j3 .");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3");
 }
 
 AE_TEST("api/events are envelopes, in pages, by class and by type") {

@@ -83,13 +83,27 @@ bool is_terminal(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
 
+// Somewhere in its id, agent, key or labels.
+bool holds_text(const store::JobRow& row, const std::string& text) {
+  const auto holds = [&](const std::string& in) { return in.find(text) != in.npos; };
+  return holds(row.id.text) || holds(row.agent) || holds(row.idempotency_key) ||
+         std::ranges::any_of(row.labels, [&](const auto& l) { return holds(l.second); });
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- lists
 
+struct Api::Search {
+  store::Filter filter;
+  std::size_t wanted = 0;
+  std::string text;
+  std::vector<store::JobRow> found;
+};
+
 void Api::jobs(Ask ask) {
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ask->query.only({"status", "agent", "label", "cursor", "limit"}));
+    AE_TRY(ask->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
     store::Filter wanted;
     if (const auto* status = ask->query.find("status")) {
       if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
@@ -110,21 +124,40 @@ void Api::jobs(Ask ask) {
     return wanted;
   }();
   if (!filter) return ask->refuse(filter.error());
-  const std::size_t limit = filter->limit;
-  store::Filter wanted = *filter;
-  wanted.limit = limit + 1;  // one more says whether there is a next page
-  store_.query(std::move(wanted), [ask, limit](Result<std::vector<store::JobRow>> rows) {
+  const std::string* q = ask->query.find("q");
+  auto search = std::make_shared<Search>();
+  search->filter = *filter;
+  search->wanted = filter->limit;
+  if (q) search->text = *q;
+  // One more says whether there is a next page. A text is looked for here, page by page.
+  search->filter.limit = search->text.empty() ? search->wanted + 1 : kJobsMax;
+  search_jobs(std::move(ask), std::move(search));
+}
+
+void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
+  store::Filter filter = search->filter;
+  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
+                                   search](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
     }
     if (!rows) return ask->refuse(rows.error());
-    const bool more = rows->size() > limit;
-    if (more) rows->resize(limit);
+    const bool last = rows->size() < search->filter.limit;
+    for (store::JobRow& row : *rows) {
+      search->filter.after = row.id.text;
+      if (holds_text(row, search->text)) search->found.push_back(std::move(row));
+    }
+    if (!last && search->found.size() <= search->wanted && alive.lock()) {
+      return search_jobs(ask, search);
+    }
+    const bool more = search->found.size() > search->wanted;
+    if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
-    for (const store::JobRow& row : *rows) items.push_back(row_json(row));
+    items.reserve(search->found.size());
+    for (const store::JobRow& row : search->found) items.push_back(row_json(row));
+    const Value next = more ? Value(search->found.back().id.text) : Value();
     ask->answer(200,
-                Value::object({{"jobs", Value::array(std::move(items))},
-                               {"next_cursor", more ? Value(rows->back().id.text) : Value()}}));
+                Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
   });
 }
 
