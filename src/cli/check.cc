@@ -13,32 +13,44 @@
 
 namespace ae::cli {
 
+namespace {
+
+std::string count(std::size_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+}  // namespace
+
 int check_command(const Options& options, Terminal& terminal) {
-  auto loaded = app::load_agents(options.file);
-  if (!loaded) return terminal.fail_with(loaded.error());
-  if (terminal.json()) {
-    terminal.print_json(agents::faults_json(loaded->faults));
-    return loaded->faults.empty() ? kDone : kUsage;
-  }
-  if (!loaded->faults.empty()) {
-    terminal.print(safe(agents::faults_text(loaded->faults), true));
-    const std::size_t count = loaded->faults.size();
-    terminal.note(std::to_string(count) + (count == 1 ? " fault" : " faults"));
-    return kUsage;
-  }
-  if (options.graph) {
-    for (const auto& [name, agent] : loaded->file.agents) {
-      terminal.print(graph_text(name, agent.task_graph, terminal.out()));
+  std::vector<agents::Fault> faults;
+  std::string good;
+  for (const std::string& file : options.files) {
+    auto loaded = app::load_agents(file);
+    if (!loaded) return terminal.fail_with(loaded.error());
+    if (!loaded->faults.empty()) {
+      faults.insert(faults.end(), loaded->faults.begin(), loaded->faults.end());
+      continue;
     }
-    return kDone;
+    if (options.graph) {
+      for (const auto& [name, agent] : loaded->file.agents) {
+        good += graph_text(name, agent.task_graph, terminal.out());
+      }
+      continue;
+    }
+    good += safe(file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
+            count(loaded->file.agents.size(), "agent") + ", " +
+            count(loaded->file.tools.size(), "tool") + ")\n";
   }
-  const auto count = [](std::size_t n, const char* what) {
-    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-  };
-  terminal.print(safe(options.file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
-                 count(loaded->file.agents.size(), "agent") + ", " +
-                 count(loaded->file.tools.size(), "tool") + ")\n");
-  return kDone;
+  if (terminal.json()) {
+    terminal.print_json(agents::faults_json(faults));
+  } else {
+    if (!good.empty()) terminal.print(good);
+    if (!faults.empty()) {
+      terminal.print(safe(agents::faults_text(faults), true));
+      terminal.note(count(faults.size(), "fault"));
+    }
+  }
+  return faults.empty() ? kDone : kUsage;
 }
 
 int version_command(const Options&, Terminal& terminal) {

@@ -21,6 +21,7 @@ struct Options {
   bool json = false;
 
   // positions
+  std::vector<std::string> files;  // check takes several
   std::string file, agent, id, key, data, resolution, folder;
   bool has_data = false;
 

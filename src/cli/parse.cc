@@ -131,8 +131,8 @@ class Grammar {
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
     CLI::App* check =
-        command("check", "find all faults of an agents file", "aetheris check agents.yaml --graph");
-    positional(check, "FILE", options_.file, "the agents file");
+        command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
+    check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
   }
 
