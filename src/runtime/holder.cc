@@ -229,7 +229,16 @@ void Holder::cut_off() {
   if (ended_) return;
   cut_ = true;
   abandon_all();
+  if (failures_ > 0) return end(cannot_write());
   pump();
+}
+
+Error Holder::cannot_write() const {
+  return {
+      Code::unavailable,
+      "the store cannot be written, and the process stops: what was seen since is not recorded" +
+          std::string(
+              seen_.empty() && recorded_.empty() ? "" : "; calls that were answered are in doubt")};
 }
 
 void Holder::abandon_all() {
@@ -497,6 +506,7 @@ void Holder::send() {
 
 // Nothing changed, or nobody knows: the same bytes are sent again, which changes nothing when they are there already.
 void Holder::again(const Error& error) {
+  if (cut_) return end(cannot_write());
   if (failures_ == 0) host_.warn(job_, "a commit failed and is tried again: " + error.message);
   const Duration wait = std::min(kRetryMax, kRetryFirst * (1 << std::min(failures_, 8u)));
   failures_++;

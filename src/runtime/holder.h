@@ -103,6 +103,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void commit_next();
   void send();
   void again(const Error& error);
+  Error cannot_write() const;
   void on_committed(Result<store::Committed> result);
   void all_durable();
   void perform(const StepId& step);
