@@ -116,9 +116,17 @@ class Grammar {
     positional(run, "FILE", options_.file, "the agents file");
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
-    run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it");
+    // An empty one comes from a variable that was not set: no protection at all, taken for one.
+    const CLI::Validator not_empty(
+        [](const std::string& text) {
+          return text.empty() ? std::string("it must not be empty") : std::string();
+        },
+        "", "not empty");
+    run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it")
+        ->check(not_empty);
     run->add_option("--idempotency-key", options_.idempotency_key,
-                    "the same key and input again is the same job");
+                    "the same key and input again is the same job")
+        ->check(not_empty);
     run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
         ->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");
