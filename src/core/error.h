@@ -13,19 +13,19 @@
 
 namespace ae {
 
-#define AE_ERROR_CODES(X)                                                                         \
-  X(already_exists)                                                                               \
-  X(budget_exceeded) X(confirmation_failed) X(correlation_key_reused) X(deadline_exceeded)        \
-      X(events_limit) X(expression_failed) X(forbidden) X(held) X(idempotency_conflict)           \
-          X(inbox_pending) X(input_invalid) X(invocation_in_doubt) X(job_terminal) X(log_corrupt) \
-              X(max_attempts) X(needs_version) X(non_determinism) X(not_found) X(not_held)        \
-                  X(not_in_doubt) X(not_paused) X(not_settled) X(payload_too_large)               \
-                      X(plan_invalid) X(plan_missing) X(rejected)                                 \
-                          X(replay_verification_human_required) X(secret_missing)                 \
-                              X(sequence_conflict) X(stale_attempt) X(store_locked)               \
-                                  X(store_rolled_back) X(tool_failed) X(tool_output_invalid)      \
-                                      X(unavailable) X(unknown_outcome) X(unsupported) X(usage)   \
-                                          X(wait_expired) X(wait_mismatch)
+// clang-format off
+#define AE_ERROR_CODES(X)                                                                                    \
+  X(already_exists) X(budget_exceeded) X(confirmation_failed) X(correlation_key_reused) X(deadline_exceeded) \
+  X(events_limit) X(expression_failed) X(forbidden) X(held)                                                  \
+  X(idempotency_conflict) X(inbox_pending) X(input_invalid) X(invocation_in_doubt)                           \
+  X(job_terminal) X(log_corrupt) X(max_attempts) X(needs_version)                                            \
+  X(non_determinism) X(not_found) X(not_held) X(not_in_doubt)                                                \
+  X(not_paused) X(not_settled) X(payload_too_large) X(plan_invalid)                                          \
+  X(plan_missing) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
+  X(sequence_conflict) X(stale_attempt) X(store_locked) X(store_rolled_back)                                 \
+  X(tool_failed) X(tool_output_invalid) X(unavailable) X(unknown_outcome)                                    \
+  X(unsupported) X(usage) X(wait_expired) X(wait_mismatch)
+// clang-format on
 
 enum class Code {
 #define X(name) name,

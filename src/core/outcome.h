@@ -13,7 +13,7 @@
 namespace ae {
 
 enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown };  // spelled as stored
-
+// clang-format off
 constexpr std::string_view to_text(OutcomeKind kind) {
   switch (kind) {
     case OutcomeKind::success: return "success";
@@ -23,7 +23,7 @@ constexpr std::string_view to_text(OutcomeKind kind) {
   }
   return "unknown";
 }
-
+// clang-format on
 struct Outcome {
   OutcomeKind kind = OutcomeKind::unknown;
   bool definite = false;   // failure only: for sure nothing happened

@@ -404,9 +404,9 @@ AE_TEST("act/an effect record gives the outcome back") {
   for (const Outcome& outcome :
        {Outcome{.kind = OutcomeKind::success, .result = json("{'x':1}"), .external_id = "e"},
         Outcome{.kind = OutcomeKind::failure,
-        .definite = true,
-        .error_code = "c",
-        .error_message = "m"},
+                .definite = true,
+                .error_code = "c",
+                .error_message = "m"},
         Outcome{.kind = OutcomeKind::timeout, .retryable = true, .error_code = "timeout"}}) {
     auto back = outcome_of_record(effect_record(job.state, job.step("a"), outcome, job.now));
     ASSERT_TRUE(back);

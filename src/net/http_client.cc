@@ -261,6 +261,7 @@ CURLcode ae_watch_tls(CURL*, void* context, void* to) noexcept {
   auto flag = std::make_unique<std::shared_ptr<bool>>(std::make_shared<bool>(false));
   static_cast<Transfer*>(to)->tls_goodbye = *flag;
   if (SSL_CTX_set_ex_data(tls, goodbye_index(), flag.get()) != 1) return CURLE_OUT_OF_MEMORY;
+  // NOLINTNEXTLINE(bugprone-unused-return-value): the TLS context owns it now
   static_cast<void>(flag.release());
   SSL_CTX_set_info_callback(tls, ae_see_alert);
   return CURLE_OK;

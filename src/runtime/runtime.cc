@@ -15,6 +15,7 @@ constexpr int kActTries = 64;  // an act that loses this many races in a row ans
 
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
+  members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
   return Value::object(std::move(members));
 }
@@ -84,6 +85,7 @@ void Runtime::heartbeat() {
   });
   if (holders_.empty()) return;
   std::vector<std::pair<JobId, store::Fence>> held;
+  held.reserve(holders_.size());
   for (const auto& [job, holder] : holders_) held.emplace_back(job, holder->fence());
   auto asked = held;
   world_.store.heartbeat(

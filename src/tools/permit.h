@@ -22,7 +22,9 @@ namespace ae::tools {
 class Permit {
  public:
   Permit(Permit&& o) noexcept
-      : invocation_(std::move(o.invocation_)), try_(o.try_), valid_(std::exchange(o.valid_, false)) {}
+      : invocation_(std::move(o.invocation_)),
+        try_(o.try_),
+        valid_(std::exchange(o.valid_, false)) {}
   Permit& operator=(Permit&&) = delete;
   Permit(const Permit&) = delete;
   Permit& operator=(const Permit&) = delete;

@@ -31,7 +31,7 @@ struct Call {
   ExternalKey external_key;  // header Idempotency-Key, environment AETHERIS_IDEMPOTENCY_KEY
   InvocationId invocation;
   std::uint32_t try_no = 1;
-  Duration timeout{};   // per try, from the send; then the outcome is timeout (or unknown)
+  Duration timeout{};      // per try, from the send; then the outcome is timeout (or unknown)
   Duration send_within{};  // not sent by then: withdraw it, `not_sent`
   // Durably notes how to find what this call left behind, should this process die: {"pgid": …}. A command tool waits
   // for the answer before its program starts. May be empty (no note is kept).
