@@ -55,6 +55,7 @@ void Runtime::start() {
 void Runtime::tick() {
   tick_timer_ = world_.loop.after(options_.poll, [this] {
     tick_timer_.reset();
+    claimable_ = true;
     tick();
   });
   fire_due();
@@ -72,6 +73,7 @@ void Runtime::look_ahead() {
     if (look_timer_) world_.loop.forget(*look_timer_);
     look_timer_ = world_.loop.after(wait, [this] {
       look_timer_.reset();
+      claimable_ = true;
       fire_due();
       claim_more();
     });
@@ -114,7 +116,7 @@ void Runtime::hold(store::Lease lease) {
 }
 
 void Runtime::claim_more() {
-  if (!started_ || !options_.claims || stopping_ || claiming_ ||
+  if (!started_ || !options_.claims || stopping_ || claiming_ || !claimable_ ||
       holders_.size() >= options_.held_max) {
     return;
   }
@@ -135,6 +137,7 @@ void Runtime::claim_more() {
       return;
     }
     const bool more = leases->size() == limit;
+    claimable_ = more;  // until something may have become so
     for (store::Lease& lease : *leases) hold(std::move(lease));
     if (more) claim_more();
   });
@@ -259,6 +262,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                     return;
                   }
                   done(Created{job, false});
+                  claimable_ = true;
                   claim_more();
                 });
 }
@@ -384,6 +388,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
                   }
                   committed(acting->job, shown);
                   acting->done(answer);
+                  claimable_ = true;
                   claim_more();
                 });
 }
@@ -418,8 +423,11 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
     world_.loop.post([stopped = std::exchange(stopped_, nullptr)] { stopped(); });
     return;
   }
+  if (fate != Fate::over) {  // it may be claimed or woken again
+    claimable_ = true;
+    look_ahead();
+  }
   claim_more();
-  look_ahead();
 }
 
 void Runtime::warn(const JobId& job, const std::string& what) {

@@ -111,7 +111,7 @@ class Runtime : private HolderHost {
   std::map<JobId, std::shared_ptr<Holder>> holders_;
   std::set<JobId> refused_;  // this process cannot run these (a tool is missing, a newer version)
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
-  bool started_ = false, stopping_ = false, claiming_ = false, firing_ = false;
+  bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   Duration grace_{};
   std::function<void()> stopped_;
