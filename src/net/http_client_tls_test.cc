@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -72,6 +73,8 @@ class TlsServer {
   TlsServer(const Identity& identity, std::string bytes, bool goodbye)
       : context_(SSL_CTX_new(TLS_server_method())),
         listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    std::signal(SIGPIPE,
+                SIG_IGN);  // a client that hangs up in the handshake must not end this process
     SSL_CTX_use_certificate(context_.get(), identity.certificate.get());
     SSL_CTX_use_PrivateKey(context_.get(), identity.key.get());
     sockaddr_in address{};
