@@ -31,11 +31,13 @@ int http_status(Code code) {
     case Code::not_paused:
     case Code::not_settled:
     case Code::sequence_conflict:
+    case Code::signals_limit:
     case Code::stale_attempt:
       return 409;
     case Code::payload_too_large:
       return 413;
     case Code::store_locked:
+    case Code::store_stopped:
     case Code::unavailable:
       return 503;
     case Code::unknown_outcome:

@@ -221,6 +221,12 @@ void Run::on_warning(const JobId& job, const std::string& what) {
   terminal_.warn(job.empty() ? what : "job " + job.text + ": " + what);
 }
 
+void Run::on_store_stopped(const Error& error) {
+  problem_ = error;
+  stopping_ = true;  // there is nothing to leave in order: nothing can be written
+  site_->loop().post([this] { finish(); });
+}
+
 void Run::step_line(Tint tint, const char* mark, const std::string& node, const std::string& what) {
   terminal_.note("  " + terminal_.err()(tint, mark) + " " +
                  (what.empty()

@@ -22,7 +22,8 @@ namespace ae {
   X(non_determinism) X(not_found) X(not_held) X(not_in_doubt)                                                \
   X(not_paused) X(not_settled) X(payload_too_large) X(plan_invalid)                                          \
   X(plan_missing) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
-  X(sequence_conflict) X(stale_attempt) X(store_locked) X(store_rolled_back)                                 \
+  X(sequence_conflict) X(signals_limit) X(stale_attempt) X(store_locked) X(store_rolled_back)                \
+  X(store_stopped)                                                                                           \
   X(tool_failed) X(tool_output_invalid) X(unavailable) X(unknown_outcome)                                    \
   X(unsupported) X(usage) X(wait_expired) X(wait_mismatch)
 // clang-format on

@@ -536,6 +536,57 @@ std::string canonical(const Value& value) {
   return out;
 }
 
+namespace {
+
+// Takes what the value's canonical text needs from `left`; false when that is too little.
+bool fits(const Value& value, std::size_t& left) {
+  const auto take = [&left](std::size_t bytes) {
+    if (bytes > left) return false;
+    left -= bytes;
+    return true;
+  };
+  const auto take_string = [&](std::string_view text) {
+    if (!take(text.size() + 2)) return false;
+    for (std::size_t i = plain_prefix(text); i < text.size(); ++i) {
+      const char escape = kEscapeOf[static_cast<unsigned char>(text[i])];
+      if (escape != 0 && !take(escape == 'u' ? 5 : 1)) return false;
+    }
+    return true;
+  };
+  switch (value.kind()) {
+    case Value::Kind::null:
+      return take(4);
+    case Value::Kind::boolean:
+      return take(value.as_bool() ? 4 : 5);
+    case Value::Kind::number: {
+      std::string text;
+      write_canonical_number(value.as_number(), text);
+      return take(text.size());
+    }
+    case Value::Kind::string:
+      return take_string(value.as_string());
+    case Value::Kind::array: {
+      const auto items = value.items();
+      if (!take(2 + (items.empty() ? 0 : items.size() - 1))) return false;
+      return std::ranges::all_of(items, [&](const Value& item) { return fits(item, left); });
+    }
+    case Value::Kind::object: {
+      const auto& members = value.members();
+      if (!take(2 + (members.empty() ? 0 : 2 * members.size() - 1))) return false;
+      return std::ranges::all_of(members, [&](const auto& member) {
+        return take_string(member.first) && fits(member.second, left);
+      });
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool canonical_exceeds(const Value& value, std::size_t bytes) {
+  return !fits(value, bytes);
+}
+
 std::string pretty(const Value& value) {
   std::string out;
   write_pretty(value, 0, out);

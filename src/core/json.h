@@ -33,6 +33,8 @@ Result<Value> parse_json(std::string_view text, const JsonLimits& limits = {});
 // RFC 8785. Appends to `out`; the second form returns it.
 void write_canonical(const Value& value, std::string& out);
 std::string canonical(const Value& value);
+// Is canonical(value) longer than `bytes`? Stops counting as soon as it is.
+bool canonical_exceeds(const Value& value, std::size_t bytes);
 // The two parts of the writer, for those that write JSON without building a Value.
 void write_canonical_string(std::string_view text, std::string& out);
 void write_canonical_number(double number, std::string& out);

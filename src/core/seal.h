@@ -50,10 +50,13 @@ struct Sealed {
   std::vector<Event> events;  // the events as a reader will see them (hash and prev_hash filled in)
 };
 
+// Of one value, as canonical JSON (SPEC §14).
+inline constexpr std::size_t kValueMax = 16u << 20;
+
 struct SealLimits {
   std::size_t value_inline_max = 256u << 10;  // larger value fields stand apart, by hash
   std::size_t json_inline_max = 256;          // the same for `json` fields (plans): jobs share them
-  std::size_t value_max = 16u << 20;
+  std::size_t value_max = kValueMax;
 };
 
 // REQUIRES: drafts not empty, payloads as check_payload wants them (AE_CHECK: only we make events).

@@ -1,12 +1,17 @@
 // absorb and take_in: observations and outside acts become events.
 #include "engine/absorb.h"
 
+#include <unordered_map>
 #include <utility>
 
 #include "core/json.h"
+#include "core/seal.h"
 
 namespace ae::engine {
 namespace {
+
+// Records were within their limits when they were written; a result may nest deeper than what comes through a door.
+constexpr JsonLimits kRecordLimits{.depth_max = kJsonDepthMax, .big_integers = true};
 
 Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
@@ -46,6 +51,10 @@ Result<Taken> take_signal(const State& state, const Act& act) {
                                 {"payload", closed->second.payload}})};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  if (state.signals >= kSignalsMax) {
+    return fail(Code::signals_limit, "the job has taken in " + std::to_string(kSignalsMax) +
+                                         " signals, the most that one job may have");
+  }
   auto wait = state.waits.find(act.correlation_key);
   const bool open = wait != state.waits.end() && !wait->second.resolve &&
                     wait->second.type != WaitType::timer && !state.ending;
@@ -189,71 +198,59 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   return taken;
 }
 
-}  // namespace
+// A result that is too large to be kept has still happened: what stands for it says so.
+std::optional<Value> refused_output(const Outcome& outcome) {
+  if (outcome.invalid) return outcome.invalid;
+  if (!canonical_exceeds(outcome.result, kValueMax)) return std::nullopt;
+  const std::string text = canonical(outcome.result);
+  return Value::object(
+      {{"head", ""},
+       {"invalid", true},
+       {"reason", "is longer than " + std::to_string(kValueMax >> 20) + " MiB as canonical JSON"},
+       {"sha256", to_hex(sha256(text))},
+       {"size", static_cast<std::uint64_t>(text.size())}});
+}
 
-std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& outcome,
-                               bool caught_up) {
-  const Step& step = state.steps[index];
-  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
-  std::vector<Member> p = of_try(step);
+// What was seen of a try.
+EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
+                    std::vector<Member> p) {
+  p.emplace_back("invocation_id", step.call->id.text);
+  p.emplace_back("step_id", step.id.text);
+  p.emplace_back("try", static_cast<std::uint64_t>(try_no));
   p.emplace_back("outcome", to_text(outcome.kind));
   if (outcome.took.count() > 0) {
     p.emplace_back("duration_us", static_cast<std::int64_t>(outcome.took.count()));
   }
   if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
-  if (caught_up) p.emplace_back("caught_up", true);
-  if (outcome.kind != OutcomeKind::success) {
-    p.emplace_back("definite", outcome.definite);
-    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
-    p.emplace_back("retryable", outcome.retryable);
-    if (outcome.retry_after) {
-      p.emplace_back("retry_after_ms",
-                     static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
+  if (outcome.kind == OutcomeKind::success) {
+    const auto refused = refused_output(outcome);
+    p.emplace_back("result", refused ? *refused : outcome.result);
+    if (refused) {
+      p.emplace_back("error",
+                     error_value(code_name(Code::tool_output_invalid),
+                                 "the call succeeded, but its output " +
+                                     std::string(refused->text("reason", "broke a rule"))));
     }
-    return {draft(EventType::tool_invocation_finished, std::move(p))};
+    return draft(EventType::tool_invocation_finished, std::move(p));
   }
-  p.emplace_back("result", outcome.invalid ? *outcome.invalid : outcome.result);
-  if (outcome.invalid) {
-    p.emplace_back("error",
-                   error_value(code_name(Code::tool_output_invalid),
-                               "the call succeeded, but its output " +
-                                   std::string(outcome.invalid->text("reason", "broke a rule"))));
-  }
-  return {draft(EventType::tool_invocation_finished, std::move(p)),
-          draft(EventType::command_committed, {{"command_id", step.id.text},
-                                               {"node_id", state.node_of(step).id},
-                                               {"result_of", step.call->id.text},
-                                               {"step_id", step.id.text}})};
-}
-
-Value effect_record(const State& state, const Step& step, const Outcome& outcome, Instant at) {
-  std::vector<Member> p{{"attempt_id", step.call->attempt.text},
-                        {"command_id", step.id.text},
-                        {"created_at", to_text(at)},
-                        {"idempotency_key", step.call->key.text},
-                        {"input_ref", step.call->arguments_hash},
-                        {"invocation_id", step.call->id.text},
-                        {"job_id", state.job.text},
-                        {"kind", "tool"},
-                        {"outcome", to_text(outcome.kind)},
-                        {"took_us", static_cast<std::int64_t>(outcome.took.count())},
-                        {"try", static_cast<std::uint64_t>(step.call->try_no)}};
-  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  p.emplace_back("definite", outcome.definite);
+  p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
+  p.emplace_back("retryable", outcome.retryable);
   if (outcome.retry_after) {
     p.emplace_back("retry_after_ms",
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
-  if (outcome.kind == OutcomeKind::success) {
-    p.emplace_back(outcome.invalid ? "invalid" : "output",
-                   outcome.invalid ? *outcome.invalid : outcome.result);
-  } else {
-    p.emplace_back("definite", outcome.definite);
-    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
-    p.emplace_back("retryable", outcome.retryable);
-  }
-  return Value::object(std::move(p));
+  return draft(EventType::tool_invocation_finished, std::move(p));
 }
 
+EventDraft committed(const State& state, const Step& step) {
+  return draft(EventType::command_committed, {{"command_id", step.id.text},
+                                              {"node_id", state.node_of(step).id},
+                                              {"result_of", step.call->id.text},
+                                              {"step_id", step.id.text}});
+}
+
+// What an effect record says was seen.
 Result<Outcome> outcome_of_record(const Value& record) {
   Outcome outcome;
   const std::string_view kind = record.text("outcome");
@@ -278,6 +275,107 @@ Result<Outcome> outcome_of_record(const Value& record) {
   outcome.error_code = record["error"].text("code");
   outcome.error_message = record["error"].text("message");
   return outcome;
+}
+
+}  // namespace
+
+std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& outcome) {
+  const Step& step = state.steps[index];
+  AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
+  std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, {})};
+  if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step));
+  return events;
+}
+
+Sent sent_of(const Step& step) {
+  const Invocation& call = *step.call;
+  return {step.id, call.id, call.try_no, call.attempt, call.key, call.arguments_hash};
+}
+
+bool is_certain(const Outcome& outcome) {
+  return outcome.kind == OutcomeKind::success ||
+         (outcome.kind == OutcomeKind::failure && outcome.definite);
+}
+
+Result<std::vector<EventDraft>> catch_up(const State& state,
+                                         const std::vector<StoredEffect>& effects) {
+  std::vector<EventDraft> events;
+  if (effects.empty()) return events;
+  std::unordered_map<std::string_view, std::uint32_t> calls;
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    if (const Step& step = state.steps[i]; step.call) calls.emplace(step.call->id.text, i);
+  }
+  for (const StoredEffect& effect : effects) {
+    auto found = calls.find(effect.invocation.text);
+    if (found == calls.end()) continue;
+    const Step& step = state.steps[found->second];
+    const Invocation& call = *step.call;
+    const bool open = call.open && call.try_no == effect.try_no;
+    const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
+    if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
+    AE_ASSIGN(const Value record, parse_json(effect.record, kRecordLimits));
+    AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+    if (unheard) {
+      if (!is_terminal(state.status) && is_certain(outcome)) {
+        events.push_back(finished(step, effect.try_no, outcome, {{"late", true}}));
+      }
+      continue;
+    }
+    if (record.text("attempt_id") != call.attempt.text) continue;
+    const bool doubted = step.phase == StepPhase::in_doubt;
+    if (doubted && !is_certain(outcome)) continue;
+    events.push_back(finished(step, effect.try_no, outcome, {{"caught_up", true}}));
+    if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step));
+    if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
+      events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
+                                                                {{"outcome", "cancelled"}})});
+    }
+  }
+  return events;
+}
+
+std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
+                                                                   const EventDraft& event) {
+  const bool closes = event.type == EventType::tool_invocation_finished;
+  const bool asks = event.type == EventType::wait_opened;  // a person
+  const bool resolves =
+      event.type == EventType::decision_recorded && event.payload.text("kind") == "in_doubt";
+  if (!closes && !asks && !resolves) return std::nullopt;
+  auto step = state.by_id.find(StepId(std::string(event.payload.text("step_id"))));
+  if (step == state.by_id.end()) return std::nullopt;
+  const auto& call = state.steps[step->second].call;
+  if (!call || !call->open) return std::nullopt;
+  return std::pair(call->id, call->try_no);
+}
+
+Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,
+                    Arrival arrival) {
+  std::vector<Member> p{{"attempt_id", sent.attempt.text},
+                        {"command_id", sent.step.text},
+                        {"created_at", to_text(at)},
+                        {"idempotency_key", sent.key.text},
+                        {"input_ref", sent.arguments_hash},
+                        {"invocation_id", sent.invocation.text},
+                        {"job_id", job.text},
+                        {"kind", "tool"},
+                        {"outcome", to_text(outcome.kind)},
+                        {"took_us", static_cast<std::int64_t>(outcome.took.count())},
+                        {"try", static_cast<std::uint64_t>(sent.try_no)}};
+  if (arrival == Arrival::late) p.emplace_back("late", true);
+  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
+  if (outcome.retry_after) {
+    p.emplace_back("retry_after_ms",
+                   static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
+  }
+  if (outcome.kind == OutcomeKind::success) {
+    p.emplace_back(outcome.invalid ? "invalid" : "output",
+                   outcome.invalid ? *outcome.invalid : outcome.result);
+  } else {
+    p.emplace_back("definite", outcome.definite);
+    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
+    p.emplace_back("retryable", outcome.retryable);
+  }
+  return Value::object(std::move(p));
 }
 
 Value Act::to_json() const {
@@ -322,6 +420,19 @@ Result<Act> Act::from_json(const Value& json) {
   act.payload = json["payload"];
   if (const Value* result = json.find("result")) act.result = *result;
   return act;
+}
+
+std::vector<EventDraft> overtake(const State& state, const Act& act) {
+  auto wait = state.waits.find(act.correlation_key);
+  if (act.kind != Act::Kind::signal || !state.ending || wait == state.waits.end() ||
+      wait->second.resolve) {
+    return {};
+  }
+  std::vector<Member> more{
+      {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
+  if (!act.by.empty()) more.emplace_back("by", act.by);
+  return {{EventType::wait_completed,
+           wait_members(state, wait->first, wait->second, std::move(more))}};
 }
 
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {

@@ -7,7 +7,10 @@
 // inbox when somebody holds the job, and are taken in directly when nobody does (SPEC §10). Pure.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/event.h"
@@ -18,12 +21,42 @@
 namespace ae::engine {
 
 // REQUIRES: the step's newest try is open and is `try_no`.
-std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome,
-                               bool caught_up = false);
-// The effect record of SPEC §5, for the effect store.
-Value effect_record(const State& state, const Step& step, const Outcome& outcome, Instant at);
-// And back: what a record says was seen.
-Result<Outcome> outcome_of_record(const Value& record);
+std::vector<EventDraft> absorb(const State& state, std::uint32_t step, const Outcome& outcome);
+
+// Which try it was that somebody performed: enough to say later what came of it, without the state.
+struct Sent {
+  StepId step;
+  InvocationId invocation;
+  std::uint32_t try_no = 0;
+  AttemptId attempt;
+  IdempotencyKey key;
+  std::string arguments_hash;
+};
+Sent sent_of(const Step& step);
+// The effect record of SPEC §5, for the effect store. `late`: written after the attempt had lost the job.
+enum class Arrival : std::uint8_t { in_time, late };
+Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,
+                    Arrival arrival = Arrival::in_time);
+// Only what is certain is taken late (SPEC §6): a success, or that for sure nothing happened.
+bool is_certain(const Outcome& outcome);
+
+// What stands in the effect store and is not in the log yet (SPEC §5, W3; §6, late effects): the events that take it in.
+// A try whose fate has been decided meanwhile gets a `finished{late}`, for people.
+struct StoredEffect {
+  InvocationId invocation;
+  std::uint32_t try_no = 0;
+  std::string_view record;
+};
+Result<std::vector<EventDraft>> catch_up(const State& state,
+                                         const std::vector<StoredEffect>& effects);
+
+// The slot in the effect store that this event decides about without having seen a result: the event may be written
+// only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and follows from decide or take_in.
+std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
+                                                                   const EventDraft& event);
+
+// Signals that one job accepts, taken in or in its inbox (SPEC §14).
+inline constexpr std::size_t kSignalsMax = 10'000;
 
 struct Act {
   enum class Kind : std::uint8_t { signal, cancel, resolve, timers };
@@ -52,5 +85,9 @@ struct Taken {
 // Fails with wait_mismatch, not_in_doubt, not_settled, input_invalid, job_terminal; nothing is to be written then.
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);
+
+// An accepted signal that the end of the job overtakes: its wait is closed with it, so that the terminal event lists it
+// as undelivered (SPEC §10). Empty when there is nothing to close.
+std::vector<EventDraft> overtake(const State& state, const Act& act);
 
 }  // namespace ae::engine

@@ -372,8 +372,12 @@ Status Applier::tool_invocation_started() {
 }
 
 Status Applier::tool_invocation_finished() {
-  if (flag(p_, "late")) return {};  // shown to people; its try was closed before
   Step* step = this->step();
+  if (flag(p_, "late")) {  // shown to people; its try was closed before
+    const auto late = maybe_int(p_, "try");
+    if (step && step->call && late) step->call->late = static_cast<std::uint32_t>(*late);
+    return {};
+  }
   if (!step || !step->call || !step->call->open ||
       step->call->id.text != p_.text("invocation_id") ||
       maybe_int(p_, "try") != static_cast<std::int64_t>(step->call->try_no)) {
@@ -390,12 +394,13 @@ Status Applier::tool_invocation_finished() {
   if (const auto ms = maybe_int(p_, "retry_after_ms"); ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
     call.retry_after = std::chrono::milliseconds(*ms);
   }
+  const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
+                         call.error.code == "not_sent";  // before a byte was sent
+  call.unsent = withdrawn ? call.unsent + 1 : 0;
+  if (withdrawn && call.counted > 0) call.counted--;
   if (call.outcome == OutcomeKind::success) {
     step->result = p_["result"];
     if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
-  } else if (call.outcome == OutcomeKind::failure && call.definite &&
-             call.error.code == "not_sent" && call.counted > 0) {
-    call.counted--;  // withdrawn before a byte was sent
   }
   if (step->phase == StepPhase::calling) enter(*step, StepPhase::settled);
   return {};
@@ -541,6 +546,15 @@ Status Applier::wait_completed() {
     step.timed_out = outcome == "timed_out";
     step.result = step.timed_out ? Value::object({{"timed_out", true}}) : p_["payload"];
     if (outcome != "cancelled") enter(step, StepPhase::answered);
+    if (p_.find("signal_id")) {
+      s_.signals++;
+      if (outcome == "cancelled") {
+        s_.undelivered.push_back(
+            Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
+      }
+    }
+  } else if (step.phase == StepPhase::in_doubt && !step.call->open && step.call->definite) {
+    enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
                                                      .outcome = std::string(p_.text("outcome")),

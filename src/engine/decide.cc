@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/seal.h"
 #include "engine/evaluate.h"
 
 namespace ae::engine {
@@ -16,6 +17,12 @@ constexpr std::size_t kWaitsShownMax = 64;
 
 Value error_value(const Error& error) {
   return Value::object({{"code", code_name(error.code)}, {"message", error.message}});
+}
+
+std::unexpected<Error> too_large(std::string_view what) {
+  return fail(Code::payload_too_large, std::string(what) + " is longer than " +
+                                           std::to_string(kValueMax >> 20) +
+                                           " MiB as canonical JSON, the most that is kept");
 }
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
@@ -47,6 +54,7 @@ class Decider {
   void start_wait(const Step& step);
   void start_map(const Step& step);
   void start_items(const Step& step);
+  Result<Value> arguments(const Node& node, std::uint32_t item) const;
   void definite_failure(const Step& step);
   void doubtful(const Step& step);
   void orphan(const Step& step);
@@ -195,12 +203,18 @@ void Decider::ready(const Step& step) {
   }
 }
 
+Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
+  auto args = arguments_of(s_, node, item);
+  if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
+  return args;
+}
+
 void Decider::start_tool(const Step& step) {
   if (open_ >= limits_.parallel_max) {
     held_back_ = true;
     return;
   }
-  auto args = arguments_of(s_, s_.node_of(step), step.item);
+  auto args = arguments(s_.node_of(step), step.item);
   start(step);
   if (!args) return fail_step(step, args.error());
   emit_first({step.id, s_.node_of(step), std::move(*args)});
@@ -239,6 +253,7 @@ void Decider::start_wait(const Step& step) {
 void Decider::start_map(const Step& step) {
   if (step.map) return start(step);  // the value is recorded
   auto over = over_of(s_, s_.node_of(step));
+  if (over && canonical_exceeds(*over, kValueMax)) over = too_large("the map's value");
   if (!over) {
     start(step);
     return fail_step(step, over.error());
@@ -266,7 +281,7 @@ void Decider::start_items(const Step& step) {
       return more;
     };
     emit(EventType::node_started, both({{"try", 1}}));
-    auto args = arguments_of(s_, node, item);
+    auto args = arguments(node, item);
     if (!args) {
       emit(EventType::node_finished, both({{"error", error_value(args.error())},
                                            {"result_type", "permanent_failure"},
@@ -340,7 +355,7 @@ void Decider::retry(const Step& step) {
   // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
   // `backoff` looks at the upper ones of 64.
   const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
-  const std::uint32_t next = call.counted + 1;
+  const std::uint32_t next = (call.unsent > 0 ? call.unsent : call.counted) + 1;
   const Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
   emit(EventType::random_recorded,
        {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
@@ -356,7 +371,10 @@ void Decider::retry(const Step& step) {
 void Decider::definite_failure(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  if (call.error.code == "not_sent") return declare(step, false);
+  if (call.unsent > 0) {
+    // Another process could not send it; this one tries at once, and then ever more slowly.
+    return call.attempt == s_.attempt ? retry(step) : declare(step, false);
+  }
   if (tries_left(tool, call)) return retry(step);
   fail_step(step, call.error.code, call.error.message);
 }
@@ -381,8 +399,9 @@ void Decider::doubtful(const Step& step) {
 void Decider::orphan(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  if (!stamp_.owned && stamp_.now < call.send_by + tool.grace) {  // WaitOtherWorker
-    return ask_again(call.send_by + tool.grace);
+  if (!stamp_.owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
+    const Instant settled = std::max(call.send_by, stamp_.held_since) + tool.grace;
+    if (stamp_.now < settled) return ask_again(settled);
   }
   if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -504,6 +523,7 @@ void Decider::step(std::uint32_t index) {
 // Everything is done: the output, then the end.
 void Decider::complete() {
   auto result = output_of(s_);
+  if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
     emit(EventType::job_failed, {{"code", code_name(result.error().code)},
                                  {"error", "output: " + result.error().message}});
@@ -544,6 +564,7 @@ void Decider::end(const Ending& ending) {
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   std::vector<Member> p;
   if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  if (!s_.undelivered.empty()) p.emplace_back("undelivered", Value::array(s_.undelivered));
   if (ending.cancelled) {
     if (!ending.by.empty()) p.emplace_back("by", ending.by);
     if (!ending.message.empty()) p.emplace_back("reason", ending.message);
@@ -610,6 +631,14 @@ Decision Decider::run() {
     end({.cancelled = false,
          .code = std::string(code_name(Code::max_attempts)),
          .message = std::to_string(s_.lost_claims) + " attempts in a row ended without progress",
+         .node_id = {},
+         .by = {}});
+    return std::move(decision_);
+  }
+  if (s_.seq >= limits_.job_events_max) {
+    end({.cancelled = false,
+         .code = std::string(code_name(Code::events_limit)),
+         .message = "the job has " + std::to_string(s_.seq) + " events, the most that one may have",
          .node_id = {},
          .by = {}});
     return std::move(decision_);

@@ -21,6 +21,7 @@ namespace ae::engine {
 struct Stamp {
   Instant now;          // the store's clock
   Instant lease_until;  // nothing is sent after it
+  Instant held_since;   // when this attempt got the job: the lease before it had ended by then
   bool owned =
       true;  // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
   std::uint64_t chance = 0;
@@ -36,6 +37,7 @@ struct DecideLimits {
   Duration held_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
   std::uint32_t lost_claims_max = 10;                   // when the plan names no max_attempts
   std::size_t events_max = 512;                         // per call of decide; ask again
+  std::uint64_t job_events_max = 10'000'000;            // then the job fails: events_limit
 };
 
 // A wish to call a tool at a step.

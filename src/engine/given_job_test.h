@@ -169,6 +169,17 @@ class GivenJob {
   GivenJob& answer(std::string_view node, const Outcome& outcome) {
     return answer(index_of(node), outcome);
   }
+  // The effect store holds this of the newest try, and the log does not: what follows from that.
+  GivenJob& kept(std::string_view node, const Outcome& outcome, Arrival arrival = Arrival::late) {
+    return kept(engine::sent_of(step(node)), outcome, arrival);
+  }
+  GivenJob& kept(const engine::Sent& of, const Outcome& outcome, Arrival arrival = Arrival::late) {
+    const std::string record = canonical(effect_record(state.job, of, outcome, now, arrival));
+    auto events = catch_up(state, {{of.invocation, of.try_no, record}});
+    AE_CHECK(events.has_value());
+    add(*events);
+    return go();
+  }
   GivenJob& answer(std::uint32_t step, const Outcome& outcome) {
     add(absorb(state, step, outcome));
     in_flight.erase(step);

@@ -71,7 +71,9 @@ struct Invocation {
   std::uint32_t try_no = 0;  // the newest try
   std::uint32_t counted =
       0;  // tries that count against max_attempts (not withdrawn, not a resend after a crash)
-  bool open = false;  // the newest try is started and not finished
+  std::uint32_t unsent = 0;  // the newest tries in a row that were withdrawn before a byte was sent
+  std::uint32_t late = 0;    // the newest try whose result came after its fate was decided
+  bool open = false;         // the newest try is started and not finished
   AttemptId attempt;  // that declared the newest try
   Instant first_send_by, send_by, deadline;
   // The newest finished try:
@@ -184,6 +186,9 @@ class State {
   Value result;
   std::optional<Failure> error;  // of job_failed
   Value final_in_doubt;          // in_doubt[] of the terminal event
+  // Accepted signals that the end of the job overtook: {correlation_key, signal_id}.
+  std::vector<Value> undelivered;
+  std::uint64_t signals = 0;  // accepted and taken in
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.

@@ -163,10 +163,11 @@ AE_TEST("retry/what the downstream asked for is waited for, up to the longest ba
 AE_TEST("retry/a try that was never sent is declared again and not counted") {
   GivenJob job(one("once"));
   job.claim().fails("a", "not_sent");
+  EXPECT_EQ(job.tries("a"), 1u) << "not at once: what kept it from being sent may still stand";
+  job.after(1s);
   EXPECT_EQ(job.tries("a"), 2u);
   EXPECT_EQ(job.step("a").call->counted, 1u);
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
-  EXPECT_EQ(job.count(EventType::random_recorded), 0u);
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
@@ -389,8 +390,7 @@ AE_TEST("crash/an answer that an effect store kept is taken instead of a second 
   GivenJob job(one("pay"));
   job.claim().reload();
   job.begin_attempt();
-  job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, true));
-  job.go();
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")}, Arrival::in_time);
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.payloads(EventType::tool_invocation_finished)[0]["caught_up"], Value(true));
@@ -401,13 +401,180 @@ AE_TEST("crash/an answer that comes while a person is asked closes the question"
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.decides = false;
-  job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("7")}, true));
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
   job.add({{EventType::job_cancel_requested, json("{}")}});
   job.decides = true;
   job.go();
   EXPECT_EQ(job.status(), "cancelled");
-  EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "cancelled");
   EXPECT_EQ(job.last(EventType::job_cancelled).find("in_doubt"), nullptr);
+}
+
+AE_TEST("late/a success that comes after its attempt lost the job frees a parked job") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+  EXPECT_EQ(job.step("a").result, json("7"));
+}
+
+AE_TEST("late/a definite failure that comes late is one: the node fails, nobody is asked") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.kept("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "http_402");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("late/what is not certain is not taken late") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.kept("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("late/only the attempt that made the call is believed") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  Sent other = sent_of(job.step("a"));
+  other.attempt = AttemptId("somebody");
+  job.kept(other, {.kind = OutcomeKind::success});
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("late/a success between not_happened and the new try is the answer: nothing is sent again") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.claims_again = false;
+  job.resolve("a", "not_happened");
+  job.kept("a", {.kind = OutcomeKind::success, .result = json("7")});
+  job.claims_again = true;
+  job.claim();
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.tries("a"), 1u);
+}
+
+AE_TEST("late/what comes after a call was decided is shown, and changes nothing") {
+  GivenJob job(one("put"));
+  job.claim();
+  const Sent first = sent_of(job.step("a"));
+  job.crash();  // sent again: the first try is closed unknown
+  ASSERT_EQ(job.tries("a"), 2u);
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  const Value late = job.last(EventType::tool_invocation_finished);
+  EXPECT_EQ(late["late"], Value(true));
+  EXPECT_EQ(late["try"], json("1"));
+  EXPECT_EQ(job.status(), "running");
+  const std::size_t events = job.log.size();
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(job.log.size(), events) << "it is shown once";
+  job.ok("a", "8");
+  EXPECT_EQ(job.state.result, job.state.result);
+  EXPECT_EQ(job.step("a").result, json("8"));
+}
+
+AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  auto taken = take_in(job.state,
+                       {.kind = Act::Kind::resolve,
+                        .idempotency_key = job.step("a").call->key.text,
+                        .resolution = "happened"},
+                       job.stamp(), true);
+  ASSERT_TRUE(taken);
+  const auto slot = slot_decided(job.state, taken->events.front());
+  ASSERT_TRUE(slot);
+  EXPECT_EQ(slot->first, job.step("a").call->id);
+  EXPECT_EQ(slot->second, 1u);
+  GivenJob heard(one("pay"));
+  heard.claim().times_out("a");
+  EXPECT_FALSE(slot_decided(heard.state, {EventType::decision_recorded,
+                                          Value::object({{"kind", "in_doubt"},
+                                                         {"step_id", heard.step("a").id.text}})}))
+      << "its own attempt closed it: nothing can come any more";
+}
+
+AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is small") {
+  GivenJob job(one("pay"));
+  job.claim();
+  const std::string large(17u << 20, 'x');
+  job.answer("a", {.kind = OutcomeKind::success, .result = Value(large)});
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  const Value record = job.last(EventType::tool_invocation_finished)["result"];
+  EXPECT_EQ(record["invalid"], Value(true));
+  EXPECT_EQ(record["size"], Value(static_cast<std::uint64_t>(large.size() + 2)));
+  EXPECT_LT(canonical(record).size(), 1000u);
+}
+
+AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as payload_too_large") {
+  const std::string half = canonical(Value(std::string(9u << 20, 'x')));
+  const std::string two = "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+                          " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}";
+  const auto ends = [&](const std::string& nodes, std::string_view more) {
+    GivenJob job(nodes, {.more = more});
+    job.claim().ok("a", half).ok("b", half);
+    EXPECT_EQ(job.status(), "failed");
+    return job.state.error->code;
+  };
+  EXPECT_EQ(ends(two + "]", "{'output': '${ [.steps.a, .steps.b] }'}"), "payload_too_large");
+  EXPECT_EQ(ends(two + ", {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b'],"
+                       " 'args': {'x': '${ .steps.a + .steps.b }'}}]",
+                 "{}"),
+            "payload_too_large");
+  EXPECT_EQ(ends(two + ", {'id':'c', 'kind':'map', 'over': '${ [.steps.a, .steps.b] }',"
+                       " 'max_parallel': 1, 'needs':['b'], 'do': {'tool':'put', 'args': {}}}]",
+                 "{}"),
+            "payload_too_large");
+}
+
+AE_TEST("limits/a job of too many events fails and says so") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'},"
+               " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
+  job.limits.job_events_max = job.state.seq + 5;
+  job.claim().ok("a");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "events_limit");
+  EXPECT_EQ(job.tries("b"), 0u);
+}
+
+AE_TEST("not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
+  GivenJob job(one("pay"));
+  job.claim();
+  const auto withdrawn = [&] {
+    job.answer("a", {.kind = OutcomeKind::failure,
+                     .definite = true,
+                     .retryable = true,
+                     .error_code = "not_sent"});
+  };
+  Duration waited{};
+  for (int i = 0; i < 4; ++i) {
+    withdrawn();
+    EXPECT_EQ(job.status(), "running");
+    ASSERT_TRUE(job.ask_again) << "it is not declared again at once";
+    const Duration wait = *job.ask_again - job.now;
+    EXPECT_GE(wait, waited / 2) << "jitter takes at most a half";
+    waited = std::max(waited, wait);
+    job.after(wait);
+    EXPECT_EQ(job.tries("a"), static_cast<std::size_t>(i) + 2);
+    EXPECT_EQ(job.sent.back().external_key, job.sent.front().external_key);
+  }
+  EXPECT_GE(waited, 400ms);
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
+  GivenJob job(one("pay"));
+  job.claim();
+  job.decides = false;
+  job.answer("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"});
+  job.decides = true;
+  job.crash();
+  EXPECT_EQ(job.tries("a"), 2u);
 }
 
 AE_TEST("crash/a success without its command_committed is committed, never called again") {

@@ -398,24 +398,64 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   EXPECT_EQ(Act::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
 }
 
-AE_TEST("act/an effect record gives the outcome back") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-  job.claim();
+AE_TEST("act/what the effect store keeps of a call is what the log then says") {
   for (const Outcome& outcome :
        {Outcome{.kind = OutcomeKind::success, .result = json("{'x':1}"), .external_id = "e"},
         Outcome{.kind = OutcomeKind::failure,
                 .definite = true,
                 .error_code = "c",
-                .error_message = "m"},
+                .error_message = "m",
+                .retry_after = 3s},
         Outcome{.kind = OutcomeKind::timeout, .retryable = true, .error_code = "timeout"}}) {
-    auto back = outcome_of_record(effect_record(job.state, job.step("a"), outcome, job.now));
-    ASSERT_TRUE(back);
-    EXPECT_EQ(back->kind, outcome.kind);
-    EXPECT_EQ(back->result, outcome.result);
-    EXPECT_EQ(back->definite, outcome.definite);
-    EXPECT_EQ(back->error_code, outcome.error_code);
-    EXPECT_EQ(back->external_id, outcome.external_id);
+    GivenJob seen("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    GivenJob kept("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+    seen.claim().decides = false;
+    kept.claim().decides = false;
+    seen.answer("a", outcome);
+    kept.kept("a", outcome, Arrival::in_time);
+    EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
+              seen.last(EventType::tool_invocation_finished).with("caught_up", Value(true)));
   }
+}
+
+AE_TEST("undelivered/a signal that was accepted and that the end overtook is listed in the end") {
+  for (const bool cancelled : {true, false}) {
+    GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
+                 " {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+    job.claim();
+    cancelled ? job.cancel() : job.fails("b");
+    // A call is awaited; meanwhile the inbox is read.
+    const Act signal{.kind = Act::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
+    EXPECT_FALSE(take_in(job.state, signal, job.stamp(), false)) << "too late to be delivered";
+    auto closed = overtake(job.state, signal);
+    ASSERT_EQ(closed.size(), 1u);
+    job.add(closed);
+    job.ok("a");
+    if (cancelled) job.ok("b");
+    ASSERT_EQ(job.status(), cancelled ? "cancelled" : "failed");
+    EXPECT_EQ(
+        job.last(cancelled ? EventType::job_cancelled : EventType::job_failed)["undelivered"],
+        json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+  }
+}
+
+AE_TEST("undelivered/nothing is listed that nobody had accepted") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  job.claim().cancel();
+  EXPECT_EQ(job.status(), "cancelled");
+  EXPECT_EQ(job.last(EventType::job_cancelled).find("undelivered"), nullptr);
+}
+
+AE_TEST("limits/a job takes in ten thousand signals and no more") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
+  job.claim();
+  job.state.signals = kSignalsMax;
+  job.signal("k");
+  EXPECT_EQ(job.refused, Code::signals_limit);
+  job.state.signals = kSignalsMax - 1;
+  job.act({.kind = Act::Kind::signal, .id = "s", .correlation_key = "k"});
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.state.signals, kSignalsMax);
 }
 
 }  // namespace

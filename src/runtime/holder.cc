@@ -2,6 +2,7 @@
 #include "runtime/holder.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "async/point.h"
@@ -42,6 +43,7 @@ Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, st
       host_(host),
       job_(std::move(job)),
       lease_(std::move(lease)),
+      held_since_(world.store.now()),
       worker_(std::move(worker)) {}
 
 engine::Stamp Holder::stamp() {
@@ -50,6 +52,7 @@ engine::Stamp Holder::stamp() {
   // Nobody else can claim from a store that this process owns: its leases bind nobody but an earlier process.
   return {.now = now,
           .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
+          .held_since = held_since_,
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
           .tool_versions = &tool_versions_};
@@ -94,7 +97,8 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   if (state_.attempt != lease_.fence.attempt) {
     add(engine::running_event(lease_.fence.attempt, lease_.fence.epoch, worker_));
   }
-  catch_up(*loaded);
+  if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
+  repair_ledger(*loaded);
   pump();
 }
 
@@ -134,7 +138,10 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
     auto record = parse_json(row.record);
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)["note"];
-    if (note.is_null() || in_flight_.contains(row.invocation)) continue;
+    const bool ours = std::ranges::any_of(in_flight_, [&](const auto& call) {
+      return call.second.sent.invocation == row.invocation;
+    });
+    if (note.is_null() || ours) continue;
     auto* entry = world_.performers.find(record->text("tool"));
     if (!entry) continue;
     AE_TRY(entry->tool->end_left_over(note));
@@ -144,22 +151,13 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
 }
 
 // What an earlier attempt made durable beside the log and could not write into it (SPEC §5: W3, W4).
-void Holder::catch_up(const store::Loaded& loaded) {
-  for (const store::EffectRow& effect : loaded.effects) {
-    for (std::uint32_t index : std::set(state_.calling)) {
-      const engine::Step& step = state_.steps[index];
-      if (step.call->id != effect.invocation || step.call->try_no != effect.try_no) continue;
-      auto record = parse_json(effect.record);
-      auto outcome = record ? engine::outcome_of_record(*record)
-                            : Result<Outcome>(std::unexpected(record.error()));
-      if (!outcome) {
-        host_.warn(job_, "an effect record cannot be read: " + outcome.error().message);
-        continue;
-      }
-      for (EventDraft& draft : engine::absorb(state_, index, *outcome, true)) add(std::move(draft));
-      break;
-    }
-  }
+Status Holder::catch_up(const store::Loaded& loaded) {
+  AE_ASSIGN(std::vector<EventDraft> events, engine::catch_up(state_, stored_effects(loaded.effects)));
+  for (EventDraft& draft : events) add(std::move(draft));
+  return {};
+}
+
+void Holder::repair_ledger(const store::Loaded& loaded) {
   for (const store::LedgerRow& row : loaded.ledger) {
     if (row.state != "INFLIGHT") continue;
     for (const engine::Step& step : state_.steps) {
@@ -206,9 +204,24 @@ void Holder::told_and_loaded(Result<store::Loaded> loaded) {
 
 void Holder::lost() {
   if (ended_) return;
+  lost_ = true;
   host_.warn(job_, "the lease is lost; another worker may hold the job now");
+  for (const Recorded& recorded : std::exchange(recorded_, {})) {
+    host_.came_late(job_, recorded.sent, recorded.seen.outcome);
+  }
+  std::deque<Seen> unrecorded = std::exchange(seen_, {});
   abandon_all();
   end(Error{Code::stale_attempt, "the lease is lost"});
+  for (Seen& seen : unrecorded) heard_late(seen);
+}
+
+// A call of ours that was under way when the job was lost. Only what is certain is of use to whoever holds it now.
+void Holder::heard_late(const Seen& seen) {
+  auto call = in_flight_.find(seen.step);
+  if (call == in_flight_.end() || call->second.sent.try_no != seen.try_no) return;
+  if (engine::is_certain(seen.outcome)) host_.came_late(job_, call->second.sent, seen.outcome);
+  in_flight_.erase(call);
+  if (in_flight_.empty()) host_.faded(*this);
 }
 
 void Holder::drain(Duration grace) {
@@ -241,13 +254,21 @@ Error Holder::cannot_write() const {
               seen_.empty() && recorded_.empty() ? "" : "; calls that were answered are in doubt")};
 }
 
+void Holder::give_up() {
+  if (ended_) return;
+  cut_ = true;
+  abandon_all();
+  end(cannot_write());
+}
+
 void Holder::abandon_all() {
-  for (const auto& [invocation, call] : std::map(in_flight_)) {
-    call.tool->abandon(invocation, call.try_no);
+  for (const auto& [step, call] : std::map(in_flight_)) {
+    call.tool->abandon(call.sent.invocation, call.sent.try_no);
   }
 }
 
 void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
+  if (lost_) return heard_late({step, try_no, std::move(outcome)});
   if (ended_) return;
   switch (AE_POINT("tool.after")) {
     case async::PointAction::go:
@@ -265,19 +286,28 @@ void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
 void Holder::add(EventDraft draft) {
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  Drafted& drafted = drafts_.emplace_back();
   if (draft.type == EventType::wait_completed) {
     const std::string_view outcome = draft.payload.text("outcome");
-    closes_wait_ = closes_wait_ || outcome == "timed_out" || outcome == "cancelled";
+    drafted.closes_wait = outcome == "timed_out" || outcome == "cancelled";
   }
-  drafts_.push_back({std::move(draft), {}, {}});
+  drafted.event = std::move(draft);
 }
 
-void Holder::add_outcome(const Seen& seen) {
+// Something that follows from what is in the log: it may stand on a call's having left no result.
+void Holder::add_decided(EventDraft draft) {
+  auto slot = engine::slot_decided(state_, draft);
+  add(std::move(draft));
+  drafts_.back().slot = std::move(slot);
+}
+
+void Holder::add_outcome(Seen seen) {
   const std::uint32_t index = state_.by_id.at(seen.step);
   const engine::Step& step = state_.steps[index];
   if (!step.call || !step.call->open || step.call->try_no != seen.try_no) return;
-  const InvocationId invocation = step.call->id;
-  in_flight_.erase(invocation);
+  engine::Sent sent = engine::sent_of(step);
+  const InvocationId& invocation = sent.invocation;
+  in_flight_.erase(seen.step);
   ledger_.forget(invocation, seen.try_no);
   // Cut off by us while draining: the try stays open and is left to SPEC §6, as after a crash.
   if (cut_ && seen.outcome.kind != OutcomeKind::success && !seen.outcome.definite) return;
@@ -288,7 +318,7 @@ void Holder::add_outcome(const Seen& seen) {
   if (split) {
     effect = store::EffectRow{
         invocation, seen.try_no,
-        canonical(engine::effect_record(state_, step, seen.outcome, world_.store.now()))};
+        canonical(engine::effect_record(job_, sent, seen.outcome, world_.store.now()))};
     ledger = store::LedgerRow{invocation, seen.try_no, std::string(ledger_state(seen.outcome)),
                               canonical(ledger_record(*step.call))};
   } else if (auto noted = noted_tries_.find(invocation); noted != noted_tries_.end()) {
@@ -297,15 +327,16 @@ void Holder::add_outcome(const Seen& seen) {
   }
   const std::size_t first = drafts_.size();
   for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
-  recorded_.push_back(seen);
+  recorded_.push_back({std::move(seen), std::move(sent)});
   drafts_[first].effect = std::move(effect);
   drafts_.back().ledger = std::move(ledger);
 }
 
 void Holder::add_acts() {
+  std::set<std::uint64_t> seen;
   for (store::InboxEntry& entry : std::exchange(inbox_, {})) {
-    if (std::ranges::find(taken_, entry.number) != taken_.end()) continue;
-    taken_.push_back(entry.number);
+    if (!seen.insert(entry.number).second) continue;
+    const std::size_t first = drafts_.size();
     auto json = parse_json(entry.act);
     auto act =
         json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
@@ -313,11 +344,21 @@ void Holder::add_acts() {
                          !doubts_own_call(state_, lease_.fence.attempt);
     auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
                      : Result<engine::Taken>(std::unexpected(act.error()));
-    if (!taken) {
-      host_.warn(job_, "an accepted act came too late: " + taken.error().message);
-      continue;
+    std::vector<EventDraft> events;
+    if (taken) {
+      events = std::move(taken->events);
+    } else {
+      if (act) events = engine::overtake(state_, *act);
+      if (events.empty()) {
+        host_.warn(job_, "an accepted act came too late: " + taken.error().message);
+      }
     }
-    for (EventDraft& draft : taken->events) add(std::move(draft));
+    for (EventDraft& draft : events) add_decided(std::move(draft));
+    if (drafts_.size() > first) {
+      drafts_.back().taken = entry.number;
+    } else {
+      taken_.push_back(entry.number);
+    }
   }
 }
 
@@ -326,7 +367,7 @@ void Holder::collect() {
   while (!seen_.empty()) {
     Seen seen = std::move(seen_.front());
     seen_.pop_front();
-    add_outcome(seen);
+    add_outcome(std::move(seen));
   }
   add_acts();
   next_ask_.reset();
@@ -350,7 +391,7 @@ void Holder::collect() {
     if (decision.events.empty()) break;
     for (EventDraft& draft : decision.events) {
       const bool declares = draft.type == EventType::tool_invocation_started;
-      add(std::move(draft));
+      add_decided(std::move(draft));
       if (declares && host_.durability() == Durability::split) {
         const engine::Invocation& call =
             *state_
@@ -390,6 +431,9 @@ void Holder::plan_parts() {
     const bool alone =
         split && (type == EventType::node_finished || type == EventType::step_committed);
     if (alone) cut();
+    if (drafted.taken) part.taken.push_back(*drafted.taken);
+    part.inbox_read = part.inbox_read || drafted.closes_wait;
+    if (drafted.slot) part.effects_absent.push_back(*std::move(drafted.slot));
     part.events.push_back(std::move(drafted.event));
     if (alone) cut();
     if (!drafted.ledger) continue;
@@ -403,9 +447,8 @@ void Holder::plan_parts() {
   }
   for (store::LedgerRow& row : ledger_put_) part.ledger_put.push_back(std::move(row));
   part.ledger_erase = std::move(ledger_erase_);
-  part.taken = std::move(taken_);
+  part.taken.insert(part.taken.end(), taken_.begin(), taken_.end());
   part.release = release_;
-  part.inbox_read = closes_wait_;
   if (!split && records_) part.points = {"effect.after_put", "ledger.after_commit"};
   const bool left = !part.events.empty() || !part.ledger_put.empty() ||
                     !part.ledger_erase.empty() || !part.taken.empty() || !part.effects.empty();
@@ -419,7 +462,6 @@ void Holder::plan_parts() {
   ledger_erase_.clear();
   taken_.clear();
   records_ = false;
-  closes_wait_ = false;
 }
 
 void Holder::pump() {
@@ -468,6 +510,7 @@ void Holder::commit_next() {
   batch.authority = store::Batch::Held{lease_.fence};
   batch.expected_seq = durable_;
   batch.effects = std::move(part.effects);
+  batch.effects_absent = std::move(part.effects_absent);
   batch.ledger_put = std::move(part.ledger_put);
   batch.ledger_erase = std::move(part.ledger_erase);
   batch.inbox_taken = std::move(part.taken);
@@ -527,9 +570,13 @@ void Holder::on_committed(Result<store::Committed> result) {
         return again(result.error());
       case Code::inbox_pending:
         return reload("the inbox was not empty");
+      case Code::sequence_conflict:  // nobody else writes the log of a job that is held
+        return reload("a late result has arrived");
       case Code::stale_attempt:
       case Code::not_found:
         return lost();
+      case Code::store_stopped:
+        return host_.store_stopped(result.error());
       default:
         return end(result.error());
     }
@@ -581,7 +628,7 @@ void Holder::perform(const StepId& step_id) {
   };
   auto* entry = world_.performers.find(call.tool);
   AE_CHECK(entry, call.tool);
-  in_flight_[call.id] = {entry->tool.get(), try_no};
+  in_flight_[step_id] = {entry->tool.get(), engine::sent_of(step)};
   const Duration send_within = call.send_by - world_.store.now();
   if (draining_) return withdraw("the process is stopping");
   if (send_within.count() <= 0) return withdraw("its time to be sent had passed");
@@ -634,7 +681,9 @@ void Holder::reload(std::string_view why) {
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::unavailable, "the note was not written"));
   }
-  for (auto it = recorded_.rbegin(); it != recorded_.rend(); ++it) seen_.push_front(*it);
+  for (auto it = recorded_.rbegin(); it != recorded_.rend(); ++it) {
+    seen_.push_front(std::move(it->seen));
+  }
   recorded_.clear();
   begin();  // committing_ stays set until the log is read
 }

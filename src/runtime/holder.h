@@ -25,6 +25,8 @@ namespace ae::runtime {
 
 enum class Durability { fused, split };
 
+class Holder;
+
 // What the runtime that owns a holder wants to know and provides.
 class HolderHost {
  public:
@@ -42,6 +44,12 @@ class HolderHost {
   virtual void ended(const JobId& job, std::optional<Error> problem, Fate fate) = 0;
   // Did an earlier attempt of this process leave a call in doubt?
   virtual bool left_in_doubt(const JobId& job) const = 0;
+  // A certain result of a call whose attempt has lost the job: it goes into the effect store alone.
+  virtual void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) = 0;
+  // A holder that lost its job has heard of its last call.
+  virtual void faded(Holder& holder) = 0;
+  // The store writes nothing more until the process starts anew: every holder is given up.
+  virtual void store_stopped(const Error& error) = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;
 };
 
@@ -57,8 +65,12 @@ class Holder : public std::enable_shared_from_this<Holder> {
   // There are entries in the job's inbox.
   void told();
   void renewed(Instant lease_until) { lease_.lease_until = lease_until; }
-  // The lease is lost: stop at once, write nothing more.
+  // The lease is lost: stop at once, write nothing more but late results.
   void lost();
+  // Nothing can be written any more: calls that were answered since the last commit are in doubt.
+  void give_up();
+  // It lost its job, and calls that it made are still under way.
+  bool fading() const { return lost_ && !in_flight_.empty(); }
   // Stop politely: start nothing new, await calls in flight for `grace`, then cut them off and give the job back.
   void drain(Duration grace);
 
@@ -71,7 +83,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::vector<EventDraft> events;
     std::vector<store::EffectRow> effects;
     std::vector<store::LedgerRow> ledger_put;
-    std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
+    std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
     std::vector<std::uint64_t> taken;
     std::vector<std::string_view> points;
     bool release = false;
@@ -91,13 +103,15 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   void loaded(Result<store::Loaded> loaded);
   void give_back(Error problem);
-  void catch_up(const store::Loaded& loaded);
+  Status catch_up(const store::Loaded& loaded);
+  void repair_ledger(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
   Status offers_tools();
   void pump();
   void collect();
   void add(EventDraft draft);
-  void add_outcome(const Seen& seen);
+  void add_decided(EventDraft draft);
+  void add_outcome(Seen seen);
   void add_acts();
   void plan_parts();
   void commit_next();
@@ -108,6 +122,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void all_durable();
   void perform(const StepId& step);
   void seen(const StepId& step, std::uint32_t try_no, Outcome outcome);
+  void heard_late(const Seen& seen);
   void ask_again(Instant at);
   void reload(std::string_view why);
   void end(std::optional<Error> problem);
@@ -121,6 +136,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   HolderHost& host_;
   JobId job_;
   store::Lease lease_;
+  const Instant held_since_;
   std::string worker_;
   Ledger ledger_;
 
@@ -137,21 +153,28 @@ class Holder : public std::enable_shared_from_this<Holder> {
   // What is being made durable: drafts with what goes beside them, cut into commits by plan_parts.
   struct Drafted {
     EventDraft event;
+    // An unknown call is decided here: a result that has come meanwhile refuses the commit.
+    std::optional<std::pair<InvocationId, std::uint32_t>> slot;
     std::optional<store::EffectRow> effect;  // split: its own commit before this event
     std::optional<store::LedgerRow> ledger;  // split: beside a declaration, after a record
+    std::optional<std::uint64_t> taken;      // the inbox entry that this is the last event of
+    bool closes_wait = false;  // an expiry or a cancel: it loses to what the inbox accepted before
   };
   std::vector<Drafted> drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> taken_;
+  std::vector<std::uint64_t> taken_;  // inbox entries that gave no event
   std::vector<store::LedgerRow> ledger_put_;  // notes of what is in flight, repairs
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> noted_;
   std::optional<Instant> next_ask_;
   bool release_ = false;
   bool records_ = false;
-  bool closes_wait_ = false;  // an expiry or a cancel: it loses to what the inbox accepted before
-  std::vector<Seen>
-      recorded_;  // outcomes in these drafts; if the commit is refused they are recorded anew
+  // Outcomes in these drafts; if the commit is refused they are recorded anew, or late.
+  struct Recorded {
+    Seen seen;
+    engine::Sent sent;
+  };
+  std::vector<Recorded> recorded_;
   std::deque<Part> parts_;
   std::optional<store::Batch> batch_;  // under way; kept to be sent again
   bool committing_ = false;
@@ -159,15 +182,15 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   struct InFlight {
     tools::Tool* tool;
-    std::uint32_t try_no;
+    engine::Sent sent;
   };
-  std::map<InvocationId, InFlight> in_flight_;
+  std::map<StepId, InFlight> in_flight_;
   Instant batch_time_;                                 // of all events drafted together
   std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;
-  bool ended_ = false, draining_ = false, cut_ = false;
+  bool ended_ = false, lost_ = false, draining_ = false, cut_ = false;
 };
 
 }  // namespace ae::runtime

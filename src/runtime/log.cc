@@ -31,6 +31,15 @@ Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loade
   return events;
 }
 
+std::vector<engine::StoredEffect> stored_effects(const std::vector<store::EffectRow>& effects) {
+  std::vector<engine::StoredEffect> stored;
+  stored.reserve(effects.size());
+  for (const store::EffectRow& row : effects) {
+    stored.push_back({row.invocation, row.try_no, row.record});
+  }
+  return stored;
+}
+
 bool doubts_own_call(const engine::State& state, const AttemptId& attempt) {
   for (const auto& [key, wait] : state.waits) {
     if (wait.resolve && state.steps[wait.step].call->attempt == attempt) return true;

@@ -6,11 +6,14 @@
 
 #include "async/point.h"
 #include "core/json.h"
+#include "core/seal.h"
 
 namespace ae::runtime {
 namespace {
 
 constexpr int kUnknownTries = 8;
+// A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
+constexpr int kLateTries = 30;
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
 
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
@@ -126,16 +129,20 @@ void Runtime::claim_more() {
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
   request.lease = options_.lease;
   request.agents = options_.agents;
-  request.except.assign(refused_.begin(), refused_.end());
+  for (const auto& [job, why] : refused_) request.except.push_back(job);
   for (const auto& [job, holder] : holders_) request.except.push_back(job);
   for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
   const std::size_t limit = request.limit;
   world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
     claiming_ = false;
     if (!leases) {
-      if (observer_) observer_->on_warning({}, "claiming failed: " + leases.error().message);
+      if (leases.error().code == Code::store_stopped) return store_stopped(leases.error());
+      if (!std::exchange(claim_failed_, true)) {
+        warn({}, "claiming failed, and is tried again: " + leases.error().message);
+      }
       return;
     }
+    claim_failed_ = false;
     const bool more = leases->size() == limit;
     claimable_ = more;  // until something may have become so
     for (store::Lease& lease : *leases) hold(std::move(lease));
@@ -292,7 +299,8 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
                       if (!events) return done(std::unexpected(events.error()));
                       auto state = engine::fold(job, *events, plans_);
                       if (!state) return done(std::unexpected(state.error()));
-                      done(Read{std::move(loaded->row), std::move(*events), std::move(*state)});
+                      done(Read{std::move(loaded->row), std::move(*events), std::move(*state),
+                                std::move(loaded->effects), loaded->inbox.size()});
                     });
 }
 
@@ -304,6 +312,14 @@ struct Runtime::Acting {
 };
 
 void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
+  if (canonical_exceeds(act.payload, kValueMax) ||
+      (act.result && canonical_exceeds(*act.result, kValueMax))) {
+    return world_.loop.post([done = std::move(done)]() mutable {
+      done(fail(Code::payload_too_large,
+                "a payload may have " + std::to_string(kValueMax >> 20) +
+                    " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
+    });
+  }
   if (act.id.empty()) act.id = fresh_attempt().text;
   try_act(std::make_shared<Acting>(Acting{std::move(job), std::move(act), std::move(done)}));
 }
@@ -327,11 +343,28 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
                             .owned = world_.store.owned(),
                             .chance = world_.chance.next()};
   const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
+  // Results that came late are taken in first: what they say is true, whatever the act says.
+  std::vector<EventDraft> events;
+  if (!read.row.claim) {
+    auto caught = engine::catch_up(read.state, stored_effects(read.effects));
+    if (!caught) return acting->done(std::unexpected(caught.error()));
+    events = std::move(*caught);
+    for (const EventDraft& draft : events) {
+      Status applied = engine::apply(read.state, draft, now, plans_);
+      if (!applied) return acting->done(std::unexpected(applied.error()));
+    }
+  }
   auto taken = engine::take_in(read.state, acting->act, stamp, settled);
-  if (!taken) return acting->done(std::unexpected(taken.error()));
-  if (taken->events.empty()) return acting->done(taken->answer);
+  const Result<Value> answer =
+      taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
+  if (events.empty() && (!taken || taken->events.empty())) return acting->done(answer);
 
   if (read.row.claim) {
+    if (read.state.signals + read.inbox >= engine::kSignalsMax) {
+      return acting->done(fail(Code::signals_limit,
+                               "the job has accepted " + std::to_string(engine::kSignalsMax) +
+                                   " signals, the most that one job may have"));
+    }
     store::InboxEntry entry{
         .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
     world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
@@ -343,19 +376,27 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     return;
   }
 
-  std::vector<EventDraft> events = std::move(taken->events);
-  for (const EventDraft& draft : events) {
-    Status applied = engine::apply(read.state, draft, now, plans_);
-    if (!applied) return acting->done(std::unexpected(applied.error()));
+  std::vector<std::pair<InvocationId, std::uint32_t>> decided;
+  const auto follow = [&](EventDraft draft) -> Status {
+    if (auto slot = engine::slot_decided(read.state, draft)) decided.push_back(*std::move(slot));
+    AE_TRY(engine::apply(read.state, draft, now, plans_));
+    events.push_back(std::move(draft));
+    return {};
+  };
+  if (taken) {
+    for (EventDraft& draft : taken->events) {
+      if (auto followed = follow(std::move(draft)); !followed) {
+        return acting->done(std::unexpected(followed.error()));
+      }
+    }
   }
   // With nothing under way, a job that is to end ends in this commit.
   while (read.state.ending && !engine::is_terminal(read.state.status)) {
     engine::Decision decision = engine::decide(read.state, stamp);
     if (decision.events.empty()) break;
     for (EventDraft& draft : decision.events) {
-      Status applied = engine::apply(read.state, draft, now, plans_);
-      AE_CHECK(applied, applied.error().message);
-      events.push_back(std::move(draft));
+      const Status followed = follow(std::move(draft));
+      AE_CHECK(followed, followed.error().message);
     }
   }
   auto sealed = seal({.job = acting->job,
@@ -373,13 +414,14 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   batch.job = acting->job;
   batch.authority = store::Batch::Free{};
   batch.expected_seq = read.row.last_seq;
+  batch.effects_absent = std::move(decided);
   batch.row.status = engine::to_text(read.state.status);
   if (read.state.status == engine::JobStatus::queued) batch.row.not_before = read.state.not_before;
   if (!engine::is_terminal(read.state.status)) batch.row.wake_at = read.state.next_due();
   const std::vector<Event> shown = std::move(sealed->events);
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, acting, shown, answer = taken->answer](Result<store::Committed> result) {
+                [this, acting, shown, answer](Result<store::Committed> result) {
                   if (!result) {
                     const Code code = result.error().code;
                     if (code == Code::held || code == Code::sequence_conflict)
@@ -410,13 +452,17 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
       problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||
                   problem->code == Code::unknown_outcome);
   if (problem && !passing) {
-    refused_.insert(job);
+    refused_.insert_or_assign(job, problem->message);
     warn(job, "this process cannot run the job: " + problem->message);
   }
   if (auto it = holders_.find(job); it != holders_.end()) {
-    // The holder is still on the stack: let it go in a later turn.
-    world_.loop.post([holder = std::move(it->second)] {});
+    const std::shared_ptr<Holder> holder = std::move(it->second);
     holders_.erase(it);
+    if (holder->fading()) {
+      fading_.push_back(holder);
+    } else {
+      world_.loop.post([holder] {});  // it is still on the stack: let it go in a later turn
+    }
   }
   if (observer_) observer_->on_released(job, problem);
   if (stopping_ && holders_.empty() && stopped_) {
@@ -428,6 +474,54 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
     look_ahead();
   }
   claim_more();
+}
+
+// ---------------------------------------------------------------- late results
+
+void Runtime::came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) {
+  if (!engine::is_certain(outcome)) return;
+  auto batch = std::make_shared<store::Batch>();
+  batch->job = job;
+  batch->authority = store::Batch::Late{};
+  batch->effects.push_back({sent.invocation, sent.try_no,
+                            canonical(engine::effect_record(job, sent, outcome, world_.store.now(),
+                                                            engine::Arrival::late))});
+  keep_late(std::move(batch), 0);
+}
+
+// Kept in the effect store; who holds the job finds it there. If nobody does, it is taken in here.
+void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
+  world_.store.commit(*batch, [this, batch, tries](Result<store::Committed> result) {
+    if (result) {
+      warn(batch->job, "a result that came after the lease was lost is kept");
+      return act(batch->job, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+    }
+    const Code code = result.error().code;
+    const bool passing = code == Code::unavailable || code == Code::unknown_outcome;
+    if (!passing || tries >= kLateTries) {
+      return warn(batch->job, "a late result cannot be kept, its call is in doubt: " +
+                                  result.error().message);
+    }
+    world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
+                      [this, batch, tries] { keep_late(batch, tries + 1); });
+  });
+}
+
+void Runtime::faded(Holder& holder) {
+  auto it = std::ranges::find(fading_, &holder, &std::shared_ptr<Holder>::get);
+  if (it == fading_.end()) return;
+  world_.loop.post([gone = std::move(*it)] {});
+  fading_.erase(it);
+}
+
+// ---------------------------------------------------------------- the end
+
+void Runtime::store_stopped(const Error& error) {
+  if (std::exchange(store_stopped_, true)) return;
+  stopping_ = true;
+  const auto holders = holders_;
+  for (const auto& [job, holder] : holders) holder->give_up();
+  if (observer_) observer_->on_store_stopped(error);
 }
 
 void Runtime::warn(const JobId& job, const std::string& what) {

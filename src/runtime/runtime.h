@@ -53,6 +53,8 @@ class RuntimeObserver {
   // The job is no longer held here: ended, blocked, queued for later, or lost.
   virtual void on_released(const JobId&, const std::optional<Error>&) {}
   virtual void on_warning(const JobId&, const std::string&) {}
+  // The store writes nothing more until the process starts anew (store_stopped). Nothing is held any longer.
+  virtual void on_store_stopped(const Error&) {}
 };
 
 class Runtime : private HolderHost {
@@ -73,11 +75,18 @@ class Runtime : private HolderHost {
     store::JobRow row;
     std::vector<Event> events;
     engine::State state;
+    std::vector<store::EffectRow> effects;
+    std::size_t inbox = 0;  // entries in its inbox
   };
   void read(JobId job, async::Done<Result<Read>> done);
 
   // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
   void stop(Duration grace, std::function<void()> stopped);
+  // Why this process cannot run the job; nullptr when it can, or has not tried.
+  const std::string* refuses(const JobId& job) const {
+    auto it = refused_.find(job);
+    return it == refused_.end() ? nullptr : &it->second;
+  }
   bool holds(const JobId& job) const { return holders_.contains(job); }
   std::size_t held() const { return holders_.size(); }
 
@@ -87,6 +96,9 @@ class Runtime : private HolderHost {
   void committed(const JobId& job, const std::vector<Event>& events) override;
   void ended(const JobId& job, std::optional<Error> problem, Fate fate) override;
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
+  void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
+  void faded(Holder& holder) override;
+  void store_stopped(const Error& error) override;
   void warn(const JobId& job, const std::string& what) override;
 
   void tick();
@@ -100,6 +112,7 @@ class Runtime : private HolderHost {
   void act_on(std::shared_ptr<Acting> acting, Read read);
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
+  void keep_late(std::shared_ptr<store::Batch> batch, int tries);
   HolderHost& host() { return *this; }
   AttemptId fresh_attempt();
 
@@ -109,13 +122,20 @@ class Runtime : private HolderHost {
   engine::PlanSource plans_;
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;
   std::map<JobId, std::shared_ptr<Holder>> holders_;
-  std::set<JobId> refused_;  // this process cannot run these (a tool is missing, a newer version)
+  // Those that lost their job and have calls under way, whose results are kept as late ones.
+  std::vector<std::shared_ptr<Holder>> fading_;
+  // This process cannot run these (a tool is missing, a newer version), and why.
+  std::map<JobId, std::string> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
+  bool claim_failed_ = false, store_stopped_ = false;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   Duration grace_{};
   std::function<void()> stopped_;
 };
+
+// A job's effects as the engine takes them. They borrow from the rows.
+std::vector<engine::StoredEffect> stored_effects(const std::vector<store::EffectRow>& effects);
 
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);

@@ -110,7 +110,7 @@ void Writer::process(Group group) {
 
 // One transaction for the writes [first, first + count). Anything that fails before the COMMIT has changed nothing.
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
-  if (const auto error = stopped()) return {Fate::rolled_back, {0, 0, error->message}};
+  if (stopped()) return {Fate::refused, {}};
   const auto undo = [this](SqlError error) -> Attempt {
     if (db_->in_transaction()) {
       // If even this fails the next BEGIN does too: nothing is written any more.
@@ -147,6 +147,9 @@ void Writer::finish(const Group& group, std::size_t first, std::size_t count,
       case Fate::unknown:
         group[i]->fail(nobody_knows(attempt.error));
         break;
+      case Fate::refused:
+        group[i]->fail(*stopped());
+        break;
     }
   }
 }
@@ -155,8 +158,8 @@ void Writer::stop_writing(const SqlError& error) {
   db_->leave_wal();
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
-  stopped_ = Error{Code::unavailable,
-                   "the store stopped after a disk error (" + error.text() + "): restart"};
+  stopped_ = Error{Code::store_stopped, "the store stopped after a disk error (" + error.text() +
+                                            "): look at the disk, then start this process again"};
 }
 
 void Writer::checkpoint(bool truncate) {

@@ -65,7 +65,7 @@ class Writer {
 
  private:
   using Group = std::vector<std::unique_ptr<Write>>;
-  enum class Fate { committed, rolled_back, unknown };
+  enum class Fate { committed, rolled_back, unknown, refused };
   struct Attempt {
     Fate fate;
     SqlError error;

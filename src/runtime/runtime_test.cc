@@ -1,0 +1,439 @@
+// Two workers, one store, a tool that answers when the test says so: what the runtime does when things come late, in the
+// wrong order, or not at all.
+//
+// Method: a Desk is one worker: a runtime over its own faulty view of one disk in memory, and a tool `do` whose calls wait
+// in `Desk::calls` until the test answers them. Time moves only by `advance`.
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include "core/json.h"
+#include "store/faulty/faulty_store.h"
+#include "store/memory/memory_store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+using store::Fault;
+using store::Method;
+using testing::TestLoop;
+
+const JobId kJob("job-1");
+
+Value json(std::string_view text) {
+  std::string quoted(text);
+  std::ranges::replace(quoted, '\'', '"');
+  auto value = parse_json(quoted);
+  AE_CHECK(value.has_value(), quoted);
+  return *value;
+}
+
+// One call of a tool, then whatever `more` adds; the tool's effect class is `effect`.
+std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::string_view nodes) {
+  const std::string in_doubt = effect == "at_most_once" ? "park" : "resend";
+  Value graph = json("{'schema':1, 'nodes': " + std::string(nodes) +
+                     ", 'tools': {'do': {'effect':'" + std::string(effect) + "', 'on_in_doubt':'" +
+                     in_doubt +
+                     "', 'timeout':'600s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
+                     " 'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
+                     " 'multiplier':2, 'retry_on':['connect']}}}}");
+  auto compiled = engine::Plan::compile(graph);
+  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
+  return *compiled;
+}
+
+constexpr std::string_view kOneCall = "[{'id':'a', 'kind':'tool', 'tool':'do'}]";
+
+struct Waiting {
+  tools::Call call;
+  async::Done<Outcome> done;
+  bool abandoned = false;
+};
+
+class SlowTool final : public tools::Tool {
+ public:
+  explicit SlowTool(std::deque<Waiting>& calls) : calls_(calls) {}
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
+    std::move(permit).use(call.invocation, call.try_no);
+    calls_.push_back({std::move(call), std::move(done)});
+  }
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
+    for (Waiting& waiting : calls_) {
+      const bool mine = waiting.call.invocation == invocation && waiting.call.try_no == try_no;
+      waiting.abandoned = waiting.abandoned || mine;
+    }
+  }
+
+ private:
+  std::deque<Waiting>& calls_;
+};
+
+class Steady final : public async::SteadyClock {
+ public:
+  explicit Steady(TestLoop& loop) : loop_(loop) {}
+  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
+
+ private:
+  TestLoop& loop_;
+};
+
+class Counting final : public async::Chance {
+ public:
+  explicit Counting(std::uint64_t seed) : n_(seed) {}
+  std::uint64_t next() override { return (n_ += 2) * 0x9E3779B97F4A7C15; }
+
+ private:
+  std::uint64_t n_;
+};
+
+struct Ground {
+  TestLoop loop;
+  Steady steady{loop};
+  store::MemoryDisk disk;
+};
+
+class Desk final : public RuntimeObserver {
+ public:
+  struct Setup {
+    bool owned = false;
+    Durability durability = Durability::fused;
+    std::uint64_t seed = 1;
+  };
+  Desk(Ground& ground, std::string name, const Setup& setup)
+      : ground_(ground), chance(setup.seed) {
+    memory.emplace(ground.loop, ground.loop, ground.disk,
+                   store::MemoryStore::Options{.owned = setup.owned});
+    faulty.emplace(ground.loop, *memory,
+                   store::FaultyStore::Options{
+                       .script = [this](const store::Call& call) { return script(call); }});
+    performers.add("do", {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
+    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
+                    RuntimeOptions{.worker = std::move(name), .durability = setup.durability},
+                    static_cast<RuntimeObserver*>(this));
+  }
+
+  void create(std::shared_ptr<const engine::Plan> of) {
+    NewJobRequest request;
+    request.job = kJob;
+    request.agent = "agent";
+    request.plan = std::move(of);
+    auto made = ground_.loop.await<Result<Created>>(
+        [&](auto done) { runtime->create(request, std::move(done)); });
+    AE_CHECK(made.has_value(), made ? "" : made.error().message);
+    ground_.loop.run_ready();
+  }
+  Result<Value> act(engine::Act act) {
+    auto answer = ground_.loop.await<Result<Value>>(
+        [&](auto done) { runtime->act(kJob, std::move(act), std::move(done)); });
+    ground_.loop.run_ready();
+    return answer;
+  }
+  Result<Value> signal(std::string key, std::string id) {
+    return act({.kind = engine::Act::Kind::signal,
+                .id = std::move(id),
+                .correlation_key = std::move(key),
+                .payload = json("'said'")});
+  }
+  Result<Value> resolve(std::string resolution) {
+    const auto read = this->read();
+    engine::Act act{.kind = engine::Act::Kind::resolve, .resolution = std::move(resolution)};
+    for (const engine::Step& step : read.state.steps) {
+      if (step.call) act.idempotency_key = step.call->key.text;
+    }
+    return this->act(act);
+  }
+  Runtime::Read read() {
+    auto read = ground_.loop.await<Result<Runtime::Read>>(
+        [&](auto done) { runtime->read(kJob, std::move(done)); });
+    AE_CHECK(read.has_value(), read ? "" : read.error().message);
+    return *std::move(read);
+  }
+  std::string status() { return std::string(engine::to_text(read().state.status)); }
+  void answer(std::size_t call, Outcome outcome) {
+    calls.at(call).done(std::move(outcome));
+    ground_.loop.run_ready();
+  }
+  bool warned(std::string_view words) const {
+    return std::ranges::any_of(
+        warnings, [&](const std::string& text) { return text.find(words) != text.npos; });
+  }
+
+  void on_warning(const JobId&, const std::string& what) override { warnings.push_back(what); }
+  void on_store_stopped(const Error& error) override { stopped = error; }
+
+  Ground& ground_;
+  std::deque<Waiting> calls;
+  std::vector<std::string> warnings;
+  std::optional<Error> stopped;
+  std::function<Fault(const store::Call&)> script = [](const store::Call&) { return Fault::none; };
+  Counting chance;
+  std::optional<store::MemoryStore> memory;
+  std::optional<store::FaultyStore> faulty;
+  Performers performers;
+  std::optional<Runtime> runtime;
+};
+
+// Its heartbeats and claims do not arrive; everything else does.
+Fault without_heartbeat(const store::Call& call) {
+  const bool lost = call.method == Method::heartbeat || call.method == Method::claim;
+  return lost ? Fault::fail_before : Fault::none;
+}
+
+// One worker called and then lost the job to another, which waits or has parked it; the call is still under way.
+struct TwoWorkers {
+  explicit TwoWorkers(std::string_view effect, Durability durability = Durability::fused)
+      : first(ground, "first", {.durability = durability, .seed = 1}),
+        second(ground, "second", {.durability = durability, .seed = 1'000'001}) {
+    first.runtime->start();
+    first.create(plan(effect, kOneCall));
+    AE_CHECK(first.calls.size() == 1);
+    first.script = without_heartbeat;
+    ground.loop.advance(20s);
+    second.runtime->start();
+    ground.loop.advance(22s);  // its lease of 30 s has run out, and it has noticed
+    AE_CHECK(second.runtime->holds(kJob), "the second never claimed");
+    AE_CHECK(!first.runtime->holds(kJob), first.status());
+  }
+  Ground ground;
+  Desk first, second;
+};
+
+AE_TEST("lease/a worker that lost its lease writes nothing more but what it then hears for certain") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    TwoWorkers two("at_most_once", durability);
+    EXPECT_TRUE(two.first.calls[0].abandoned) << "what can be cancelled is cancelled";
+    two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_TRUE(two.first.warned("is kept"));
+    const auto read = two.second.read();
+    ASSERT_EQ(read.effects.size(), 1u);
+    EXPECT_NE(read.effects[0].record.find(R"("late":true)"), std::string::npos);
+    EXPECT_EQ(read.state.attempt, read.row.claim->attempt) << "the log is the second worker's";
+  }
+}
+
+AE_TEST("late/a result that comes while the next holder waits is taken in, and nothing is sent again") {
+  for (const std::string_view effect : {"at_most_once", "idempotent"}) {
+    for (const Durability durability : {Durability::fused, Durability::split}) {
+      TwoWorkers two(effect, durability);
+      two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+      two.ground.loop.advance(60s);  // lease and grace are over: the next holder decides
+      EXPECT_EQ(two.second.status(), "completed") << effect;
+      EXPECT_EQ(two.second.calls.size(), 0u) << effect;
+      const auto read = two.second.read();
+      EXPECT_EQ(read.state.steps[0].result, json("7"));
+    }
+  }
+}
+
+AE_TEST("late/a result that comes after the job parked frees it without a person") {
+  TwoWorkers two("at_most_once");
+  two.ground.loop.advance(120s);
+  ASSERT_EQ(two.second.status(), "parked");
+  two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  two.ground.loop.advance(5s);
+  EXPECT_EQ(two.second.status(), "completed");
+  EXPECT_EQ(two.second.calls.size(), 0u);
+}
+
+AE_TEST("late/a definite failure counts too; a timeout says nothing and is not kept") {
+  TwoWorkers failed("at_most_once");
+  failed.first.answer(0, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
+  failed.ground.loop.advance(60s);
+  EXPECT_EQ(failed.second.status(), "failed");
+  TwoWorkers silent("at_most_once");
+  silent.first.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_TRUE(silent.second.read().effects.empty());
+  silent.ground.loop.advance(60s);
+  EXPECT_EQ(silent.second.status(), "parked");
+}
+
+AE_TEST("late/after the call was sent again an old result is kept and shown, the new one counts") {
+  TwoWorkers two("idempotent");
+  two.ground.loop.advance(60s);
+  ASSERT_EQ(two.second.calls.size(), 1u);
+  EXPECT_EQ(two.second.calls[0].call.external_key, two.first.calls[0].call.external_key);
+  two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  two.second.answer(0, {.kind = OutcomeKind::success, .result = json("8")});
+  const auto read = two.second.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+  EXPECT_EQ(read.state.steps[0].result, json("8"));
+  EXPECT_EQ(read.effects.size(), 1u);
+}
+
+AE_TEST("late/a person's decision and a late result do not both count") {
+  TwoWorkers two("at_most_once");
+  two.ground.loop.advance(700s);
+  ASSERT_EQ(two.second.status(), "parked");
+  // The late result is written between the reading of the job and the writing of the decision.
+  two.second.script = [&](const store::Call& call) {
+    if (call.method == Method::commit && !two.first.calls.empty()) {
+      two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+      two.first.calls.clear();
+    }
+    return Fault::none;
+  };
+  const auto said = two.second.resolve("not_happened");
+  EXPECT_FALSE(said);
+  two.ground.loop.advance(5s);
+  EXPECT_EQ(two.second.status(), "completed");
+  EXPECT_EQ(two.second.calls.size(), 0u) << "it happened: it is not sent again";
+}
+
+AE_TEST("late/a result that the store would not take at first is offered again") {
+  TwoWorkers two("at_most_once");
+  int refused = 0;
+  two.first.script = [&](const store::Call& call) {
+    return call.method == Method::commit && ++refused <= 3 ? Fault::fail_before : Fault::none;
+  };
+  two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  two.ground.loop.advance(60s);
+  EXPECT_EQ(two.second.status(), "completed");
+}
+
+constexpr std::string_view kWaitAndCall =
+    "[{'id':'w', 'kind':'wait', 'wait': {'type':'signal', 'key':'k', 'expires':'10s',"
+    " 'on_expire':'continue'}}, {'id':'a', 'kind':'tool', 'tool':'do'}]";
+
+AE_TEST("inbox/an expiry loses to a signal that was accepted before it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kWaitAndCall));
+    ground.loop.advance(9s);
+    // It stands in the inbox, and whoever holds the job has not been told.
+    Desk other(ground, "other", {.owned = false});
+    ASSERT_TRUE(other.signal("k", "s1"));
+    ground.loop.advance(5s);
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(read.state.closed_waits.at("k").outcome, "signalled");
+    EXPECT_EQ(desk.calls.size(), 1u);
+  }
+}
+
+AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing again") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("at_most_once",
+                     "[{'id':'w', 'kind':'wait', 'wait': {'type':'signal', 'key':'k'}},"
+                     " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
+    Desk other(ground, "other", {.owned = false});
+    ASSERT_TRUE(other.signal("k", "s1"));  // the holder is not told
+    // With this outcome the job would go to rest and give its claim back: refused, there is a signal.
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_TRUE(desk.warned("inbox")) << "the refusal was reached";
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(read.state.steps[1].result, json("1"));
+    EXPECT_EQ(desk.calls.size(), 1u);
+  }
+}
+
+AE_TEST("inbox/what the end overtakes is listed as undelivered") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c1"}));
+  Desk other(ground, "other", {.owned = false});
+  store::InboxEntry entry{.number = 0, .id = "s1", .act = ""};
+  entry.act = canonical(
+      engine::Act{.kind = engine::Act::Kind::signal, .id = "s1", .correlation_key = "k"}.to_json());
+  auto put = ground.loop.await<Result<void>>(
+      [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); });
+  ASSERT_TRUE(put) << "accepted while the job was ending";
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
+  EXPECT_EQ(read.events.back().payload["undelivered"],
+            json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+}
+
+AE_TEST("stop/a job that is ending is drained, not cut short") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
+  bool stopped = false;
+  desk.runtime->stop(10s, [&] { stopped = true; });
+  ground.loop.advance(1s);
+  EXPECT_FALSE(stopped) << "its call is awaited";
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(1s);
+  EXPECT_TRUE(stopped);
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
+  EXPECT_TRUE(read.state.steps[0].committed) << "and what it did is recorded";
+}
+
+AE_TEST("stop/ends in time when the store cannot be written, and says what that means") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::commit ? Fault::fail_before : Fault::none;
+  };
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  bool stopped = false;
+  desk.runtime->stop(10s, [&] { stopped = true; });
+  ground.loop.advance(9s);
+  EXPECT_FALSE(stopped);
+  ground.loop.advance(2s);
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(desk.read().state.open_tries, 1u) << "the call is in doubt, not forgotten";
+}
+
+AE_TEST("store/an outage is warned about once, not once for every try") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::claim ? Fault::fail_before : Fault::none;
+  };
+  desk.runtime->start();
+  ground.loop.advance(20s);
+  EXPECT_EQ(desk.warnings.size(), 1u);
+}
+
+AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  ASSERT_EQ(desk.status(), "parked");
+  const auto early = desk.resolve("not_happened");
+  ASSERT_FALSE(early) << "this process lives: its call may still be under way";
+  EXPECT_EQ(early.error().code, Code::not_settled);
+  // Another process has opened the store since: the caller is gone.
+  desk.runtime.reset();
+  Desk next(ground, "next", {.owned = true, .seed = 99});
+  EXPECT_TRUE(next.resolve("not_happened"));
+}
+
+AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  const auto seq = desk.read().row.last_seq;
+  const auto said = desk.act({.kind = engine::Act::Kind::signal,
+                              .correlation_key = "k",
+                              .payload = Value(std::string(17u << 20, 'x'))});
+  ASSERT_FALSE(said);
+  EXPECT_EQ(said.error().code, Code::payload_too_large);
+  EXPECT_EQ(desk.read().row.last_seq, seq);
+}
+
+}  // namespace
+}  // namespace ae::runtime
