@@ -284,7 +284,13 @@ void Api::created(Ask ask, const JobId& job, int status) {
 
 void Api::job(Ask ask) {
   if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  read(ask, [ask](runtime::Runtime::Read& read) { ask->answer(200, job_body(read)); });
+  read(ask, [this, ask](runtime::Runtime::Read& read) {
+    Value body = job_body(read);
+    if (const Error* why = runtime_.refuses(read.row.id); why && why->code == Code::needs_version) {
+      body = body.with("needs_version", why->message);
+    }
+    ask->answer(200, std::move(body));
+  });
 }
 
 void Api::trace(Ask ask) {

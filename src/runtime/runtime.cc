@@ -452,7 +452,7 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
       problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||
                   problem->code == Code::unknown_outcome);
   if (problem && !passing) {
-    refused_.insert_or_assign(job, problem->message);
+    refused_.insert_or_assign(job, *problem);
     warn(job, "this process cannot run the job: " + problem->message);
   }
   if (auto it = holders_.find(job); it != holders_.end()) {

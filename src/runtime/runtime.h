@@ -83,7 +83,7 @@ class Runtime : private HolderHost {
   // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
   void stop(Duration grace, std::function<void()> stopped);
   // Why this process cannot run the job; nullptr when it can, or has not tried.
-  const std::string* refuses(const JobId& job) const {
+  const Error* refuses(const JobId& job) const {
     auto it = refused_.find(job);
     return it == refused_.end() ? nullptr : &it->second;
   }
@@ -125,7 +125,7 @@ class Runtime : private HolderHost {
   // Those that lost their job and have calls under way, whose results are kept as late ones.
   std::vector<std::shared_ptr<Holder>> fading_;
   // This process cannot run these (a tool is missing, a newer version), and why.
-  std::map<JobId, std::string> refused_;
+  std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   bool claim_failed_ = false, store_stopped_ = false;

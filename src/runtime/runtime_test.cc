@@ -421,6 +421,30 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
+AE_TEST("versions/a worker without the job's tool writes nothing, says what is missing, and leaves it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.create(plan("idempotent", kOneCall));
+  desk.runtime.reset();
+  desk.calls.clear();
+  Desk other(ground, "other", {.owned = true, .seed = 99});
+  other.performers = Performers();
+  const auto before = other.read().row.last_seq;
+  other.runtime->start();
+  ground.loop.advance(60s);
+  const auto read = other.read();
+  EXPECT_EQ(read.row.last_seq, before);
+  EXPECT_FALSE(read.row.claim);
+  ASSERT_TRUE(other.runtime->refuses(kJob));
+  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
+  EXPECT_EQ(std::ranges::count_if(other.warnings,
+                                  [](const std::string& text) {
+                                    return text.find("cannot run") != text.npos;
+                                  }),
+            1)
+      << "it is tried once";
+}
+
 AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
