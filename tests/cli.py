@@ -12,9 +12,11 @@ import pathlib
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -185,6 +187,9 @@ def usage_errors_are_2():
                       ["run", "agents.yaml"], ["run", "agents.yaml", "nobody"],
                       ["run", "agents.yaml", "echo", "--input", "{"],
                       ["run", "agents.yaml", "echo", "--label", "x"],
+                      ["run", "agents.yaml", "echo", "--label", "a=1", "--label", "a=2"],
+                      ["run", "agents.yaml", "echo", "--label", "a=1", "--label", "a=1"],
+                      ["run", "agents.yaml", "echo", "--store", "memory:", "--detach"],
                       ["run", "agents.yaml", "echo", "--grace", "soon"],
                       ["run", "agents.yaml", "echo", "--job-id", "a b"],
                       ["run", "agents.yaml", "echo", "--durability", "none"]):
@@ -237,6 +242,25 @@ def check_says_all_faults_with_their_places():
         assert "bad.yaml:3:" in text and "effect" in text, text
         said = expect(h.run("run", "bad.yaml", "x", "--json"), 2)
         assert said.json()["code"] == "plan_invalid" and said.json()["faults"]
+        assert not h.store.exists()
+
+
+@test
+def a_tool_that_this_machine_cannot_run_is_a_fault_with_its_place():
+    with home() as h:
+        (h.path / "bad.yaml").write_text(
+            "aetheris: 1\ntools:\n  a: { command: [\"no-such-program\", \"-x\"], effect: read }\n"
+            "  b: { command: [\"./nothing.sh\"], effect: read }\n"
+            "  c: { command: [\"date\"], effect: read, cwd: nowhere }\n"
+            "agents:\n  x: { plan: [ { id: one, tool: a } ] }\n")
+        checked = expect(h.run("check", "bad.yaml", "--json"), 2).json()["faults"]
+        assert [(f["code"], f["line"], f["column"], f["path"]) for f in checked] == [
+            ("plan_invalid", 3, 18, "tools.a.command[0]"), ("plan_invalid", 4, 18, "tools.b.command[0]"),
+            ("plan_invalid", 5, 46, "tools.c.cwd")], checked
+        assert "no-such-program" in checked[0]["message"] and "PATH" in checked[0]["message"]
+        said = expect(h.run("run", "bad.yaml", "--json"), 2)
+        assert said.json()["code"] == "plan_invalid" and said.json()["faults"] == checked, said
+        assert "bad.yaml:3:18: tools.a.command[0]: " in said.err, said
         assert not h.store.exists()
 
 
@@ -468,6 +492,43 @@ def a_changed_log_is_6():
 
 
 @test
+def a_log_with_commits_gone_is_6():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--durability", "split"), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "b"), 0)
+        whole = h.path / "whole"
+        (h.path / ".aetheris").rename(whole)
+
+        def without(which):
+            shutil.rmtree(h.path / ".aetheris", ignore_errors=True)
+            shutil.copytree(whole, h.path / ".aetheris")
+            with contextlib.closing(sqlite3.connect(h.store)) as db:
+                commits = db.execute("SELECT id, first_seq, last_seq FROM commits WHERE job = "
+                                     "(SELECT id FROM jobs WHERE job_id = 'a') ORDER BY id").fetchall()
+                assert len(commits) > 4
+                gone = commits[which]
+                db.executemany("DELETE FROM commits WHERE id = ?", [(id,) for id, _, _ in gone])
+                db.commit()
+                return gone, commits
+
+        for which, head in ((slice(-1, None), "truncated"), (slice(-3, None), "truncated"),
+                            (slice(0, None), "truncated"), (slice(2, 3), "altered"), (slice(0, 1), "altered")):
+            gone, commits = without(which)
+            said = expect(h.run("verify", "a", "--json"), 6)
+            proof = said.json()
+            assert proof["ok"] is False and proof["head"] == head, (which, said)
+            detail = proof["proofs"]["event_chain"]["detail"]
+            assert proof["proofs"]["event_chain"]["ok"] is False
+            before = gone[0][1] - 1  # the last event that is there
+            assert re.search(rf"\bevent {before}\b", detail), (which, detail)
+            assert "NOT verified" in expect(h.run("verify", "a"), 6).out
+            for words in (["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"]):
+                said = expect(h.run(*words, "--json"), 6)
+                assert said.json()["code"] == "log_corrupt", (which, said)
+            expect(h.run("verify", "b"), 0)
+
+
+@test
 def what_jobs_say_cannot_harm_a_terminal():
     with home() as h:
         evil = json.dumps({"n": 1, "x": "\x1b[2Jboo\x07\u202e"})
@@ -476,6 +537,62 @@ def what_jobs_say_cannot_harm_a_terminal():
             said = expect(h.run(*words), 0)
             for bad in ("\x1b", "\x07", "\u202e"):
                 assert bad not in said.out + said.err, (words, said)
+
+
+@test
+def json_parses_to_the_very_value_and_cannot_harm_a_terminal():
+    with home() as h:
+        given = {"n": 1, "x": "\x1b[2Jboo\x07\x7f\u0085\u202e\u2066\u200f tab\t line\n \u00e9 \U0001F642"}
+        evil = json.dumps(given)
+        outs = [expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", evil), 0).out]
+        assert json.loads(outs[0]) == given, outs
+        for words in (["run", "agents.yaml", "--job-id", "a", "--json"], ["job", "a", "--json"],
+                      ["events", "a", "--json"], ["events", "a", "-f", "--json"], ["trace", "a", "--json"],
+                      ["replay", "a", "--json"], ["replay", "a"], ["verify", "a", "--json"]):
+            outs.append(expect(h.run(*words), 0).out)
+            for line in outs[-1].splitlines() if "-f" in words else [outs[-1]]:
+                json.loads(line)
+        assert json.loads(outs[1])["result"] == given and json.loads(outs[2])["input"] == given
+        for out in outs:
+            for bad in ("\x1b", "\x07", "\x7f", "\u0085", "\u202e", "\u2066", "\u200f"):
+                assert bad not in out, out
+            assert "\\x" not in out, out
+        line = re.search(r"^  result +(.*)$", expect(h.run("job", "a"), 0).out, re.M)[1]
+        assert json.loads(line) == given, line
+
+
+@test
+def output_that_cannot_be_written_is_7_and_said():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--input", '{"n":1}'), 0)
+
+        def full(*words, out="/dev/full"):
+            with open(out, "wb") as file:
+                done = subprocess.run([BIN, *words], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=file,
+                                      stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+            return Said(done.returncode, "", done.stderr)
+
+        for words in (["run", "agents.yaml", "echo", "--job-id", "b", "--input", '{"n":2}'], ["job", "a"],
+                      ["job", "a", "--json"], ["jobs"], ["events", "a", "-f"], ["--help"], ["version"],
+                      ["check", "agents.yaml"]):
+            said = expect(full(*words), 7)
+            assert "No space left on device" in said.err and said.err.count("error:") == 1, said
+        assert expect(h.run("run", "agents.yaml", "--job-id", "b"), 0).json() == {"n": 2}  # the job itself was done
+        expect(full("run", "agents.yaml", "fails", "--json"), 1)  # what is worse is said
+        expect(full("job", "nobody", "--json"), 3)
+        reader, writer = os.pipe()  # whoever read has gone: as every program in a pipe, without a word
+        os.close(reader)
+        try:
+            done = subprocess.run([BIN, "events", "a"], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=writer,
+                                  stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        finally:
+            os.close(writer)
+        assert done.returncode == 128 + signal.SIGPIPE and done.stderr == "", done
+        # A stdout that was never open is not taken for one of our own files.
+        done = subprocess.run(["sh", "-c", 'exec "$0" run agents.yaml echo --input \'{"n":3}\' >&-', BIN], cwd=h.path,
+                              env=h.env, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+        assert done.returncode == 7, done
+        expect(h.run("run", "agents.yaml", "echo"), 0)
 
 
 # ---------------------------------------------------------------- acting
@@ -529,6 +646,74 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
         expect(h.run("verify", "d"), 0)
+
+
+def pasted(h, command):
+    """The command as a shell takes it, with our program for `aetheris`."""
+    words = shlex.split(command)
+    assert words[0] == "aetheris", command
+    return h.run(*words[1:])
+
+
+@test
+def every_command_that_is_printed_can_be_pasted():
+    with home() as h:
+        (h.path / "ways.yaml").write_text(
+            "aetheris: 1\ntools:\n  doubt: { native: doubt, effect: at_most_once }\nagents:\n"
+            "  doubts: { plan: [ { id: d, tool: doubt, args: { message: lost } } ], output: \"${ .steps.d }\" }\n"
+            "  asks: { plan: [ { id: w, wait: { type: signal, key: \"it's a key; $HOME\" } } ], output: \"${ .steps.w }\" }\n")
+        for store in ([], ["--store", "sqlite:else where/s.db"]):
+            said = expect(h.run("run", "ways.yaml", "asks", "--job-id", "w", *store), 4)
+            commands = re.findall(r"(?:answer|or|then): +(aetheris .*)", said.err)
+            assert len(commands) == 2, said
+            body = expect(h.run("job", "w", "--json", *store), 0).json()
+            assert body["waiting"]["command"] == commands[0] == body["waits"][0]["command"], body
+            trace = expect(h.run("trace", "w", *store), 0).out
+            assert commands[0] in trace, trace
+            for command in commands:
+                expect(pasted(h, command), 0)
+            for how in range(3):
+                id = f"d{how}"
+                said = expect(h.run("run", "ways.yaml", "doubts", "--job-id", id, *store), 4)
+                commands = re.findall(r"(?:answer|or|then): +(aetheris .*)", said.err)
+                assert len(commands) == 4, said
+                assert [shlex.split(c)[4] for c in commands[:3]] == ["happened", "not_happened", "fail"]
+                body = expect(h.run("job", id, "--json", *store), 0).json()
+                assert body == expect(h.run("run", "ways.yaml", "--job-id", id, "--json", *store), 4).json()
+                assert body["in_doubt"][0]["commands"] == commands[:3], body
+                assert body["parked"]["command"] == commands[0]
+                trace = expect(h.run("trace", id, *store), 0).out
+                for command in commands[:3]:
+                    assert command in trace, trace
+                expect(pasted(h, commands[how]), 0)
+                assert pasted(h, commands[3]).code == [0, 4, 1][how]
+
+
+@test
+def a_job_that_rests_at_once_is_seen_all_the_same():
+    with home() as h:
+        for n in range(25):  # it may park before `run` looks at it for the first time
+            said = expect(h.run("run", "agents.yaml", "doubts", "--only", "--job-id", f"d{n}"), 4)
+            assert f"aetheris resolve d{n} " in said.err, said
+
+
+@test
+def a_recovered_job_that_blocks_is_told_with_its_answer():
+    with home() as h:
+        for agent, id in (("doubts", "left"), ("asks", "asked"), ("echo", "fine"), ("sleeps", "slept")):
+            expect(h.run("run", "agents.yaml", agent, "--detach", "--job-id", id), 0)
+        said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":1}'), 0)
+        assert said.json() == {"n": 1}
+        lines = [line for line in said.err.splitlines() if "answer" in line]
+        assert len(lines) == 2, said
+        parked = next(line for line in lines if "job left is parked" in line)
+        waiting = next(line for line in lines if "job asked is waiting" in line)
+        expect(pasted(h, re.search(r"aetheris signal \S+ \S+ '[^']*'", waiting)[0]), 0)
+        expect(pasted(h, re.search(r"aetheris resolve \S+ \S+ happened '[^']*'", parked)[0]), 0)
+        said = expect(h.run("run", "agents.yaml", "echo", "--json"), 0)  # nothing blocks any more
+        assert "answer" not in said.err
+        for id in ("left", "asked", "fine"):
+            assert expect(h.run("job", id, "--json"), 0).json()["status"] == "completed", id
 
 
 # ---------------------------------------------------------------- two terminals
@@ -632,6 +817,21 @@ def the_socket_speaks_http():
         expect(h.end(runner), 0)
 
 
+@test
+def a_secret_too_short_to_be_hidden_is_warned_about():
+    with home() as h:
+        (h.path / "s.yaml").write_text(
+            "aetheris: 1\ntools:\n"
+            "  t: { command: [\"sh\", \"-c\", \"echo $A-$B\"], env: { A: \"secret:PIN\", B: \"secret:TOKEN\" }, effect: read }\n"
+            "agents:\n  s: { plan: [ { id: t, tool: t } ], output: \"${ .steps.t }\" }\n")
+        said = expect(h.run("run", "s.yaml", env={"PIN": "123", "TOKEN": "12345"}), 0)
+        assert said.out == "123-[secret TOKEN]\n", said
+        warned = [line for line in said.err.splitlines() if "warning" in line]
+        assert len(warned) == 1 and "PIN" in warned[0] and "123" not in warned[0] and "TOKEN" not in warned[0], said
+        said = expect(h.run("run", "s.yaml", env={"PIN": "1234", "TOKEN": "12345"}), 0)
+        assert "warning" not in said.err, said
+
+
 # ---------------------------------------------------------------- crashes and stops
 
 @test
@@ -710,6 +910,28 @@ def ctrl_c_stops_politely_and_says_how_to_go_on():
         assert "aetheris run agents.yaml holds --job-id r" in said.err, said
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
         assert (h.path / "began.txt").read_text() == "began\n"
+
+
+@test
+def ctrl_c_prints_the_job_in_json():
+    with home() as h:
+        for times in (1, 2):
+            job = f"r{times}"
+            (h.path / "began.txt").unlink(missing_ok=True)
+            runner = h.start("run", "agents.yaml", "holds", "--job-id", job, "--json", "--grace",
+                             "100ms" if times == 1 else "60s")
+            h.began()
+            for _ in range(times):
+                runner.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            said = expect(h.end(runner), 130)
+            body = said.json()
+            assert body["id"] == job and body["agent"] == "holds" and body["status"] in ("running", "queued"), said
+            assert set(body) == set(expect(h.run("job", job, "--json"), 0).json())
+            assert f"aetheris run agents.yaml holds --job-id {job}" in said.err, said
+            if times == 1:
+                assert said.out.count("\n") == 1
+                expect(h.run("cancel", job), 0)
 
 
 @test

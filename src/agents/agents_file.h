@@ -60,6 +60,8 @@ struct Source {
   std::string_view text;
   std::function<std::optional<std::string>(std::string_view)> env;  // for `env.NAME` in tools
   std::function<bool(std::string_view)> native;  // is there a native function of this name?
+  // Can this machine run this tool? The message begins with the key at fault: "command[0]: …". Empty = not asked.
+  std::function<Status(const ToolDefinition&)> usable;
 };
 
 // Empty faults = `out` is complete.

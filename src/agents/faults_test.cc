@@ -61,5 +61,33 @@ AE_TEST("agents/every fault of a bad file is told at once, with its place") {
   }
 }
 
+AE_TEST("agents/what this machine cannot run is a fault at the key that says so") {
+  constexpr std::string_view kText =
+      "aetheris: 1\n"
+      "tools:\n"
+      "  a: { command: [gone, x], effect: read }\n"
+      "  b: { command: [date], cwd: nowhere }\n"
+      "  c: { command: [date], env: { A: b } }\n"
+      "  d: { native: echo }\n"
+      "  e: { command: [fine] }\n"
+      "agents: { x: { plan: [ { id: n, tool: a } ] } }\n";
+  const auto usable = [](const ToolDefinition& tool) -> Status {
+    if (tool.name == "a") return fail(Code::plan_invalid, "command[0]: there is no program gone");
+    if (tool.name == "b") return fail(Code::plan_invalid, "cwd: /nowhere is no folder");
+    if (tool.name == "c") return fail(Code::plan_invalid, "env.A: not here: at all");
+    if (tool.name == "d") return fail(Code::plan_invalid, "something else");
+    return {};
+  };
+  AgentsFile file;
+  const auto faults =
+      load({.name = "agents.yaml", .text = kText, .env = {}, .native = {}, .usable = usable}, file);
+  EXPECT_EQ(faults_as_text(faults),
+            "3:18 plan_invalid tools.a.command[0]: there is no program gone\n"
+            "4:30 plan_invalid tools.b.cwd: /nowhere is no folder\n"
+            "5:30 plan_invalid tools.c.env: not here: at all\n"
+            "6:6 plan_invalid tools.d: something else\n");
+  EXPECT_TRUE(file.agents.empty());
+}
+
 }  // namespace
 }  // namespace ae::agents

@@ -1,5 +1,6 @@
 // Tools of an agents file: one transport each, and the policy that the engine follows.
 #include <algorithm>
+#include <charconv>
 
 #include "agents/check.h"
 #include "agents/tool_text.h"
@@ -467,6 +468,30 @@ class ToolCheck {
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy = without_version.with("version", policy.version);
+    if (const auto& usable = check_.source().usable) {
+      if (auto can = usable(checked_.tool); !can) unusable(can.error());
+    }
+  }
+
+  // Placed at the key, or the word of a list, that the message begins with.
+  void unusable(const Error& error) {
+    std::string_view message = error.message;
+    Spot at = spot_;
+    if (const std::size_t colon = message.find(": "); colon != message.npos) {
+      const std::string_view where = message.substr(0, colon);
+      const std::size_t name_end = std::min(where.find_first_of(".["), where.size());
+      if (const auto key = spot_.find(where.substr(0, name_end))) {
+        at = *key;
+        message.remove_prefix(colon + 2);
+        std::size_t index = at->items.size();
+        const std::string_view rest = where.substr(name_end);
+        if (rest.starts_with('[') && at->is_list()) {
+          std::from_chars(rest.data() + 1, rest.data() + rest.size(), index);
+        }
+        if (index < at->items.size()) at = at.item(index);
+      }
+    }
+    check_.fault(at, std::string(message), {}, error.code);
   }
 
   Check& check_;

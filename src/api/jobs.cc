@@ -411,6 +411,11 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
           mark = {opened->last_seq, opened->head};
           for (Event& event : opened->events) log.events.push_back(std::move(event));
         }
+        if (mark.seq < log.row.last_seq) {
+          return done(fail(Code::log_corrupt, "the log ends at event " + std::to_string(mark.seq) +
+                                                  ", the job's row says " +
+                                                  std::to_string(log.row.last_seq)));
+        }
         if (alive.lock()) {
           if (marks_.size() >= kMarksMax) marks_.clear();
           marks_[job] = mark;

@@ -16,6 +16,7 @@
 #include "net/system.h"
 #include "store/memory/memory_store.h"
 #include "store/sqlite/sqlite_store.h"
+#include "tools/secrets.h"
 
 namespace ae::app {
 namespace {
@@ -62,6 +63,11 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       }
       AE_ASSIGN(toolbox_,
                 Toolbox::make(loop_, steady_, *options_.agents, options_.agents_folder, secrets));
+      for (const std::string& name : toolbox_->short_secrets()) {
+        on_warning({}, "the secret " + name + " has fewer than " +
+                           std::to_string(tools::kSecretHiddenMin) +
+                           " bytes: it is not taken out of what tools answer; use a longer one");
+      }
     }
     runtime::World world{.loop = loop_,
                          .steady = steady_,
@@ -185,13 +191,16 @@ Result<LoadedAgents> load_agents(const std::string& path) {
   LoadedAgents loaded;
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  agents::Source source{.name = path,
-                        .text = text,
-                        .env = [](std::string_view name) -> std::optional<std::string> {
-                          const char* value = std::getenv(std::string(name).c_str());
-                          return value ? std::optional<std::string>(value) : std::nullopt;
-                        },
-                        .native = has_native};
+  agents::Source source{
+      .name = path,
+      .text = text,
+      .env = [](std::string_view name) -> std::optional<std::string> {
+        const char* value = std::getenv(std::string(name).c_str());
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      },
+      .native = has_native,
+      .usable =
+          [&loaded](const agents::ToolDefinition& tool) { return usable(tool, loaded.folder); }};
   loaded.faults = agents::load(source, loaded.file);
   return loaded;
 }

@@ -1,5 +1,6 @@
 #include "app/toolbox.h"
 
+#include <set>
 #include <utility>
 
 #include "net/http_client.h"
@@ -25,11 +26,38 @@ class Drivers final : public Toolbox {
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
     AE_ASSIGN(auto made, make(tool, folder));
     performers_.add(tool.name, {std::move(made), tool.policy.version});
+    for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
     return {};
   }
   runtime::Performers& performers() override { return performers_; }
 
+  std::vector<std::string> short_secrets() override {
+    std::vector<std::string> names;
+    for (const std::string& name : secret_names_) {
+      const auto secret = secrets_.get(name);
+      // One that is missing says so when it is called for.
+      if (secret && secret->reveal().size() < tools::kSecretHiddenMin) names.push_back(name);
+    }
+    return names;
+  }
+
  private:
+  // A source that has everything: what was asked for?
+  struct Anything final : tools::SecretSource {
+    Result<tools::Secret> get(std::string_view) override { return tools::Secret("any"); }
+  };
+  void note_secrets(const Value& texts) {
+    if (!texts.is_object()) return;
+    Anything anything;
+    std::vector<tools::UsedSecret> used;
+    for (const auto& [name, text] : texts.members()) {
+      if (!text.is_string()) continue;
+      [[maybe_unused]] const auto replaced =
+          tools::replace_secrets(text.as_string(), anything, used);
+    }
+    for (tools::UsedSecret& secret : used) secret_names_.insert(std::move(secret.name));
+  }
+
   Result<std::unique_ptr<tools::Tool>> make(const agents::ToolDefinition& tool,
                                             const std::string& folder) {
     if (tool.kind == "http") {
@@ -55,6 +83,7 @@ class Drivers final : public Toolbox {
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
+  std::set<std::string> secret_names_;
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
 
@@ -71,6 +100,10 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
     }
   }
   return drivers;
+}
+
+Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
+  return tool.kind == "command" ? tools::CommandTool::check(tool.definition, folder) : Status();
 }
 
 bool has_native(std::string_view name) { return natives().contains(name); }

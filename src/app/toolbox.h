@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "agents/agents_file.h"
 #include "async/loop.h"
@@ -22,7 +24,12 @@ class Toolbox {
                                                const std::string& secrets_file);
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;
+  // Names of secrets that tools use and that are too short to be taken out of what tools answer.
+  virtual std::vector<std::string> short_secrets() = 0;
 };
+
+// Can this machine run this tool? Fails with plan_invalid; the message begins with the key at fault.
+Status usable(const agents::ToolDefinition& tool, const std::string& folder);
 
 // Is there a native function of this name?
 bool has_native(std::string_view name);

@@ -1,4 +1,7 @@
 // aetheris: the command line.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -28,9 +31,7 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-int run(int argc, char** argv) {
-  Parsed parsed = parse(argc, argv);
-  Terminal terminal(parsed.json);
+int act(const Parsed& parsed, Terminal& terminal) {
   if (parsed.error) return terminal.fail_with(*parsed.error);
   if (!parsed.options) return parsed.code;
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
@@ -42,8 +43,22 @@ int run(int argc, char** argv) {
     if (command.name == parsed.options->command) code = command.run(*parsed.options, terminal);
   }
   async::point_handler = nullptr;
-  terminal.flush();
   return code;
+}
+
+int run(int argc, char** argv) {
+  const Parsed parsed = parse(argc, argv);
+  Terminal terminal(parsed.json);
+  return terminal.finish(act(parsed, terminal));
+}
+
+// What was closed before we began is held shut, so that no file of ours is ever taken for it.
+void hold_standard_files() {
+  for (int fd = ::open("/dev/null", O_RDONLY); fd >= 0; fd = ::open("/dev/null", O_RDONLY)) {
+    if (fd <= STDERR_FILENO) continue;
+    ::close(fd);
+    return;
+  }
 }
 
 }  // namespace
@@ -51,6 +66,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (const auto code = ae::app::supervise(argc, argv)) return *code;
+  ae::cli::hold_standard_files();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     return ae::cli::run(argc, argv);

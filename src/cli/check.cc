@@ -79,7 +79,8 @@ tools:
     effect: read                 # no side effect: it may be asked again
 
   # This one changes something (it appends to a file), so it is never run twice for one step: after a crash in the
-  # middle of it, the job asks a person instead of guessing.
+  # middle of it, the job asks a person instead of guessing. An exit code other than 0 says for sure that nothing was
+  # done: a program that cannot promise that must not end with one.
   write_down:
     description: Append a line to notes.txt
     command: ["sh", "-c", "cat >> notes.txt && echo >> notes.txt && echo written"]

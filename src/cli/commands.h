@@ -43,8 +43,11 @@ Result<Value> json_argument(const std::string& text, const std::string& name);
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".
 std::string who();
-// The commands that answer what a blocked job waits for, one each; empty when it does not.
-std::vector<std::string> answers(const Value& job, const app::StoreUrl& store);
+// The commands that answer what a blocked job waits for: for each thing it waits for, one or several to choose from.
+// Empty when nobody can answer.
+std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store);
+// A job's body whose commands name this store.
+Value with_store(const Value& job, const app::StoreUrl& store);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.

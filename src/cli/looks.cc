@@ -113,8 +113,10 @@ int jobs_command(const Options& options, Terminal& terminal) {
 int job_command(const Options& options, Terminal& terminal) {
   const auto job = look(options, "");
   if (!job) return terminal.fail_with(job.error());
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
   if (terminal.json()) {
-    terminal.print_json(*job);
+    terminal.print_json(with_store(*job, *store));
     return kDone;
   }
   const Paint& paint = terminal.out();
@@ -127,9 +129,9 @@ int job_command(const Options& options, Terminal& terminal) {
   };
   const auto value_line = [&](const char* name, const Value& value) {
     if (value.is_null()) return;
-    std::string shown = canonical(value);
+    std::string shown = safe_json(canonical(value));
     if (terminal.width() > 20) shown = cut(shown, terminal.width() - 12);
-    line(name, safe(shown));
+    line(name, shown);
   };
   line("created", short_time(job->text("created_at")));
   line("updated", short_time(job->text("updated_at")));
@@ -141,7 +143,7 @@ int job_command(const Options& options, Terminal& terminal) {
                       safe((*job)["error"].text("message")));
   }
   terminal.print(text);
-  if (const auto store = store_of(options)) say_blocked(*job, *store, terminal);
+  say_blocked(*job, *store, terminal);
   return kDone;
 }
 
@@ -159,8 +161,8 @@ void print_event(const Value& event, Terminal& terminal) {
                                            .substr(0, std::min<std::size_t>(
                                                           23, event.text("created_at").size())))) +
       "  " + pad(safe(event.text("type")), 24) + "  ";
-  const std::string payload = canonical(event["payload"]);
-  line += terminal.width() > 70 ? cut(payload, terminal.width() - 58) : safe(payload);
+  const std::string payload = safe_json(canonical(event["payload"]));
+  line += terminal.width() > 70 ? cut(payload, terminal.width() - 58) : payload;
   terminal.print(line + "\n");
 }
 

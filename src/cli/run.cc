@@ -3,7 +3,9 @@
 #include <csignal>
 #include <utility>
 
+#include "cli/commands.h"
 #include "core/json.h"
+#include "engine/view.h"
 
 namespace ae::cli {
 namespace {
@@ -86,7 +88,8 @@ void Run::again(Duration wait) {
 }
 
 void Run::look() {
-  if (finished_ || stopping_) return;
+  if (finished_ || stopping_ || job_.empty())
+    return;  // what happens before we know our job is seen later
   if (site_->runtime().holds(job_)) return again(kLookFloor);  // it will be released
   if (looking_) {
     look_again_ = true;
@@ -133,7 +136,7 @@ void Run::looked(const runtime::Runtime::Read& read) {
 // Our job rests. Do those that we recovered rest too?
 void Run::look_at_others() {
   if (wishes_.only) return finish();
-  if (site_->runtime().held() > 0) return again(kLookFloor);
+  if (site_->runtime().held() > 0 || saying_ > 0) return again(kLookFloor);
   struct Search {
     std::vector<std::string> statuses{"running", "queued"};
     std::string after;
@@ -180,20 +183,7 @@ void Run::look_at_others() {
 
 void Run::on_events(const JobId& job, const std::vector<Event>& events) {
   if (job != job_ && !job_.empty()) {
-    for (const Event& event : events) {
-      const bool ended = event.type == EventType::job_completed ||
-                         event.type == EventType::job_failed ||
-                         event.type == EventType::job_cancelled;
-      if (event.type == EventType::job_running && recovered_.insert(job).second) {
-        if (terminal_.shows_progress() || wishes_.verbose) {
-          terminal_.note("recovering job " + job.text);
-        }
-      }
-      if (ended) {
-        const std::string how(event_name(event).substr(4));
-        terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how));
-      }
-    }
+    for (const Event& event : events) on_event_of_another(job, event);
     return;
   }
   if (terminal_.shows_progress() || wishes_.verbose) {
@@ -202,7 +192,51 @@ void Run::on_events(const JobId& job, const std::vector<Event>& events) {
   if (site_ && !job_.empty() && !site_->runtime().holds(job_)) look_soon();
 }
 
+void Run::on_event_of_another(const JobId& job, const Event& event) {
+  switch (event.type) {
+    case EventType::job_running:
+      blocked_.erase(job);
+      if (recovered_.insert(job).second && (terminal_.shows_progress() || wishes_.verbose)) {
+        terminal_.note("recovering job " + job.text);
+      }
+      return;
+    case EventType::job_waiting:
+    case EventType::job_parked:
+      blocked_.insert(job);
+      return;
+    case EventType::job_completed:
+    case EventType::job_failed:
+    case EventType::job_cancelled: {
+      const std::string how(event_name(event).substr(4));
+      terminal_.note("recovered job " + job.text + ": " + terminal_.err()(status_tint(how), how));
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+// One line, when somebody can answer it: a timer ends by itself.
+void Run::say_rest(const JobId& job) {
+  saying_++;
+  site_->runtime().read(job, [this, job](Result<runtime::Runtime::Read> read) {
+    saying_--;
+    look_soon();
+    if (!read || !engine::is_blocked(read->state.status)) return;
+    const auto all = answers(engine::job_view(read->state), wishes_.store);
+    if (all.empty()) return;
+    const std::string status(engine::to_text(read->state.status));
+    const bool more = all.size() > 1 || all[0].size() > 1;
+    terminal_.note(
+        "recovered job " + job.text + " is " + terminal_.err()(status_tint(status), status) +
+        "; answer: " + terminal_.err()(Tint::bold, all[0][0]) +
+        (more ? " (other answers: aetheris job " + job.text + store_flag(wishes_.store) + ")"
+              : ""));
+  });
+}
+
 void Run::on_released(const JobId& job, const std::optional<Error>& problem) {
+  if (blocked_.erase(job) > 0) say_rest(job);
   if (problem) {
     const bool passing = problem->code == Code::unavailable ||
                          problem->code == Code::unknown_outcome ||

@@ -23,6 +23,7 @@ class Run final : public runtime::RuntimeObserver {
     bool only = false;     // do not wait for recovered jobs
     bool verbose = false;  // a line for each step, also without a terminal
     Duration grace = std::chrono::seconds(10);
+    app::StoreUrl store;                        // for the commands that answer a blocked job
     std::set<std::string, std::less<>> agents;  // whose jobs are recovered
   };
   Run(Terminal& terminal, Wishes wishes) : terminal_(terminal), wishes_(std::move(wishes)) {}
@@ -48,6 +49,8 @@ class Run final : public runtime::RuntimeObserver {
   void finish();
   void leave();
   void interrupted(int signal);
+  void on_event_of_another(const JobId& job, const Event& event);
+  void say_rest(const JobId& job);
   void tell(const Event& event);
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
@@ -61,6 +64,8 @@ class Run final : public runtime::RuntimeObserver {
   std::optional<async::TimerId> timer_;
   std::set<JobId> cannot_;     // jobs that this process cannot run
   std::set<JobId> recovered_;  // others that moved while we were here
+  std::set<JobId> blocked_;    // of them: waiting or parked, not told yet
+  std::size_t saying_ = 0;     // reads of blocked ones under way
 
   // For telling: the first step of a node is the node's own (a map's items come after it).
   struct Started {

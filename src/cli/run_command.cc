@@ -1,6 +1,7 @@
 // run: check the file, find or make the job, see it through, say how it ended.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -44,7 +45,10 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
       return fail(Code::usage, "--label takes NAME=VALUE, not \"" + text + "\"");
     }
     const std::string name = text.substr(0, at);
-    std::erase_if(members, [&](const Member& member) { return member.first == name; });
+    if (std::ranges::find(members, name, &Member::first) != members.end()) {
+      return fail(Code::usage,
+                  "--label " + name + " is given twice: a job has one label of a name");
+    }
     members.emplace_back(name, text.substr(at + 1));
   }
   return Value::object(std::move(members));
@@ -53,6 +57,11 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
 Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   Wish wish{.file = options.file};
   AE_ASSIGN(wish.store, store_of(options));
+  if (options.detach && wish.store.kind == app::StoreUrl::Kind::memory) {
+    return fail(Code::usage,
+                "--detach leaves the job to another process, and --store memory: is gone with this "
+                "one: nothing would run it");
+  }
   AE_ASSIGN(wish.labels, labels_of(options.labels));
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
@@ -221,7 +230,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   const std::string status(job.text("status"));
   const std::string id(job.text("id"));
   if (terminal.json()) {
-    terminal.print_json(job);
+    terminal.print_json(with_store(job, wish.store));
   } else if (status == "completed") {
     terminal.print(shown_value(job["result"]));
   }
@@ -252,7 +261,7 @@ int with_owner(const Wish& wish, const Options& options, const agents::AgentsFil
                      [&](const api::ApiRequest& request) { return owner->ask(request); });
     if (!job) return terminal.fail_with(job.error());
     if (terminal.json()) {
-      terminal.print_json(*job);
+      terminal.print_json(with_store(*job, wish.store));
     } else {
       terminal.print(safe(job->text("id")) + "\n");
     }
@@ -294,7 +303,8 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
 
 int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& loaded,
              const std::string& plan_hash, Terminal& terminal) {
-  Run::Wishes wishes{.only = options.only, .verbose = options.verbose, .grace = wish.grace};
+  Run::Wishes wishes{
+      .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
   for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
   Run run(terminal, std::move(wishes));
   auto opened = open_site(wish, options, loaded, run);
@@ -315,7 +325,7 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
   const std::string id(job->text("id"));
   if (options.detach) {
     if (terminal.json()) {
-      terminal.print_json(*job);
+      terminal.print_json(with_store(*job, wish.store));
     } else {
       terminal.print(safe(id) + "\n");
     }
@@ -324,6 +334,10 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
   if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
   const int signal = run.see_through(JobId(id));
   if (signal != 0) {
+    if (terminal.json()) {
+      const api::ApiResponse now = site.ask(get_job(id));
+      terminal.print_json(now.status == 200 ? with_store(now.body, wish.store) : now.body);
+    }
     terminal.note("stopped; go on with: " +
                   terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
     return 128 + signal;

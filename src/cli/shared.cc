@@ -14,8 +14,6 @@ namespace ae::cli {
 namespace {
 
 constexpr std::size_t kArgumentMax = 16u << 20;
-constexpr std::size_t kKeyShown =
-    12;  // digits of a key: enough to name a call, and can be read aloud
 
 Result<std::string> read_all(const std::string& path) {
   const bool stdin_wanted = path == "-";
@@ -92,33 +90,68 @@ std::string who() {
   return user.empty() ? "cli" : "cli:" + user;
 }
 
-std::vector<std::string> answers(const Value& job, const app::StoreUrl& store) {
-  std::vector<std::string> commands;
-  const std::string id = quoted(std::string(job.text("id")));
+namespace {
+
+std::vector<std::string> commands_of(const Value& commands, const std::string& flag) {
+  std::vector<std::string> out;
+  if (!commands.is_array()) return out;
+  for (const Value& command : commands.items()) {
+    if (command.is_string()) out.push_back(safe(command.as_string()) + flag);
+  }
+  return out;
+}
+
+Value flagged(const Value& object, const std::string& flag) {
+  if (!object.is_object()) return object;
+  Value out = object;
+  if (const std::string_view command = object.text("command"); !command.empty()) {
+    out = out.with("command", std::string(command) + flag);
+  }
+  if (object["commands"].is_array()) {
+    std::vector<Value> commands;
+    for (const Value& command : object["commands"].items()) {
+      commands.push_back(command.is_string() ? Value(command.as_string() + flag) : command);
+    }
+    out = out.with("commands", Value::array(std::move(commands)));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
+  std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      std::string& command = commands.emplace_back("aetheris resolve ");
-      command += id;
-      command += ' ';
-      command += doubt.text("idempotency_key").substr(0, kKeyShown);
-      command += " happened|not_happened|fail";
-      command += flag;
+      if (auto commands = commands_of(doubt["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
     }
   }
   if (job["waits"].is_array()) {
     for (const Value& wait : job["waits"].items()) {
-      const std::string key(wait.text("correlation_key"));
-      if (wait.text("wait_type") == "timer" || key.starts_with("resolve/")) continue;
-      std::string& command = commands.emplace_back("aetheris signal ");
-      command += id;
-      command += ' ';
-      command += quoted(key);
-      command += " '{}'";
-      command += flag;
+      const std::string_view command = wait.text("command");
+      if (!command.empty()) all.push_back({safe(command) + flag});
     }
   }
-  return commands;
+  return all;
+}
+
+Value with_store(const Value& job, const app::StoreUrl& store) {
+  const std::string flag = store_flag(store);
+  if (flag.empty() || !job.is_object()) return job;
+  Value out = job;
+  for (const char* name : {"parked", "waiting"}) {
+    if (job[name].is_object()) out = out.with(name, flagged(job[name], flag));
+  }
+  for (const char* name : {"in_doubt", "waits"}) {
+    if (!job[name].is_array()) continue;
+    std::vector<Value> items;
+    for (const Value& item : job[name].items()) items.push_back(flagged(item, flag));
+    out = out.with(name, Value::array(std::move(items)));
+  }
+  return out;
 }
 
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
@@ -147,18 +180,20 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     }
   }
   terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) + why);
-  const auto commands = answers(job, store);
-  for (const std::string& command : commands) {
-    terminal.note("answer: " + terminal.err()(Tint::bold, command));
+  const auto all = answers(job, store);
+  for (const std::vector<std::string>& commands : all) {
+    for (std::size_t i = 0; i < commands.size(); ++i) {
+      terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
+    }
   }
-  if (commands.empty() && job["parked"].is_object()) {
+  if (all.empty() && job["parked"].is_object()) {
     terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
                   safe(job["parked"].text("until")));
   }
 }
 
 std::string shown_value(const Value& value) {
-  std::string text = value.is_string() ? safe(value.as_string(), true) : safe(pretty(value), true);
+  std::string text = value.is_string() ? safe(value.as_string(), true) : safe_json(pretty(value));
   if (!text.ends_with('\n')) text += '\n';
   return text;
 }

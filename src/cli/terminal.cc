@@ -3,8 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "api/problem.h"
 #include "core/json.h"
@@ -40,10 +43,13 @@ Terminal::Terminal(bool json)
   if (::isatty(STDOUT_FILENO) == 1) width_ = columns();
 }
 
-void Terminal::print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void Terminal::print(std::string_view text) {
+  const std::size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  if (written != text.size() && lost_ == 0) lost_ = errno;
+}
 
 void Terminal::print_json(const Value& value) {
-  print(canonical(value));
+  print(safe_json(canonical(value)));
   print("\n");
 }
 
@@ -64,7 +70,19 @@ int Terminal::fail_with(const Error& error, const Value& body) {
   return exit_code(error.code);
 }
 
-bool Terminal::flush() { return std::fflush(stdout) == 0; }
+bool Terminal::flush() {
+  if (std::fflush(stdout) != 0 && lost_ == 0) lost_ = errno;
+  return lost_ == 0;
+}
+
+int Terminal::finish(int code) {
+  if (flush()) return code;
+  // Whoever read has gone: an end without a word, as of every program in a pipe.
+  if (lost_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
+  note(err_(Tint::bad, "error: ") + "stdout cannot be written: " + std::strerror(lost_) +
+       "; what the command did stands " + err_(Tint::dim, "[unavailable]"));
+  return code == kDone ? kUnavailable : code;
+}
 
 int exit_code(Code code) {
   if (code == Code::log_corrupt) return kUnproved;

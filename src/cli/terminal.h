@@ -33,14 +33,17 @@ class Terminal {
   // Says what went wrong, in both forms, and gives the exit code.
   int fail_with(const Error& error);
   int fail_with(const Error& error, const Value& body);
-  // False: somebody closed our stdout.
+  // False: stdout took not everything.
   bool flush();
+  // The last words: `code`, or what it is when stdout took not everything.
+  int finish(int code);
 
  private:
   bool json_;
   bool err_tty_;
   Paint out_, err_;
   std::size_t width_ = 0;
+  int lost_ = 0;  // the first error of stdout, as errno has it
 };
 
 // API.md §3.

@@ -82,6 +82,24 @@ std::string safe(std::string_view text, bool keep_lines) {
   return out;
 }
 
+std::string safe_json(std::string_view json) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(json.size());
+  while (!json.empty()) {
+    const Character c = first_character(json);
+    // Line breaks stand between values only: in a string they are escaped already. All that harms fits four digits.
+    if (!harmful(c.point) || c.point == '\n') {
+      out += json.substr(0, c.bytes);
+    } else {
+      out += "\\u";
+      for (int shift = 12; shift >= 0; shift -= 4) out += kDigits[c.point >> shift & 15];
+    }
+    json.remove_prefix(c.bytes);
+  }
+  return out;
+}
+
 std::size_t width_of(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {

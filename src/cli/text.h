@@ -12,6 +12,8 @@ namespace ae::cli {
 
 // What comes from jobs is printed without control characters: they become \xNN. `keep_lines` leaves newlines and tabs.
 std::string safe(std::string_view text, bool keep_lines = false);
+// The same for JSON text, in JSON's own way (\u202e): it parses to the very same value.
+std::string safe_json(std::string_view json);
 // Columns on a terminal: code points, wide ones (CJK, emoji) count two.
 std::size_t width_of(std::string_view text);
 // At most `columns` wide; what is cut ends with "…". A word of control characters is made safe before.

@@ -14,6 +14,12 @@ AE_TEST("cli/control characters are shown, not obeyed") {
   EXPECT_EQ(safe("naïve 漢字 🙂"), "naïve 漢字 🙂");
 }
 
+AE_TEST("cli/what harms stands in JSON as JSON escapes it") {
+  EXPECT_EQ(safe_json("{\n  \"a\": \"\x7f\xC2\x9B\"\n}"), "{\n  \"a\": \"\\u007f\\u009b\"\n}");
+  EXPECT_EQ(safe_json(std::string("\"\xE2") + "\x80\xAE\""), "\"\\u202e\"");
+  EXPECT_EQ(safe_json("\"na\xC3\xAFve \\u001b 漢字 🙂\""), "\"na\xC3\xAFve \\u001b 漢字 🙂\"");
+}
+
 AE_TEST("cli/widths are columns, and cuts fit them") {
   EXPECT_EQ(width_of("abc"), 3u);
   EXPECT_EQ(width_of("漢字"), 4u);

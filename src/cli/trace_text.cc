@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/commands.h"
 #include "core/json.h"
 #include "core/time.h"
 
@@ -446,10 +447,12 @@ class Trace {
       const std::string reason(wait.text("reason"));
       detail(trunk, Tint::warn,
              "nobody knows whether it happened" + (reason.empty() ? "" : " (" + reason + ")"));
-      return command(trunk,
-                     "aetheris resolve " + id + " " +
-                         std::string(node["effect"].text("idempotency_key")).substr(0, kKeyShown) +
-                         " happened|not_happened|fail");
+      const std::string resolve =
+          "aetheris resolve " + id + " " +
+          std::string(node["effect"].text("idempotency_key")).substr(0, kKeyShown);
+      command(trunk, "answer: ", resolve + " happened '{}'");
+      command(trunk, "    or: ", resolve + " not_happened");
+      return command(trunk, "    or: ", resolve + " fail");
     }
     if (type == "timer") {
       return detail(trunk, Tint::warn, "until " + std::string(wait.text("due_at")));
@@ -458,12 +461,12 @@ class Trace {
                        clock_text(wait.text("opened_at"));
     if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
     detail(trunk, Tint::warn, text);
-    command(trunk, "aetheris signal " + id + " " + key + " '{}'");
+    command(trunk, "answer: ", "aetheris signal " + id + " " + quoted(key) + " '{}'");
   }
 
   // Never cut: it is there to be copied.
-  void command(const std::string& trunk, const std::string& words) {
-    out_ += style_.paint(Tint::dim, trunk + "answer: ") +
+  void command(const std::string& trunk, const char* how, const std::string& words) {
+    out_ += style_.paint(Tint::dim, trunk + how) +
             style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
   }
 

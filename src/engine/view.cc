@@ -137,11 +137,32 @@ Value closed_waits_view(const State& state) {
 
 // ---------------------------------------------------------------- the parts of a job's page
 
+constexpr std::size_t kKeyShown = 12;  // digits of a key: enough to name a call
+
+// One word of a shell's command line.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// What a person may answer, each a command that can be run as it stands; the result is theirs to put in.
+std::vector<Value> resolve_commands(const State& state, const Invocation& call) {
+  const std::string resolve =
+      "aetheris resolve " + state.job.text + " " + call.key.text.substr(0, kKeyShown);
+  return {Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
+          Value(resolve + " fail")};
+}
+
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   Value command;
-  if (wait.type != WaitType::timer)
-    command = "aetheris signal " + state.job.text + " " + key + " JSON";
+  if (wait.type != WaitType::timer) {
+    command = "aetheris signal " + state.job.text + " " + shell_word(key) + " '{}'";
+  }
   return Value::object({{"command", command},
                         {"correlation_key", key},
                         {"due_at", or_null(wait.due_at)},
@@ -172,6 +193,7 @@ Value doubt_view(const State& state, const Step& step, const Wait* wait) {
   if (reason.empty()) reason = "nobody knows whether it happened";
   return Value::object(
       {{"arguments", call.arguments},
+       {"commands", Value::array(wait ? resolve_commands(state, call) : std::vector<Value>())},
        {"external_key", call.external_key.text},
        {"idempotency_key", call.key.text},
        {"invocation_id", call.id.text},
@@ -206,10 +228,9 @@ std::vector<Value> in_doubt_view(const State& state) {
 
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (state.status != JobStatus::parked) return {};
-  Value command = "aetheris resume " + state.job.text;
+  Value command;  // null: nothing that this version has lifts it
   if (state.parked_until == "resolve" && !in_doubt.empty()) {
-    command = "aetheris resolve " + state.job.text + " " +
-              std::string(in_doubt.front().text("idempotency_key")) + " happened|not_happened|fail";
+    command = in_doubt.front()["commands"].items()[0];
   }
   return Value::object({{"command", command},
                         {"reason", state.parked_reason},

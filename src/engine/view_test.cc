@@ -54,7 +54,7 @@ AE_TEST("job_view/a waiting job names its wait and what answers it") {
   EXPECT_EQ(view["waiting"]["correlation_key"], "k");
   EXPECT_EQ(view["waiting"]["node_id"], "w");
   EXPECT_EQ(view["waiting"]["expires_at"], "2026-01-01T01:00:00.000000Z");
-  EXPECT_EQ(view["waiting"]["command"], "aetheris signal job-1 k JSON");
+  EXPECT_EQ(view["waiting"]["command"], "aetheris signal job-1 k '{}'");
   EXPECT_EQ(view["waits"].size(), 1u);
   EXPECT_EQ(view["in_doubt"].size(), 0u);
 }
@@ -73,8 +73,26 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
   EXPECT_EQ(doubt["resolvable_at"], "2026-01-01T00:01:10.000000Z");
   EXPECT_EQ(view["parked"]["reason"], "invocation_in_doubt");
   EXPECT_EQ(view["parked"]["until"], "resolve");
-  EXPECT_EQ(view["parked"]["command"],
-            "aetheris resolve job-1 " + job.sent[0].key + " happened|not_happened|fail");
+  const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
+  EXPECT_EQ(view["parked"]["command"], resolve + " happened '{}'");
+  EXPECT_EQ(doubt["commands"],
+            Value::array({Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
+                          Value(resolve + " fail")}));
+}
+
+AE_TEST("job_view/a key of any text is one word of the command that answers it") {
+  GivenJob job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'a b; $HOME `'}}])");
+  EXPECT_EQ(job_view(job.claim().state)["waiting"]["command"],
+            "aetheris signal job-1 'a b; $HOME `' '{}'");
+}
+
+AE_TEST("job_view/a park that nothing of this version lifts names no command") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim();
+  job.state.status = JobStatus::parked;
+  job.state.parked_reason = "paused";
+  job.state.parked_until = "resume";
+  EXPECT_TRUE(job_view(job.state)["parked"]["command"].is_null());
 }
 
 AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
@@ -83,6 +101,7 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
   EXPECT_EQ(view["error"]["code"], "invocation_in_doubt");
   ASSERT_EQ(view["in_doubt"].size(), 1u);
   EXPECT_TRUE(view["in_doubt"].items()[0]["resolvable_at"].is_null());
+  EXPECT_EQ(view["in_doubt"].items()[0]["commands"], json("[]")) << "the job has ended";
 }
 
 AE_TEST("job_view/a job that is being cancelled says so") {

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kHiddenMin = 4;              // shorter values are not looked for
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -113,7 +112,7 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
   std::vector<Shape> shapes;
   for (const UsedSecret& secret : used) {
     const std::string_view value = secret.value.reveal();
-    if (value.size() < kHiddenMin) continue;
+    if (value.size() < kSecretHiddenMin) continue;
     std::vector<std::string> texts;
     texts.emplace_back(value);
     texts.push_back(percent_encoded(value, true));
@@ -130,7 +129,7 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
       }
     }
     for (std::string& text : texts) {
-      if (text.size() >= kHiddenMin) shapes.push_back({Secret(text), secret.name});
+      if (text.size() >= kSecretHiddenMin) shapes.push_back({Secret(text), secret.name});
       ::explicit_bzero(text.data(), text.size());
     }
   }

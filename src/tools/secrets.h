@@ -73,8 +73,10 @@ struct UsedSecret {
 Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
                                std::vector<UsedSecret>& used);
 
+constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
+
 // `text` without these values, plain or as JSON string, percent-encoded, hex or base64 (also inside a longer base64);
-// `[secret NAME]` stands instead. Values of fewer than 4 bytes are left: hiding them would only destroy the text.
+// `[secret NAME]` stands instead. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
 // The same for every string in a value; keys too.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);

@@ -25,7 +25,14 @@ int os_errno_of(sqlite3* db, int which_file) {
 
 SqlError error_of(sqlite3* db, int which_file = SQLITE_FCNTL_JOURNAL_POINTER) {
   SqlError error{sqlite3_extended_errcode(db), 0, sqlite3_errmsg(db)};
-  if ((error.code & 0xff) == SQLITE_IOERR) error.os_errno = os_errno_of(db, which_file);
+  const int primary = error.code & 0xff;
+  if (primary == SQLITE_IOERR) error.os_errno = os_errno_of(db, which_file);
+  // The shared index and files that are not there yet leave it elsewhere. (Of a write, `disk_full` believes the file
+  // itself only.)
+  if (error.os_errno == 0 && error.code != SQLITE_IOERR_WRITE &&
+      (primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN)) {
+    error.os_errno = sqlite3_system_errno(db);
+  }
   return error;
 }
 
@@ -39,6 +46,12 @@ bool SqlError::disk_full() const {
   // A write beyond a quota or the file-size limit comes as IOERR_WRITE. (An IOERR of the shared index may come after
   // the commit frame stands in the WAL, so it is not counted here.)
   return (code & 0xff) == SQLITE_FULL || (code == SQLITE_IOERR_WRITE && means_full(os_errno));
+}
+
+bool SqlError::no_space() const {
+  const int primary = code & 0xff;
+  return disk_full() ||
+         ((primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN) && means_full(os_errno));
 }
 
 bool SqlError::busy() const {

@@ -25,6 +25,7 @@ struct SqlError {
   std::string message;
 
   bool disk_full() const;    // nothing of this transaction can have been committed
+  bool no_space() const;     // for lack of space, whatever was committed
   bool busy() const;         // another program has locked the file
   bool io() const;           // the disk failed: what is durable is not known
   std::string text() const;  // a sentence for a person

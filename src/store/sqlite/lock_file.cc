@@ -23,8 +23,10 @@ std::string pid_in(int fd) {
 Result<LockFile> LockFile::take(const std::string& path) {
   LockFile lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.fd_ < 0) {
-    return fail(Code::unavailable, "cannot open the lock file " + path + ": " +
-                                       std::strerror(errno) + "; is the folder writable?");
+    const bool full = errno == ENOSPC || errno == EDQUOT;
+    return fail(Code::unavailable,
+                "cannot open the lock file " + path + ": " + std::strerror(errno) +
+                    (full ? "; free some space on that disk" : "; is the folder writable?"));
   }
   while (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4u << 20;  // read in one transaction
 
+constexpr std::int64_t kMissing = -1;  // no commit has this number
+
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit "
@@ -156,21 +158,40 @@ Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
     Snapshot snapshot(begin_, end_);
     AE_TRY(snapshot.open());
     AE_ASSIGN(commit, step_back(commit, kPageBytes, found, from_seq, into, blobs));
+    if (commit == kMissing) return read_left(found, from_seq, into);
   }
   std::ranges::reverse(into.commits);
   std::ranges::reverse(blobs);
   return read_blobs(blobs, into);
 }
 
-// Reads up to bytes_max; gives the commit to go on with, 0 at the end.
+// A commit is gone: what is left is given in its order, and whoever opens it says log_corrupt, and where. Looks at
+// every commit of the store.
+Sql<void> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& into) {
+  into.commits.clear();
+  std::vector<Hash> blobs;
+  AE_ASSIGN(Statement left,
+            db_.prepare("SELECT blobs, body FROM commits WHERE job = ?1 AND last_seq >= ?2 "
+                        "AND id <= ?3 ORDER BY first_seq"));
+  for (Rows row(left, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) break;
+    into.commits.push_back(row->text(1));
+    const std::string_view list = row->bytes(0);
+    for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
+      std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
+    }
+  }
+  return read_blobs(blobs, into);
+}
+
+// Reads up to bytes_max; gives the commit to go on with, 0 at the end, kMissing when the next one is not there.
 Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, const Found& found,
                                    std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs) {
   for (std::size_t bytes = 0; bytes < bytes_max;) {
     Rows row(commit_, commit);
     AE_ASSIGN(const bool there, row.next());
-    if (!there || row->integer(0) != found.id) {
-      return std::unexpected(SqlError{11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"});
-    }
+    if (!there || row->integer(0) != found.id) return kMissing;
     into.commits.push_back(row->text(6));
     bytes += into.commits.back().size();
     const std::string_view list = row->bytes(5);

@@ -41,6 +41,7 @@ class Views {
   Sql<void> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
   Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,
                               std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs);
+  Sql<void> read_left(const Found& found, std::uint64_t from_seq, Loaded& into);
   Sql<void> read_blobs(const std::vector<Hash>& hashes, Loaded& into);
   Sql<void> read_rows(const Found& found, Loaded& into);
 

@@ -1,6 +1,8 @@
 #include "store/sqlite/schema.h"
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace ae::store::sqlite {
 namespace {
@@ -106,7 +108,7 @@ INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
 )sql";
 
 std::unexpected<Error> unusable(const std::string& path, const SqlError& error) {
-  return fail(Code::unavailable, path + ": " + error.text());
+  return std::unexpected(cannot_open(path, error));
 }
 
 // 0 = an empty file, else its layout.
@@ -131,6 +133,15 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
 }
 
 }  // namespace
+
+Error cannot_open(const std::string& path, const SqlError& error) {
+  if (!error.no_space()) return {Code::unavailable, path + ": " + error.text()};
+  std::error_code unknown;
+  const std::filesystem::path whole = std::filesystem::absolute(path, unknown);
+  const std::string folder = (unknown ? std::filesystem::path(path) : whole).parent_path().string();
+  return {Code::unavailable, "the store " + path + " cannot be opened: the disk that holds " +
+                                 folder + " is full; free some space there, then start again"};
+}
 
 Status prepare_schema(Database& db, const std::string& path) {
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));

@@ -16,6 +16,8 @@ inline constexpr int kLayout = 1;
 // Makes the tables in an empty file. Fails with needs_version (made by a newer program) · unavailable (not one of our
 // files, damaged, not writable). The message names the file and says what to do.
 Status prepare_schema(Database& db, const std::string& path);
+// Why a store could not be opened, and what to do: `unavailable`.
+Error cannot_open(const std::string& path, const SqlError& error);
 // The same checks without writing.
 Status check_schema(Database& db, const std::string& path);
 

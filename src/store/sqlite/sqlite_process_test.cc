@@ -232,6 +232,51 @@ AE_TEST("sqlite/a file-size limit is a full disk: nothing changes, and it heals"
   EXPECT_EQ(integrity(folder / "a.db"), "ok");
 }
 
+// Takes all the space there is on the disk of this folder.
+bool fill(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  const std::string block(4096, 'x');
+  while (::write(fd, block.data(), block.size()) > 0) {
+  }
+  const bool full = errno == ENOSPC;
+  ::close(fd);
+  return full;
+}
+
+AE_TEST("sqlite/on a disk that is full already, opening says which disk, and what to do") {
+  const Folder folder(true);
+  const std::string disk = folder / "disk";
+  ::mkdir(disk.c_str(), 0700);
+  if (::mount("aetheris-test", disk.c_str(), "tmpfs", 0, "size=4m") != 0) {
+    GTEST_SKIP() << "may not mount a small tmpfs";
+  }
+  const auto try_open = [&](const std::string& name) {
+    Bench bench(disk + "/" + name);
+    const auto opened = bench.open();
+    EXPECT_FALSE(opened) << name;
+    if (opened) return;
+    EXPECT_EQ(opened.error().code, Code::unavailable) << name;
+    EXPECT_PRED2(holds, opened.error().message, disk + " is full; free some space there");
+    EXPECT_PRED2(holds, opened.error().message, name);
+  };
+  {
+    Bench bench(disk + "/old.db");
+    EXPECT_TRUE(bench.open());
+    EXPECT_TRUE(bench.commit(Bench::create("j0")));
+  }
+  EXPECT_TRUE(fill(disk + "/filler"));
+  try_open("new.db");
+  try_open("old.db");
+  ::unlink((disk + "/filler").c_str());
+  {
+    Bench bench(disk + "/old.db");
+    EXPECT_TRUE(bench.open()) << "with space there is nothing else to do";
+    EXPECT_EQ(bench.load("j0")->commits.size(), 1U);
+  }
+  ::umount2(disk.c_str(), MNT_DETACH);
+}
+
 AE_TEST("sqlite/a full disk changes nothing, lets small commits pass, and heals") {
   const Folder folder(true);
   const std::string disk = folder / "disk";

@@ -29,8 +29,12 @@ struct SqliteStore::Parts {
 
 namespace {
 
-Error cannot(const std::string& path, const SqlError& error) {
-  return {Code::unavailable, path + ": " + error.text()};
+Error cannot(const std::string& path, const SqlError& error) { return cannot_open(path, error); }
+
+// What to do about a file or folder that could not be made. REQUIRES: errno is still its.
+const char* advice() {
+  return errno == ENOSPC || errno == EDQUOT ? "; free some space on that disk"
+                                            : "; is the folder writable?";
 }
 
 Status make_folder(const std::string& path) {
@@ -50,8 +54,8 @@ Status make_folder(const std::string& path) {
 Status make_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) {
-    return fail(Code::unavailable, "cannot open the store " + path + ": " + std::strerror(errno) +
-                                       "; is the folder writable?");
+    return fail(Code::unavailable,
+                "cannot open the store " + path + ": " + std::strerror(errno) + advice());
   }
   ::close(fd);
   return {};

@@ -214,6 +214,44 @@ AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
   ASSERT_TRUE(restored.commit(Bench::append("j0", 2)));
 }
 
+AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("other")));
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  for (std::uint64_t seq = 2; seq < 7; ++seq) ASSERT_TRUE(bench.commit(Bench::append("j0", seq)));
+  const auto whole = bench.load("j0")->commits;
+  ASSERT_EQ(whole.size(), 6U);
+  bench.close();
+  const auto without = [&](std::size_t which, std::uint64_t from_seq = 1) {
+    const Folder damaged(true);
+    std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open((damaged / "a.db").c_str(), &db), SQLITE_OK);
+    const std::string gone =
+        "DELETE FROM commits WHERE id = (SELECT id FROM commits WHERE job = (SELECT id FROM jobs "
+        "WHERE job_id = 'j0') ORDER BY id LIMIT 1 OFFSET " +
+        std::to_string(which) + ")";
+    EXPECT_EQ(sqlite3_exec(db, gone.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+    Bench after(damaged / "a.db");
+    EXPECT_TRUE(after.open());
+    const auto loaded = after.loop.await<Result<Loaded>>(
+        [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
+    EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().message);
+    EXPECT_EQ(after.load("other")->commits.size(), 1U);
+    EXPECT_EQ(loaded->row.last_seq, 7U);
+    return loaded->commits;
+  };
+  for (std::size_t which = 0; which < whole.size(); ++which) {
+    auto left = whole;
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(which));
+    EXPECT_EQ(without(which), left) << which;
+  }
+  EXPECT_EQ(without(5, 6), std::vector<std::string>{whole[4]}) << "from event 6 on";
+}
+
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {
   const Folder folder(true);
   Bench bench(folder / "a.db");

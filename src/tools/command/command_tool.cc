@@ -289,6 +289,11 @@ Result<std::unique_ptr<CommandTool>> CommandTool::make(const Value& definition, 
       new CommandTool(std::make_shared<State>(world, std::move(read))));
 }
 
+Status CommandTool::check(const Value& definition, const std::string& folder) {
+  AE_TRY(CommandDefinition::read(definition, folder));
+  return {};
+}
+
 CommandTool::CommandTool(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 CommandTool::~CommandTool() {

@@ -42,6 +42,8 @@ class CommandTool final : public Tool {
   // Fails with plan_invalid.
   static Result<std::unique_ptr<CommandTool>> make(const Value& definition, World world,
                                                    const std::string& folder = ".");
+  // Would `make` take this definition here? Fails as it does; the message begins with the key at fault.
+  static Status check(const Value& definition, const std::string& folder = ".");
   ~CommandTool() override;
 
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;

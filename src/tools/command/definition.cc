@@ -56,7 +56,7 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
   if (name.find('/') != std::string::npos) {
     std::string path = absolute(name, folder);
     if (is_program(path)) return path;
-    return fail(Code::plan_invalid, "command: " + path + " is not there or cannot be executed");
+    return fail(Code::plan_invalid, "command[0]: " + path + " is not there or cannot be executed");
   }
   const char* variable = std::getenv("PATH");
   std::string_view rest = variable != nullptr ? variable : "/usr/local/bin:/usr/bin:/bin";
@@ -69,7 +69,7 @@ Result<std::string> find_program(const std::string& name, const std::string& fol
     if (path.starts_with('/') && is_program(path)) return path;
   }
   return fail(Code::plan_invalid,
-              "command: there is no program " + name + " in PATH; install it, or give its path");
+              "command[0]: there is no program " + name + " in PATH; install it, or give its path");
 }
 
 std::string argument_name(std::size_t index) {
