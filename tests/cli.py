@@ -1087,6 +1087,30 @@ def colours_are_for_terminals_only():
         assert "\x1b[" not in expect(h.run("trace", "f"), 0).out
 
 
+@test
+def a_disk_that_fails_ends_the_run_and_the_next_one_goes_on():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(AGENTS.replace("for: 700ms", "for: 10ms"))
+        ends = set()
+        for n in range(1, 40):
+            strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync",
+                      "-e", f"inject=fdatasync,fsync:error=EIO:when={n}+"]
+            # LeakSanitizer cannot run under a tracer.
+            done = subprocess.run([*strace, BIN, "run", "agents.yaml", "sleeps", "--job-id", f"j{n}"], cwd=h.path,
+                                  env={**h.env, "ASAN_OPTIONS": "detect_leaks=0"}, capture_output=True, text=True,
+                                  timeout=PATIENCE)
+            ends.add(done.returncode)
+            if done.returncode == 0:
+                break
+            assert done.returncode == 7 and done.stdout == "", done
+            assert done.stderr.count("tried again") <= 1, done.stderr
+            if "[store_stopped]" in done.stderr:
+                ends.add("stopped")
+            # The disk is well again: what was begun ends, what was not is begun.
+            expect(h.run("run", "agents.yaml", "sleeps", "--job-id", f"j{n}"), 0)
+        assert {0, 7, "stopped"} <= ends, ends
+
+
 def main():
     words = sys.argv[1] if len(sys.argv) > 1 else ""
     failed = 0

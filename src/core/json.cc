@@ -583,9 +583,7 @@ bool fits(const Value& value, std::size_t& left) {
 
 }  // namespace
 
-bool canonical_exceeds(const Value& value, std::size_t bytes) {
-  return !fits(value, bytes);
-}
+bool canonical_exceeds(const Value& value, std::size_t bytes) { return !fits(value, bytes); }
 
 std::string pretty(const Value& value) {
   std::string out;

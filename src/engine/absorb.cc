@@ -431,8 +431,8 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
   std::vector<Member> more{
       {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
   if (!act.by.empty()) more.emplace_back("by", act.by);
-  return {{EventType::wait_completed,
-           wait_members(state, wait->first, wait->second, std::move(more))}};
+  return {
+      {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))}};
 }
 
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {

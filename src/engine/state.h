@@ -74,7 +74,7 @@ struct Invocation {
   std::uint32_t unsent = 0;  // the newest tries in a row that were withdrawn before a byte was sent
   std::uint32_t late = 0;    // the newest try whose result came after its fate was decided
   bool open = false;         // the newest try is started and not finished
-  AttemptId attempt;  // that declared the newest try
+  AttemptId attempt;         // that declared the newest try
   Instant first_send_by, send_by, deadline;
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;

@@ -324,7 +324,8 @@ AE_TEST("verify/effects agree with the log, or are late") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   VerifyInput::Effect effect{.invocation = job.step("a").call->id, .try_no = 1, .record = {}};
-  effect.record = effect_record(job.state.job, sent_of(job.step("a")), {.kind = OutcomeKind::success}, job.now);
+  effect.record =
+      effect_record(job.state.job, sent_of(job.step("a")), {.kind = OutcomeKind::success}, job.now);
   VerifyInput input = input_of(job);
   input.effects = {effect};
   EXPECT_TRUE(verified(input).ledger.ok);  // the log does not know yet

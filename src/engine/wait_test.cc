@@ -420,8 +420,9 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
 
 AE_TEST("undelivered/a signal that was accepted and that the end overtook is listed in the end") {
   for (const bool cancelled : {true, false}) {
-    GivenJob job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
-                 " {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+    GivenJob job(
+        "[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}},"
+        " {'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
     job.claim();
     cancelled ? job.cancel() : job.fails("b");
     // A call is awaited; meanwhile the inbox is read.
@@ -433,9 +434,8 @@ AE_TEST("undelivered/a signal that was accepted and that the end overtook is lis
     job.ok("a");
     if (cancelled) job.ok("b");
     ASSERT_EQ(job.status(), cancelled ? "cancelled" : "failed");
-    EXPECT_EQ(
-        job.last(cancelled ? EventType::job_cancelled : EventType::job_failed)["undelivered"],
-        json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+    EXPECT_EQ(job.last(cancelled ? EventType::job_cancelled : EventType::job_failed)["undelivered"],
+              json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
   }
 }
 

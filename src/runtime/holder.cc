@@ -152,7 +152,8 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
 
 // What an earlier attempt made durable beside the log and could not write into it (SPEC §5: W3, W4).
 Status Holder::catch_up(const store::Loaded& loaded) {
-  AE_ASSIGN(std::vector<EventDraft> events, engine::catch_up(state_, stored_effects(loaded.effects)));
+  AE_ASSIGN(std::vector<EventDraft> events,
+            engine::catch_up(state_, stored_effects(loaded.effects)));
   for (EventDraft& draft : events) add(std::move(draft));
   return {};
 }

@@ -162,7 +162,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   };
   std::vector<Drafted> drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> taken_;  // inbox entries that gave no event
+  std::vector<std::uint64_t> taken_;          // inbox entries that gave no event
   std::vector<store::LedgerRow> ledger_put_;  // notes of what is in flight, repairs
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> noted_;

@@ -36,12 +36,12 @@ Value json(std::string_view text) {
 // One call of a tool, then whatever `more` adds; the tool's effect class is `effect`.
 std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::string_view nodes) {
   const std::string in_doubt = effect == "at_most_once" ? "park" : "resend";
-  Value graph = json("{'schema':1, 'nodes': " + std::string(nodes) +
-                     ", 'tools': {'do': {'effect':'" + std::string(effect) + "', 'on_in_doubt':'" +
-                     in_doubt +
-                     "', 'timeout':'600s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
-                     " 'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
-                     " 'multiplier':2, 'retry_on':['connect']}}}}");
+  Value graph = json(
+      "{'schema':1, 'nodes': " + std::string(nodes) + ", 'tools': {'do': {'effect':'" +
+      std::string(effect) + "', 'on_in_doubt':'" + in_doubt +
+      "', 'timeout':'600s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
+      " 'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
+      " 'multiplier':2, 'retry_on':['connect']}}}}");
   auto compiled = engine::Plan::compile(graph);
   AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
   return *compiled;
@@ -104,8 +104,7 @@ class Desk final : public RuntimeObserver {
     Durability durability = Durability::fused;
     std::uint64_t seed = 1;
   };
-  Desk(Ground& ground, std::string name, const Setup& setup)
-      : ground_(ground), chance(setup.seed) {
+  Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
                    store::MemoryStore::Options{.owned = setup.owned});
     faulty.emplace(ground.loop, *memory,
@@ -203,7 +202,8 @@ struct TwoWorkers {
   Desk first, second;
 };
 
-AE_TEST("lease/a worker that lost its lease writes nothing more but what it then hears for certain") {
+AE_TEST(
+    "lease/a worker that lost its lease writes nothing more but what it then hears for certain") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TwoWorkers two("at_most_once", durability);
     EXPECT_TRUE(two.first.calls[0].abandoned) << "what can be cancelled is cancelled";
@@ -216,7 +216,8 @@ AE_TEST("lease/a worker that lost its lease writes nothing more but what it then
   }
 }
 
-AE_TEST("late/a result that comes while the next holder waits is taken in, and nothing is sent again") {
+AE_TEST(
+    "late/a result that comes while the next holder waits is taken in, and nothing is sent again") {
   for (const std::string_view effect : {"at_most_once", "idempotent"}) {
     for (const Durability durability : {Durability::fused, Durability::split}) {
       TwoWorkers two(effect, durability);
@@ -242,7 +243,8 @@ AE_TEST("late/a result that comes after the job parked frees it without a person
 
 AE_TEST("late/a definite failure counts too; a timeout says nothing and is not kept") {
   TwoWorkers failed("at_most_once");
-  failed.first.answer(0, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
+  failed.first.answer(0,
+                      {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
   failed.ground.loop.advance(60s);
   EXPECT_EQ(failed.second.status(), "failed");
   TwoWorkers silent("at_most_once");
@@ -421,7 +423,9 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
-AE_TEST("versions/a worker without the job's tool writes nothing, says what is missing, and leaves it") {
+AE_TEST(
+    "versions/a worker without the job's tool writes nothing, says what is missing, and leaves "
+    "it") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
   desk.create(plan("idempotent", kOneCall));
@@ -437,10 +441,9 @@ AE_TEST("versions/a worker without the job's tool writes nothing, says what is m
   EXPECT_FALSE(read.row.claim);
   ASSERT_TRUE(other.runtime->refuses(kJob));
   EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
-  EXPECT_EQ(std::ranges::count_if(other.warnings,
-                                  [](const std::string& text) {
-                                    return text.find("cannot run") != text.npos;
-                                  }),
+  EXPECT_EQ(std::ranges::count_if(
+                other.warnings,
+                [](const std::string& text) { return text.find("cannot run") != text.npos; }),
             1)
       << "it is tried once";
 }

@@ -1,0 +1,91 @@
+// Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits) and
+// apply_calls.cc (invocations).
+//
+// Only `apply` uses it. Threads: short-lived, one owner.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/state.h"
+
+namespace ae::engine {
+
+inline std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
+  return fail(Code::log_corrupt, "event " + std::to_string(state.seq + 1) + " (" +
+                                     std::string(event_name(type)) + "): " + std::string(why));
+}
+
+inline Failure failure_of(const Value& error) {
+  return {std::string(error.text("code")), std::string(error.text("message"))};
+}
+
+inline Instant instant_of(const Value& payload, std::string_view key) {
+  auto instant = instant_from_text(payload.text(key));
+  return instant ? *instant : Instant{};
+}
+
+inline std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
+  if (!payload.find(key)) return std::nullopt;
+  return instant_of(payload, key);
+}
+
+inline std::optional<std::int64_t> maybe_int(const Value& payload, std::string_view key) {
+  const Value& value = payload[key];
+  return value.is_integer() ? std::optional(value.as_int()) : std::nullopt;
+}
+
+inline bool flag(const Value& payload, std::string_view key) {
+  const Value& value = payload[key];
+  return value.is_bool() && value.as_bool();
+}
+
+class Applier {
+ public:
+  Applier(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans)
+      : s_(state), type_(event.type), p_(event.payload), created_at_(created_at), plans_(plans) {}
+
+  Status run();
+
+ private:
+  std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
+  Step* step();
+  Step* step_or_new_item();
+  bool map_wants_decision(const Step& step) const;
+  bool is_startable(const Step& step) const;
+  bool wants_decision(const Step& step) const;
+  void refresh(std::uint32_t index);
+  void enter(Step& step, StepPhase phase);
+  std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
+  void open_node(std::uint32_t node);
+
+  Status job_created();
+  Status plan_generated();
+  Status job_running();
+  Status decision_recorded();
+  Status node_started();
+  Status tool_invocation_started();
+  Status tool_invocation_finished();
+  Status command_committed();
+  bool may_finish(const Step& step) const;
+  Status node_finished();
+  Status item_finished(Step& step);
+  Status wait_opened();
+  Status wait_completed();
+  Status step_committed();
+  Status deadline_passed();
+  void cancel_requested();
+  Status may_end() const;
+  bool ends_own_park() const;
+  Status of_job();
+  Status of_step();
+
+  State& s_;
+  EventType type_;
+  const Value& p_;
+  Instant created_at_;
+  const PlanSource& plans_;
+};
+
+}  // namespace ae::engine

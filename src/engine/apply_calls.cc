@@ -1,0 +1,142 @@
+// How events of invocations change the state: tries, their outcomes, and what a command committed.
+#include "engine/applier.h"
+
+namespace ae::engine {
+namespace {
+
+// A year: nobody waits longer, and the sum of two instants stays one.
+constexpr std::int64_t kRetryAfterMsMax = 366LL * 24 * 3600 * 1000;
+
+OutcomeKind outcome_of(std::string_view text) {
+  for (auto kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout}) {
+    if (to_text(kind) == text) return kind;
+  }
+  return OutcomeKind::unknown;
+}
+
+}  // namespace
+
+Status Applier::tool_invocation_started() {
+  Step* step = this->step();
+  if (!step || !step->started) return bad("no such step");
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  switch (step->phase) {
+    case StepPhase::ready:
+      if (step->item == kNoItem && s_.node_of(*step).kind != NodeKind::tool) {
+        return bad("this node makes no call");
+      }
+      break;
+    case StepPhase::backoff:
+    case StepPhase::redo:
+      break;
+    case StepPhase::settled:
+      if (step->call->outcome != OutcomeKind::success) break;
+      [[fallthrough]];
+    default:
+      return bad("no call may start here");
+  }
+  if (!step->call) step->call = std::make_unique<Invocation>();
+  Invocation& call = *step->call;
+  if (call.open) return bad("the earlier try is still open");
+  if (maybe_int(p_, "try") != static_cast<std::int64_t>(call.try_no) + 1) {
+    return bad("tries count 1, 2, 3");
+  }
+  if (call.try_no == 0) {
+    call.id = InvocationId(std::string(p_.text("invocation_id")));
+    call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
+    call.external_key = ExternalKey(std::string(p_.text("external_key")));
+    call.arguments = p_["arguments"];
+    call.arguments_hash = p_.text("arguments_hash");
+    call.tool = p_.text("tool_name");
+    call.first_send_by = instant_of(p_, "send_by");
+  } else if (call.id.text != p_.text("invocation_id") ||
+             call.key.text != p_.text("idempotency_key") ||
+             call.external_key.text != p_.text("external_key") ||
+             call.arguments_hash != p_.text("arguments_hash") ||
+             call.tool != p_.text("tool_name")) {
+    return bad("a later try must keep the keys, the tool and the arguments");
+  }
+  // A resend after a crash, and one that a person asked for, are not counted (API §1, SPEC §6).
+  const bool counted =
+      call.try_no == 0 || step->phase == StepPhase::backoff || call.error.code == "not_sent";
+  call.tool_version = p_.text("tool_version");
+  call.try_no++;
+  if (counted) call.counted++;
+  call.open = true;
+  s_.open_tries++;
+  s_.tries_started++;
+  call.attempt = s_.attempt;
+  call.send_by = instant_of(p_, "send_by");
+  call.deadline = instant_of(p_, "deadline");
+  enter(*step, StepPhase::calling);
+  return {};
+}
+
+Status Applier::tool_invocation_finished() {
+  Step* step = this->step();
+  if (flag(p_, "late")) {  // shown to people; its try was closed before
+    const auto late = maybe_int(p_, "try");
+    if (step && step->call && late) step->call->late = static_cast<std::uint32_t>(*late);
+    return {};
+  }
+  if (!step || !step->call || !step->call->open ||
+      step->call->id.text != p_.text("invocation_id") ||
+      maybe_int(p_, "try") != static_cast<std::int64_t>(step->call->try_no)) {
+    return bad("no such try is open");
+  }
+  Invocation& call = *step->call;
+  call.open = false;
+  s_.open_tries--;
+  call.outcome = outcome_of(p_.text("outcome"));
+  call.definite = flag(p_, "definite");
+  call.retryable = flag(p_, "retryable");
+  call.error = failure_of(p_["error"]);
+  call.retry_after.reset();
+  if (const auto ms = maybe_int(p_, "retry_after_ms"); ms && *ms >= 0 && *ms <= kRetryAfterMsMax) {
+    call.retry_after = std::chrono::milliseconds(*ms);
+  }
+  const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
+                         call.error.code == "not_sent";  // before a byte was sent
+  call.unsent = withdrawn ? call.unsent + 1 : 0;
+  if (withdrawn && call.counted > 0) call.counted--;
+  if (call.outcome == OutcomeKind::success) {
+    step->result = p_["result"];
+    if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
+  }
+  if (step->phase == StepPhase::calling) enter(*step, StepPhase::settled);
+  return {};
+}
+
+Status Applier::command_committed() {
+  Step* step = this->step();
+  if (!step || !step->call || step->call->open || step->committed ||
+      step->phase == StepPhase::done) {
+    return bad("no such command to commit");
+  }
+  const bool success = step->call->outcome == OutcomeKind::success;
+  if (const Value* result = p_.find("result"); result && !p_.find("result_of")) {
+    // A person says that it happened, and what it gave.
+    if (step->phase != StepPhase::in_doubt || success) return bad("nothing in doubt");
+    step->result = *result;
+  } else if (!success || p_.text("result_of") != step->call->id.text) {
+    return bad("the result is that of no successful call");
+  }
+  step->committed = true;
+  s_.lost_claims = 0;
+  enter(*step, StepPhase::committed);
+  return {};
+}
+
+Status Applier::step_committed() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::done || !step->committed || step->barrier) {
+    return bad("no such step to commit");
+  }
+  step->barrier = true;
+  refresh(index_of(*step));
+  if (step->item != kNoItem) step->call.reset();
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,226 @@
+// How events of nodes and waits change the state.
+#include "engine/applier.h"
+
+namespace ae::engine {
+namespace {
+
+std::optional<WaitType> wait_type_of(std::string_view text) {
+  for (auto type :
+       {WaitType::webhook, WaitType::human, WaitType::timer, WaitType::signal, WaitType::message}) {
+    if (to_text(type) == text) return type;
+  }
+  return std::nullopt;
+}
+
+ResultType result_type_of(std::string_view text) {
+  for (auto type :
+       {ResultType::pure, ResultType::side_effect_committed, ResultType::permanent_failure,
+        ResultType::compensatable_failure, ResultType::compensated}) {
+    if (to_text(type) == text) return type;
+  }
+  return ResultType::none;
+}
+
+}  // namespace
+
+void Applier::open_node(std::uint32_t node) {
+  Step& step = s_.steps[node];
+  if (step.phase == StepPhase::blocked && step.needs_left == 0) enter(step, StepPhase::ready);
+}
+
+Status Applier::node_started() {
+  Step* step = step_or_new_item();
+  if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
+  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  if (s_.node_of(*step).when && step->item == kNoItem && step->branch && !*step->branch) {
+    return bad("its branch was not taken");
+  }
+  step->started = true;
+  if (step->map) {
+    enter(*step, StepPhase::mapping);
+  } else {
+    refresh(index_of(*step));
+  }
+  return {};
+}
+
+// Does the log hold what this end of a step stands on?
+bool Applier::may_finish(const Step& step) const {
+  if (step.call && step.call->open) return false;
+  const bool failed = !p_["error"].is_null();
+  switch (result_type_of(p_.text("result_type"))) {
+    case ResultType::pure:
+      if (failed) return false;
+      if (flag(p_, "skipped")) {
+        return step.phase == StepPhase::ready && step.branch && !*step.branch;
+      }
+      if (step.phase == StepPhase::mapping) {
+        return step.map->done == step.map->results.size() && !step.map->failure;
+      }
+      return step.phase == StepPhase::answered;
+    case ResultType::side_effect_committed:
+      return step.phase == StepPhase::committed && !step.failure && !failed;
+    case ResultType::permanent_failure:
+    case ResultType::compensatable_failure:
+      if (!failed || !step.started) return false;
+      if (step.phase == StepPhase::mapping) return step.map->active == 0;
+      if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
+      return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
+             step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
+             (step.phase == StepPhase::committed && step.failure);
+    default:
+      return false;
+  }
+}
+
+Status Applier::node_finished() {
+  Step* step = this->step();
+  if (!step || !may_finish(*step)) return bad("no such step to finish so");
+  step->result_type = result_type_of(p_.text("result_type"));
+  step->skipped = flag(p_, "skipped");
+  step->failure.reset();
+  if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
+  if (step->skipped) step->result = Value();
+  if (const Value* result = p_.find("result")) step->result = *result;
+  const Node& node = s_.node_of(*step);
+  if (step->map) {
+    if (!step->failure) step->result = Value::array(std::move(step->map->results));
+    step->map.reset();
+  }
+  enter(*step, StepPhase::done);
+  if (step->item != kNoItem) return item_finished(*step);
+
+  s_.nodes_left--;
+  if (step->failure && !node.continue_on_error) {
+    if (!s_.ending) {
+      s_.ending = Ending{.cancelled = false,
+                         .code = step->failure->code,
+                         .message = step->failure->message,
+                         .node_id = node.id,
+                         .by = {}};
+    }
+    return {};
+  }
+  for (std::uint32_t dependent : node.dependents) {
+    s_.steps[dependent].needs_left--;
+    open_node(dependent);
+  }
+  return {};
+}
+
+Status Applier::item_finished(Step& step) {
+  Step& map_step = s_.steps[step.node];
+  MapProgress& map = *map_step.map;
+  map.active--;
+  map.done++;
+  map.finished[step.item] = true;
+  if (step.failure && !s_.node_of(step).collect_errors) {
+    if (!map.failure) map.failure = step.failure;
+  } else {
+    map.results[step.item] = s_.seen_result(step);
+  }
+  if (!step.committed && !s_.may_have_happened(step)) step.call.reset();
+  step.result = Value();
+  refresh(step.node);
+  return {};
+}
+
+Status Applier::decision_recorded() {
+  const std::string_view kind = p_.text("kind");
+  if (kind == "branch") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
+    if (s_.node_of(*step).when && !step->branch) {
+      if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
+      step->branch = p_["payload"].as_bool();
+      refresh(index_of(*step));
+      return {};
+    }
+    if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
+        !p_["payload"].is_array()) {
+      return bad("a branch nobody asked for");
+    }
+    step->map = std::make_unique<MapProgress>();
+    step->map->over = p_["payload"];
+    step->map->results.resize(step->map->over.size());
+    step->map->finished.resize(step->map->over.size());
+    return {};
+  }
+  if (kind == "retry") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
+      return bad("no such try to repeat");
+    }
+    step->not_before = instant_of(p_, "not_before");
+    enter(*step, StepPhase::backoff);
+    return {};
+  }
+  if (kind == "in_doubt") {
+    Step* step = this->step();
+    if (!step || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
+    if (p_.text("state") == "not_happened") {
+      enter(*step, StepPhase::redo);
+    } else if (p_.text("state") == "fail") {
+      enter(*step, StepPhase::refused);
+    }  // happened: the command_committed beside it says the rest
+  }
+  return {};
+}
+
+Status Applier::wait_opened() {
+  Step* step = this->step();
+  if (!step) return bad("no such step");
+  const bool of_call = step->call && step->phase != StepPhase::done && !step->committed;
+  const bool of_node =
+      step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
+  if (!of_call && !of_node) return bad("this step waits for nothing");
+  if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
+  if (of_node && s_.ending) return bad("nothing starts in a job that ends");
+  std::string key(p_.text("correlation_key"));
+  auto type = wait_type_of(p_.text("wait_type"));
+  if (!type) return bad("an unknown wait type");
+  if (s_.waits.contains(key) || s_.closed_waits.contains(key))
+    return bad("the key was used before");
+  Wait wait{.step = index_of(*step),
+            .type = *type,
+            .due_at = maybe_instant(p_, "due_at"),
+            .expires_at = maybe_instant(p_, "expires_at"),
+            .resolve = of_call,
+            .opened_at = created_at_,
+            .reason = std::string(p_.text("reason"))};
+  step->wait_key = key;
+  enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
+  s_.waits.emplace(std::move(key), wait);
+  return {};
+}
+
+Status Applier::wait_completed() {
+  std::string key(p_.text("correlation_key"));
+  auto it = s_.waits.find(key);
+  if (it == s_.waits.end()) return bad("no such wait is open");
+  const Wait wait = it->second;
+  s_.waits.erase(it);
+  Step& step = s_.steps[wait.step];
+  if (!wait.resolve) {
+    const std::string_view outcome = p_.text("outcome");
+    step.timed_out = outcome == "timed_out";
+    step.result = step.timed_out ? Value::object({{"timed_out", true}}) : p_["payload"];
+    if (outcome != "cancelled") enter(step, StepPhase::answered);
+    if (p_.find("signal_id")) {
+      s_.signals++;
+      if (outcome == "cancelled") {
+        s_.undelivered.push_back(
+            Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
+      }
+    }
+  } else if (step.phase == StepPhase::in_doubt && !step.call->open && step.call->definite) {
+    enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
+  }
+  s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
+                                                     .outcome = std::string(p_.text("outcome")),
+                                                     .payload = p_["payload"]});
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,254 @@
+// How a decision treats calls: the ledger's rules for starting, repeating, doubting and committing them (SPEC §4, §6, §7).
+#include <charconv>
+
+#include "engine/decider.h"
+
+namespace ae::engine {
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t bits_of(const StepId& id) {
+  std::uint64_t bits = 0;
+  std::from_chars(id.text.data(), id.text.data() + id.text.size(), bits, 16);
+  return bits;
+}
+
+bool tries_left(const ToolPolicy& tool, const Invocation& call) {
+  return call.counted < tool.retry.max_attempts && tool.retry.covers(call.error.code);
+}
+
+}  // namespace
+
+Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
+  auto args = arguments_of(s_, node, item);
+  if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
+  return args;
+}
+
+void Decider::start_tool(const Step& step) {
+  if (open_ >= limits_.parallel_max) {
+    held_back_ = true;
+    return;
+  }
+  auto args = arguments(s_.node_of(step), step.item);
+  start(step);
+  if (!args) return fail_step(step, args.error());
+  emit_first({step.id, s_.node_of(step), std::move(*args)});
+}
+
+// The first try of a command: its keys are made here, and never again.
+void Decider::emit_first(const Declaration& d) {
+  const std::string text = canonical(d.args);
+  const IdempotencyKey key =
+      idempotency_key(s_.job, d.step, s_.plan->tools[d.node.tool].name, text);
+  const InvocationId invocation = invocation_id(s_.job, d.step, key);
+  emit(EventType::command_emitted, {{"command_id", d.step.text},
+                                    {"input_ref", invocation.text},
+                                    {"kind", "tool"},
+                                    {"node_id", d.node.id},
+                                    {"step_id", d.step.text}});
+  emit_started(d, {{"arguments", d.args},
+                   {"arguments_hash", to_hex(sha256(text))},
+                   {"external_key", external_key(s_.job, d.step, s_.attempt).text},
+                   {"idempotency_key", key.text},
+                   {"invocation_id", invocation.text},
+                   {"try", 1}});
+}
+
+void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
+  const ToolPolicy& tool = s_.plan->tools[d.node.tool];
+  const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
+  for (Member& member : std::vector<Member>{{"command_id", d.step.text},
+                                            {"deadline", to_text(send_by + tool.timeout)},
+                                            {"effect_class", to_text(tool.effect)},
+                                            {"node_id", d.node.id},
+                                            {"send_by", to_text(send_by)},
+                                            {"step_id", d.step.text},
+                                            {"tool_name", tool.name},
+                                            {"tool_version", offered(d.node.tool)}}) {
+    keys.push_back(std::move(member));
+  }
+  emit(EventType::tool_invocation_started, std::move(keys));
+  decision_.perform.push_back(d.step);
+  open_++;
+}
+
+// A later try of a call: the recorded arguments are the ones sent again, under the same keys.
+void Decider::declare(const Step& step, bool close_earlier) {
+  // An orphan is among the open tries: its resend takes its own place.
+  if (step.phase == StepPhase::calling) {
+    open_--;
+  } else if (open_ >= limits_.parallel_max) {
+    held_back_ = true;
+    return;
+  }
+  if (close_earlier && step.call->open) close_unknown(step);
+  const Invocation& call = *step.call;
+  emit_started({step.id, s_.node_of(step), {}},
+               {{"arguments", call.arguments},
+                {"arguments_hash", call.arguments_hash},
+                {"external_key", call.external_key.text},
+                {"idempotency_key", call.key.text},
+                {"invocation_id", call.id.text},
+                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+}
+
+// The command of this step was asked for before: what the ledger says decides.
+void Decider::call(const Step& step) {
+  const Invocation& call = *step.call;
+  switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
+    case Verdict::declare:
+      if (step.phase == StepPhase::settled) return definite_failure(step);
+      if (step.phase == StepPhase::backoff) return after_backoff(step);
+      return declare(step, step.phase == StepPhase::redo);
+    case Verdict::in_doubt:
+      return step.phase == StepPhase::calling ? orphan(step) : doubtful(step);
+    case Verdict::recorded:
+      if (step.phase == StepPhase::settled) commit_command(step);
+      return;
+    case Verdict::not_yet:
+    case Verdict::refuse:
+      return;
+    case Verdict::non_determinism:
+      AE_CHECK(false, "a plan's recorded call differs from itself: " + step.id.text);
+  }
+}
+
+// A try that another attempt left open.
+void Decider::orphan(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  if (!stamp_
+           .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
+    const Instant settled = std::max(call.send_by, stamp_.held_since) + tool.grace;
+    if (stamp_.now < settled) return ask_again(settled);
+  }
+  if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
+  if (tool.on_in_doubt == OnInDoubt::fail) {
+    close_unknown(step);
+    return fail_step(step, code_name(Code::invocation_in_doubt),
+                     "the runtime stopped during the call, which may have happened; the tool says "
+                     "on_in_doubt: fail");
+  }
+  park(step, "the runtime stopped during the call");
+}
+
+// The newest try ended, and for sure nothing happened.
+void Decider::definite_failure(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  if (call.unsent > 0) {
+    // Another process could not send it; this one tries at once, and then ever more slowly.
+    return call.attempt == s_.attempt ? retry(step) : declare(step, false);
+  }
+  if (tries_left(tool, call)) return retry(step);
+  fail_step(step, call.error.code, call.error.message);
+}
+
+// The newest try ended, and it may have happened.
+void Decider::doubtful(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  if (tries_left(tool, call) && may_repeat(step)) {
+    return step.phase == StepPhase::backoff ? declare(step, false) : retry(step);
+  }
+  if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
+  if (tool.on_in_doubt == OnInDoubt::fail) {
+    return fail_step(
+        step, code_name(Code::invocation_in_doubt),
+        "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
+  }
+  park(step, call.error.code.empty() ? "unknown" : call.error.code);
+}
+
+void Decider::park(const Step& step, std::string_view reason) {
+  emit_of(step, EventType::wait_opened,
+          {{"correlation_key", "resolve/" + step.call->key.text +
+                                   (s_.closed_waits.contains("resolve/" + step.call->key.text)
+                                        ? "#" + std::to_string(step.call->try_no)
+                                        : "")},
+           {"reason", reason},
+           {"wait_type", "human"}});
+}
+
+void Decider::retry(const Step& step) {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
+  // `backoff` looks at the upper ones of 64.
+  const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
+  const std::uint32_t next = (call.unsent > 0 ? call.unsent : call.counted) + 1;
+  const Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
+  emit(EventType::random_recorded,
+       {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
+  emit_of(step, EventType::decision_recorded,
+          {{"decision_id", decision_id_of(step, "retry" + std::to_string(call.try_no))},
+           {"kind", "retry"},
+           {"not_before", to_text(stamp_.now + wait)},
+           {"payload", Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}})},
+           {"reason", call.error.code}});
+}
+
+// The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
+void Decider::after_backoff(const Step& step) {
+  if (stamp_.now < step.not_before) return ask_again(step.not_before);
+  if (s_.may_have_happened(step)) return doubtful(step);
+  declare(step, false);
+}
+
+// Another try under the same external key does no harm.
+bool Decider::may_repeat(const Step& step) const {
+  const Invocation& call = *step.call;
+  const std::uint32_t index = s_.node_of(step).tool;
+  const ToolPolicy& tool = s_.plan->tools[index];
+  if (tool.effect == EffectClass::read) return true;
+  if (tool.effect == EffectClass::at_most_once || call.tool_version != offered(index)) return false;
+  // `first_send_by` is at most one send window after the first declaration.
+  const Instant declared = call.first_send_by - limits_.send_window;
+  return !tool.dedupe_window || stamp_.now - declared < *tool.dedupe_window;
+}
+
+// A try that nobody heard of again.
+void Decider::close_unknown(const Step& step) {
+  emit(EventType::tool_invocation_finished,
+       {{"invocation_id", step.call->id.text},
+        {"outcome", "unknown"},
+        {"step_id", step.id.text},
+        {"try", static_cast<std::uint64_t>(step.call->try_no)}});
+}
+
+// A success is in the log, its command_committed is not.
+void Decider::commit_command(const Step& step) {
+  emit_of(step, EventType::command_committed,
+          {{"command_id", step.id.text}, {"result_of", step.call->id.text}});
+}
+
+void Decider::finish_tool(const Step& step) {
+  const Invocation& call = *step.call;
+  if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
+    cancel_wait(wait->first, wait->second);  // the answer came before the person's
+  }
+  if (step.failure) {  // the effect counts as done, its output broke a rule
+    fails_job(step);
+    emit_of(step, EventType::node_finished,
+            {{"error",
+              Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
+             {"result_of", call.id.text},
+             {"result_type", "permanent_failure"},
+             {"try", static_cast<std::uint64_t>(call.try_no)}});
+  } else {
+    emit_of(step, EventType::node_finished,
+            {{"result_of", call.id.text},
+             {"result_type", "side_effect_committed"},
+             {"try", static_cast<std::uint64_t>(call.try_no)}});
+  }
+  emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,110 @@
+// How a job ends (SPEC §7), and how it comes to rest while it waits.
+#include "engine/decider.h"
+
+namespace ae::engine {
+namespace {
+
+// Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
+constexpr std::size_t kWaitsShownMax = 64;
+
+}  // namespace
+
+// Everything is done: the output, then the end.
+void Decider::complete() {
+  auto result = output_of(s_);
+  if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
+  if (!result) {
+    emit(EventType::job_failed, {{"code", code_name(result.error().code)},
+                                 {"error", "output: " + result.error().message}});
+    decision_.release = true;
+    return;
+  }
+  emit(EventType::job_completed, {{"result", std::move(*result)}});
+  decision_.release = true;
+}
+
+void Decider::cancel_wait(const std::string& key, const Wait& wait) {
+  emit_of(s_.steps[wait.step], EventType::wait_completed,
+          {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
+}
+
+// The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
+void Decider::end(const Ending& ending) {
+  for (std::uint32_t index : s_.todo) {  // what is known is still recorded
+    const Step& step = s_.steps[index];
+    const bool success =
+        step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;
+    if (success) commit_command(step);
+    if (step.phase == StepPhase::committed || step.phase == StepPhase::done) this->step(index);
+  }
+  if (!decision_.events.empty()) return;
+  for (std::uint32_t index : s_.calling) {
+    const Step& step = s_.steps[index];
+    if (s_.is_live(step)) return;
+    // Another process may still perform it, and put down what it saw.
+    if (!stamp_.owned && stamp_.now < step.call->deadline) return ask_again(step.call->deadline);
+  }
+  std::vector<Value> in_doubt;
+  for (const Step& step : s_.steps) {
+    if (!step.call) continue;
+    if (s_.may_have_happened(step)) in_doubt.emplace_back(step.call->key.text);
+    if (step.call->open) close_unknown(step);
+  }
+  for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
+  std::vector<Member> p;
+  if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  if (!s_.undelivered.empty()) p.emplace_back("undelivered", Value::array(s_.undelivered));
+  if (ending.cancelled) {
+    if (!ending.by.empty()) p.emplace_back("by", ending.by);
+    if (!ending.message.empty()) p.emplace_back("reason", ending.message);
+    emit(EventType::job_cancelled, std::move(p));
+  } else {
+    p.emplace_back("code", ending.code);
+    p.emplace_back("error", ending.message);
+    if (!ending.node_id.empty()) p.emplace_back("node_id", ending.node_id);
+    emit(EventType::job_failed, std::move(p));
+  }
+  decision_.release = true;
+}
+
+// Nothing can move now: say what the job waits for.
+void Decider::rest() {
+  if (held_back_) return;
+  if (s_.nodes_left == 0) return complete();
+  std::optional<Instant> backoff;
+  for (std::uint32_t index : s_.todo) {
+    const Step& step = s_.steps[index];
+    if (step.phase == StepPhase::calling) return;  // an orphan whose time has not come
+    if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
+      backoff = step.not_before;
+    }
+  }
+  if (backoff) {
+    if (*backoff - stamp_.now <= limits_.held_backoff_max) return;
+    decision_.events.push_back(requeued_event("backoff", backoff));
+    decision_.release = true;
+    return;
+  }
+  AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
+  const bool all_resolve =
+      std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
+  decision_.release = true;
+  if (all_resolve) {
+    emit(EventType::job_parked,
+         {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+    return;
+  }
+  std::vector<Value> waits;
+  const std::pair<const std::string, Wait>* first = nullptr;
+  for (const auto& entry : s_.waits) {
+    if (!entry.second.resolve && (!first || entry.second.step < first->second.step)) first = &entry;
+    if (waits.size() < kWaitsShownMax) waits.emplace_back(entry.first);
+  }
+  std::vector<Member> p{{"correlation_key", first->first},
+                        {"waits", Value::array(std::move(waits))},
+                        {"wait_type", to_text(first->second.type)}};
+  if (first->second.expires_at) p.emplace_back("expires_at", to_text(*first->second.expires_at));
+  emit_of(s_.steps[first->second.step], EventType::job_waiting, std::move(p));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,145 @@
+// How a decision walks the plan: branches, waits, maps, and what becomes of a node that fails.
+#include "engine/decider.h"
+
+namespace ae::engine {
+
+void Decider::ready(const Step& step) {
+  if (step.item != kNoItem) return start_tool(step);
+  const Node& node = s_.node_of(step);
+  if (node.when && !step.branch) {
+    auto taken = when_of(s_, node);
+    if (!taken) {
+      start(step);
+      return fail_step(step, taken.error());
+    }
+    emit_of(
+        step, EventType::decision_recorded,
+        {{"decision_id", decision_id_of(step, "when")}, {"kind", "branch"}, {"payload", *taken}});
+    if (!*taken) skip(step);
+    return;  // the next call of decide goes on with it
+  }
+  if (step.branch && !*step.branch) return skip(step);
+  switch (node.kind) {
+    case NodeKind::tool:
+      return start_tool(step);
+    case NodeKind::wait:
+      return start_wait(step);
+    case NodeKind::map:
+      return start_map(step);
+  }
+}
+
+void Decider::start(const Step& step) {
+  if (!step.started) emit_of(step, EventType::node_started, {{"try", 1}});
+}
+
+void Decider::skip(const Step& step) {
+  emit_of(step, EventType::node_finished, {{"result_type", "pure"}, {"skipped", true}, {"try", 1}});
+}
+
+// A step that fails before any call was made, or for good after it.
+void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
+  fails_job(step);
+  emit_of(step, EventType::node_finished,
+          {{"error", Value::object({{"code", code}, {"message", message}})},
+           {"result_type", "permanent_failure"},
+           {"try", static_cast<std::uint64_t>(step.call ? step.call->try_no : 1)}});
+}
+
+void Decider::fails_job(const Step& step) {
+  if (step.item == kNoItem && !s_.node_of(step).continue_on_error) failed_ = true;
+}
+
+void Decider::start_wait(const Step& step) {
+  const Node& node = s_.node_of(step);
+  start(step);
+  std::string key = step.id.text;
+  if (node.wait_key) {
+    auto named = wait_key_of(s_, node);
+    if (!named) return fail_step(step, named.error());
+    key = std::move(*named);
+  }
+  const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
+  if (used || key.starts_with("resolve/") || key.starts_with("approval/")) {
+    return fail_step(step, {Code::correlation_key_reused,
+                            "the key \"" + key + "\" was used before in this job, or is one of " +
+                                "the runtime's own (resolve/…, approval/…); make keys differ"});
+  }
+  std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
+  // Nothing is scheduled past the job's deadline: that one fires first.
+  const auto within = [&](Instant at) {
+    return to_text(s_.deadline ? std::min(at, *s_.deadline) : at);
+  };
+  if (node.wait_type == WaitType::timer) {
+    auto due = due_of(s_, node, stamp_.now);
+    if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
+    wait.emplace_back("due_at", within(*due));
+  }
+  if (node.wait_expires) wait.emplace_back("expires_at", within(stamp_.now + *node.wait_expires));
+  keys_.insert(std::move(key));
+  emit_of(step, EventType::wait_opened, std::move(wait));
+}
+
+void Decider::finish_wait(const Step& step) {
+  const Node& node = s_.node_of(step);
+  if (step.timed_out && !node.continue_on_expire) {
+    return fail_step(step, code_name(Code::wait_expired),
+                     "nobody answered before the wait expired");
+  }
+  emit_of(step, EventType::node_finished,
+          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+}
+
+void Decider::start_map(const Step& step) {
+  if (step.map) return start(step);  // the value is recorded
+  auto over = over_of(s_, s_.node_of(step));
+  if (over && canonical_exceeds(*over, kValueMax)) over = too_large("the map's value");
+  if (!over) {
+    start(step);
+    return fail_step(step, over.error());
+  }
+  emit_of(step, EventType::decision_recorded,
+          {{"decision_id", decision_id_of(step, "map")}, {"kind", "branch"}, {"payload", *over}});
+  start(step);
+}
+
+void Decider::start_items(const Step& step) {
+  const MapProgress& map = *step.map;
+  const Node& node = s_.node_of(step);
+  std::uint32_t active = map.active;
+  for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
+    if (active >= node.max_parallel) return;
+    if (open_ >= limits_.parallel_max || full()) {
+      held_back_ = true;
+      return;
+    }
+    active++;
+    const StepId id = s_.item_step_id(node, item);
+    const auto both = [&](std::vector<Member> more) {
+      more.emplace_back("node_id", node.id);
+      more.emplace_back("step_id", id.text);
+      return more;
+    };
+    emit(EventType::node_started, both({{"try", 1}}));
+    auto args = arguments(node, item);
+    if (!args) {
+      emit(EventType::node_finished, both({{"error", error_value(args.error())},
+                                           {"result_type", "permanent_failure"},
+                                           {"try", 1}}));
+      if (!node.collect_errors) return;  // the map's fate is decided when this is applied
+      active--;
+      continue;
+    }
+    emit_first({id, node, std::move(*args)});
+  }
+}
+
+void Decider::finish_map(const Step& step) {
+  if (step.map->failure) {
+    return fail_step(step, step.map->failure->code, step.map->failure->message);
+  }
+  emit_of(step, EventType::node_finished,
+          {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
+}
+
+}  // namespace ae::engine

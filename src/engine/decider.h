@@ -1,0 +1,112 @@
+// Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
+// decide_calls.cc (the ledger's rules), decide_nodes.cc (what the plan says) and decide_end.cc (how a job ends or rests).
+//
+// Only `decide` uses it. Threads: short-lived, one owner.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/json.h"
+#include "core/seal.h"
+#include "engine/decide.h"
+#include "engine/evaluate.h"
+
+namespace ae::engine {
+
+inline Value error_value(const Error& error) {
+  return Value::object({{"code", code_name(error.code)}, {"message", error.message}});
+}
+
+inline std::unexpected<Error> too_large(std::string_view what) {
+  return fail(Code::payload_too_large, std::string(what) + " is longer than " +
+                                           std::to_string(kValueMax >> 20) +
+                                           " MiB as canonical JSON, the most that is kept");
+}
+
+class Decider {
+ public:
+  Decider(const State& state, const Stamp& stamp, const DecideLimits& limits)
+      : s_(state), stamp_(stamp), limits_(limits), open_(state.calling.size()) {}
+
+  Decision run();
+
+ private:
+  void step(std::uint32_t index);
+  void call(const Step& step);
+  void ready(const Step& step);
+  void start_tool(const Step& step);
+  void start_wait(const Step& step);
+  void start_map(const Step& step);
+  void start_items(const Step& step);
+  Result<Value> arguments(const Node& node, std::uint32_t item) const;
+  void definite_failure(const Step& step);
+  void doubtful(const Step& step);
+  void orphan(const Step& step);
+  void retry(const Step& step);
+  bool may_repeat(const Step& step) const;
+  void park(const Step& step, std::string_view reason);
+  void close_unknown(const Step& step);
+  void declare(const Step& step, bool close_earlier);
+  void after_backoff(const Step& step);
+  void commit_command(const Step& step);
+  void finish_tool(const Step& step);
+  void finish_wait(const Step& step);
+  void finish_map(const Step& step);
+  void start(const Step& step);
+  void skip(const Step& step);
+  void fail_step(const Step& step, std::string_view code, std::string_view message);
+  void fail_step(const Step& step, const Error& error) {
+    fail_step(step, code_name(error.code), error.message);
+  }
+  void fails_job(const Step& step);
+  void rest();
+  void cancel_wait(const std::string& key, const Wait& wait);
+  void end(const Ending& ending);
+  void complete();
+
+  // A try that may be declared now.
+  struct Declaration {
+    StepId step;
+    const Node& node;
+    Value args;  // of the first try; a later one sends what is recorded
+  };
+  void emit_first(const Declaration& d);
+  void emit_started(const Declaration& d, std::vector<Member> keys);
+  void emit(EventType type, std::vector<Member> payload) {
+    decision_.events.push_back({type, Value::object(std::move(payload))});
+  }
+  std::string decision_id_of(const Step& step, std::string_view what) const {
+    return step_id(s_.job, s_.plan->decision, s_.path_of(step) + "#" + std::string(what),
+                   "decision")
+        .text;
+  }
+  void emit_of(const Step& step, EventType type, std::vector<Member> more) {
+    more.emplace_back("node_id", s_.node_of(step).id);
+    more.emplace_back("step_id", step.id.text);
+    emit(type, std::move(more));
+  }
+  void ask_again(Instant at) {
+    if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;
+  }
+  const std::string& offered(std::uint32_t tool) const {
+    return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
+  }
+  bool full() const { return decision_.events.size() >= limits_.events_max; }
+
+  const State& s_;
+  const Stamp& stamp_;
+  const DecideLimits& limits_;
+  std::size_t open_;            // tries open, with those this decision declares
+  bool held_back_ = false;      // something could start but for a limit
+  bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
+  std::set<std::string> keys_;  // of waits that this decision opens
+  Decision decision_;
+};
+
+}  // namespace ae::engine
