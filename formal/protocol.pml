@@ -8,8 +8,9 @@
 //
 //   -D FAULTS=n     crashes, lost leases, lost answers, refusals, drains, … altogether
 //   -D SPLIT        durability `split`: the effect is recorded in a transaction of its own, before the log
-//   -D ONLY_A       the idempotent call is done from the beginning; -D ONLY_B: the at_most_once call is
+//   -D ONLY_A       the idempotent call is done from the beginning; -D ONLY_B: the at_most_once call is; -D NO_WAIT: the wait is
 //   -D EXPIRES      the wait may expire
+//   -D TWO_PERSONS  two people answer, and do not know of each other
 //   -D NO_PERSON    nobody answers for a call in doubt
 //   -D ONLY=n       watch this promise only (below); all of them without it
 //   -D <VARIANT>    the protocol with one of its rules removed (formal/README.md has the list)
@@ -116,7 +117,7 @@ bool recorded[2]; // a success is in the log, or in the effect record of an unde
 bool accepted;    // the signal was acknowledged
 byte consumed;
 bool due;         // the wait's expiry has come
-bool sender_current, person_current; // the log has not grown since they read it
+bool sender_current, person_current[2]; // the log has not grown since they read it
 byte faults = FAULTS;
 
 // ---------------------------------------------------------------- workers
@@ -229,9 +230,9 @@ inline forget(w) {
 #define answered(w, c) (MY(w, c) == SUCCESS || MY(w, c) == FAILURE || MY(w, c) == UNKNOWN)
 #define in_flight(w, c) (MY(w, c) == TO_SEND || MY(w, c) == TOO_LATE || MY(w, c) == SENT)
 
-// Deadline and grace of the newest try have passed: nothing of this call is on its way, and its worker may not send.
-#define settled(c) \
-  (on_the_way[c] == 0 && MY(0, c) != SENT && MY(1, c) != SENT && MY(0, c) != TO_SEND && MY(1, c) != TO_SEND)
+// Deadline and grace of a try have passed. That instant is far enough behind the last moment of sending for all that
+// was sent to have arrived or got lost: the assumption behind `grace`, and the only one about time.
+#define settled(c) (on_the_way[c] == 0 && MY(0, c) != SENT && MY(1, c) != SENT)
 
 // What it would declare now could not be sent in time: send_by is never later than the lease's end.
 #define out_of_time(w) (claim == me[w] && !live)
@@ -455,7 +456,8 @@ inline grown() {
   current[0] = false;
   current[1] = false;
   sender_current = false;
-  person_current = false
+  person_current[0] = false;
+  person_current[1] = false
 }
 
 inline write(w) {
@@ -477,7 +479,11 @@ inline write(w) {
   do
   :: c < 2 ->
     if
+#ifdef NO_BARRIER
+    :: answered(w, c) && !declares[c] -> MY(w, c) = NONE; MY_TRY(w, c) = 0
+#else
     :: answered(w, c) -> MY(w, c) = NONE; MY_TRY(w, c) = 0
+#endif
     :: else
     fi;
     if
@@ -616,7 +622,7 @@ end:
 #endif
 #ifdef NO_BARRIER
   // The call leaves before its declaration is durable.
-  :: atomic { at[w] == HOLDING && mine[w].phase[A] == READY && MY(w, A) == NONE ->
+  :: atomic { at[w] == HOLDING && claim == me[w] && live && mine[w].phase[A] == READY && MY(w, A) == NONE ->
        d_step { MY_TRY(w, A) = 1; send(w, A) } }
 #endif
   // The commit stands, its answer was lost: the same bytes again, the store answers `repeated` (Holder::again)
@@ -747,23 +753,23 @@ end:
 
 // Looks at the other side, then answers. An honest person: `happened` when it arrived, `not_happened` when it did not.
 #ifndef NO_PERSON
-proctype Person() {
+proctype Person(byte p) {
   byte where, says, which;
 end:
   do
   :: atomic { where == NOWHERE && log.phase[A] == DOUBT && inbox_resolve == NONE && (arrived[A] > 0 || is_settled) ->
        d_step { which = log.tries[A];
                 if :: arrived[A] > 0 -> says = HAPPENED :: else -> says = NOT_HAPPENED fi;
-                if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; person_current = true fi } }
-  :: atomic { where == TO_INBOX ->
+                if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; person_current[p] = true fi } }
+  :: atomic { where == TO_INBOX && inbox_resolve == NONE ->
        d_step { if
                 :: claim != 0 -> inbox_resolve = says; inbox_try = which
                 :: else
                 fi;
-                where = NOWHERE; person_current = false; says = NONE; which = 0 } }
+                where = NOWHERE; person_current[p] = false; says = NONE; which = 0 } }
   :: atomic { where == TO_LOG ->
        d_step { if
-                :: claim == 0 && person_current ->
+                :: claim == 0 && person_current[p] ->
                      if
                      :: effect[A] != NONE -> // the answer came before the person's
                           log.open[A] = false;
@@ -784,7 +790,7 @@ end:
                      fi
                 :: else
                 fi;
-                where = NOWHERE; person_current = false; says = NONE; which = 0 } }
+                where = NOWHERE; person_current[p] = false; says = NONE; which = 0 } }
   od
 }
 #endif
@@ -794,6 +800,9 @@ init {
 #ifdef ONLY_A
     log.phase[B] = COMMITTED;
     arrived[B] = 1;
+#endif
+#ifdef NO_WAIT
+    log.wait = SIGNALLED;
 #endif
 #ifdef ONLY_B
     log.phase[A] = COMMITTED;
@@ -805,7 +814,10 @@ init {
     run Network();
     run Sender();
 #ifndef NO_PERSON
-    run Person()
+    run Person(0);
+#ifdef TWO_PERSONS
+    run Person(1)
+#endif
 #endif
   }
 }
