@@ -8,7 +8,9 @@
 //
 //   -D FAULTS=n     crashes, lost leases, lost answers, refusals, drains, … altogether
 //   -D SPLIT        durability `split`: the effect is recorded in a transaction of its own, before the log
-//   -D ONLY_A       the idempotent call is done from the beginning; -D ONLY_B: the at_most_once call is; -D NO_WAIT: the wait is
+//   -D ONLY_A       the idempotent call is done from the beginning
+//   -D ONLY_B       the at_most_once call is
+//   -D NO_WAIT      the wait is
 //   -D EXPIRES      the wait may expire
 //   -D TWO_PERSONS  two people answer, and do not know of each other
 //   -D NO_PERSON    nobody answers for a call in doubt
@@ -250,7 +252,8 @@ inline forget(w) {
 
 // split: an answer goes into the effect store before it goes into the log.
 #ifdef SPLIT
-#define to_record(w, c) ((MY(w, c) == SUCCESS || MY(w, c) == FAILURE) && effect[c] == NONE && log.tries[c] == MY_TRY(w, c))
+#define to_record(w, c) \
+  ((MY(w, c) == SUCCESS || MY(w, c) == FAILURE) && effect[c] == NONE && log.tries[c] == MY_TRY(w, c))
 #else
 #define to_record(w, c) false
 #endif
@@ -259,7 +262,7 @@ inline forget(w) {
   (!begun[w] || answered(w, A) || answered(w, B) || saw_signal[w] || saw_resolve[w] != NONE || \
    wants(w, A) || wants(w, B) || mine[w].wait == UNOPENED || (due && mine[w].wait == OPEN) || resting(w))
 
-// Holder::loaded, Holder::catch_up: read the log, the inbox and the effect records in one transaction.
+// [load] The log, the inbox and the effect records in one transaction; what an earlier attempt could not log.
 inline read_log(w) {
   copy_log(mine[w], log);
   mine[w].status = RUNNING;
@@ -286,7 +289,7 @@ inline read_log(w) {
   at[w] = HOLDING
 }
 
-// Holder::add_outcome: what was seen of the calls.
+// [add_outcomes] What was seen of the calls.
 inline add_outcomes(w) {
   c = 0;
   do
@@ -306,7 +309,7 @@ inline add_outcomes(w) {
   od
 }
 
-// engine::take_in of a resolution. `to` is the log that it goes into.
+// [take_resolve] A person's answer goes into the log `to`, when it is about the try in doubt, and that one has settled.
 #ifdef UNPINNED_RESOLVE
 #define about(try, tries) true
 #else
@@ -332,7 +335,7 @@ inline take_resolve(to, resolution, try) {
   fi
 }
 
-// Holder::add_acts, take_timers.
+// [add_acts] What was in the inbox, then timers that are due.
 inline add_acts(w) {
   if
   :: saw_signal[w] && mine[w].wait == OPEN -> mine[w].wait = SIGNALLED
@@ -349,6 +352,7 @@ inline add_acts(w) {
   fi
 }
 
+// [declare] Another try, under the key of the first.
 inline declare(w) {
   mine[w].tries[c]++;
   mine[w].by[c] = me[w];
@@ -362,7 +366,7 @@ inline declare(w) {
   declares[c] = true
 }
 
-// engine::decide.
+// [decide] What follows.
 inline decide(w) {
   c = 0;
   do
@@ -401,7 +405,7 @@ inline decide(w) {
   fi
 }
 
-// Store::commit, what can refuse it: the fence, the seq, an effect that arrived, an inbox that is not empty.
+// [refuse] What can refuse a commit: the fence, the seq, an effect that arrived, an inbox that is not empty.
 inline look_for_refusal(w) {
   refused = true;
   if
@@ -460,6 +464,7 @@ inline grown() {
   person_current[1] = false
 }
 
+// [write] The commit, and what the worker knows after it.
 inline write(w) {
   PROMISE(2, fenced, claim == me[w] && current[w]);
   wrote(mine[w], log);
@@ -520,7 +525,7 @@ inline fresh_draft() {
   declares[B] = false
 }
 
-// Holder::pump: everything that came in and everything that follows from it, in one commit.
+// [pump] Everything that came in and everything that follows from it, in one commit.
 inline pump(w) {
   fresh_draft();
   add_outcomes(w);
@@ -533,7 +538,7 @@ inline pump(w) {
   fi
 }
 
-// Holder::drain and cut_off: give the job back; a call that was sent is left to its fate.
+// [drain] Give the job back; a call that was sent is left to its fate.
 inline drain(w) {
   fresh_draft();
   add_outcomes(w);
@@ -570,18 +575,18 @@ inline carry_key(w, call) {
 }
 
 #define EACH_CALL(w, call) \
-  /* Holder::perform: the permit, then the world */ \
+  /* [perform] the permit, then the world */ \
   :: atomic { at[w] == HOLDING && MY(w, call) == TO_SEND -> d_step { carry_key(w, call); send(w, call) } } \
-  /* …or withdrawn: not_sent, a definite failure */ \
+  /* [withdraw] not_sent: a definite failure */ \
   :: atomic { at[w] == HOLDING && MY(w, call) == TOO_LATE -> MY(w, call) = FAILURE } \
-  /* split: the effect record, fenced, in its own transaction */ \
+  /* [put_effect] split: the effect record, fenced, in its own transaction */ \
   :: atomic { at[w] == HOLDING && to_record(w, call) -> \
        d_step { if \
                 :: claim != me[w] -> lose(w) \
                 :: else -> effect[call] = MY(w, call); \
                            if :: MY(w, call) == SUCCESS -> recorded[call] = true :: else fi \
                 fi } } \
-  /* Batch::Late: what a worker saw that does not hold the job any more. A try that is decided takes no effect: such a \
+  /* [put_late] what a worker saw that does not hold the job any more. A try that is decided takes no effect: such a \
      record is kept for people only */ \
   :: atomic { at[w] == LOST && (MY(w, call) == SUCCESS || MY(w, call) == FAILURE) -> \
        d_step { if \
@@ -596,12 +601,11 @@ inline carry_key(w, call) {
 proctype Worker(byte w) {
 end:
   do
-  // Store::claim (idle workers are alike: the first of them does it)
+  // [claim] Idle workers are alike: the first of them does it.
   :: atomic { at[w] == IDLE && may_run && (claim == 0 || !live) && (w == 0 || at[0] != IDLE) ->
        d_step { me[w] = w + 1; claim = me[w]; live = true; at[w] = CLAIMED } }
-  // Store::load
   :: atomic { at[w] == CLAIMED -> d_step { read_log(w) } }
-  // Holder::told: something is in the inbox (the hint may be lost, or late)
+  // [told] Something is in the inbox. The hint may be lost, or late.
   :: atomic { at[w] == HOLDING && begun[w] && !answered(w, A) && !answered(w, B) &&
               (inbox_signal && !saw_signal[w] || inbox_resolve != NONE && saw_resolve[w] == NONE) ->
        d_step { if
@@ -625,17 +629,18 @@ end:
   :: atomic { at[w] == HOLDING && claim == me[w] && live && mine[w].phase[A] == READY && MY(w, A) == NONE ->
        d_step { MY_TRY(w, A) = 1; send(w, A) } }
 #endif
-  // The commit stands, its answer was lost: the same bytes again, the store answers `repeated` (Holder::again)
+  // [again] The commit stands, its answer was lost: the same bytes again, the store answers `repeated`.
   :: atomic { at[w] == HOLDING && faults > 0 && (MY(w, A) == TO_SEND || MY(w, B) == TO_SEND) ->
        d_step { faults--; at[w] = UNSURE } }
   :: atomic { at[w] == UNSURE -> at[w] = HOLDING }
   EACH_CALL(w, A)
   EACH_CALL(w, B)
-  // Runtime::heartbeat, Holder::lost
+  // [lose] The heartbeat says so. (A refused commit says so too: [refuse].)
   :: atomic { (at[w] == HOLDING || at[w] == CLAIMED || at[w] == UNSURE) && (claim != me[w] || !live) ->
        d_step { lose(w) } }
+  // [forget] What it did not put down is dropped.
   :: atomic { at[w] == LOST -> d_step { forget(w) } }
-  // Holder::give_back: this process cannot run the job
+  // [give_back] This process cannot run the job.
   :: atomic { at[w] == HOLDING && !begun[w] && faults > 0 ->
        d_step { faults--;
                 if
@@ -643,11 +648,10 @@ end:
                 :: else
                 fi;
                 forget(w) } }
-  // Holder::drain
   :: atomic { at[w] == HOLDING && begun[w] && faults > 0 && MY(w, A) != TO_SEND && MY(w, B) != TO_SEND &&
               MY(w, A) != TOO_LATE && MY(w, B) != TOO_LATE && !to_record(w, A) && !to_record(w, B) ->
        d_step { faults--; drain(w) } }
-  // The process dies.
+  // [die] The process dies.
   :: atomic { at[w] != IDLE && faults > 0 -> d_step { faults--; forget(w) } }
   od
 }
@@ -671,19 +675,20 @@ inline send_by_passes(w, call) {
 proctype Clock() {
 end:
   do
-  // A lease ends: of a dead worker by itself, of a living one when it stands still for too long.
+  // [lease_ends] Of a dead worker by itself, of a living one when it stands still for too long.
   :: atomic { claim != 0 && live && (!holder_lives || faults > 0) ->
        d_step { if
                 :: holder_lives -> faults--; send_by_passes(claim - 1, A); send_by_passes(claim - 1, B)
                 :: else
                 fi;
                 live = false } }
-  // A worker stands still for longer than the send window, not for a lease.
+  // [stand_still] For longer than the send window, not for a lease.
   :: atomic { faults > 0 && MY(0, A) == TO_SEND -> d_step { faults--; send_by_passes(0, A) } }
   :: atomic { faults > 0 && MY(1, A) == TO_SEND -> d_step { faults--; send_by_passes(1, A) } }
 #ifdef EXPIRES
+  // [come_due]
   :: atomic { !due && log.wait == OPEN -> due = true }
-  // Runtime::fire_due: the timer of a job that nobody holds
+  // [fire_due] The timer of a job that nobody holds.
   :: atomic { due && claim == 0 && log.wait == OPEN ->
        d_step {
                 PROMISE(8, signal_first, !inbox_signal);
@@ -695,11 +700,15 @@ end:
 }
 
 #define NETWORK(w, call) \
+  /* [answer] it arrives, and its worker hears the answer */ \
   :: atomic { MY(w, call) == SENT -> d_step { MY(w, call) = SUCCESS; arrive(call) } } \
+  /* [deny] a definite failure: for sure it did not happen */ \
   :: atomic { MY(w, call) == SENT && faults > 0 -> d_step { faults--; MY(w, call) = FAILURE } } \
+  /* [hear_nothing] timeout, reset: it may still arrive, or may have */ \
   :: atomic { MY(w, call) == SENT && faults > 0 -> d_step { faults--; MY(w, call) = UNKNOWN; on_the_way[call]++ } }
 
 #define STRAY(call) \
+  /* [stray] nobody listens any more: it arrives, or gets lost */ \
   :: atomic { on_the_way[call] > 0 -> d_step { on_the_way[call]--; arrive(call) } } \
   :: atomic { on_the_way[call] > 0 -> on_the_way[call]-- }
 
@@ -725,16 +734,17 @@ proctype Sender() {
   byte where, sends = SENDS;
 end:
   do
+  // [read_for_signal]
   :: atomic { where == NOWHERE && sends > 0 && log.wait == OPEN ->
        d_step { if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; sender_current = true fi } }
-  // Store::put_inbox
+  // [put_signal]
   :: atomic { where == TO_INBOX ->
        d_step { if
                 :: claim != 0 -> inbox_signal = true; accepted = true; sends--
                 :: else
                 fi;
                 where = NOWHERE; sender_current = false } }
-  // Store::commit as Free
+  // [write_signal]
   :: atomic { where == TO_LOG ->
        d_step { if
                 :: claim == 0 && sender_current ->
@@ -757,16 +767,19 @@ proctype Person(byte p) {
   byte where, says, which;
 end:
   do
+  // [look]
   :: atomic { where == NOWHERE && log.phase[A] == DOUBT && inbox_resolve == NONE && (arrived[A] > 0 || is_settled) ->
        d_step { which = log.tries[A];
                 if :: arrived[A] > 0 -> says = HAPPENED :: else -> says = NOT_HAPPENED fi;
                 if :: claim != 0 -> where = TO_INBOX :: else -> where = TO_LOG; person_current[p] = true fi } }
+  // [put_resolution]
   :: atomic { where == TO_INBOX && inbox_resolve == NONE ->
        d_step { if
                 :: claim != 0 -> inbox_resolve = says; inbox_try = which
                 :: else
                 fi;
                 where = NOWHERE; person_current[p] = false; says = NONE; which = 0 } }
+  // [write_resolution]
   :: atomic { where == TO_LOG ->
        d_step { if
                 :: claim == 0 && person_current[p] ->
