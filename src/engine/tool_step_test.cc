@@ -445,7 +445,8 @@ AE_TEST("late/only the attempt that made the call is believed") {
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("late/a success between not_happened and the new try is the answer: nothing is sent again") {
+AE_TEST(
+    "late/a success between not_happened and the new try is the answer: nothing is sent again") {
   GivenJob job(one("pay"));
   job.claim().crash();
   job.claims_again = false;
@@ -491,9 +492,9 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
   EXPECT_EQ(slot->second, 1u);
   GivenJob heard(one("pay"));
   heard.claim().times_out("a");
-  EXPECT_FALSE(slot_decided(heard.state, {EventType::decision_recorded,
-                                          Value::object({{"kind", "in_doubt"},
-                                                         {"step_id", heard.step("a").id.text}})}))
+  EXPECT_FALSE(slot_decided(
+      heard.state, {EventType::decision_recorded,
+                    Value::object({{"kind", "in_doubt"}, {"step_id", heard.step("a").id.text}})}))
       << "its own attempt closed it: nothing can come any more";
 }
 
@@ -512,8 +513,9 @@ AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is smal
 
 AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as payload_too_large") {
   const std::string half = canonical(Value(std::string(9u << 20, 'x')));
-  const std::string two = "[{'id':'a', 'kind':'tool', 'tool':'put'},"
-                          " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}";
+  const std::string two =
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}";
   const auto ends = [&](const std::string& nodes, std::string_view more) {
     GivenJob job(nodes, {.more = more});
     job.claim().ok("a", half).ok("b", half);
@@ -532,8 +534,9 @@ AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as paylo
 }
 
 AE_TEST("limits/a job of too many events fails and says so") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'},"
-               " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
   job.limits.job_events_max = job.state.seq + 5;
   job.claim().ok("a");
   EXPECT_EQ(job.status(), "failed");
@@ -541,7 +544,8 @@ AE_TEST("limits/a job of too many events fails and says so") {
   EXPECT_EQ(job.tries("b"), 0u);
 }
 
-AE_TEST("not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
+AE_TEST(
+    "not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
   GivenJob job(one("pay"));
   job.claim();
   const auto withdrawn = [&] {
@@ -660,6 +664,23 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
             "resolve/" + job.sent[0].key + "#2");
   job.resolve("a", "happened", "9");
   EXPECT_EQ(job.status(), "completed");
+}
+
+AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.settled = true;
+  Act first{.kind = Act::Kind::resolve,
+            .idempotency_key = job.sent[0].key,
+            .resolution = "not_happened",
+            .try_no = 1};
+  Act second = *Act::from_json(first.to_json());  // of another person, waiting in the inbox
+  second.id = "second";
+  job.act(first).crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.act(second).refused, Code::not_in_doubt);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 2u);
 }
 
 AE_TEST("resolve/a definite failure after a redo follows the retry policy") {

@@ -361,10 +361,12 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
 
   if (read.row.claim) {
     if (read.state.signals + read.inbox >= engine::kSignalsMax) {
-      return acting->done(fail(Code::signals_limit,
-                               "the job has accepted " + std::to_string(engine::kSignalsMax) +
-                                   " signals, the most that one job may have"));
+      return acting->done(
+          fail(Code::signals_limit, "the job has accepted " + std::to_string(engine::kSignalsMax) +
+                                        " signals, the most that one job may have"));
     }
+    // A resolution is taken in later: it answers for the try it was judged against, for no later one.
+    acting->act.try_no = taken->try_no;
     store::InboxEntry entry{
         .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
     world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
@@ -499,8 +501,8 @@ void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
     const Code code = result.error().code;
     const bool passing = code == Code::unavailable || code == Code::unknown_outcome;
     if (!passing || tries >= kLateTries) {
-      return warn(batch->job, "a late result cannot be kept, its call is in doubt: " +
-                                  result.error().message);
+      return warn(batch->job,
+                  "a late result cannot be kept, its call is in doubt: " + result.error().message);
     }
     world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                       [this, batch, tries] { keep_late(batch, tries + 1); });
