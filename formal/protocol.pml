@@ -381,7 +381,9 @@ inline decide(w) {
       closes[c] = true;
       declare(w)
 #else
-    :: wants(w, c) && mine[w].phase[c] == CALLING && c == A -> mine[w].phase[c] = DOUBT
+    :: wants(w, c) && mine[w].phase[c] == CALLING && c == A ->
+      closes[c] = true; // nobody is asked about what is known
+      mine[w].phase[c] = DOUBT
 #endif
     :: wants(w, c) && mine[w].phase[c] == UNKNOWN_TRY && c == A -> mine[w].phase[c] = DOUBT
     :: else -> declare(w)
