@@ -2,7 +2,7 @@
 """Runs the test programs and scripts, adds up what they say, and ends with `N passed, N failed`.
 
   run_tests.py --build build/dev [--filter WORDS]   GoogleTest programs, then tests/*.sh, tests/*.py
-  run_tests.py --build build/dev --ci               check, build, all of that, examples, demo
+  run_tests.py --build build/dev --ci               check, model, build, all of that, examples, demo
 
 A program of the list build/<preset>/tests.txt that crashes counts as a failure, and so does a
 script that ends badly or says nothing, and a run in which nothing was tested at all. A script says
@@ -207,6 +207,7 @@ def main():
     total = Tally()
     if options.ci:
         run_script([str(ROOT / "scripts/check")], options.build, total, "check")
+        run_script([str(ROOT / "scripts/model")], options.build, total, "model")
     if not options.ci or build_preset(options.build, total):
         tested = Tally()
         run_programs(options.build, options.filter, tested)

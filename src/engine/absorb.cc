@@ -125,6 +125,7 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
       if (!entry.second.resolve) continue;
       const Step& step = state.steps[entry.second.step];
       if (!step.call->key.text.starts_with(act.idempotency_key)) continue;
+      if (act.try_no != 0 && act.try_no != step.call->try_no) continue;
       if (found) {
         return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
                                              act.idempotency_key + "\"; give more of the key");
@@ -160,6 +161,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
                 "the call may still be under way until " + to_text(settles) + "; ask again then");
   }
   Taken taken;
+  taken.try_no = step.call->try_no;
   if (happened && step.call->open) {
     auto finished = of_try(step);
     finished.emplace_back("outcome", "unknown");
@@ -393,6 +395,7 @@ Value Act::to_json() const {
   text("resolution", resolution);
   if (!payload.is_null()) p.emplace_back("payload", payload);
   if (result) p.emplace_back("result", *result);
+  if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
   return Value::object(std::move(p));
 }
 
@@ -419,6 +422,7 @@ Result<Act> Act::from_json(const Value& json) {
   act.resolution = json.text("resolution");
   act.payload = json["payload"];
   if (const Value* result = json.find("result")) act.result = *result;
+  if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   return act;
 }
 

@@ -71,7 +71,8 @@ struct Act {
   // resolve
   std::string
       idempotency_key;  // or the start of it (at least 8 digits), when only one call in doubt matches
-  std::string resolution;  // happened | not_happened | fail
+  std::string resolution;    // happened | not_happened | fail
+  std::uint32_t try_no = 0;  // the try that it is about; 0 = whichever is in doubt
   std::optional<Value> result;
 
   Value to_json() const;
@@ -81,6 +82,7 @@ struct Act {
 struct Taken {
   std::vector<EventDraft> events;  // empty: nothing to write
   Value answer;                    // for the asker, e.g. {"delivered": true}
+  std::uint32_t try_no = 0;        // of a resolution: the try in doubt
 };
 // Fails with wait_mismatch, not_in_doubt, not_settled, input_invalid, job_terminal; nothing is to be written then.
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).

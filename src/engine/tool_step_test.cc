@@ -666,6 +666,23 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
   EXPECT_EQ(job.status(), "completed");
 }
 
+AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  job.settled = true;
+  Act first{.kind = Act::Kind::resolve,
+            .idempotency_key = job.sent[0].key,
+            .resolution = "not_happened",
+            .try_no = 1};
+  Act second = *Act::from_json(first.to_json());  // of another person, waiting in the inbox
+  second.id = "second";
+  job.act(first).crash();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.act(second).refused, Code::not_in_doubt);
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.sent.size(), 2u);
+}
+
 AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
   GivenJob job(one("pay"));
   job.claim().times_out("a");

@@ -365,6 +365,8 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
           fail(Code::signals_limit, "the job has accepted " + std::to_string(engine::kSignalsMax) +
                                         " signals, the most that one job may have"));
     }
+    // A resolution is taken in later: it answers for the try it was judged against, for no later one.
+    acting->act.try_no = taken->try_no;
     store::InboxEntry entry{
         .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
     world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
