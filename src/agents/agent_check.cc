@@ -11,7 +11,8 @@ constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::size_t kLabelsMax = 64;
-constexpr std::size_t kLabelMax = 256;   // bytes of a name or a value
+constexpr std::size_t kLabelMax = 256;  // bytes of a name or a value
+constexpr std::size_t kCapabilitiesMax = 64;
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
 class AgentCheck {
@@ -23,17 +24,15 @@ class AgentCheck {
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(
-            spot_,
-            {"plan", "input_schema", "output", "deadline", "max_attempts", "labels", "description"},
-            {{"loop", "agents that a model leads come later; this version runs plans"},
-             {"code", "agents written as a program come later"},
-             {"planner", "plans made by a model come later"},
-             {"confirm", "checking changed resources after a recovery comes later"},
-             {"versions", "rules about changed definitions come later"},
-             {"required_capabilities", "workers with capabilities come later"},
-             {"cron", "schedules come later"},
-             {"schedule", "schedules come later"}})) {
+    if (!check_.mapping(spot_,
+                        {"plan", "input_schema", "output", "deadline", "max_attempts", "labels",
+                         "description", "versions", "required_capabilities"},
+                        {{"loop", "agents that a model leads come later; this version runs plans"},
+                         {"code", "agents written as a program come later"},
+                         {"planner", "plans made by a model come later"},
+                         {"confirm", "checking changed resources after a recovery comes later"},
+                         {"cron", "schedules come later"},
+                         {"schedule", "schedules come later"}})) {
       return std::move(agent_);
     }
     settings();
@@ -73,6 +72,46 @@ class AgentCheck {
       }
     }
     if (const auto labels = spot_.find("labels")) this->labels(*labels);
+    if (const auto versions = spot_.find("versions")) this->versions(*versions);
+    if (const auto needed = spot_.find("required_capabilities")) capabilities(*needed);
+  }
+
+  void versions(const Spot& spot) {
+    if (!check_.mapping(spot, {"policy", "execution"})) return;
+    if (const auto policy = spot.find("policy")) {
+      const auto said = check_.word(*policy, {"warn", "strict", "route"});
+      if (said && *said > 0) {
+        graph_.emplace_back("versions",
+                            Value::object({{"policy", *said == 1 ? "strict" : "route"}}));
+      }
+    }
+    if (const auto execution = spot.find("execution")) {
+      const auto text = check_.text(*execution);
+      if (!text) return;
+      if (!is_capability(*text)) {
+        return check_.fault(*execution,
+                            "a version has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      }
+      agent_.execution_version = *text;
+    }
+  }
+
+  void capabilities(const Spot& spot) {
+    if (!check_.list(spot)) return;
+    if (spot->items.size() > kCapabilitiesMax) check_.fault(spot, "at most 64 capabilities");
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Spot item = spot.item(i);
+      const auto text = check_.text(item);
+      if (!text) continue;
+      if (!is_capability(*text)) {
+        check_.fault(item, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+        continue;
+      }
+      agent_.required_capabilities.emplace_back(*text);
+    }
+    std::ranges::sort(agent_.required_capabilities);
+    const auto twice = std::ranges::unique(agent_.required_capabilities);
+    agent_.required_capabilities.erase(twice.begin(), twice.end());
   }
 
   void labels(const Spot& spot) {

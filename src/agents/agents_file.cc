@@ -123,4 +123,11 @@ std::vector<Fault> load(const Source& source, AgentsFile& out) {
   return faults.finish(source.name, text);
 }
 
+bool is_capability(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
 }  // namespace ae::agents

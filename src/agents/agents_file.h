@@ -48,6 +48,8 @@ struct Agent {
   Value task_graph;  // engine/plan.h; without `tools` it does not use
   std::optional<Value> input_schema;
   std::vector<std::pair<std::string, std::string>> labels;
+  std::vector<std::string> required_capabilities;  // sorted, each once
+  std::string execution_version;                   // "" = the program's
 };
 
 struct AgentsFile {
@@ -63,6 +65,9 @@ struct Source {
   // Can this machine run this tool? The message begins with the key at fault: "command[0]: …". Empty = not asked.
   std::function<Status(const ToolDefinition&)> usable;
 };
+
+// A capability, or an execution version: 1 to 64 of A-Z a-z 0-9 . _ -
+bool is_capability(std::string_view text);
 
 // Empty faults = `out` is complete.
 std::vector<Fault> load(const Source& source, AgentsFile& out);

@@ -1,16 +1,19 @@
 // Creating jobs, listing them, and looking at one: its state, its events, its past.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "api/asked.h"
 #include "api/views.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
 
 constexpr std::size_t kMarksMax = 256;
+constexpr std::int64_t kPriorityMax = 1000;
 constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
                                           "completed", "failed",  "cancelled"};
 
@@ -53,6 +56,23 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
                                            "256 bytes");
     }
     out.emplace_back(name, value.as_string());
+  }
+  return out;
+}
+
+Result<std::vector<std::string>> capabilities_of(const Value& needed) {
+  std::vector<std::string> out;
+  if (needed.is_null()) return out;
+  bool fits = needed.is_array() && needed.size() <= 64;
+  for (std::size_t i = 0; fits && i < needed.size(); ++i) {
+    const Value& one = needed.items()[i];
+    fits = one.is_string() && agents::is_capability(one.as_string());
+    if (fits) out.push_back(one.as_string());
+  }
+  if (!fits) {
+    return fail(Code::input_invalid,
+                "\"required_capabilities\" is a list of at most 64 names, each of 1 to 64 of the "
+                "characters A-Z a-z 0-9 . _ -");
   }
   return out;
 }
@@ -222,6 +242,19 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   if (const std::string_view id = body.text("id"); !id.empty()) {
     AE_ASSIGN(wish.job, job_id_from_text(id));
   }
+  if (const Value& priority = body["priority"]; !priority.is_null()) {
+    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
+    if (!fits) {
+      return fail(Code::input_invalid, "\"priority\" is an integer from -1000 to 1000");
+    }
+    wish.priority = priority.as_int();
+  }
+  AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
+  const auto& also = agent->second.required_capabilities;
+  wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
+  std::ranges::sort(wish.required_capabilities);
+  const auto twice = std::ranges::unique(wish.required_capabilities);
+  wish.required_capabilities.erase(twice.begin(), twice.end());
   wish.hold = options_.runs;
   return wish;
 }
@@ -232,10 +265,9 @@ void Api::create(Ask ask) {
     AE_TRY(wait_of(ask->query));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ask->request.body,
-                            {"agent", "input", "idempotency_key", "labels", "id", "plan_hash"},
+                            {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
+                             "priority", "required_capabilities"},
                             {{"queue", "queues come later"},
-                             {"priority", "priorities come later"},
-                             {"required_capabilities", "capabilities come later"},
                              {"deadline", "give the agent a deadline in the agents file"}}));
     for (const char* name : {"agent", "idempotency_key", "id", "plan_hash"}) {
       AE_TRY(fields.text(name));
@@ -288,6 +320,9 @@ void Api::job(Ask ask) {
     Value body = job_body(read);
     if (const Error* why = runtime_.refuses(read.row.id); why && why->code == Code::needs_version) {
       body = body.with("needs_version", why->message);
+    } else if (const auto missing = runtime_.missing(read.row);
+               options_.runs && !missing.empty() && store::may_run(read.row.status)) {
+      body = body.with("needs_version", "this process does not offer " + missing.front());
     }
     ask->answer(200, std::move(body));
   });

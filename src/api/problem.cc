@@ -21,6 +21,7 @@ int http_status(Code code) {
     case Code::already_exists:
     case Code::correlation_key_reused:
     case Code::events_limit:
+    case Code::execution_version_mismatch:
     case Code::held:
     case Code::idempotency_conflict:
     case Code::inbox_pending:

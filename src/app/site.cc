@@ -74,6 +74,13 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                          .chance = chance_,
                          .store = *store_,
                          .performers = toolbox_ ? toolbox_->performers() : no_tools_};
+    if (options_.agents) {
+      for (const auto& [name, agent] : options_.agents->agents) {
+        options_.runtime.agent_versions[name] =
+            agent.execution_version.empty() ? std::string(kVersion) : agent.execution_version;
+      }
+    }
+    options_.runtime.execution_version = kVersion;
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
     const bool memory = options_.store.kind == StoreUrl::Kind::memory;
@@ -130,6 +137,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   }
   void on_warning(const JobId& job, const std::string& what) override {
     if (options_.observer) options_.observer->on_warning(job, what);
+  }
+  void on_store_stopped(const Error& error) override {
+    if (options_.observer) options_.observer->on_store_stopped(error);
   }
 
   SiteOptions options_;

@@ -29,6 +29,8 @@ struct Options {
   std::string input, job_id, idempotency_key, durability = "fused", grace = "10s";
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
+  std::vector<std::string> capabilities;
+  std::int64_t priority = 0;
 
   // lists and looks
   std::string status, event_class, event_type, cursor, at, after, limit;

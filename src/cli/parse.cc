@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agents/agents_file.h"
 #include "app/site.h"
 #include "cli/options.h"
 
@@ -127,6 +128,18 @@ class Grammar {
     run->add_option("--idempotency-key", options_.idempotency_key,
                     "the same key and input again is the same job")
         ->check(not_empty);
+    run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
+        ->check(CLI::Range(-1000, 1000));
+    run->add_option("--capability", options_.capabilities,
+                    "what this process offers; may be given several times")
+        ->allow_extra_args(false)
+        ->check(CLI::Validator(
+            [](const std::string& text) {
+              return agents::is_capability(text)
+                         ? std::string()
+                         : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
+            },
+            "", "capability"));
     run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
         ->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");

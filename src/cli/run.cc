@@ -29,6 +29,17 @@ std::optional<Instant> next_timer(const engine::State& state) {
   return next;
 }
 
+Error needs(const std::string& missing) {
+  constexpr std::string_view kVersion = "execution_version:";
+  if (missing.starts_with(kVersion)) {
+    return {Code::execution_version_mismatch,
+            "the job belongs to the execution version " + missing.substr(kVersion.size()) +
+                ", which this process does not offer; a process that does goes on with it"};
+  }
+  return {Code::needs_version, "the job needs a worker that offers \"" + missing +
+                                   "\"; this one does not (--capability " + missing + ")"};
+}
+
 }  // namespace
 
 int Run::see_through(const JobId& job) {
@@ -124,6 +135,10 @@ void Run::looked(const runtime::Runtime::Read& read) {
   }
   if (engine::is_blocked(state.status)) return look_at_others();
   if (cannot_.contains(job_)) return finish();
+  if (const auto missing = site_->runtime().missing(read.row); !missing.empty()) {
+    problem_ = needs(missing.front());
+    return finish();
+  }
   const Instant now = site_->store().now();
   if (read.row.not_before && *read.row.not_before > now) {
     return again(std::min(*read.row.not_before - now + std::chrono::milliseconds(1), kLookFloor));
@@ -163,7 +178,10 @@ void Run::look_at_others() {
       const Instant now = site_->store().now();
       for (const store::JobRow& row : *rows) {
         const bool later = row.not_before && *row.not_before > now;
-        if (later || cannot_.contains(row.id) || !wishes_.agents.contains(row.agent)) continue;
+        if (later || cannot_.contains(row.id) || !wishes_.agents.contains(row.agent) ||
+            !site_->runtime().missing(row).empty()) {
+          continue;
+        }
         looking_ = false;
         return again(kLookAgain);  // the runtime is about to claim it
       }

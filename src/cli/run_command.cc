@@ -28,6 +28,7 @@ struct Wish {
   std::string agent;  // "" = the job says it
   std::optional<Value> input;
   Value labels = Value::object({});
+  std::int64_t priority = 0;
   Duration grace{};
 };
 
@@ -63,6 +64,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
                 "one: nothing would run it");
   }
   AE_ASSIGN(wish.labels, labels_of(options.labels));
+  wish.priority = options.priority;
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
   wish.grace = *grace;
@@ -187,7 +189,8 @@ bool has_ended(const Value& job) {
 }
 
 api::ApiRequest creation(const Wish& wish, const Options& options, const std::string& plan_hash) {
-  std::vector<Member> body{{"agent", wish.agent}, {"labels", wish.labels}};
+  std::vector<Member> body{
+      {"agent", wish.agent}, {"labels", wish.labels}, {"priority", wish.priority}};
   body.emplace_back("input", wish.input.value_or(Value::object({})));
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.idempotency_key.empty()) {
@@ -290,6 +293,7 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     site.observer = &run;
     site.runtime.worker = worker_name();
     site.runtime.claims = !options.only;
+    site.runtime.capabilities = options.capabilities;
     site.runtime.durability =
         options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
     for (const auto& [name, agent] : loaded.file.agents) site.runtime.agents.push_back(name);

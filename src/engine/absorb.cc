@@ -51,10 +51,6 @@ Result<Taken> take_signal(const State& state, const Act& act) {
                                 {"payload", closed->second.payload}})};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  if (state.signals >= kSignalsMax) {
-    return fail(Code::signals_limit, "the job has taken in " + std::to_string(kSignalsMax) +
-                                         " signals, the most that one job may have");
-  }
   auto wait = state.waits.find(act.correlation_key);
   const bool open = wait != state.waits.end() && !wait->second.resolve &&
                     wait->second.type != WaitType::timer && !state.ending;
@@ -162,7 +158,8 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   }
   Taken taken;
   taken.try_no = step.call->try_no;
-  if (happened && step.call->open) {
+  const bool fails = act.resolution == "fail";
+  if ((happened || fails) && step.call->open) {  // what comes later is late
     auto finished = of_try(step);
     finished.emplace_back("outcome", "unknown");
     taken.events.push_back(draft(EventType::tool_invocation_finished, std::move(finished)));
@@ -318,7 +315,11 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     AE_ASSIGN(const Value record, parse_json(effect.record, kRecordLimits));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
-      if (!is_terminal(state.status) && is_certain(outcome)) {
+      // A result that the log has is no late one, though its attempt could not know that it had been written.
+      const bool known =
+          effect.try_no == call.try_no && (call.outcome == OutcomeKind::success || call.definite);
+      if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
+          is_certain(outcome)) {
         events.push_back(finished(step, effect.try_no, outcome, {{"late", true}}));
       }
       continue;
@@ -370,8 +371,8 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
   if (outcome.kind == OutcomeKind::success) {
-    p.emplace_back(outcome.invalid ? "invalid" : "output",
-                   outcome.invalid ? *outcome.invalid : outcome.result);
+    const auto refused = refused_output(outcome);
+    p.emplace_back(refused ? "invalid" : "output", refused ? *refused : outcome.result);
   } else {
     p.emplace_back("definite", outcome.definite);
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));

@@ -1,4 +1,7 @@
 // How events of invocations change the state: tries, their outcomes, and what a command committed.
+#include <algorithm>
+#include <iterator>
+
 #include "engine/applier.h"
 
 namespace ae::engine {
@@ -12,6 +15,14 @@ OutcomeKind outcome_of(std::string_view text) {
     if (to_text(kind) == text) return kind;
   }
   return OutcomeKind::unknown;
+}
+
+// Did this try end before the other side can have heard of it? Then it says nothing of an earlier one.
+bool never_arrived(const Invocation& call) {
+  static constexpr std::string_view kCodes[] = {
+      "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
+  return call.outcome == OutcomeKind::failure && call.definite &&
+         std::ranges::find(kCodes, call.error.code) != std::end(kCodes);
 }
 
 }  // namespace
@@ -99,6 +110,12 @@ Status Applier::tool_invocation_finished() {
   const bool withdrawn = call.outcome == OutcomeKind::failure && call.definite &&
                          call.error.code == "not_sent";  // before a byte was sent
   call.unsent = withdrawn ? call.unsent + 1 : 0;
+  if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
+      (call.outcome == OutcomeKind::failure && !call.definite)) {
+    call.doubted = true;
+  } else if (!never_arrived(call)) {
+    call.doubted = false;  // the other side knows the key, and has answered
+  }
   if (withdrawn && call.counted > 0) call.counted--;
   if (call.outcome == OutcomeKind::success) {
     step->result = p_["result"];

@@ -160,6 +160,7 @@ Status Applier::decision_recorded() {
     Step* step = this->step();
     if (!step || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
     if (p_.text("state") == "not_happened") {
+      step->call->doubted = false;
       enter(*step, StepPhase::redo);
     } else if (p_.text("state") == "fail") {
       enter(*step, StepPhase::refused);

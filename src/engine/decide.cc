@@ -99,8 +99,7 @@ Verdict admit(const State& state, const Ask& ask) {
       return Verdict::in_doubt;
     case StepPhase::settled:
       if (step.call->outcome == OutcomeKind::success) return Verdict::recorded;
-      return step.call->outcome == OutcomeKind::failure && step.call->definite ? Verdict::declare
-                                                                               : Verdict::in_doubt;
+      return state.may_have_happened(step) ? Verdict::in_doubt : Verdict::declare;
     case StepPhase::ready:
     case StepPhase::backoff:
     case StepPhase::redo:
@@ -137,6 +136,11 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
+  if (job.priority != 0) created.emplace_back("priority", job.priority);
+  if (!job.required_capabilities.empty()) {
+    std::vector<Value> needed(job.required_capabilities.begin(), job.required_capabilities.end());
+    created.emplace_back("required_capabilities", Value::array(std::move(needed)));
+  }
   std::vector<Member> plan{{"decision_id", job.plan->decision.text},
                            {"decision_locked", true},
                            {"plan_hash", to_hex(job.plan->hash)},

@@ -76,6 +76,8 @@ struct NewJobEvents {
   Value input;
   Value labels;  // object of texts, or null
   std::string idempotency_key, execution_version;
+  std::int64_t priority = 0;
+  std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
   const Plan* plan = nullptr;
 };

@@ -19,6 +19,8 @@ std::uint64_t bits_of(const StepId& id) {
   return bits;
 }
 
+constexpr Duration kUnsentPauseMin = std::chrono::milliseconds(100);
+
 bool tries_left(const ToolPolicy& tool, const Invocation& call) {
   return call.counted < tool.retry.max_attempts && tool.retry.covers(call.error.code);
 }
@@ -155,8 +157,10 @@ void Decider::definite_failure(const Step& step) {
 void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
-  if (tries_left(tool, call) && may_repeat(step)) {
-    return step.phase == StepPhase::backoff ? declare(step, false) : retry(step);
+  if ((tries_left(tool, call) || call.unsent > 0) && may_repeat(step)) {
+    const bool waits =
+        step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
+    return waits ? retry(step) : declare(step, false);
   }
   if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -184,7 +188,9 @@ void Decider::retry(const Step& step) {
   // `backoff` looks at the upper ones of 64.
   const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
   const std::uint32_t next = (call.unsent > 0 ? call.unsent : call.counted) + 1;
-  const Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
+  Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
+  if (call.unsent > 0)
+    wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
   emit(EventType::random_recorded,
        {{"effect_id", step.id.text + ":random:" + std::to_string(call.try_no)}, {"value", chance}});
   emit_of(step, EventType::decision_recorded,

@@ -163,7 +163,8 @@ class Compiler {
 
   Status run() {
     const Value& graph = plan_.task_graph;
-    AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools"}));
+    AE_TRY(only_keys(
+        graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools", "versions"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
@@ -173,6 +174,15 @@ class Compiler {
     AE_TRY(reach());
     if (graph.find("deadline") != nullptr) {
       AE_ASSIGN(plan_.deadline, duration_at(graph, "deadline", std::chrono::milliseconds(1)));
+    }
+    if (const Value* versions = graph.find("versions")) {
+      AE_TRY(only_keys(*versions, {"policy"}));
+      const std::string_view policy = versions->text("policy");
+      if (policy != "strict" && policy != "route") {
+        return fail(Code::plan_invalid,
+                    "`versions.policy` is strict or route (or not there: warn)");
+      }
+      plan_.versions = policy == "strict" ? VersionPolicy::strict : VersionPolicy::route;
     }
     if (graph.find("max_attempts") != nullptr) {
       AE_ASSIGN(plan_.max_attempts, count_at(graph, "max_attempts", kMaxAttemptsMax));

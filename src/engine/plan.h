@@ -52,6 +52,10 @@ enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
 enum class OnInDoubt : std::uint8_t { resend, park, fail };
 std::string_view to_text(EffectClass effect);
 
+// What is to happen when a job meets a process of another execution version (SPEC §12): it is said; the job waits for
+// one of its version, shown as needs_version; or the same, by the will of the user, as a route.
+enum class VersionPolicy : std::uint8_t { warn, strict, route };
+
 struct RetryPolicy {
   std::uint32_t max_attempts = 1;
   Duration initial_backoff = std::chrono::milliseconds(200);
@@ -148,6 +152,7 @@ struct Plan {
   std::optional<Template> output;
   std::optional<Duration> deadline;
   std::uint32_t max_attempts = 0;  // claims that ended by lease expiry; 0 = the runtime's default
+  VersionPolicy versions = VersionPolicy::warn;
 
   // Fails with plan_invalid. The agents module has checked the file with positions; this is the last door.
   static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph,

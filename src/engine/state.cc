@@ -21,10 +21,7 @@ PlanSource compile_each_time() {
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (plan->tools[node_of(step).tool].effect == EffectClass::read) return false;
-  const Invocation& call = *step.call;
-  if (call.open) return true;
-  return call.outcome != OutcomeKind::success &&
-         !(call.outcome == OutcomeKind::failure && call.definite);
+  return step.call->open || step.call->doubted;
 }
 
 std::string State::path_of(const Step& step) const {

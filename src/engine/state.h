@@ -71,6 +71,9 @@ struct Invocation {
   std::uint32_t try_no = 0;  // the newest try
   std::uint32_t counted =
       0;  // tries that count against max_attempts (not withdrawn, not a resend after a crash)
+  // A try may have happened, and nothing that came after says more: no answer from the other side under this key, no
+  // person's word.
+  bool doubted = false;
   std::uint32_t unsent = 0;  // the newest tries in a row that were withdrawn before a byte was sent
   std::uint32_t late = 0;    // the newest try whose result came after its fate was decided
   bool open = false;         // the newest try is started and not finished

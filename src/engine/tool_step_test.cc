@@ -278,7 +278,46 @@ AE_TEST("crash/a resend after a crash uses up no try") {
   job.claim().crash().crash().crash();
   job.fails("a", "connect").after(10s).fails("a", "connect").after(10s);
   EXPECT_EQ(job.tries("a"), 6u);
-  EXPECT_EQ(job.fails("a", "connect").status(), "failed");
+  EXPECT_EQ(job.fails("a", "connect").status(), "parked")
+      << "the resend did not arrive, so it says nothing of the call before it";
+}
+
+AE_TEST("crash/an answer to the resend says what became of the call before it") {
+  GivenJob job(one("once"));
+  job.claim().crash();
+  EXPECT_EQ(job.fails("a", "http_422").status(), "failed");
+}
+
+AE_TEST("doubt/a try that was never sent does not make an earlier one certain") {
+  GivenJob job(one("put"));
+  job.claim().crash();
+  job.fails("a", "not_sent").after(1s);
+  ASSERT_EQ(job.tries("a"), 3u) << "within the window it is sent again, under the same key";
+  job.fails("a", "not_sent").after(25h);
+  EXPECT_EQ(job.tries("a"), 3u) << "after it the downstream may have forgotten the key";
+  EXPECT_EQ(job.status(), "parked");
+  job.cancel();
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+}
+
+AE_TEST("doubt/no tries are left, the last one did not arrive: a person is asked about the first") {
+  GivenJob job(one("put"));
+  job.claim().times_out("a").after(1s).fails("a", "connect").after(10s).fails("a", "connect");
+  EXPECT_EQ(job.tries("a"), 3u);
+  EXPECT_EQ(job.status(), "parked");
+}
+
+AE_TEST("late/a person's `fail` stands: what comes after it is late") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const Sent first = sent_of(job.step("a"));
+  job.decides = false;
+  job.resolve("a", "fail");
+  job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
+  job.decides = true;
+  job.go();
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished)["late"], Value(true));
 }
 
 AE_TEST("crash/an at_most_once call parks") {

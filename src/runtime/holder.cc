@@ -76,7 +76,13 @@ void Holder::begin() {
 
 void Holder::loaded(Result<store::Loaded> loaded) {
   if (ended_) return;
-  if (!loaded) return end(loaded.error());
+  if (!loaded) {
+    const Code code = loaded.error().code;
+    if (code == Code::store_stopped) return host_.store_stopped(loaded.error());
+    if (code != Code::unavailable) return end(loaded.error());
+    return cut_ ? end(cannot_write()) : soon(&Holder::begin);
+  }
+  failures_ = 0;
   auto events = open_log(job_, *loaded);
   durable_ = loaded->row.last_seq;
   if (!events) return give_back(events.error());
@@ -93,6 +99,7 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   if (auto gone = end_left_overs(*loaded); !gone) return give_back(gone.error());
   committing_ = false;
   inbox_ = std::move(loaded->inbox);
+  perform_declared();
   batch_time_ = world_.store.now();
   if (state_.attempt != lease_.fence.attempt) {
     add(engine::running_event(lease_.fence.attempt, lease_.fence.epoch, worker_));
@@ -100,6 +107,19 @@ void Holder::loaded(Result<store::Loaded> loaded) {
   if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
   repair_ledger(*loaded);
   pump();
+}
+
+// What this attempt declared, is durable, and was not sent yet. The ledger sees to it that it is sent once.
+void Holder::perform_declared() {
+  for (std::uint32_t index : state_.calling) {
+    const engine::Step& step = state_.steps[index];
+    const bool heard = std::ranges::any_of(seen_, [&](const Seen& seen) {
+      return seen.sent.step == step.id && seen.sent.try_no == step.call->try_no;
+    });
+    if (step.call->attempt == lease_.fence.attempt && !in_flight_.contains(step.id) && !heard) {
+      to_perform_.push_back(step.id);
+    }
+  }
 }
 
 // This process cannot run the job; another may. Nothing is appended and no attempt counted (SPEC §1).
@@ -117,6 +137,10 @@ void Holder::give_back(Error problem) {
 // The plan's tools, as this process offers them.
 Status Holder::offers_tools() {
   tool_versions_.clear();
+  if (const std::string& ours = host_.version_of(state_.agent); ours != state_.execution_version) {
+    host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
+                         ", this process has " + ours);
+  }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     Performers::Entry* entry = world_.performers.find(tool.name);
     if (!entry) {
@@ -138,9 +162,8 @@ Status Holder::end_left_overs(const store::Loaded& loaded) {
     auto record = parse_json(row.record);
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)["note"];
-    const bool ours = std::ranges::any_of(in_flight_, [&](const auto& call) {
-      return call.second.sent.invocation == row.invocation;
-    });
+    const bool ours = std::ranges::any_of(
+        in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
     if (note.is_null() || ours) continue;
     auto* entry = world_.performers.find(record->text("tool"));
     if (!entry) continue;
@@ -196,33 +219,21 @@ void Holder::told_and_loaded(Result<store::Loaded> loaded) {
   committing_ = false;
   if (ended_) return;
   if (!loaded) {
+    if (cut_) return end(cannot_write());
     inbox_told_ = true;
     return ask_again(world_.store.now() + kRetryFirst);
   }
   for (store::InboxEntry& entry : loaded->inbox) inbox_.push_back(std::move(entry));
+  batch_time_ = world_.store.now();
+  if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
   pump();
 }
 
 void Holder::lost() {
   if (ended_) return;
-  lost_ = true;
   host_.warn(job_, "the lease is lost; another worker may hold the job now");
-  for (const Recorded& recorded : std::exchange(recorded_, {})) {
-    host_.came_late(job_, recorded.sent, recorded.seen.outcome);
-  }
-  std::deque<Seen> unrecorded = std::exchange(seen_, {});
   abandon_all();
   end(Error{Code::stale_attempt, "the lease is lost"});
-  for (Seen& seen : unrecorded) heard_late(seen);
-}
-
-// A call of ours that was under way when the job was lost. Only what is certain is of use to whoever holds it now.
-void Holder::heard_late(const Seen& seen) {
-  auto call = in_flight_.find(seen.step);
-  if (call == in_flight_.end() || call->second.sent.try_no != seen.try_no) return;
-  if (engine::is_certain(seen.outcome)) host_.came_late(job_, call->second.sent, seen.outcome);
-  in_flight_.erase(call);
-  if (in_flight_.empty()) host_.faded(*this);
 }
 
 void Holder::drain(Duration grace) {
@@ -264,13 +275,11 @@ void Holder::give_up() {
 
 void Holder::abandon_all() {
   for (const auto& [step, call] : std::map(in_flight_)) {
-    call.tool->abandon(call.sent.invocation, call.sent.try_no);
+    call.tool->abandon(call.invocation, call.try_no);
   }
 }
 
-void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
-  if (lost_) return heard_late({step, try_no, std::move(outcome)});
-  if (ended_) return;
+void Holder::seen(const engine::Sent& sent, Outcome outcome) {
   switch (AE_POINT("tool.after")) {
     case async::PointAction::go:
       break;
@@ -278,7 +287,7 @@ void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
       outcome = Outcome{
           .kind = OutcomeKind::unknown, .error_code = "failpoint", .error_message = "tool.after"};
   }
-  seen_.push_back({step, try_no, std::move(outcome)});
+  seen_.push_back({sent, std::move(outcome)});
   pump();
 }
 
@@ -287,12 +296,11 @@ void Holder::seen(const StepId& step, std::uint32_t try_no, Outcome outcome) {
 void Holder::add(EventDraft draft) {
   Status applied = engine::apply(state_, draft, batch_time_, host_.plans());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
-  Drafted& drafted = drafts_.emplace_back();
   if (draft.type == EventType::wait_completed) {
     const std::string_view outcome = draft.payload.text("outcome");
-    drafted.closes_wait = outcome == "timed_out" || outcome == "cancelled";
+    closes_wait_ = closes_wait_ || outcome == "timed_out" || outcome == "cancelled";
   }
-  drafted.event = std::move(draft);
+  drafts_.emplace_back().event = std::move(draft);
 }
 
 // Something that follows from what is in the log: it may stand on a call's having left no result.
@@ -303,13 +311,12 @@ void Holder::add_decided(EventDraft draft) {
 }
 
 void Holder::add_outcome(Seen seen) {
-  const std::uint32_t index = state_.by_id.at(seen.step);
+  const engine::Sent& sent = seen.sent;
+  const std::uint32_t index = state_.by_id.at(sent.step);
   const engine::Step& step = state_.steps[index];
-  if (!step.call || !step.call->open || step.call->try_no != seen.try_no) return;
-  engine::Sent sent = engine::sent_of(step);
-  const InvocationId& invocation = sent.invocation;
-  in_flight_.erase(seen.step);
-  ledger_.forget(invocation, seen.try_no);
+  if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return;
+  in_flight_.erase(sent.step);
+  ledger_.forget(sent.invocation, sent.try_no);
   // Cut off by us while draining: the try stays open and is left to SPEC §6, as after a crash.
   if (cut_ && seen.outcome.kind != OutcomeKind::success && !seen.outcome.definite) return;
   records_ = true;
@@ -318,26 +325,26 @@ void Holder::add_outcome(Seen seen) {
   std::optional<store::LedgerRow> ledger;
   if (split) {
     effect = store::EffectRow{
-        invocation, seen.try_no,
+        sent.invocation, sent.try_no,
         canonical(engine::effect_record(job_, sent, seen.outcome, world_.store.now()))};
-    ledger = store::LedgerRow{invocation, seen.try_no, std::string(ledger_state(seen.outcome)),
+    ledger = store::LedgerRow{sent.invocation, sent.try_no, std::string(ledger_state(seen.outcome)),
                               canonical(ledger_record(*step.call))};
-  } else if (auto noted = noted_tries_.find(invocation); noted != noted_tries_.end()) {
-    ledger_erase_.emplace_back(invocation, noted->second);
+  } else if (auto noted = noted_tries_.find(sent.invocation); noted != noted_tries_.end()) {
+    ledger_erase_.emplace_back(sent.invocation, noted->second);
     noted_tries_.erase(noted);
   }
   const std::size_t first = drafts_.size();
   for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
-  recorded_.push_back({std::move(seen), std::move(sent)});
+  recorded_.push_back(std::move(seen));
   drafts_[first].effect = std::move(effect);
   drafts_.back().ledger = std::move(ledger);
 }
 
 void Holder::add_acts() {
-  std::set<std::uint64_t> seen;
   for (store::InboxEntry& entry : std::exchange(inbox_, {})) {
-    if (!seen.insert(entry.number).second) continue;
-    const std::size_t first = drafts_.size();
+    if (entry.number <= inbox_read_) continue;
+    inbox_read_ = entry.number;
+    taken_.push_back(entry.number);
     auto json = parse_json(entry.act);
     auto act =
         json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
@@ -355,11 +362,6 @@ void Holder::add_acts() {
       }
     }
     for (EventDraft& draft : events) add_decided(std::move(draft));
-    if (drafts_.size() > first) {
-      drafts_.back().taken = entry.number;
-    } else {
-      taken_.push_back(entry.number);
-    }
   }
 }
 
@@ -432,8 +434,6 @@ void Holder::plan_parts() {
     const bool alone =
         split && (type == EventType::node_finished || type == EventType::step_committed);
     if (alone) cut();
-    if (drafted.taken) part.taken.push_back(*drafted.taken);
-    part.inbox_read = part.inbox_read || drafted.closes_wait;
     if (drafted.slot) part.effects_absent.push_back(*std::move(drafted.slot));
     part.events.push_back(std::move(drafted.event));
     if (alone) cut();
@@ -448,7 +448,7 @@ void Holder::plan_parts() {
   }
   for (store::LedgerRow& row : ledger_put_) part.ledger_put.push_back(std::move(row));
   part.ledger_erase = std::move(ledger_erase_);
-  part.taken.insert(part.taken.end(), taken_.begin(), taken_.end());
+  part.taken = std::move(taken_);
   part.release = release_;
   if (!split && records_) part.points = {"effect.after_put", "ledger.after_commit"};
   const bool left = !part.events.empty() || !part.ledger_put.empty() ||
@@ -517,7 +517,7 @@ void Holder::commit_next() {
   batch.inbox_taken = std::move(part.taken);
   batch.points = std::move(part.points);
   batch.release = part.release;
-  batch.inbox_read = part.inbox_read;
+  if (closes_wait_) batch.inbox_read = inbox_read_;
   sealed_events_.clear();
   if (!part.events.empty()) {
     auto sealed = seal({.job = job_,
@@ -552,14 +552,7 @@ void Holder::send() {
 void Holder::again(const Error& error) {
   if (cut_) return end(cannot_write());
   if (failures_ == 0) host_.warn(job_, "a commit failed and is tried again: " + error.message);
-  const Duration wait = std::min(kRetryMax, kRetryFirst * (1 << std::min(failures_, 8u)));
-  failures_++;
-  timer_ = world_.loop.after(wait, [weak = weak_from_this()] {
-    auto self = weak.lock();
-    if (!self || self->ended_) return;
-    self->timer_.reset();
-    self->send();
-  });
+  soon(&Holder::send);
 }
 
 void Holder::on_committed(Result<store::Committed> result) {
@@ -582,7 +575,7 @@ void Holder::on_committed(Result<store::Committed> result) {
         return end(result.error());
     }
   }
-  failures_ = 0;
+  failures_ = reloads_ = 0;
   committing_ = false;
   const bool released = batch_->release;
   batch_.reset();
@@ -594,6 +587,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   if (ended_) return;
   if (!parts_.empty()) return commit_next();
   recorded_.clear();
+  closes_wait_ = false;
   if (released) return end(std::nullopt);
   all_durable();
 }
@@ -615,8 +609,10 @@ void Holder::perform(const StepId& step_id) {
   if (!permit) return;
   const engine::Invocation& call = *step.call;
   const std::uint32_t try_no = call.try_no;
-  auto answer = [weak = weak_from_this(), step_id, try_no](Outcome outcome) {
-    if (auto self = weak.lock()) self->seen(step_id, try_no, std::move(outcome));
+  auto answer = [weak = weak_from_this(), host = host_.handle(), job = job_,
+                 sent = engine::sent_of(step)](Outcome outcome) {
+    if (auto self = weak.lock(); self && !self->ended_) return self->seen(sent, std::move(outcome));
+    if (auto heard = host.lock()) (*heard)->came_late(job, sent, outcome);
   };
   const auto withdraw = [&](std::string why) {
     world_.loop.post([answer, why]() mutable {
@@ -629,7 +625,7 @@ void Holder::perform(const StepId& step_id) {
   };
   auto* entry = world_.performers.find(call.tool);
   AE_CHECK(entry, call.tool);
-  in_flight_[step_id] = {entry->tool.get(), engine::sent_of(step)};
+  in_flight_[step_id] = {entry->tool.get(), call.id, try_no};
   const Duration send_within = call.send_by - world_.store.now();
   if (draining_) return withdraw("the process is stopping");
   if (send_within.count() <= 0) return withdraw("its time to be sent had passed");
@@ -678,20 +674,38 @@ void Holder::reload(std::string_view why) {
   ledger_erase_.clear();
   taken_.clear();
   inbox_.clear();
-  release_ = false;
+  inbox_read_ = 0;
+  release_ = closes_wait_ = false;
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::unavailable, "the note was not written"));
   }
   for (auto it = recorded_.rbegin(); it != recorded_.rend(); ++it) {
-    seen_.push_front(std::move(it->seen));
+    seen_.push_front(std::move(*it));
   }
   recorded_.clear();
-  begin();  // committing_ stays set until the log is read
+  // committing_ stays set until the log is read. A second time in a row is odd: not so fast.
+  if (reloads_++ == 0) return begin();
+  soon(&Holder::begin);
+}
+
+void Holder::soon(void (Holder::*what)()) {
+  const Duration wait = std::min(kRetryMax, kRetryFirst * (1 << std::min(failures_++, 8u)));
+  timer_ = world_.loop.after(wait, [weak = weak_from_this(), what] {
+    auto self = weak.lock();
+    if (!self || self->ended_) return;
+    self->timer_.reset();
+    (*self.*what)();
+  });
 }
 
 void Holder::end(std::optional<Error> problem) {
   using Fate = HolderHost::Fate;
   if (std::exchange(ended_, true)) return;
+  // What was seen and could not be recorded is of use to whoever holds the job next.
+  for (const Seen& seen : std::exchange(recorded_, {})) {
+    host_.came_late(job_, seen.sent, seen.outcome);
+  }
+  for (const Seen& seen : std::exchange(seen_, {})) host_.came_late(job_, seen.sent, seen.outcome);
   if (timer_) world_.loop.forget(*timer_);
   if (drain_timer_) world_.loop.forget(*drain_timer_);
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {

@@ -25,14 +25,13 @@ namespace ae::runtime {
 
 enum class Durability { fused, split };
 
-class Holder;
-
 // What the runtime that owns a holder wants to know and provides.
 class HolderHost {
  public:
   virtual ~HolderHost() = default;
   virtual const engine::PlanSource& plans() = 0;
   virtual Durability durability() const = 0;
+  virtual const std::string& version_of(const std::string& agent) const = 0;
   // Events became durable.
   virtual void committed(const JobId& job, const std::vector<Event>& events) = 0;
   // The holder is done with the job (released, lost, or given up). It is destroyed after this call returns.
@@ -44,10 +43,10 @@ class HolderHost {
   virtual void ended(const JobId& job, std::optional<Error> problem, Fate fate) = 0;
   // Did an earlier attempt of this process leave a call in doubt?
   virtual bool left_in_doubt(const JobId& job) const = 0;
-  // A certain result of a call whose attempt has lost the job: it goes into the effect store alone.
+  // What was seen of a call that nobody here holds any more: what is certain goes into the effect store alone.
   virtual void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) = 0;
-  // A holder that lost its job has heard of its last call.
-  virtual void faded(Holder& holder) = 0;
+  // For callbacks that may outlive the host.
+  virtual std::weak_ptr<HolderHost*> handle() = 0;
   // The store writes nothing more until the process starts anew: every holder is given up.
   virtual void store_stopped(const Error& error) = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;
@@ -69,8 +68,6 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void lost();
   // Nothing can be written any more: calls that were answered since the last commit are in doubt.
   void give_up();
-  // It lost its job, and calls that it made are still under way.
-  bool fading() const { return lost_ && !in_flight_.empty(); }
   // Stop politely: start nothing new, await calls in flight for `grace`, then cut them off and give the job back.
   void drain(Duration grace);
 
@@ -87,11 +84,9 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::vector<std::uint64_t> taken;
     std::vector<std::string_view> points;
     bool release = false;
-    bool inbox_read = false;
   };
   struct Seen {
-    StepId step;
-    std::uint32_t try_no;
+    engine::Sent sent;
     Outcome outcome;
   };
   struct Note {
@@ -107,6 +102,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void repair_ledger(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
   Status offers_tools();
+  void perform_declared();
   void pump();
   void collect();
   void add(EventDraft draft);
@@ -121,11 +117,11 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void on_committed(Result<store::Committed> result);
   void all_durable();
   void perform(const StepId& step);
-  void seen(const StepId& step, std::uint32_t try_no, Outcome outcome);
-  void heard_late(const Seen& seen);
+  void seen(const engine::Sent& sent, Outcome outcome);
   void ask_again(Instant at);
   void reload(std::string_view why);
   void end(std::optional<Error> problem);
+  void soon(void (Holder::*what)());
   void told_and_loaded(Result<store::Loaded> loaded);
   void cut_off();
   void abandon_all();
@@ -157,32 +153,30 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::optional<std::pair<InvocationId, std::uint32_t>> slot;
     std::optional<store::EffectRow> effect;  // split: its own commit before this event
     std::optional<store::LedgerRow> ledger;  // split: beside a declaration, after a record
-    std::optional<std::uint64_t> taken;      // the inbox entry that this is the last event of
-    bool closes_wait = false;  // an expiry or a cancel: it loses to what the inbox accepted before
   };
   std::vector<Drafted> drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> taken_;          // inbox entries that gave no event
+  std::vector<std::uint64_t> taken_;          // inbox entries
   std::vector<store::LedgerRow> ledger_put_;  // notes of what is in flight, repairs
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> noted_;
   std::optional<Instant> next_ask_;
+  std::uint64_t inbox_read_ = 0;  // the last entry of the inbox that was read
   bool release_ = false;
+  bool closes_wait_ = false;  // an expiry or a cancel: it loses to what the inbox accepted before
   bool records_ = false;
   // Outcomes in these drafts; if the commit is refused they are recorded anew, or late.
-  struct Recorded {
-    Seen seen;
-    engine::Sent sent;
-  };
-  std::vector<Recorded> recorded_;
+  std::vector<Seen> recorded_;
   std::deque<Part> parts_;
   std::optional<store::Batch> batch_;  // under way; kept to be sent again
   bool committing_ = false;
-  std::uint32_t failures_ = 0;
+  std::uint32_t failures_ = 0;  // of a write or a read, in a row
+  std::uint32_t reloads_ = 0;   // in a row
 
   struct InFlight {
     tools::Tool* tool;
-    engine::Sent sent;
+    InvocationId invocation;
+    std::uint32_t try_no;
   };
   std::map<StepId, InFlight> in_flight_;
   Instant batch_time_;                                 // of all events drafted together
@@ -190,7 +184,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;
-  bool ended_ = false, lost_ = false, draining_ = false, cut_ = false;
+  bool ended_ = false, draining_ = false, cut_ = false;
 };
 
 }  // namespace ae::runtime

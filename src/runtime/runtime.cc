@@ -16,6 +16,12 @@ constexpr int kUnknownTries = 8;
 constexpr int kLateTries = 30;
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
 
+// A job that may only run under its own version needs it like any other capability. No name that a user may give has
+// a colon.
+std::string version_capability(std::string_view agent, std::string_view version) {
+  return "execution_version:" + std::string(agent) + "=" + std::string(version);
+}
+
 Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());
@@ -35,6 +41,18 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
     plan_cache_.emplace(to_hex(plan->hash), plan);
     return plan;
   };
+  offered_ = options_.capabilities;
+  for (const auto& [agent, version] : options_.agent_versions) {
+    offered_.push_back(version_capability(agent, version));
+  }
+}
+
+std::vector<std::string> Runtime::missing(const store::JobRow& row) const {
+  std::vector<std::string> missing;
+  for (const std::string& needed : row.capabilities) {
+    if (std::ranges::find(offered_, needed) == offered_.end()) missing.push_back(needed);
+  }
+  return missing;
 }
 
 Runtime::~Runtime() {
@@ -129,6 +147,7 @@ void Runtime::claim_more() {
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
   request.lease = options_.lease;
   request.agents = options_.agents;
+  request.capabilities = offered_;
   for (const auto& [job, why] : refused_) request.except.push_back(job);
   for (const auto& [job, holder] : holders_) request.except.push_back(job);
   for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
@@ -157,6 +176,7 @@ void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.lease = options_.lease;
+  request.capabilities = offered_;
   request.attempts.push_back(fresh_attempt());
   world_.store.claim_job(
       job, std::move(request),
@@ -195,13 +215,20 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .input = request.input,
                              .labels = labels,
                              .idempotency_key = request.idempotency_key,
-                             .execution_version = options_.execution_version,
+                             .execution_version = options_.version_of(request.agent),
+                             .priority = request.priority,
+                             .required_capabilities = request.required_capabilities,
                              .deadline = std::nullopt,
                              .plan = request.plan.get()};
   if (request.plan->deadline) fresh.deadline = now + *request.plan->deadline;
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
-  const bool hold = request.hold && !stopping_;
+  store::JobRow needs;
+  needs.capabilities = request.required_capabilities;
+  if (request.plan->versions != engine::VersionPolicy::warn) {
+    needs.capabilities.push_back(version_capability(request.agent, fresh.execution_version));
+  }
+  const bool hold = request.hold && !stopping_ && missing(needs).empty();
   if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
 
   const engine::PlanSource plan =
@@ -237,6 +264,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   row.request_hash = sha256(canonical(
       Value::object({{"agent", request.agent}, {"input", request.input}, {"labels", labels}})));
   row.labels = std::move(request.labels);
+  row.priority = request.priority;
+  row.capabilities = std::move(needs.capabilities);
   if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
   const Hash request_hash = row.request_hash;
   batch.authority = store::Batch::Create{std::move(row)};
@@ -279,12 +308,16 @@ void Runtime::commit_surely(std::shared_ptr<store::Batch> batch,
                             async::Done<Result<store::Committed>> done, int tries) {
   world_.store.commit(*batch, [this, batch, tries,
                                done = std::move(done)](Result<store::Committed> result) mutable {
-    if (result || result.error().code != Code::unknown_outcome || tries >= kUnknownTries) {
+    const Code code = result ? Code{} : result.error().code;
+    const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
+    // It may have happened the first time: nobody must take it for "nothing changed".
+    if (!result && tries > 0 && nothing_new) result.error().code = Code::unknown_outcome;
+    if (result || code != Code::unknown_outcome || tries >= kUnknownTries) {
       return done(std::move(result));
     }
     world_.loop.after(std::chrono::milliseconds(20 << tries),
-                      [this, batch, tries, done = std::move(done)]() mutable {
-                        commit_surely(batch, std::move(done), tries + 1);
+                      [this, alive = handle(), batch, tries, done = std::move(done)]() mutable {
+                        if (alive.lock()) commit_surely(batch, std::move(done), tries + 1);
                       });
   });
 }
@@ -308,6 +341,7 @@ struct Runtime::Acting {
   JobId job;
   engine::Act act;
   async::Done<Result<Value>> done;
+  bool tells = false;  // whoever holds the job is told, also when there is nothing to write
   int tries = 0;
 };
 
@@ -321,7 +355,8 @@ void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
     });
   }
   if (act.id.empty()) act.id = fresh_attempt().text;
-  try_act(std::make_shared<Acting>(Acting{std::move(job), std::move(act), std::move(done)}));
+  try_act(std::make_shared<Acting>(
+      Acting{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));
 }
 
 void Runtime::try_act(std::shared_ptr<Acting> acting) {
@@ -357,16 +392,18 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   auto taken = engine::take_in(read.state, acting->act, stamp, settled);
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
-  if (events.empty() && (!taken || taken->events.empty())) return acting->done(answer);
+  const bool tells = acting->tells && read.row.claim;
+  if (events.empty() && (!taken || taken->events.empty()) && !tells) return acting->done(answer);
 
+  if (acting->act.kind == engine::Act::Kind::signal &&
+      read.state.signals + read.inbox >= engine::kSignalsMax) {
+    return acting->done(fail(Code::signals_limit, "the job has accepted " +
+                                                      std::to_string(engine::kSignalsMax) +
+                                                      " signals, the most that one job may have"));
+  }
   if (read.row.claim) {
-    if (read.state.signals + read.inbox >= engine::kSignalsMax) {
-      return acting->done(
-          fail(Code::signals_limit, "the job has accepted " + std::to_string(engine::kSignalsMax) +
-                                        " signals, the most that one job may have"));
-    }
     // A resolution is taken in later: it answers for the try it was judged against, for no later one.
-    acting->act.try_no = taken->try_no;
+    if (taken) acting->act.try_no = taken->try_no;
     store::InboxEntry entry{
         .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
     world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
@@ -458,13 +495,9 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
     warn(job, "this process cannot run the job: " + problem->message);
   }
   if (auto it = holders_.find(job); it != holders_.end()) {
-    const std::shared_ptr<Holder> holder = std::move(it->second);
+    // The holder is still on the stack: let it go in a later turn.
+    world_.loop.post([holder = std::move(it->second)] {});
     holders_.erase(it);
-    if (holder->fading()) {
-      fading_.push_back(holder);
-    } else {
-      world_.loop.post([holder] {});  // it is still on the stack: let it go in a later turn
-    }
   }
   if (observer_) observer_->on_released(job, problem);
   if (stopping_ && holders_.empty() && stopped_) {
@@ -481,7 +514,7 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
 // ---------------------------------------------------------------- late results
 
 void Runtime::came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) {
-  if (!engine::is_certain(outcome)) return;
+  if (!engine::is_certain(outcome) || store_stopped_) return;
   auto batch = std::make_shared<store::Batch>();
   batch->job = job;
   batch->authority = store::Batch::Late{};
@@ -491,12 +524,17 @@ void Runtime::came_late(const JobId& job, const engine::Sent& sent, const Outcom
   keep_late(std::move(batch), 0);
 }
 
-// Kept in the effect store; who holds the job finds it there. If nobody does, it is taken in here.
+// Kept in the effect store. Who holds the job is told through its inbox, so that it cannot rest without having looked;
+// if nobody does, the result is taken in here.
 void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
   world_.store.commit(*batch, [this, batch, tries](Result<store::Committed> result) {
     if (result) {
-      warn(batch->job, "a result that came after the lease was lost is kept");
-      return act(batch->job, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+      warn(batch->job, "a result that came late is kept");
+      return try_act(std::make_shared<Acting>(
+          Acting{.job = batch->job,
+                 .act = {.kind = engine::Act::Kind::timers, .id = fresh_attempt().text},
+                 .done = [](Result<Value>) {},
+                 .tells = true}));
     }
     const Code code = result.error().code;
     const bool passing = code == Code::unavailable || code == Code::unknown_outcome;
@@ -505,15 +543,10 @@ void Runtime::keep_late(std::shared_ptr<store::Batch> batch, int tries) {
                   "a late result cannot be kept, its call is in doubt: " + result.error().message);
     }
     world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
-                      [this, batch, tries] { keep_late(batch, tries + 1); });
+                      [this, alive = handle(), batch, tries] {
+                        if (alive.lock()) keep_late(batch, tries + 1);
+                      });
   });
-}
-
-void Runtime::faded(Holder& holder) {
-  auto it = std::ranges::find(fading_, &holder, &std::shared_ptr<Holder>::get);
-  if (it == fading_.end()) return;
-  world_.loop.post([gone = std::move(*it)] {});
-  fading_.erase(it);
 }
 
 // ---------------------------------------------------------------- the end

@@ -28,6 +28,14 @@ struct RuntimeOptions {
   bool claims = true;               // false: only jobs that are created or asked for here
   std::vector<std::string> agents;  // claim only jobs of these; empty = any
   std::string execution_version = "0.1.0";
+  // Of the agents that this process offers; another agent's jobs have `execution_version`.
+  std::map<std::string, std::string, std::less<>> agent_versions;
+  std::vector<std::string> capabilities;  // what this worker offers
+
+  const std::string& version_of(std::string_view agent) const {
+    auto it = agent_versions.find(agent);
+    return it == agent_versions.end() ? execution_version : it->second;
+  }
 };
 
 struct NewJobRequest {
@@ -37,6 +45,8 @@ struct NewJobRequest {
   Value input;
   std::vector<std::pair<std::string, std::string>> labels;
   std::string idempotency_key;
+  std::int64_t priority = 0;
+  std::vector<std::string> required_capabilities;  // sorted, each once
   bool hold = true;  // run it here at once (born claimed); false: leave it queued
 };
 
@@ -82,6 +92,8 @@ class Runtime : private HolderHost {
 
   // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
   void stop(Duration grace, std::function<void()> stopped);
+  // What a worker must offer for this job and this process does not; empty = nothing is missing.
+  std::vector<std::string> missing(const store::JobRow& row) const;
   // Why this process cannot run the job; nullptr when it can, or has not tried.
   const Error* refuses(const JobId& job) const {
     auto it = refused_.find(job);
@@ -93,11 +105,14 @@ class Runtime : private HolderHost {
  private:
   const engine::PlanSource& plans() override { return plans_; }
   Durability durability() const override { return options_.durability; }
+  const std::string& version_of(const std::string& agent) const override {
+    return options_.version_of(agent);
+  }
   void committed(const JobId& job, const std::vector<Event>& events) override;
   void ended(const JobId& job, std::optional<Error> problem, Fate fate) override;
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
-  void faded(Holder& holder) override;
+  std::weak_ptr<HolderHost*> handle() override { return handle_; }
   void store_stopped(const Error& error) override;
   void warn(const JobId& job, const std::string& what) override;
 
@@ -117,13 +132,14 @@ class Runtime : private HolderHost {
   AttemptId fresh_attempt();
 
   World world_;
+  std::shared_ptr<HolderHost*> handle_ =
+      std::make_shared<HolderHost*>(static_cast<HolderHost*>(this));
   RuntimeOptions options_;
   RuntimeObserver* observer_;
+  std::vector<std::string> offered_;  // capabilities, with the versions of our agents
   engine::PlanSource plans_;
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;
   std::map<JobId, std::shared_ptr<Holder>> holders_;
-  // Those that lost their job and have calls under way, whose results are kept as late ones.
-  std::vector<std::shared_ptr<Holder>> fading_;
   // This process cannot run these (a tool is missing, a newer version), and why.
   std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt

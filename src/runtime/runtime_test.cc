@@ -286,6 +286,26 @@ AE_TEST("late/a person's decision and a late result do not both count") {
   EXPECT_EQ(two.second.calls.size(), 0u) << "it happened: it is not sent again";
 }
 
+AE_TEST("late/a job does not rest on a question that has been answered") {
+  Ground ground;
+  Desk first(ground, "first", {.seed = 1});
+  Desk second(ground, "second", {.seed = 1'000'001});
+  first.runtime->start();
+  first.create(plan("at_most_once",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']},"
+                    " {'id':'t', 'kind':'wait', 'wait':{'type':'timer','for':'80s'}}]"));
+  first.script = without_heartbeat;
+  ground.loop.advance(20s);
+  second.runtime->start();
+  ground.loop.advance(100s);  // the question is open, and the other branch makes its call
+  ASSERT_EQ(second.calls.size(), 1u);
+  first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  second.answer(0, {.kind = OutcomeKind::success, .result = json("8")});
+  ground.loop.advance(5s);
+  EXPECT_EQ(second.status(), "completed");
+}
+
 AE_TEST("late/a result that the store would not take at first is offered again") {
   TwoWorkers two("at_most_once");
   int refused = 0;
@@ -338,6 +358,54 @@ AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing aga
     EXPECT_EQ(read.state.steps[1].result, json("1"));
     EXPECT_EQ(desk.calls.size(), 1u);
   }
+}
+
+AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    const auto two_waits =
+        plan("idempotent",
+             "[{'id':'w', 'kind':'wait', 'wait': {'type':'signal', 'key':'w', 'expires':'10s',"
+             " 'on_expire':'continue'}},"
+             " {'id':'k', 'kind':'wait', 'wait': {'type':'signal', 'key':'k'}},"
+             " {'id':'a', 'kind':'tool', 'tool':'do'}]");
+    {
+      Desk desk(ground, "w", {.owned = true, .durability = durability});
+      desk.create(two_waits);
+      Desk other(ground, "other", {.owned = false});
+      ASSERT_TRUE(other.signal("k", "s1"));
+      ASSERT_TRUE(other.signal("k", "s2"));  // accepted too; it will find the wait closed
+    }
+    ground.loop.advance(20s);  // nobody runs it, and the other wait expires
+    Desk next(ground, "next", {.owned = true, .durability = durability, .seed = 99});
+    next.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(next.calls.size(), 1u);
+    next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_EQ(next.status(), "completed");
+  }
+}
+
+AE_TEST("inbox/an outcome survives that the log could not be read after a refusal") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once",
+                   "[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key':'k'}},"
+                   " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.signal("k", "s1"));
+  int loads = 0;
+  desk.script = [&](const store::Call& call) {
+    return call.method == Method::load && ++loads <= 2 ? Fault::fail_before : Fault::none;
+  };
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(5s);
+  EXPECT_EQ(loads >= 3, true) << "the failure was reached";
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+  EXPECT_EQ(read.state.steps[1].result, json("1"));
+  EXPECT_EQ(desk.calls.size(), 1u);
 }
 
 AE_TEST("inbox/what the end overtakes is listed as undelivered") {

@@ -281,6 +281,23 @@ inline void restarts(Rig& r) {
   r.must(r.append("j1", r.held("A20", 2), 3));
 }
 
+inline void claim_capabilities(Rig& r) {
+  r.must(r.create("j0", {.agent = "a", .capabilities = {"eu", "gpu"}}));
+  r.must(r.create("j1", {.agent = "a", .capabilities = {"gpu"}}));
+  r.must(r.create("j2", {.agent = "a"}));
+  EXPECT_EQ(r.row("j0").capabilities, (std::vector<std::string>{"eu", "gpu"}));
+  ClaimRequest none = r.wish("A", 10);
+  EXPECT_EQ(*r.claim_job("j1", none), std::nullopt);
+  EXPECT_EQ(r.claimed(none), "j2");
+  ClaimRequest gpu = r.wish("B", 10);
+  gpu.capabilities = {"gpu", "tpu"};
+  EXPECT_EQ(r.claimed(gpu), "j1");
+  gpu.capabilities = {"gpu", "eu"};
+  EXPECT_EQ(show(*r.claim_job("j0", gpu)), "j0 B0@1 until 30000000");
+  r.loop.advance(kLease);
+  EXPECT_EQ(r.claimed(none), "j2") << "also after their leases have run out";
+}
+
 inline std::vector<Case> claim_cases() {
   return {
       {"each claim of a job has a higher epoch", epochs_rise},
@@ -289,6 +306,7 @@ inline std::vector<Case> claim_cases() {
       {"a heartbeat never revives", heartbeat_never_revives},
       {"claims go by priority, then by age", claim_order},
       {"a claim keeps to its agents and leaves out its exceptions", claim_filters},
+      {"only a worker that offers all that a job needs claims it", claim_capabilities},
       {"blocked and ended jobs are never claimed", blocked_is_never_claimed},
       {"a running job that was given back unread is claimed again", released_unread},
       {"a queued job is not claimed before its time", not_before},

@@ -22,7 +22,7 @@ inline void creates(Rig& r) {
   EXPECT_EQ(loaded->commits, std::vector<std::string>{sealed("j1", 1, 2).bytes});
   EXPECT_EQ(show(loaded->row),
             "j1 agent=refund status=queued key= labels=team=a,env=prod, priority=7 "
-            "created=3000000 updated=4000000 seq=2 head=" +
+            "needs= created=3000000 updated=4000000 seq=2 head=" +
                 to_hex(sealed("j1", 1, 2).head).substr(0, 8) +
                 " not_before=- wake_at=3600000000 claim=- worker= until=-");
 }
@@ -173,6 +173,22 @@ inline void repeated_after_release(Rig& r) {
   ASSERT_EQ(r.claimed(r.wish("A2")), "j1");
   EXPECT_EQ(show(r.commit(b)), "seq 3 repeated");
   EXPECT_EQ(r.row("j1").claim, fence("A2", 2));  // and did not release the other's claim
+}
+
+inline void reads_the_inbox(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  EXPECT_EQ(show(r.put("j1", "s1", "one")), "ok");
+  EXPECT_EQ(show(r.put("j1", "s2", "two")), "ok");
+  const auto inbox = r.load("j1")->inbox;
+  Batch b = r.append("j1", r.held(), 2);
+  b.inbox_read = inbox[0].number;
+  EXPECT_EQ(r.refused(b), Code::inbox_pending) << "the second one came after what was read";
+  b.inbox_taken = {inbox[1].number};
+  EXPECT_EQ(r.refused(b), Code::inbox_pending) << "also if it takes what it has not read";
+  b.inbox_taken.clear();
+  b.inbox_read = inbox[1].number;
+  r.must(b);
+  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "what was read may be left for a later commit";
 }
 
 inline void release_with_inbox(Rig& r) {
@@ -459,6 +475,7 @@ inline std::vector<Case> commit_cases() {
       {"the same bytes again are answered, not written", repeated_bytes},
       {"the same bytes are answered after release and claim by another", repeated_after_release},
       {"a release is refused while the inbox holds something", release_with_inbox},
+      {"a commit that has read the inbox is refused when something came after", reads_the_inbox},
       {"the inbox keeps order and drops an id that waits already", inbox},
       {"a commit takes only from its own job's inbox", inbox_of_another},
       {"an effect is written once, the first stays", effects_once},

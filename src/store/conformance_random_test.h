@@ -114,6 +114,7 @@ class RandomLife {
     wish.request_hash = sha256(name("request"));
     wish.priority = static_cast<std::int64_t>(dice_.below(3));
     if (dice_.one_in(2)) wish.labels = {{"l", name("v")}};
+    if (dice_.one_in(4)) wish.capabilities = {"gpu"};
     const bool claimed = dice_.one_in(2);
     if (claimed)
       wish.claim = ClaimWish{.worker = "w", .attempt = AttemptId(name("A")), .lease = kLease};

@@ -61,8 +61,10 @@ inline std::string show(const JobRow& r) {
   std::string labels;
   for (const auto& [key, value] : r.labels)
     labels.append(key).append("=").append(value).append(",");
+  std::string needs;
+  for (const auto& capability : r.capabilities) needs.append(capability).append(",");
   return r.id.text + " agent=" + r.agent + " status=" + r.status + " key=" + r.idempotency_key +
-         " labels=" + labels + " priority=" + std::to_string(r.priority) +
+         " labels=" + labels + " priority=" + std::to_string(r.priority) + " needs=" + needs +
          " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
          " seq=" + std::to_string(r.last_seq) + " head=" + to_hex(r.head).substr(0, 8) +
          " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +

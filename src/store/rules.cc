@@ -1,5 +1,7 @@
 #include "store/rules.h"
 
+#include <algorithm>
+
 #include <string>
 
 namespace ae::store {
@@ -32,6 +34,7 @@ void check_batch(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
   const bool held = std::holds_alternative<Batch::Held>(batch.authority);
   AE_CHECK(!batch.job.empty());
+  AE_CHECK(std::ranges::is_sorted(batch.inbox_taken), batch.job.text);
   if (create != nullptr) AE_CHECK(batch.sealed && batch.expected_seq == 0, batch.job.text);
   if (std::holds_alternative<Batch::Late>(batch.authority)) {
     AE_CHECK(only_effects(batch), batch.job.text);
@@ -63,6 +66,22 @@ Status admit(const Batch& batch, const Standing& standing) {
     return std::unexpected(not_the_last(batch, standing.last_seq));
   }
   return {};
+}
+
+bool inbox_refuses(const Batch& batch, std::uint64_t entry) {
+  return (batch.inbox_read && entry > *batch.inbox_read) ||
+         (batch.release && !std::ranges::binary_search(batch.inbox_taken, entry));
+}
+
+bool fits(const ClaimRequest& request, const Claimable& job) {
+  const auto in = [](const auto& items, const auto& item) {
+    return std::ranges::find(items, item) != items.end();
+  };
+  return (request.agents.empty() || in(request.agents, job.agent)) &&
+         !in(request.except, job.job) &&
+         std::ranges::all_of(job.capabilities, [&](const std::string& needed) {
+           return in(request.capabilities, needed);
+         });
 }
 
 bool may_run(std::string_view status) { return status == "queued" || status == "running"; }

@@ -26,8 +26,19 @@ struct Standing {
 // Authority, then seq. Not for Create. The `repeated` case comes before this, the inbox after it.
 Status admit(const Batch& batch, const Standing& standing);
 
+// Does an entry of the inbox refuse this batch: one that is left behind by a release, or that came after what was read?
+bool inbox_refuses(const Batch& batch, std::uint64_t entry);
+
 // Queued or running: what a claim may take.
 bool may_run(std::string_view status);
+
+// What a claim looks at beside the time: its agents, its exceptions, and that the worker offers what the job needs.
+struct Claimable {
+  const JobId& job;
+  const std::string& agent;
+  const std::vector<std::string>& capabilities;
+};
+bool fits(const ClaimRequest& request, const Claimable& job);
 
 Error job_not_found(const JobId& job);
 Error job_exists(const JobId& job);

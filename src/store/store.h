@@ -8,7 +8,7 @@
 //   unavailable      nothing changed (disk full, read-only, lost connection before the commit): try again later
 //   unknown_outcome  it may or may not have happened: read back (`load`) before anything else
 // Writes take effect in the order in which they were called; a read sees at least what was answered before it. Limits: an idempotency key, agent, worker, label or inbox id
-// is at most 256 bytes, a job has at most 64 labels; the door checks these before it calls.
+// is at most 256 bytes, a job has at most 64 labels and 64 capabilities (64 bytes each, no line break); the door checks these before it calls.
 // Threads: call from the loop's thread. See docs/architecture.md and docs/decisions/0005-one-verb-store.md.
 #pragma once
 
@@ -56,7 +56,8 @@ struct NewJob {
   Hash request_hash;  // of the creating request: the same key with another hash is a conflict
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
-  std::optional<ClaimWish> claim;  // born claimed
+  std::vector<std::string> capabilities;  // what a worker must offer to claim it
+  std::optional<ClaimWish> claim;         // born claimed
 };
 
 // The job's row after the commit, as the runtime derives it from the log.
@@ -117,12 +118,13 @@ struct Batch {
   std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent;
   std::vector<LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  // Numbers of the entries this commit consumes; one that is gone is passed over.
+  // Numbers of the entries this commit consumes, in order; one that is gone is passed over.
   std::vector<std::uint64_t> inbox_taken;
   // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
   bool release = false;
-  // The same refusal without giving back: what this commit decides must not overtake an accepted entry (an expiry).
-  bool inbox_read = false;
+  // What this commit decides must not overtake an accepted entry (an expiry): refused with `inbox_pending` when there is
+  // one above this number, the last that was read.
+  std::optional<std::uint64_t> inbox_read;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> points;
@@ -146,6 +148,7 @@ struct JobRow {
   std::string idempotency_key;
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
+  std::vector<std::string> capabilities;
   Instant created_at, updated_at;  // of the first and the last event
   std::uint64_t last_seq = 0;
   Hash head;  // hash of the last event
@@ -176,7 +179,8 @@ struct ClaimRequest {
   std::string worker;
   std::size_t limit = 1;
   Duration lease;
-  std::vector<std::string> agents;  // only jobs of these; empty = any
+  std::vector<std::string> agents;        // only jobs of these; empty = any
+  std::vector<std::string> capabilities;  // what the worker offers: only jobs that need no more
   std::vector<AttemptId>
       attempts;               // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
   std::vector<JobId> except;  // jobs this worker cannot run (needs_version): left to others

@@ -134,9 +134,8 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
     }
   }
   if (batch.release || batch.inbox_read) {
-    const std::set<std::uint64_t> taken(batch.inbox_taken.begin(), batch.inbox_taken.end());
     for (const auto& [number, entry] : job->inbox) {
-      if (!taken.contains(number)) return std::unexpected(inbox_not_empty(batch.job));
+      if (inbox_refuses(batch, number)) return std::unexpected(inbox_not_empty(batch.job));
     }
   }
   if (auto error = points.inside()) return std::unexpected(*std::move(error));
@@ -189,6 +188,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   row.idempotency_key = wish.idempotency_key;
   row.labels = wish.labels;
   row.priority = wish.priority;
+  row.capabilities = wish.capabilities;
   const auto& events = batch.sealed->events;
   row.created_at = events.empty() ? now : events.front().created_at;
   by_id.emplace(batch.job, job.number);
@@ -300,8 +300,7 @@ void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lea
     if (chosen.size() == request.limit) break;
     Job& job = data_.jobs.at(number);
     if (job.row.lease_until && *job.row.lease_until > now) continue;  // the clock was set back
-    if (!request.agents.empty() && !contains(request.agents, job.row.agent)) continue;
-    if (contains(request.except, job.row.id)) continue;
+    if (!fits(request, {job.row.id, job.row.agent, job.row.capabilities})) continue;
     chosen.push_back(&job);
   }
   std::vector<Lease> leases;
@@ -328,8 +327,7 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
     if (!may_run(row.status) || request.limit == 0) return std::nullopt;
     if (row.claim ? *row.lease_until > now : row.not_before && *row.not_before > now)
       return std::nullopt;
-    if (!request.agents.empty() && !contains(request.agents, row.agent)) return std::nullopt;
-    if (contains(request.except, id)) return std::nullopt;
+    if (!fits(request, {id, row.agent, row.capabilities})) return std::nullopt;
     Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
     if (auto error = point_after("claim.after")) return std::unexpected(*std::move(error));
     return lease;

@@ -54,6 +54,8 @@ bool SqlError::no_space() const {
          ((primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN) && means_full(os_errno));
 }
 
+bool SqlError::corrupt() const { return (code & 0xff) == SQLITE_CORRUPT; }
+
 bool SqlError::busy() const {
   const int primary = code & 0xff;
   return primary == SQLITE_BUSY || primary == SQLITE_LOCKED;

@@ -28,6 +28,7 @@ struct SqlError {
   bool no_space() const;     // for lack of space, whatever was committed
   bool busy() const;         // another program has locked the file
   bool io() const;           // the disk failed: what is durable is not known
+  bool corrupt() const;      // what stands in the file is not what was written
   std::string text() const;  // a sentence for a person
 };
 

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "store/rules.h"
+#include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
 namespace {
@@ -15,7 +16,8 @@ constexpr std::int64_t kMissing = -1;  // no commit has this number
 
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
-    "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit "
+    "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
+    "capabilities "
     "FROM jobs JOIN heads ON heads.job = jobs.id ";
 
 // An open read transaction; ended with the scope.
@@ -97,6 +99,7 @@ Sql<JobRow> Views::read_row(Statement& row) {
   if (!row.is_null(13)) job.claim = Fence{AttemptId(row.text(13)), row.count(12)};
   job.claim_worker = row.text(14);
   job.lease_until = row.maybe_instant(15);
+  job.capabilities = lines(row.text(17));
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());

@@ -24,6 +24,7 @@ CREATE TABLE jobs(
   idempotency_key TEXT NOT NULL,
   request_hash BLOB NOT NULL,
   priority INTEGER NOT NULL,
+  capabilities TEXT NOT NULL DEFAULT '',
   created_at INTEGER NOT NULL,
   status TEXT NOT NULL,
   not_before INTEGER,
@@ -107,6 +108,12 @@ CREATE TABLE inbox(
 INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
 )sql";
 
+// From each layout to the next; a new file is made of kTables at once.
+constexpr const char* kMigrations[] = {
+    "ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''",  // 1 → 2
+};
+static_assert(std::size(kMigrations) == kLayout - 1);
+
 std::unexpected<Error> unusable(const std::string& path, const SqlError& error) {
   return std::unexpected(cannot_open(path, error));
 }
@@ -134,6 +141,22 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
 
 }  // namespace
 
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : "\n") + text;
+  return all;
+}
+
+std::vector<std::string> lines(std::string_view text) {
+  std::vector<std::string> all;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    all.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return all;
+}
+
 Error cannot_open(const std::string& path, const SqlError& error) {
   if (!error.no_space()) return {Code::unavailable, path + ": " + error.text()};
   std::error_code unknown;
@@ -153,7 +176,13 @@ Status prepare_schema(Database& db, const std::string& path) {
     AE_TRY(db.execute("PRAGMA journal_size_limit = 67108864"));  // of a WAL that is begun anew
     if (layout == kLayout) return {};
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
-    AE_TRY(db.execute(kTables));
+    if (layout == 0) {
+      AE_TRY(db.execute(kTables));
+    } else {
+      for (std::int64_t from = layout; from < kLayout; ++from) {
+        AE_TRY(db.execute(kMigrations[from - 1]));
+      }
+    }
     AE_TRY(db.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str()));
     AE_TRY(db.execute(("PRAGMA user_version = " + std::to_string(kLayout)).c_str()));
     AE_TRY(db.execute("COMMIT"));
@@ -166,6 +195,12 @@ Status prepare_schema(Database& db, const std::string& path) {
 Status check_schema(Database& db, const std::string& path) {
   AE_ASSIGN(const std::int64_t layout, layout_of(db, path));
   if (layout == 0) return fail(Code::not_found, path + " holds no store yet");
+  if (layout < kLayout) {
+    return fail(Code::needs_version,
+                path + " was made by an older aetheris (layout " + std::to_string(layout) +
+                    ", this one knows " + std::to_string(kLayout) +
+                    "): a command that writes, `aetheris run` for one, brings it up to date");
+  }
   return {};
 }
 

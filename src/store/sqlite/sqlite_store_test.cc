@@ -252,6 +252,46 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
   EXPECT_EQ(without(5, 6), std::vector<std::string>{whole[4]}) << "from event 6 on";
 }
 
+AE_TEST("sqlite/a file of the first layout is brought up to date, and loses nothing") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  {
+    Bench bench(path);
+    ASSERT_TRUE(bench.open());
+    ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  }
+  run_sql(path, "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
+  testing::TestLoop loop;
+  auto read_only =
+      SqliteStore::open({.path = path, .loop = loop, .clock = loop, .read_only = true});
+  ASSERT_FALSE(read_only) << "who only reads changes nothing";
+  EXPECT_EQ(read_only.error().code, Code::needs_version);
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  ASSERT_EQ(bench.query()->size(), 1U);
+  EXPECT_TRUE(bench.query()->at(0).capabilities.empty());
+  Bench fresh(folder / "fresh.db");
+  ASSERT_TRUE(fresh.open());
+  const auto tables = [](const std::string& file) {
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open(file.c_str(), &db), SQLITE_OK);
+    std::string columns;
+    const auto add = [](void* to, int, char** values, char**) {
+      static_cast<std::string*>(to)->append(values[0]).append("\n");
+      return 0;
+    };
+    sqlite3_exec(db,
+                 "SELECT m.name || '.' || c.name || ' ' || c.type || c.\"notnull\" || "
+                 "coalesce(c.dflt_value, '') FROM sqlite_schema m, pragma_table_info(m.name) c "
+                 "ORDER BY 1",
+                 add, &columns, nullptr);
+    sqlite3_close(db);
+    return columns;
+  };
+  EXPECT_EQ(tables(path), tables(folder / "fresh.db"));
+}
+
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {
   const Folder folder(true);
   Bench bench(folder / "a.db");

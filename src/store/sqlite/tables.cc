@@ -3,21 +3,12 @@
 #include <algorithm>
 
 #include "store/rules.h"
+#include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
 namespace {
 
 constexpr std::size_t kBlobsKnownMax = 4096;
-
-template <class Item>
-bool contains(const std::vector<Item>& items, const Item& item) {
-  return std::ranges::find(items, item) != items.end();
-}
-
-bool fits(const ClaimRequest& request, const std::string& agent, const JobId& job) {
-  return (request.agents.empty() || contains(request.agents, agent)) &&
-         !contains(request.except, job);
-}
 
 bool same(const RowState& a, const RowState& b) {
   return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
@@ -34,7 +25,8 @@ Sql<Tables> Tables::open(Database& db) {
   const Wish wishes[] = {
       {t.find_job_,
        "SELECT jobs.id, agent, last_seq, commits, last_commit, epoch, attempt, worker, "
-       "lease_until, status, not_before, wake_at FROM jobs JOIN heads ON heads.job = jobs.id "
+       "lease_until, status, not_before, wake_at, capabilities FROM jobs JOIN heads ON heads.job = "
+       "jobs.id "
        "WHERE job_id = ?1"},
       {t.commit_pointers_,
        "SELECT job, first_seq, last_seq, prev, jump FROM commits WHERE id = ?1"},
@@ -44,8 +36,9 @@ Sql<Tables> Tables::open(Database& db) {
        "WHERE agent = ?1 AND idempotency_key = ?2 AND idempotency_key <> ''"},
       {t.insert_job_,
        "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
-       "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at) "
-       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"},
+       "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at, "
+       "capabilities) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"},
       {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
       {t.insert_head_,
        "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
@@ -78,7 +71,8 @@ Sql<Tables> Tables::open(Database& db) {
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL "
        "AND ripe_at <= ?1"},
       {t.ready_,
-       "SELECT job_id, agent, lease_until FROM jobs WHERE ready = 1 ORDER BY priority DESC, id"},
+       "SELECT job_id, agent, lease_until, capabilities FROM jobs WHERE ready = 1 "
+       "ORDER BY priority DESC, id"},
       {t.update_lease_, "UPDATE jobs SET lease_until = ?2, ready = 0, ripe_at = ?2 WHERE id = ?1"},
       {t.end_leased_,
        "UPDATE jobs SET lease_until = 0, ready = 1, ripe_at = 0 "
@@ -130,6 +124,7 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.row.status = row->text(9);
     job.row.not_before = row->maybe_instant(10);
     job.row.wake_at = row->maybe_instant(11);
+    job.capabilities = lines(row->text(12));
   }
   AE_TRY(read_spine(job, last_commit));
   return &jobs_.emplace(id, std::move(job)).first->second;
@@ -185,12 +180,12 @@ Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
   return found && row->bytes(0) == sealed.bytes;
 }
 
-Sql<bool> Tables::inbox_left(const Job& job, const std::vector<std::uint64_t>& taken) {
+Sql<bool> Tables::inbox_left(const Job& job, const Batch& batch) {
   Rows row(inbox_numbers_, job.id);
   for (;;) {
     AE_ASSIGN(const bool found, row.next());
     if (!found) return false;
-    if (!contains(taken, row->count(0))) return true;
+    if (inbox_refuses(batch, row->count(0))) return true;
   }
 }
 
@@ -205,7 +200,7 @@ Sql<std::optional<Error>> Tables::refuse(const Batch& batch, const Job& job) {
     if (found) return effect_recorded(batch.job, invocation);
   }
   if (batch.release || batch.inbox_read) {
-    AE_ASSIGN(const bool left, inbox_left(job, batch.inbox_taken));
+    AE_ASSIGN(const bool left, inbox_left(job, batch));
     if (left) return inbox_not_empty(batch.job);
   }
   return std::nullopt;
@@ -229,7 +224,12 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Inst
 }
 
 Sql<Tables::Commit> Tables::extend(const Batch& batch, BatchPoints&, Instant now) {
-  AE_ASSIGN(Job * job, find(batch.job));
+  auto found = find(batch.job);
+  if (!found && found.error().corrupt()) {
+    return Commit{fail(Code::log_corrupt, "a commit of job " + batch.job.text +
+                                              " is missing in the store: restore a backup")};
+  }
+  AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
   if (batch.sealed) {
     AE_ASSIGN(const bool repeated, stands(*job, *batch.sealed));
@@ -374,6 +374,7 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, BatchPoints&, Instant now
   if (answered) return Commit{*std::move(answered)};
   Job job;
   job.agent = wish.agent;
+  job.capabilities = wish.capabilities;
   job.row = batch.row;
   if (wish.claim) {
     job.epoch = 1;
@@ -404,7 +405,7 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Instant now
   AE_TRY(insert_job_.run(batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash,
                          wish.priority, created, job.row.status, job.row.not_before,
                          job.row.wake_at, job.epoch, attempt, worker, job.lease_until,
-                         std::int64_t{ripe.ready}, ripe.at));
+                         std::int64_t{ripe.ready}, ripe.at, joined(wish.capabilities)));
   job.id = db_->last_rowid();
   std::int64_t number = 0;
   for (const auto& [key, value] : wish.labels) {
@@ -445,12 +446,16 @@ Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, In
       if (!found) break;
       if (!row->is_null(2) && row->instant(2) > now) continue;  // the clock was set back
       JobId id(row->text(0));
-      if (fits(request, row->text(1), id)) chosen.push_back(std::move(id));
+      const std::vector<std::string> needs = lines(row->text(3));
+      if (fits(request, {id, row->text(1), needs})) chosen.push_back(std::move(id));
     }
   }
   std::vector<Lease> leases;
   for (const JobId& id : chosen) {
-    AE_ASSIGN(Job * job, find(id));
+    auto found = find(id);
+    if (!found && found.error().corrupt())
+      continue;  // it must not keep the others from being claimed
+    AE_ASSIGN(Job * job, std::move(found));
     const AttemptId& attempt = request.attempts[leases.size()];
     AE_ASSIGN(Lease lease, take(id, *job, request.worker, attempt, now + request.lease));
     leases.push_back(std::move(lease));
@@ -465,7 +470,8 @@ Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const Cl
   if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
-  if (!may_run(job->row.status) || !free || request.limit == 0 || !fits(request, job->agent, id)) {
+  if (!may_run(job->row.status) || !free || request.limit == 0 ||
+      !fits(request, {id, job->agent, job->capabilities})) {
     settle(id);
     return Answered(std::nullopt);
   }

@@ -52,6 +52,7 @@ class Tables {
   struct Job {
     std::int64_t id = 0;
     std::string agent;
+    std::vector<std::string> capabilities;
     std::uint64_t last_seq = 0;
     std::uint64_t commits = 0;
     std::vector<Root> spine;  // oldest first; the last root is the last commit
@@ -70,7 +71,7 @@ class Tables {
   Sql<void> read_spine(Job& job, std::int64_t last_commit);
   void settle(const JobId& id);  // forgets a job that nobody holds
   Sql<bool> stands(const Job& job, const Sealed& sealed);
-  Sql<bool> inbox_left(const Job& job, const std::vector<std::uint64_t>& taken);
+  Sql<bool> inbox_left(const Job& job, const Batch& batch);
   Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
 
   Sql<Commit> create(const Batch& batch, BatchPoints& points, Instant now);

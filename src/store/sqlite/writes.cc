@@ -6,8 +6,10 @@ CommitWrite::CommitWrite(Batch batch, Instant now, async::Done<Result<Committed>
     : Answering(std::move(done)), batch_(std::move(batch)), now_(now) {}
 
 std::size_t CommitWrite::bytes() const {
-  if (!batch_.sealed) return 0;
-  std::size_t bytes = batch_.sealed->bytes.size();
+  std::size_t bytes = 0;
+  for (const EffectRow& effect : batch_.effects) bytes += effect.record.size();
+  if (!batch_.sealed) return bytes;
+  bytes += batch_.sealed->bytes.size();
   for (const Blob& blob : batch_.sealed->blobs) bytes += blob.bytes.size();
   return bytes;
 }
