@@ -64,6 +64,7 @@ constexpr auto kCommandEmitted = std::to_array<Field>({
     {"input_ref", 2, text, kRequired},
     {"kind", 3, word, kRequired},
     {"node_id", 4, text, kRequired},
+    {"of", 6, id8, kOptional},
     {"step_id", 5, id8, kRequired},
 });
 constexpr auto kCommandCommitted = std::to_array<Field>({
@@ -153,6 +154,7 @@ constexpr auto kJobFailed = std::to_array<Field>({
     {"error", 3, value, kRequired},
     {"in_doubt", 4, json, kOptional},
     {"node_id", 5, text, kOptional},
+    {"uncompensated", 7, json, kOptional},
     {"undelivered", 6, json, kOptional},
 });
 constexpr auto kJobCancelled = std::to_array<Field>({
@@ -160,6 +162,7 @@ constexpr auto kJobCancelled = std::to_array<Field>({
     {"compensated", 2, json, kOptional},
     {"in_doubt", 3, json, kOptional},
     {"reason", 4, text, kOptional},
+    {"uncompensated", 6, json, kOptional},
     {"undelivered", 5, json, kOptional},
 });
 

@@ -77,8 +77,12 @@ Result<Taken> take_cancel(const State& state, const Act& act) {
                                         "); nothing to cancel");
   }
   const Value answer = Value::object({{"cancel_requested", true}});
-  if (state.ending && state.ending->cancelled) return Taken{{}, answer};
+  const bool keeps = act.compensate == false;
+  if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
+    return Taken{{}, answer};
+  }
   std::vector<Member> p;
+  if (act.compensate) p.emplace_back("compensate", *act.compensate);
   if (!act.by.empty()) p.emplace_back("by", act.by);
   if (!act.reason.empty()) p.emplace_back("reason", act.reason);
   return Taken{{draft(EventType::job_cancel_requested, std::move(p))}, answer};
@@ -120,8 +124,8 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
     for (const auto& entry : state.waits) {
       if (!entry.second.resolve) continue;
       const Step& step = state.steps[entry.second.step];
-      if (!step.call->key.text.starts_with(act.idempotency_key)) continue;
-      if (act.try_no != 0 && act.try_no != step.call->try_no) continue;
+      if (!state.key_of(step).text.starts_with(act.idempotency_key)) continue;
+      if (act.try_no != 0 && (!step.call || act.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
                                              act.idempotency_key + "\"; give more of the key");
@@ -150,16 +154,19 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   AE_ASSIGN(const auto* entry, find_doubt(state, act));
   const auto& [key, wait] = *entry;
   const Step& step = state.steps[wait.step];
-  const ToolPolicy& tool = state.plan->tools[state.node_of(step).tool];
-  const Instant settles = step.call->deadline + tool.grace;
-  if (not_happened && !settled && stamp.now < settles) {
+  const std::string call_key = state.key_of(step).text;
+  const std::uint32_t try_no = step.call ? step.call->try_no : 0;
+  const Instant settles =
+      step.call ? step.call->deadline + state.tool_of(step).grace : state.updated_at;
+  const bool under_way = step.call && (step.call->open || state.may_have_happened(step));
+  if (not_happened && under_way && !settled && stamp.now < settles) {
     return fail(Code::not_settled,
                 "the call may still be under way until " + to_text(settles) + "; ask again then");
   }
   Taken taken;
-  taken.try_no = step.call->try_no;
+  taken.try_no = try_no;
   const bool fails = act.resolution == "fail";
-  if ((happened || fails) && step.call->open) {  // what comes later is late
+  if ((happened || fails) && step.call && step.call->open) {  // what comes later is late
     auto finished = of_try(step);
     finished.emplace_back("outcome", "unknown");
     taken.events.push_back(draft(EventType::tool_invocation_finished, std::move(finished)));
@@ -168,18 +175,18 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
       {"at", to_text(stamp.now)},
       {"decision_id",
        step_id(state.job, state.plan->decision,
-               state.path_of(step) + "#in_doubt" + std::to_string(step.call->try_no), "decision")
+               state.path_of(step) + "#in_doubt" + std::to_string(try_no), "decision")
            .text},
       {"kind", "in_doubt"},
       {"node_id", state.node_of(step).id},
       {"payload",
-       Value::object({{"idempotency_key", step.call->key.text}, {"resolution", act.resolution}})},
+       Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}})},
       {"state", act.resolution},
       {"step_id", step.id.text}};
   if (!act.by.empty()) decision.emplace_back("by", act.by);
   if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
   taken.events.push_back(draft(EventType::decision_recorded, std::move(decision)));
-  if (happened) {
+  if (happened && step.call) {
     taken.events.push_back(
         draft(EventType::command_committed, {{"command_id", step.id.text},
                                              {"node_id", state.node_of(step).id},
@@ -191,7 +198,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   if (!act.id.empty()) completed.emplace_back("signal_id", act.id);
   taken.events.push_back(
       {EventType::wait_completed, wait_members(state, key, wait, std::move(completed))});
-  taken.answer = Value::object({{"idempotency_key", step.call->key.text},
+  taken.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
                                 {"resolution", act.resolution}});
   return taken;
@@ -395,6 +402,7 @@ Value Act::to_json() const {
   text("idempotency_key", idempotency_key);
   text("resolution", resolution);
   if (!payload.is_null()) p.emplace_back("payload", payload);
+  if (compensate) p.emplace_back("compensate", *compensate);
   if (result) p.emplace_back("result", *result);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
   return Value::object(std::move(p));
@@ -422,6 +430,7 @@ Result<Act> Act::from_json(const Value& json) {
   act.idempotency_key = json.text("idempotency_key");
   act.resolution = json.text("resolution");
   act.payload = json["payload"];
+  if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
   if (const Value* result = json.find("result")) act.result = *result;
   if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   return act;

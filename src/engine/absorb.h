@@ -68,6 +68,7 @@ struct Act {
   Value payload;
   // cancel; note of resolve
   std::string reason;
+  std::optional<bool> compensate;  // of cancel: undo what was done; absent = yes
   // resolve
   std::string
       idempotency_key;  // or the start of it (at least 8 digits), when only one call in doubt matches

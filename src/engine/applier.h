@@ -65,6 +65,11 @@ class Applier {
   Status job_running();
   Status decision_recorded();
   Status node_started();
+  Status command_emitted();
+  void retire(Step& side);
+  Status step_compensated();
+  Status in_doubt_decided(Step& step);
+  Status end_decided();
   Status tool_invocation_started();
   Status tool_invocation_finished();
   Status command_committed();

@@ -48,7 +48,7 @@ bool Applier::map_wants_decision(const Step& step) const {
 
 // A call that may start, but for a limit. What else is ready (a branch to take, a wait, a map) costs nothing.
 bool Applier::is_startable(const Step& step) const {
-  if (step.phase != StepPhase::ready) return false;
+  if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
   return step.item != kNoItem || (node.kind == NodeKind::tool && (!node.when || step.branch));
 }
@@ -56,13 +56,15 @@ bool Applier::is_startable(const Step& step) const {
 bool Applier::wants_decision(const Step& step) const {
   switch (step.phase) {
     case StepPhase::ready:
+      if (step.role != Role::node) return false;  // looked at when its turn to undo has come
       return !is_startable(step) || (step.branch && !*step.branch);
+    case StepPhase::refused:
+      return step.role == Role::node || (step.call && step.call->open);
     case StepPhase::settled:
     case StepPhase::backoff:
     case StepPhase::redo:
     case StepPhase::committed:
     case StepPhase::answered:
-    case StepPhase::refused:
       return true;
     case StepPhase::calling:
       return step.call->attempt != s_.attempt;
@@ -72,6 +74,7 @@ bool Applier::wants_decision(const Step& step) const {
       return step.committed && !step.barrier;
     case StepPhase::blocked:
     case StepPhase::in_doubt:
+    case StepPhase::probing:
     case StepPhase::waiting:
       return false;
   }
@@ -94,8 +97,12 @@ void Applier::refresh(std::uint32_t index) {
 }
 
 void Applier::enter(Step& step, StepPhase phase) {
+  const bool answered = step.phase == StepPhase::probing && phase != StepPhase::probing;
   step.phase = phase;
   refresh(index_of(step));
+  if (!answered) return;
+  Step& probe = s_.steps[step.probe];
+  if (!probe.call || !probe.call->open) retire(probe);  // else when it is heard of
 }
 
 Status Applier::job_created() {
@@ -162,6 +169,10 @@ Status Applier::deadline_passed() {
 // What may end a job, beyond the table: nothing is open, and a completed plan is done.
 Status Applier::may_end() const {
   if (s_.open_tries > 0) return bad("a call is still open");
+  if (!s_.undoable.empty() && type_ != EventType::job_completed &&
+      (!s_.ending || s_.ending->compensate)) {
+    return bad("a committed step is not compensated");
+  }
   if (!s_.waits.empty()) return bad("a wait is still open");
   if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
     return bad("the plan is not done");
@@ -170,12 +181,17 @@ Status Applier::may_end() const {
 }
 
 void Applier::cancel_requested() {
-  if (s_.ending && s_.ending->cancelled) return;
+  const bool compensate = !(p_["compensate"] == Value(false));
+  if (s_.ending && s_.ending->cancelled) {
+    if (!compensate) s_.ending->compensate = false;
+    return;
+  }
   s_.ending = Ending{.cancelled = true,
                      .code = "cancelled",
                      .message = std::string(p_.text("reason")),
                      .node_id = {},
-                     .by = std::string(p_.text("by"))};
+                     .by = std::string(p_.text("by")),
+                     .compensate = compensate};
 }
 
 // What concerns the job as a whole.
@@ -222,8 +238,7 @@ Status Applier::of_step() {
     case EventType::node_started:
       return node_started();
     case EventType::command_emitted:
-      if (const Step* step = this->step(); !step || !step->started) return bad("no such step");
-      return {};
+      return command_emitted();
     case EventType::tool_invocation_started:
       return tool_invocation_started();
     case EventType::tool_invocation_finished:
@@ -234,6 +249,8 @@ Status Applier::of_step() {
       return node_finished();
     case EventType::step_committed:
       return step_committed();
+    case EventType::step_compensated:
+      return step_compensated();
     case EventType::wait_opened:
       return wait_opened();
     case EventType::wait_completed:
@@ -263,6 +280,7 @@ Status Applier::run() {
   const auto status = next_status(s_.status, type_, ends_own_park());
   if (!status) return bad("illegal while the job is " + std::string(to_text(s_.status)));
   if (is_terminal(*status)) AE_TRY(may_end());
+  const bool ended_before = s_.ending.has_value();
   AE_TRY(of_step());
   if (*status != JobStatus::parked) {
     s_.parked_reason.clear();
@@ -270,7 +288,10 @@ Status Applier::run() {
     s_.parked_since.reset();
   }
   // What happens to a job that backs off is answered at once.
-  if (type_ == EventType::wait_completed || s_.ending) s_.not_before.reset();
+  if (type_ == EventType::wait_completed || type_ == EventType::job_cancel_requested ||
+      (s_.ending && !ended_before)) {
+    s_.not_before.reset();
+  }
   s_.status = *status;
   s_.seq++;
   s_.updated_at = created_at_;

@@ -30,11 +30,12 @@ bool never_arrived(const Invocation& call) {
 Status Applier::tool_invocation_started() {
   Step* step = this->step();
   if (!step || !step->started) return bad("no such step");
-  if (s_.ending) return bad("nothing starts in a job that ends");
+  if (s_.ending && step->role == Role::node) return bad("nothing starts in a job that ends");
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->item == kNoItem && s_.node_of(*step).kind != NodeKind::tool) {
+      if (step->role == Role::node && step->item == kNoItem &&
+          s_.node_of(*step).kind != NodeKind::tool) {
         return bad("this node makes no call");
       }
       break;
@@ -121,7 +122,16 @@ Status Applier::tool_invocation_finished() {
     step->result = p_["result"];
     if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
   }
-  if (step->phase == StepPhase::calling) enter(*step, StepPhase::settled);
+  const bool certain = call.outcome == OutcomeKind::success ||
+                       (call.outcome == OutcomeKind::failure && call.definite);
+  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain)) {
+    enter(*step, StepPhase::settled);
+  }
+  if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&
+      call.outcome != OutcomeKind::success) {
+    retire(*step);  // nobody waits for its answer any more
+  }
+  refresh(index_of(*step));
   return {};
 }
 
@@ -134,7 +144,9 @@ Status Applier::command_committed() {
   const bool success = step->call->outcome == OutcomeKind::success;
   if (const Value* result = p_.find("result"); result && !p_.find("result_of")) {
     // A person says that it happened, and what it gave.
-    if (step->phase != StepPhase::in_doubt || success) return bad("nothing in doubt");
+    const bool doubted =
+        step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
+    if (!doubted || success) return bad("nothing in doubt");
     step->result = *result;
   } else if (!success || p_.text("result_of") != step->call->id.text) {
     return bad("the result is that of no successful call");
@@ -142,6 +154,7 @@ Status Applier::command_committed() {
   step->committed = true;
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
+  if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);
   return {};
 }
 
@@ -152,7 +165,11 @@ Status Applier::step_committed() {
   }
   step->barrier = true;
   refresh(index_of(*step));
-  if (step->item != kNoItem) step->call.reset();
+  if (s_.tool_of(*step).compensate) {
+    s_.undoable.push_back(index_of(*step));
+  } else if (step->item != kNoItem) {
+    step->call.reset();
+  }
   return {};
 }
 

@@ -61,8 +61,10 @@ bool Applier::may_finish(const Step& step) const {
       return step.phase == StepPhase::answered;
     case ResultType::side_effect_committed:
       return step.phase == StepPhase::committed && !step.failure && !failed;
-    case ResultType::permanent_failure:
     case ResultType::compensatable_failure:
+      if (s_.undoable.empty() && !(step.committed && s_.tool_of(step).compensate)) return false;
+      [[fallthrough]];
+    case ResultType::permanent_failure:
       if (!failed || !step.started) return false;
       if (step.phase == StepPhase::mapping) return step.map->active == 0;
       if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
@@ -121,7 +123,8 @@ Status Applier::item_finished(Step& step) {
     map.results[step.item] = s_.seen_result(step);
   }
   if (!step.committed && !s_.may_have_happened(step)) step.call.reset();
-  step.result = Value();
+  // What undoes it reads what it gave.
+  if (!step.committed || !s_.tool_of(step).compensate) step.result = Value();
   refresh(step.node);
   return {};
 }
@@ -158,21 +161,18 @@ Status Applier::decision_recorded() {
   }
   if (kind == "in_doubt") {
     Step* step = this->step();
-    if (!step || step->phase != StepPhase::in_doubt) return bad("nothing in doubt");
-    if (p_.text("state") == "not_happened") {
-      step->call->doubted = false;
-      enter(*step, StepPhase::redo);
-    } else if (p_.text("state") == "fail") {
-      enter(*step, StepPhase::refused);
-    }  // happened: the command_committed beside it says the rest
+    return step ? in_doubt_decided(*step) : bad("nothing in doubt");
   }
+  if (kind == "end") return end_decided();
   return {};
 }
 
 Status Applier::wait_opened() {
   Step* step = this->step();
   if (!step) return bad("no such step");
-  const bool of_call = step->call && step->phase != StepPhase::done && !step->committed;
+  const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
+  const bool of_call =
+      (step->call || unmade) && step->phase != StepPhase::done && !step->committed;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
   if (!of_call && !of_node) return bad("this step waits for nothing");
@@ -215,7 +215,8 @@ Status Applier::wait_completed() {
             Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
       }
     }
-  } else if (step.phase == StepPhase::in_doubt && !step.call->open && step.call->definite) {
+  } else if (step.phase == StepPhase::in_doubt && step.role == Role::node && !step.call->open &&
+             step.call->definite) {
     enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,

@@ -11,6 +11,8 @@ namespace ae::engine {
 
 void Decider::step(std::uint32_t index) {
   const Step& step = s_.steps[index];
+  if (step.role == Role::probe) return probe_step(step);
+  if (step.role == Role::undo) return undo_step(step);
   switch (step.phase) {
     case StepPhase::ready:
       return ready(step);
@@ -34,9 +36,11 @@ void Decider::step(std::uint32_t index) {
       if (step.map->active == 0) finish_map(step);
       return;
     case StepPhase::done:  // a crash between node_finished and step_committed
+      undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
       return emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
     case StepPhase::blocked:
     case StepPhase::in_doubt:
+    case StepPhase::probing:
     case StepPhase::waiting:
       return;
   }
@@ -49,22 +53,14 @@ Decision Decider::run() {
     return std::move(decision_);
   }
   if (s_.status != JobStatus::running) return {};
-  const std::uint32_t lost_max =
-      s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
-  if (s_.lost_claims >= lost_max) {
-    end({.cancelled = false,
-         .code = std::string(code_name(Code::max_attempts)),
-         .message = std::to_string(s_.lost_claims) + " attempts in a row ended without progress",
-         .node_id = {},
-         .by = {}});
+  if (worn_out()) {
+    end_for(code_name(Code::max_attempts),
+            std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
     return std::move(decision_);
   }
   if (s_.seq >= limits_.job_events_max) {
-    end({.cancelled = false,
-         .code = std::string(code_name(Code::events_limit)),
-         .message = "the job has " + std::to_string(s_.seq) + " events, the most that one may have",
-         .node_id = {},
-         .by = {}});
+    end_for(code_name(Code::events_limit),
+            "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
     return std::move(decision_);
   }
   for (std::uint32_t index : s_.todo) {
@@ -88,7 +84,8 @@ Verdict admit(const State& state, const Ask& ask) {
       (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
     return Verdict::non_determinism;
   }
-  if (state.ending || is_terminal(state.status)) return Verdict::refuse;
+  const bool ends = state.ending && step.role == Role::node;
+  if (ends || is_terminal(state.status)) return Verdict::refuse;
   switch (step.phase) {
     case StepPhase::committed:
     case StepPhase::done:
@@ -96,6 +93,7 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::calling:
       return state.is_live(step) ? Verdict::not_yet : Verdict::in_doubt;
     case StepPhase::in_doubt:
+    case StepPhase::probing:
       return Verdict::in_doubt;
     case StepPhase::settled:
       if (step.call->outcome == OutcomeKind::success) return Verdict::recorded;

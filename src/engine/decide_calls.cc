@@ -41,20 +41,26 @@ void Decider::start_tool(const Step& step) {
   auto args = arguments(s_.node_of(step), step.item);
   start(step);
   if (!args) return fail_step(step, args.error());
-  emit_first({step.id, s_.node_of(step), std::move(*args)});
+  emit_first({step.id, s_.node_of(step), s_.tool_index(step), std::move(*args)});
+}
+
+void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
+  std::vector<Member> p{{"command_id", d.step.text},
+                        {"input_ref", input_ref},
+                        {"kind", "tool"},
+                        {"node_id", d.node.id},
+                        {"step_id", d.step.text}};
+  if (d.of != nullptr) p.emplace_back("of", d.of->text);
+  emit(EventType::command_emitted, std::move(p));
 }
 
 // The first try of a command: its keys are made here, and never again.
 void Decider::emit_first(const Declaration& d) {
   const std::string text = canonical(d.args);
   const IdempotencyKey key =
-      idempotency_key(s_.job, d.step, s_.plan->tools[d.node.tool].name, text);
+      idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
-  emit(EventType::command_emitted, {{"command_id", d.step.text},
-                                    {"input_ref", invocation.text},
-                                    {"kind", "tool"},
-                                    {"node_id", d.node.id},
-                                    {"step_id", d.step.text}});
+  if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, {{"arguments", d.args},
                    {"arguments_hash", to_hex(sha256(text))},
                    {"external_key", external_key(s_.job, d.step, s_.attempt).text},
@@ -64,7 +70,7 @@ void Decider::emit_first(const Declaration& d) {
 }
 
 void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
-  const ToolPolicy& tool = s_.plan->tools[d.node.tool];
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
   const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
   for (Member& member : std::vector<Member>{{"command_id", d.step.text},
                                             {"deadline", to_text(send_by + tool.timeout)},
@@ -73,7 +79,7 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
                                             {"send_by", to_text(send_by)},
                                             {"step_id", d.step.text},
                                             {"tool_name", tool.name},
-                                            {"tool_version", offered(d.node.tool)}}) {
+                                            {"tool_version", offered(d.tool)}}) {
     keys.push_back(std::move(member));
   }
   emit(EventType::tool_invocation_started, std::move(keys));
@@ -92,7 +98,7 @@ void Decider::declare(const Step& step, bool close_earlier) {
   }
   if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
-  emit_started({step.id, s_.node_of(step), {}},
+  emit_started({step.id, s_.node_of(step), s_.tool_index(step), {}},
                {{"arguments", call.arguments},
                 {"arguments_hash", call.arguments_hash},
                 {"external_key", call.external_key.text},
@@ -125,13 +131,15 @@ void Decider::call(const Step& step) {
 // A try that another attempt left open.
 void Decider::orphan(const Step& step) {
   const Invocation& call = *step.call;
-  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  const ToolPolicy& tool = s_.tool_of(step);
   if (!stamp_
            .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
     const Instant settled = std::max(call.send_by, stamp_.held_since) + tool.grace;
     if (stamp_.now < settled) return ask_again(settled);
   }
+  if (step.role == Role::probe) return declare(step, true);  // it only reads
   if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
+  if (may_probe(step)) return probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     close_unknown(step);
     return fail_step(step, code_name(Code::invocation_in_doubt),
@@ -144,7 +152,7 @@ void Decider::orphan(const Step& step) {
 // The newest try ended, and for sure nothing happened.
 void Decider::definite_failure(const Step& step) {
   const Invocation& call = *step.call;
-  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  const ToolPolicy& tool = s_.tool_of(step);
   if (call.unsent > 0) {
     // Another process could not send it; this one tries at once, and then ever more slowly.
     return call.attempt == s_.attempt ? retry(step) : declare(step, false);
@@ -156,13 +164,14 @@ void Decider::definite_failure(const Step& step) {
 // The newest try ended, and it may have happened.
 void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
-  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  const ToolPolicy& tool = s_.tool_of(step);
   if ((tries_left(tool, call) || call.unsent > 0) && may_repeat(step)) {
     const bool waits =
         step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
     return waits ? retry(step) : declare(step, false);
   }
   if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
+  if (may_probe(step)) return probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     return fail_step(
         step, code_name(Code::invocation_in_doubt),
@@ -172,18 +181,21 @@ void Decider::doubtful(const Step& step) {
 }
 
 void Decider::park(const Step& step, std::string_view reason) {
+  const std::string plain = "resolve/" + s_.key_of(step).text;
+  std::string key = plain;
+  // A key names one wait for ever.
+  for (std::uint32_t n = step.call ? step.call->try_no : 1; s_.closed_waits.contains(key); ++n) {
+    key = plain + "#" + std::to_string(n);
+  }
   emit_of(step, EventType::wait_opened,
-          {{"correlation_key", "resolve/" + step.call->key.text +
-                                   (s_.closed_waits.contains("resolve/" + step.call->key.text)
-                                        ? "#" + std::to_string(step.call->try_no)
-                                        : "")},
+          {{"correlation_key", std::move(key)},
            {"reason", reason},
            {"wait_type", "human"}});
 }
 
 void Decider::retry(const Step& step) {
   const Invocation& call = *step.call;
-  const ToolPolicy& tool = s_.plan->tools[s_.node_of(step).tool];
+  const ToolPolicy& tool = s_.tool_of(step);
   // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
   // `backoff` looks at the upper ones of 64.
   const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
@@ -211,7 +223,7 @@ void Decider::after_backoff(const Step& step) {
 // Another try under the same external key does no harm.
 bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
-  const std::uint32_t index = s_.node_of(step).tool;
+  const std::uint32_t index = s_.tool_index(step);
   const ToolPolicy& tool = s_.plan->tools[index];
   if (tool.effect == EffectClass::read) return true;
   if (tool.effect == EffectClass::at_most_once || call.tool_version != offered(index)) return false;
@@ -246,7 +258,7 @@ void Decider::finish_tool(const Step& step) {
             {{"error",
               Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
              {"result_of", call.id.text},
-             {"result_type", "permanent_failure"},
+             {"result_type", failure_type(step)},
              {"try", static_cast<std::uint64_t>(call.try_no)}});
   } else {
     emit_of(step, EventType::node_finished,
@@ -255,6 +267,7 @@ void Decider::finish_tool(const Step& step) {
              {"try", static_cast<std::uint64_t>(call.try_no)}});
   }
   emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});
+  undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
 }
 
 }  // namespace ae::engine

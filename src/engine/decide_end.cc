@@ -14,10 +14,7 @@ void Decider::complete() {
   auto result = output_of(s_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
   if (!result) {
-    emit(EventType::job_failed, {{"code", code_name(result.error().code)},
-                                 {"error", "output: " + result.error().message}});
-    decision_.release = true;
-    return;
+    return end_for(code_name(result.error().code), "output: " + result.error().message);
   }
   emit(EventType::job_completed, {{"result", std::move(*result)}});
   decision_.release = true;
@@ -26,6 +23,33 @@ void Decider::complete() {
 void Decider::cancel_wait(const std::string& key, const Wait& wait) {
   emit_of(s_.steps[wait.step], EventType::wait_completed,
           {{"correlation_key", key}, {"outcome", "cancelled"}, {"wait_type", to_text(wait.type)}});
+}
+
+// The job ends for a reason that no event has said yet. Who has to undo something remembers it.
+void Decider::end_for(std::string_view code, std::string message) {
+  if (s_.undoable.empty()) {
+    return end({.cancelled = false,
+                .code = std::string(code),
+                .message = std::move(message),
+                .node_id = {},
+                .by = {}});
+  }
+  emit(EventType::decision_recorded,
+       {{"decision_id", step_id(s_.job, s_.plan->decision, "end", "decision").text},
+        {"kind", "end"},
+        {"payload", Value::object({{"code", code}, {"message", std::move(message)}})},
+        {"state", "failed"}});
+}
+
+Value Decider::listed(const std::vector<std::uint32_t>& steps) const {
+  std::vector<Value> list;
+  list.reserve(steps.size());
+  for (std::uint32_t index : steps) {
+    const Step& step = s_.steps[index];
+    Value one = Value::object({{"node_id", s_.node_of(step).id}, {"step_id", step.id.text}});
+    list.push_back(step.item == kNoItem ? one : one.with("item", std::uint64_t{step.item}));
+  }
+  return Value::array(std::move(list));
 }
 
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
@@ -44,6 +68,7 @@ void Decider::end(const Ending& ending) {
     // Another process may still perform it, and put down what it saw.
     if (!stamp_.owned && stamp_.now < step.call->deadline) return ask_again(step.call->deadline);
   }
+  if (s_.must_undo()) return undo();
   std::vector<Value> in_doubt;
   for (const Step& step : s_.steps) {
     if (!step.call) continue;
@@ -53,6 +78,10 @@ void Decider::end(const Ending& ending) {
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   std::vector<Member> p;
   if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  if (!s_.undone.empty()) p.emplace_back("compensated", listed(s_.undone));
+  std::vector<std::uint32_t> stays = s_.given_up;
+  stays.insert(stays.end(), s_.undoable.rbegin(), s_.undoable.rend());
+  if (!stays.empty()) p.emplace_back("uncompensated", listed(stays));
   if (!s_.undelivered.empty()) p.emplace_back("undelivered", Value::array(s_.undelivered));
   if (ending.cancelled) {
     if (!ending.by.empty()) p.emplace_back("by", ending.by);
@@ -67,6 +96,16 @@ void Decider::end(const Ending& ending) {
   decision_.release = true;
 }
 
+// A long pause is not spent holding the job. False: there is none.
+bool Decider::release_until(std::optional<Instant> backoff) {
+  if (!backoff) return false;
+  if (*backoff - stamp_.now > limits_.held_backoff_max) {
+    decision_.events.push_back(requeued_event("backoff", backoff));
+    decision_.release = true;
+  }
+  return true;
+}
+
 // Nothing can move now: say what the job waits for.
 void Decider::rest() {
   if (held_back_) return;
@@ -79,12 +118,8 @@ void Decider::rest() {
       backoff = step.not_before;
     }
   }
-  if (backoff) {
-    if (*backoff - stamp_.now <= limits_.held_backoff_max) return;
-    decision_.events.push_back(requeued_event("backoff", backoff));
-    decision_.release = true;
-    return;
-  }
+  if (later_ && (!backoff || *later_ < *backoff)) backoff = later_;
+  if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });

@@ -39,11 +39,25 @@ void Decider::skip(const Step& step) {
 
 // A step that fails before any call was made, or for good after it.
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
+  if (step.role == Role::probe) {
+    const Step& asked = s_.steps[step.of];
+    if (step.call->open) close_unknown(step);
+    return park(asked, "the probe failed (" + std::string(code) + ")");
+  }
+  if (step.role == Role::undo) return park(step, "it failed (" + std::string(code) + ")");
   fails_job(step);
   emit_of(step, EventType::node_finished,
           {{"error", Value::object({{"code", code}, {"message", message}})},
-           {"result_type", "permanent_failure"},
+           {"result_type", failure_type(step)},
            {"try", static_cast<std::uint64_t>(step.call ? step.call->try_no : 1)}});
+}
+
+// A failure that ends a job which has something to undo.
+std::string_view Decider::failure_type(const Step& step) const {
+  const bool ends = step.item == kNoItem && !s_.node_of(step).continue_on_error;
+  const bool own = step.call && step.committed && s_.tool_of(step).compensate;
+  return ends && (own || undoable_ || !s_.undoable.empty()) ? "compensatable_failure"
+                                                            : "permanent_failure";
 }
 
 void Decider::fails_job(const Step& step) {
@@ -130,7 +144,7 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    emit_first({id, node, std::move(*args)});
+    emit_first({id, node, node.tool, std::move(*args)});
   }
 }
 

@@ -1,5 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
-// decide_calls.cc (the ledger's rules), decide_nodes.cc (what the plan says) and decide_end.cc (how a job ends or rests).
+// decide_calls.cc (the ledger's rules), decide_nodes.cc (what the plan says), decide_probe.cc (asking about calls in doubt),
+// decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -65,6 +66,27 @@ class Decider {
     fail_step(step, code_name(error.code), error.message);
   }
   void fails_job(const Step& step);
+  std::string_view failure_type(const Step& step) const;
+  bool may_probe(const Step& step) const;
+  void probe(const Step& step);
+  void probe_step(const Step& probe);
+  void probe_answered(const Step& probe);
+  void probe_says(const Step& probe, const Value& result);
+  void undo();
+  bool settle_doubts();
+  void settle_doubt(const Step& step);
+  void undo_newest();
+  void undo_step(const Step& undo);
+  void make_claimable();
+  void rest_before_end();
+  bool release_until(std::optional<Instant> backoff);
+  // Too many attempts were lost with this job: what may have done it is left to a person.
+  bool worn_out() const { return s_.lost_claims >= lost_claims_max(); }
+  std::uint32_t lost_claims_max() const {
+    return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
+  }
+  Value listed(const std::vector<std::uint32_t>& steps) const;
+  void end_for(std::string_view code, std::string message);
   void rest();
   void cancel_wait(const std::string& key, const Wait& wait);
   void end(const Ending& ending);
@@ -74,8 +96,12 @@ class Decider {
   struct Declaration {
     StepId step;
     const Node& node;
-    Value args;  // of the first try; a later one sends what is recorded
+    std::uint32_t tool;           // index into Plan::tools
+    Value args;                   // of the first try; a later one sends what is recorded
+    const StepId* of = nullptr;   // of a probe or a compensation: the command it is about
+    bool emitted = false;         // its command_emitted is in the log
   };
+  void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
   void emit_started(const Declaration& d, std::vector<Member> keys);
   void emit(EventType type, std::vector<Member> payload) {
@@ -104,6 +130,8 @@ class Decider {
   const DecideLimits& limits_;
   std::size_t open_;            // tries open, with those this decision declares
   bool held_back_ = false;      // something could start but for a limit
+  bool undoable_ = false;  // a step that can be undone is committed in this decision
+  std::optional<Instant> later_;  // a call in doubt may be asked about then
   bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
   std::set<std::string> keys_;  // of waits that this decision opens
   Decision decision_;

@@ -50,7 +50,47 @@ class PlanScope : public ExprScope {
   mutable Value seen_;
 };
 
+// What a probe or a compensation sees: the call that it is about.
+class CallScope : public ExprScope {
+ public:
+  CallScope(const Invocation& call, const Value& result)
+      : args_(call.arguments),
+        call_(Value::object({{"external_key", call.external_key.text},
+                             {"invocation_id", call.id.text},
+                             {"key", call.key.text},
+                             {"try", static_cast<std::uint64_t>(call.try_no)}})),
+        result_(result) {}
+  const Value* root(std::string_view name) const override {
+    if (name == "args") return &args_;
+    if (name == "call") return &call_;
+    return name == "result" ? &result_ : nullptr;
+  }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+
+ private:
+  const Value& args_;
+  Value call_;
+  const Value& result_;
+};
+
 }  // namespace
+
+Result<Value> side_arguments_of(const State& state, const Step& about, Role role) {
+  const ToolPolicy& tool = state.tool_of(about);
+  const SideCall& side = role == Role::probe ? *tool.probe : *tool.compensate;
+  Value args = Value::object({});
+  if (side.has_args) {
+    AE_ASSIGN(args, side.args.eval(CallScope(*about.call, about.result)));
+  }
+  const auto& schema = state.plan->tools[side.tool].args_schema;
+  if (schema) AE_TRY(schema->check(args));
+  return args;
+}
+
+Result<Value> happened_of(const State& state, const Step& about, const Value& answer) {
+  return state.tool_of(about).probe->happened.eval(CallScope(*about.call, answer));
+}
 
 Result<bool> when_of(const State& state, const Node& node) {
   AE_ASSIGN(const Value value, node.when->eval(PlanScope(state)));

@@ -20,6 +20,10 @@ Result<Value> over_of(const State& state, const Node& node);
 // The arguments of a tool node's call, or of the call that a map makes for an item of its recorded value.
 // REQUIRES: with an item, the map is under way.
 Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem);
+// The arguments of a probe or a compensation of the call of `about`. REQUIRES: its tool names one, it has a call.
+Result<Value> side_arguments_of(const State& state, const Step& about, Role role);
+// What a probe's answer says of the call of `about`: null = it did not happen, else its result.
+Result<Value> happened_of(const State& state, const Step& about, const Value& answer);
 // The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
 Result<std::string> wait_key_of(const State& state, const Node& node);
 // When a timer is due, if it is opened at `now`.

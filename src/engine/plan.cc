@@ -120,7 +120,7 @@ Result<RetryPolicy> read_retry(const Value& value) {
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
-                           "version", "args_schema"}));
+                           "version", "args_schema", "probe", "compensate"}));
   ToolPolicy tool;
   tool.name = name;
   AE_ASSIGN(tool.version, text_at(value, "version"));
@@ -131,7 +131,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
             required_word_at(value, "effect", {"read", "idempotent", "at_most_once"}));
   tool.effect = static_cast<EffectClass>(effect);
   AE_ASSIGN(const std::size_t in_doubt,
-            required_word_at(value, "on_in_doubt", {"resend", "park", "fail"}));
+            required_word_at(value, "on_in_doubt", {"resend", "park", "fail", "probe"}));
   tool.on_in_doubt = static_cast<OnInDoubt>(in_doubt);
   if (tool.effect == EffectClass::at_most_once && tool.on_in_doubt == OnInDoubt::resend) {
     return fail(Code::plan_invalid, "a tool that is at_most_once is never sent again");
@@ -153,6 +153,37 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
     tool.args_schema = *std::move(compiled);
   }
   return tool;
+}
+
+// A probe or a compensation. What it names is looked up when all tools are known.
+Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
+  AE_TRY(only_keys(value, keys));
+  SideCall side;
+  const auto reads_only = [](const Template& part, Keys roots) -> Status {
+    if (part.is_constant()) return {};
+    for (const std::string& root : part.roots().roots) {
+      if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
+        return fail(Code::plan_invalid, "reads " + quoted("." + root) + ", which there is not here");
+      }
+    }
+    return {};
+  };
+  if (const Value* args = value.find("args")) {
+    if (!args->is_object() && !is_one_expression(*args)) {
+      return fail(Code::plan_invalid, "`args` must be an object, or one ${ … } that gives one");
+    }
+    AE_ASSIGN(side.args, template_of(*args, "args"));
+    AE_TRY(reads_only(side.args, args_read));
+    side.has_args = true;
+  }
+  if (std::find(keys.begin(), keys.end(), "happened") != keys.end()) {
+    if (!is_one_expression(value["happened"])) {
+      return fail(Code::plan_invalid, "`happened` must be one ${ … }");
+    }
+    AE_ASSIGN(side.happened, template_of(value["happened"], "happened"));
+    AE_TRY(reads_only(side.happened, {"args", "call", "result"}));
+  }
+  return side;
 }
 
 // ---- nodes
@@ -200,7 +231,50 @@ class Compiler {
       tool_by_name_.emplace(name, static_cast<std::uint32_t>(plan_.tools.size()));
       plan_.tools.push_back(*std::move(tool));
     }
+    for (ToolPolicy& tool : plan_.tools) {
+      auto linked = side_calls(tool, *tools.find(tool.name));
+      if (!linked) return std::unexpected(std::move(linked).error().in("tool " + quoted(tool.name)));
+    }
     return {};
+  }
+
+  Status side_calls(ToolPolicy& tool, const Value& value) {
+    const Value* probe = value.find("probe");
+    const Value* compensate = value.find("compensate");
+    if ((tool.on_in_doubt == OnInDoubt::probe) != (probe != nullptr)) {
+      return fail(Code::plan_invalid, "`probe` and `on_in_doubt: probe` go together");
+    }
+    if ((probe || compensate) && tool.effect == EffectClass::read) {
+      return fail(Code::plan_invalid, "a tool that only reads is never in doubt and never undone");
+    }
+    if (probe) {
+      auto side = read_side_call(*probe, {"tool", "args", "happened"}, {"args", "call"});
+      if (!side) return std::unexpected(std::move(side).error().in("`probe`"));
+      tool.probe = *std::move(side);
+      AE_ASSIGN(tool.probe->tool, tool_named(*probe));
+      if (plan_.tools[tool.probe->tool].effect != EffectClass::read) {
+        return fail(Code::plan_invalid, "a probe must be a tool that only reads");
+      }
+    }
+    if (compensate) {
+      auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", "result"});
+      if (!side) return std::unexpected(std::move(side).error().in("`compensate`"));
+      tool.compensate = *std::move(side);
+      AE_ASSIGN(tool.compensate->tool, tool_named(*compensate));
+      if (plan_.tools[tool.compensate->tool].effect == EffectClass::read) {
+        return fail(Code::plan_invalid, "a tool that only reads undoes nothing");
+      }
+    }
+    return {};
+  }
+
+  Result<std::uint32_t> tool_named(const Value& value) {
+    AE_ASSIGN(const std::string tool, text_at(value, "tool"));
+    const auto found = tool_by_name_.find(tool);
+    if (found == tool_by_name_.end()) {
+      return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
+    }
+    return found->second;
   }
 
   Status nodes(const Value& nodes) {
@@ -256,12 +330,7 @@ class Compiler {
   }
 
   Status read_call(const Value& value, Node& node) {
-    AE_ASSIGN(const std::string tool, text_at(value, "tool"));
-    const auto found = tool_by_name_.find(tool);
-    if (found == tool_by_name_.end()) {
-      return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
-    }
-    node.tool = found->second;
+    AE_ASSIGN(node.tool, tool_named(value));
     if (const Value* args = value.find("args")) {
       if (!args->is_object() && !is_one_expression(*args)) {
         return fail(Code::plan_invalid, "`args` must be an object, or one ${ … } that gives one");

@@ -15,11 +15,13 @@
 //                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?} ],
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
-//     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail",
+//     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail" | "probe",
 //                       "timeout": duration, "grace": duration, "dedupe_window": duration | "unlimited",
 //                       "retry": {"max_attempts": n, "initial_backoff", "max_backoff": durations, "multiplier": x,
 //                                 "retry_on": [text…]},
-//                       "version": 16 hex digits, "args_schema"?: schema} } }
+//                       "version": 16 hex digits, "args_schema"?: schema,
+//                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
+//                       "compensate"?: {"tool", "args"?: template}} } }
 //
 // Optional members are left out when they have their default. Threads: compiled plans are immutable values.
 #pragma once
@@ -49,7 +51,7 @@ struct PlanLimits {
 };
 
 enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
-enum class OnInDoubt : std::uint8_t { resend, park, fail };
+enum class OnInDoubt : std::uint8_t { resend, park, fail, probe };
 std::string_view to_text(EffectClass effect);
 
 // What is to happen when a job meets a process of another execution version (SPEC §12): it is said; the job waits for
@@ -71,6 +73,15 @@ struct RetryPolicy {
                    std::optional<Duration> asked_for) const;
 };
 
+// A call that is about a call: it asks what became of it, or undoes it. Its expressions read `.args` and `.call` of
+// that call, and `.result`: of that call when it is undone, the answer of the probe in `happened`.
+struct SideCall {
+  std::uint32_t tool = 0;  // index into Plan::tools
+  Template args;
+  bool has_args = false;  // without: {}
+  Template happened;      // of a probe: null = it did not happen, else its result
+};
+
 struct ToolPolicy {
   std::string name;
   std::string version;  // 16 hex digits: digest of the resolved definition
@@ -81,6 +92,7 @@ struct ToolPolicy {
   std::optional<Duration> dedupe_window = std::chrono::hours(24);  // nullopt = unlimited
   RetryPolicy retry;
   std::optional<Schema> args_schema;
+  std::optional<SideCall> probe, compensate;
 };
 
 enum class NodeKind : std::uint8_t { tool, wait, map };  // spelled as in step_id

@@ -20,11 +20,52 @@ PlanSource compile_each_time() {
 
 bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
-  if (plan->tools[node_of(step).tool].effect == EffectClass::read) return false;
+  if (tool_of(step).effect == EffectClass::read) return false;
   return step.call->open || step.call->doubted;
 }
 
+std::uint32_t State::tool_index(const Step& step) const {
+  if (step.role == Role::node) return node_of(step).tool;
+  const ToolPolicy& about = tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
+  return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
+}
+
+StepId State::side_step_id(const Step& step, Role role) const {
+  const std::string path =
+      path_of(step) + (role == Role::undo ? "/compensate"
+                                          : "/probe/" + std::to_string(step.call->try_no));
+  return step_id(job, plan->decision, path, "tool");
+}
+
+bool State::may_probe(const Step& step) const {
+  const ToolPolicy& tool = tool_of(step);
+  return tool.on_in_doubt == OnInDoubt::probe && may_have_happened(step) &&
+         (step.phase == StepPhase::calling || step.phase == StepPhase::settled ||
+          step.phase == StepPhase::backoff) &&
+         step.call->absent < tool.retry.max_attempts &&
+         (step.probe == kNoStep || steps[step.probe].of_try != step.call->try_no);
+}
+
+std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
+  if (status != JobStatus::running || by_id.contains(id)) return std::nullopt;
+  const bool undoes = must_undo() && &steps[undoable.back()] == &step && step.undo == kNoStep;
+  if (undoes && id == side_step_id(step, Role::undo)) return Role::undo;
+  if (step.call && !is_live(step) && may_probe(step) && id == side_step_id(step, Role::probe)) {
+    return Role::probe;
+  }
+  return std::nullopt;
+}
+
+IdempotencyKey State::key_of(const Step& step) const {
+  return step.call ? step.call->key
+                   : idempotency_key(job, step.id, tool_of(step).name, "null");
+}
+
 std::string State::path_of(const Step& step) const {
+  if (step.role == Role::undo) return path_of(steps[step.of]) + "/compensate";
+  if (step.role == Role::probe) {
+    return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
+  }
   return step.item == kNoItem ? Plan::path(plan_number, step.node)
                               : Plan::path(plan_number, step.node, step.item);
 }

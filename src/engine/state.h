@@ -75,6 +75,7 @@ struct Invocation {
   // person's word.
   bool doubted = false;
   std::uint32_t unsent = 0;  // the newest tries in a row that were withdrawn before a byte was sent
+  std::uint32_t absent = 0;  // tries of which a probe said that they did not happen
   std::uint32_t late = 0;    // the newest try whose result came after its fate was decided
   bool open = false;         // the newest try is started and not finished
   AttemptId attempt;         // that declared the newest try
@@ -94,6 +95,7 @@ enum class StepPhase : std::uint8_t {
   backoff,    // a retry is decided; not before `not_before`
   redo,       // a person said that it did not happen: one new try
   in_doubt,   // a resolve wait is open
+  probing,    // it may have happened, and its probe is asking
   committed,  // the command is committed; the node is not finished
   waiting,    // its wait is open
   answered,   // its wait is completed; the node is not finished
@@ -111,11 +113,20 @@ struct MapProgress {
 };
 
 constexpr std::uint32_t kNoItem = 0xffffffff;
+constexpr std::uint32_t kNoStep = 0xffffffff;
+
+// What a step is: a node (or an item of a map), a probe of a call in doubt, or what undoes a committed call.
+enum class Role : std::uint8_t { node, probe, undo };
 
 struct Step {
   StepId id;
   std::uint32_t node = 0;
   std::uint32_t item = kNoItem;
+  Role role = Role::node;
+  std::uint32_t of = kNoStep;     // of a probe or undo: the step whose call it is about
+  std::uint32_t of_try = 0;       // of a probe: the try that it asks about
+  std::uint32_t probe = kNoStep;  // the newest probe of this step's call
+  std::uint32_t undo = kNoStep;   // what undoes this step's call
   StepPhase phase = StepPhase::blocked;
   // node_started, command_committed, step_committed are in the log
   bool started = false, committed = false, barrier = false;
@@ -150,6 +161,7 @@ struct ClosedWait {
 struct Ending {
   bool cancelled = false;  // else failed
   std::string code, message, node_id, by;
+  bool compensate = true;  // committed steps whose tools name a compensation are undone first
 };
 
 class State {
@@ -186,6 +198,9 @@ class State {
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
+  // Committed steps whose tools name a compensation, in the order of their step_committed: undone from the end.
+  std::vector<std::uint32_t> undoable;
+  std::vector<std::uint32_t> undone, given_up;  // compensated; not, since a person said so
   Value result;
   std::optional<Failure> error;  // of job_failed
   Value final_in_doubt;          // in_doubt[] of the terminal event
@@ -194,6 +209,19 @@ class State {
   std::uint64_t signals = 0;  // accepted and taken in
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
+  // The tool that the step's call is made with: index into Plan::tools.
+  std::uint32_t tool_index(const Step& step) const;
+  const ToolPolicy& tool_of(const Step& step) const { return plan->tools[tool_index(step)]; }
+  // Has the job to undo something before it ends?
+  bool must_undo() const { return ending && ending->compensate && !undoable.empty(); }
+  // The command that asks about the newest try of a step's call, or undoes the call.
+  StepId side_step_id(const Step& step, Role role) const;
+  // May a command with this id begin beside `step`, and what is it?
+  std::optional<Role> side_role(const Step& step, const StepId& id) const;
+  // Its call may be asked about: it may have happened, and the probe has not said so of as many tries as it may have.
+  bool may_probe(const Step& step) const;
+  // The key that a person names the call by; also of one that could not be made, for want of arguments.
+  IdempotencyKey key_of(const Step& step) const;
   // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
   bool is_live(const Step& step) const {
     return step.call && step.call->open && status == JobStatus::running &&

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,13 @@ Value map_view(const MapProgress& map) {
                         {"started", number(map.started)}});
 }
 
+bool is_call(const Step& step) { return step.role != Role::node || step.item != kNoItem; }
+
+// By position: node, item, and what stands beside them in the order of its paths.
+auto position(const Step& step) {
+  return std::tuple(step.node, step.item + 1, step.role, step.of, step.of_try);
+}
+
 Value step_view(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
   return Value::object(
@@ -72,7 +80,7 @@ Value step_view(const State& state, const Step& step) {
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
        {"item", item_number(step)},
-       {"kind", to_text(step.item == kNoItem ? node.kind : NodeKind::tool)},
+       {"kind", to_text(is_call(step) ? NodeKind::tool : node.kind)},
        {"map", step.map ? map_view(*step.map) : Value()},
        {"needs_left", number(step.needs_left)},
        {"node_id", node.id},
@@ -82,6 +90,7 @@ Value step_view(const State& state, const Step& step) {
        {"result", step.result},
        {"result_type",
         step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
+       {"role", to_text(step.role)},
        {"skipped", step.skipped},
        {"started", step.started},
        {"step_committed", step.barrier},
@@ -90,12 +99,19 @@ Value step_view(const State& state, const Step& step) {
        {"wait_key", or_null(step.wait_key)}});
 }
 
+Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<Value> paths;
+  paths.reserve(steps.size());
+  for (std::uint32_t index : steps) paths.emplace_back(state.path_of(state.steps[index]));
+  return Value::array(std::move(paths));
+}
+
 // Paths, in order of the steps' positions: an item's index says only when it started.
 Value paths(const State& state, const std::set<std::uint32_t>& steps) {
   std::vector<const Step*> sorted;
   sorted.reserve(steps.size());
   for (std::uint32_t index : steps) sorted.push_back(&state.steps[index]);
-  std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
+  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
   std::vector<Value> paths;
   paths.reserve(sorted.size());
   for (const Step* step : sorted) paths.emplace_back(state.path_of(*step));
@@ -106,7 +122,7 @@ Value steps_view(const State& state) {
   std::vector<const Step*> sorted;
   sorted.reserve(state.steps.size());
   for (const Step& step : state.steps) sorted.push_back(&step);
-  std::ranges::sort(sorted, {}, [](const Step* s) { return std::pair(s->node, s->item + 1); });
+  std::ranges::sort(sorted, {}, [](const Step* s) { return position(*s); });
   std::vector<Value> steps;
   steps.reserve(sorted.size());
   for (const Step* step : sorted) steps.push_back(step_view(state, *step));
@@ -150,9 +166,9 @@ std::string shell_word(const std::string& text) {
 }
 
 // What a person may answer, each a command that can be run as it stands; the result is theirs to put in.
-std::vector<Value> resolve_commands(const State& state, const Invocation& call) {
+std::vector<Value> resolve_commands(const State& state, const Step& step) {
   const std::string resolve =
-      "aetheris resolve " + state.job.text + " " + call.key.text.substr(0, kKeyShown);
+      "aetheris resolve " + state.job.text + " " + state.key_of(step).text.substr(0, kKeyShown);
   return {Value(resolve + " happened '{}'"), Value(resolve + " not_happened"),
           Value(resolve + " fail")};
 }
@@ -187,24 +203,26 @@ std::vector<Value> waits_view(const State& state) {
 }
 
 Value doubt_view(const State& state, const Step& step, const Wait* wait) {
-  const Invocation& call = *step.call;
-  const ToolPolicy& tool = state.plan->tools[state.node_of(step).tool];
-  std::string reason = wait ? wait->reason : call.error.code;
+  const Invocation* call = step.call.get();  // null: it could not be made, for want of arguments
+  std::string reason = wait ? wait->reason : call ? call->error.code : "";
   if (reason.empty()) reason = "nobody knows whether it happened";
+  Value resolvable;
+  if (wait && call) resolvable = to_text(call->deadline + state.tool_of(step).grace);
   return Value::object(
-      {{"arguments", call.arguments},
-       {"commands", Value::array(wait ? resolve_commands(state, call) : std::vector<Value>())},
-       {"external_key", call.external_key.text},
-       {"idempotency_key", call.key.text},
-       {"invocation_id", call.id.text},
+      {{"arguments", call ? call->arguments : Value()},
+       {"commands", Value::array(wait ? resolve_commands(state, step) : std::vector<Value>())},
+       {"compensates", step.role == Role::undo ? Value(state.steps[step.of].id.text) : Value()},
+       {"external_key", call ? Value(call->external_key.text) : Value()},
+       {"idempotency_key", state.key_of(step).text},
+       {"invocation_id", invocation_id(state.job, step.id, state.key_of(step)).text},
        {"item", item_number(step)},
        {"node_id", state.node_of(step).id},
        {"reason", reason},
-       {"resolvable_at", wait ? Value(to_text(call.deadline + tool.grace)) : Value()},
+       {"resolvable_at", resolvable},
        {"since", to_text(wait ? wait->opened_at : state.updated_at)},
        {"step_id", step.id.text},
-       {"tool", call.tool},
-       {"try", number(call.try_no)}});
+       {"tool", state.tool_of(step).name},
+       {"try", call ? number(call->try_no) : Value()}});
 }
 
 std::vector<Value> in_doubt_view(const State& state) {
@@ -274,6 +292,8 @@ std::string_view to_text(StepPhase phase) {
       return "redo";
     case StepPhase::in_doubt:
       return "in_doubt";
+    case StepPhase::probing:
+      return "probing";
     case StepPhase::committed:
       return "committed";
     case StepPhase::waiting:
@@ -288,6 +308,11 @@ std::string_view to_text(StepPhase phase) {
       return "done";
   }
   return "blocked";
+}
+
+std::string_view to_text(Role role) {
+  constexpr std::string_view kText[] = {"node", "probe", "compensation"};
+  return kText[static_cast<std::size_t>(role)];
 }
 
 Value state_view(const State& state) {
@@ -306,6 +331,7 @@ Value state_view(const State& state) {
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
                                                 {"code", state.ending->code},
+                                                {"compensate", state.ending->compensate},
                                                 {"message", state.ending->message},
                                                 {"node_id", state.ending->node_id}})
                                : Value()},
@@ -331,6 +357,9 @@ Value state_view(const State& state) {
        {"status", to_text(state.status)},
        {"steps", steps_view(state)},
        {"todo", paths(state, state.todo)},
+       {"compensated", paths(state, state.undone)},
+       {"given_up", paths(state, state.given_up)},
+       {"undoable", paths(state, state.undoable)},
        {"tries_started", number(state.tries_started)},
        {"updated_at", to_text(state.updated_at)},
        {"waits", Value::array(std::move(waits))}});

@@ -28,5 +28,6 @@ Value job_view(const State& state);
 
 // Spelled as in StepPhase.
 std::string_view to_text(StepPhase phase);
+std::string_view to_text(Role role);  // node probe compensation
 
 }  // namespace ae::engine

@@ -638,7 +638,7 @@ void Holder::perform(const StepId& step_id) {
   request.external_key = call.external_key;
   request.invocation = call.id;
   request.try_no = try_no;
-  request.timeout = state_.plan->tools[state_.node_of(step).tool].timeout;
+  request.timeout = state_.tool_of(step).timeout;
   request.send_within = send_within;
   request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
                                Value note, async::Done<Status> noted) {

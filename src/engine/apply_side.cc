@@ -1,0 +1,99 @@
+// How events of probes and compensations change the state: calls that are about another call.
+#include "engine/applier.h"
+
+namespace ae::engine {
+
+// Nothing more is asked of it.
+void Applier::retire(Step& side) {
+  side.phase = StepPhase::done;
+  side.barrier = true;
+  refresh(index_of(side));
+}
+
+Status Applier::command_emitted() {
+  const Value* of = p_.find("of");
+  if (!of) {
+    const Step* step = this->step();
+    return step && step->started ? Status() : bad("no such step");
+  }
+  auto about = s_.by_id.find(StepId(std::string(p_.text("of"))));
+  if (about == s_.by_id.end()) return bad("it is about no step");
+  Step& step = s_.steps[about->second];
+  StepId id(std::string(p_.text("step_id")));
+  const auto role = s_.side_role(step, id);
+  if (!role) return bad("nothing is to be asked or undone here");
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& fresh = s_.steps.emplace_back();
+  fresh.id = id;
+  fresh.node = step.node;
+  fresh.item = step.item;
+  fresh.role = *role;
+  fresh.of = about->second;
+  fresh.phase = StepPhase::ready;
+  fresh.started = true;
+  s_.by_id.emplace(std::move(id), index);
+  if (*role == Role::undo) {
+    step.undo = index;
+    return {};
+  }
+  fresh.of_try = step.call->try_no;
+  step.probe = index;
+  enter(step, StepPhase::probing);
+  return {};
+}
+
+// A person, or the call's probe, says what became of it.
+Status Applier::in_doubt_decided(Step& step) {
+  const bool by_probe = step.phase == StepPhase::probing && p_.text("by") == "probe";
+  if (step.phase != StepPhase::in_doubt && !by_probe) return bad("nothing in doubt");
+  if (p_.text("state") == "not_happened") {
+    if (by_probe) step.call->absent++;
+    if (step.call) step.call->doubted = false;
+    enter(step, step.call ? StepPhase::redo : StepPhase::ready);
+  } else if (p_.text("state") == "fail") {
+    if (step.role == Role::undo) {
+      if (s_.undoable.empty() || s_.undoable.back() != step.of) return bad("nothing to undo");
+      s_.undoable.pop_back();
+      s_.given_up.push_back(step.of);
+    }
+    enter(step, StepPhase::refused);
+  } else if (!step.call) {
+    enter(step, StepPhase::committed);  // done by hand
+  }  // happened: the command_committed beside it says the rest
+  return {};
+}
+
+Status Applier::step_compensated() {
+  Step* step = this->step();
+  if (!step || s_.undoable.empty() || s_.undoable.back() != index_of(*step) ||
+      step->undo == kNoStep || s_.steps[step->undo].phase != StepPhase::committed) {
+    return bad("no such step to compensate: the newest one is undone first");
+  }
+  Step& undo = s_.steps[step->undo];
+  if (p_.text("compensation_invocation_id") !=
+      invocation_id(s_.job, undo.id, s_.key_of(undo)).text) {
+    return bad("another call has undone it");
+  }
+  s_.undoable.pop_back();
+  s_.undone.push_back(index_of(*step));
+  step->result_type = ResultType::compensated;
+  retire(undo);
+  if (step->item == kNoItem) return {};
+  step->call.reset();
+  step->result = Value();
+  return {};
+}
+
+// The job is to end, for a reason that no other event says, and has to undo something before.
+Status Applier::end_decided() {
+  if (s_.ending) return bad("it ends already");
+  s_.ending = Ending{.cancelled = false,
+                     .code = std::string(p_["payload"].text("code")),
+                     .message = std::string(p_["payload"].text("message")),
+                     .node_id = {},
+                     .by = {}};
+  s_.lost_claims = 0;
+  return {};
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,78 @@
+// How a decision asks the downstream what became of a call in doubt (SPEC §6: probe).
+//
+// The probe is a command of its own beside the call, with its own path, keys and tries. The call waits for it in the phase
+// `probing`. What the answer says is recorded as a decision, and the call goes on from there; no answer, and a person
+// is asked.
+#include "engine/decider.h"
+
+namespace ae::engine {
+
+bool Decider::may_probe(const Step& step) const { return !worn_out() && s_.may_probe(step); }
+
+void Decider::probe(const Step& step) {
+  const Invocation& call = *step.call;
+  // In a store that one process owns, a call of an earlier process has had its time (SPEC §6).
+  const bool past = stamp_.owned && call.attempt != s_.attempt;
+  const Instant settled = call.deadline + s_.tool_of(step).grace;
+  if (!past && stamp_.now < settled) {
+    if (!later_ || settled < *later_) later_ = settled;
+    return ask_again(settled);
+  }
+  const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
+  if (open_ - (own_place ? 1 : 0) >= limits_.parallel_max) {
+    held_back_ = true;
+    return;
+  }
+  auto args = side_arguments_of(s_, step, Role::probe);
+  if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
+  if (!args) {
+    return park(step, "it could not be asked about (" +
+                          std::string(code_name(args.error().code)) + ")");
+  }
+  if (own_place) open_--;
+  emit_first({s_.side_step_id(step, Role::probe), s_.node_of(step), s_.tool_of(step).probe->tool,
+              std::move(*args), &step.id});
+}
+
+void Decider::probe_step(const Step& probe) {
+  const Step& asked = s_.steps[probe.of];
+  if (asked.phase != StepPhase::probing) {  // its answer is not waited for any more
+    if (probe.call->open && !s_.is_live(probe)) return close_unknown(probe);
+    if (probe.phase == StepPhase::settled) commit_command(probe);
+    return;
+  }
+  if (probe.phase == StepPhase::committed) return probe_answered(probe);
+  if (probe.phase == StepPhase::calling && worn_out()) {
+    return fail_step(probe, code_name(Code::max_attempts), "");
+  }
+  call(probe);
+}
+
+void Decider::probe_answered(const Step& probe) {
+  const Step& asked = s_.steps[probe.of];
+  if (probe.failure) return fail_step(probe, probe.failure->code, probe.failure->message);
+  auto result = happened_of(s_, asked, probe.result);
+  if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
+  if (!result) return fail_step(probe, result.error());
+  probe_says(probe, *result);
+}
+
+void Decider::probe_says(const Step& probe, const Value& result) {
+  const Step& asked = s_.steps[probe.of];
+  const bool happened = !result.is_null();
+  const std::string_view says = happened ? "happened" : "not_happened";
+  if (happened && asked.call->open) close_unknown(asked);
+  emit_of(asked, EventType::decision_recorded,
+          {{"at", to_text(stamp_.now)},
+           {"by", "probe"},
+           {"decision_id", decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no))},
+           {"kind", "in_doubt"},
+           {"payload", Value::object({{"idempotency_key", asked.call->key.text},
+                                      {"probe", probe.call->id.text},
+                                      {"resolution", says}})},
+           {"state", says}});
+  if (!happened) return;
+  emit_of(asked, EventType::command_committed, {{"command_id", asked.id.text}, {"result", result}});
+}
+
+}  // namespace ae::engine

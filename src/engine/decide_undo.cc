@@ -1,0 +1,139 @@
+// How a decision undoes what was done, before the job ends (SPEC §7: compensation).
+//
+//   calls in flight are awaited → calls in doubt are decided → waits are closed → committed steps whose tools name a
+//   compensation are undone, one at a time, the one committed last first → the terminal event (decide_end.cc)
+//
+// What undoes a step is a command of its own beside it, with its own path, keys and tries. One that failed or of which nobody
+// knows parks the job: a person says happened (it is undone), not_happened (again) or fail (it stays, and is listed).
+#include "engine/decider.h"
+
+namespace ae::engine {
+
+void Decider::undo() {
+  if (s_.status != JobStatus::running) return make_claimable();
+  if (settle_doubts()) return rest_before_end();
+  for (const auto& [key, wait] : s_.waits) {
+    if (!wait.resolve) cancel_wait(key, wait);
+  }
+  if (decision_.events.empty()) undo_newest();
+  rest_before_end();
+}
+
+// Who undoes must hold the job.
+void Decider::make_claimable() {
+  if (s_.status == JobStatus::waiting) {
+    for (const auto& [key, wait] : s_.waits) {
+      if (!wait.resolve) cancel_wait(key, wait);
+    }
+    return;
+  }
+  const bool asked =
+      std::ranges::any_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
+  if (s_.status == JobStatus::parked && !asked) emit(EventType::job_resumed, {{"by", "runtime"}});
+}
+
+// Nothing is undone while something may still happen. True: something is in doubt.
+bool Decider::settle_doubts() {
+  bool doubts = false;
+  const auto look_at = [&](const Step& step) {
+    if (step.role == Role::probe) {
+      doubts = true;
+      return probe_step(step);
+    }
+    const bool over = step.phase == StepPhase::refused ||
+                      (step.phase == StepPhase::calling && !s_.may_have_happened(step));
+    if (over) {  // a person gave it up, or it only reads: what it does now is nobody's business
+      if (step.call && step.call->open) close_unknown(step);
+      return;
+    }
+    if (step.role == Role::undo || !step.call || !s_.may_have_happened(step)) return;
+    doubts = true;
+    settle_doubt(step);
+  };
+  for (std::uint32_t index : s_.calling) {
+    if (!s_.todo.contains(index)) look_at(s_.steps[index]);
+  }
+  for (std::uint32_t index : s_.todo) look_at(s_.steps[index]);
+  for (const auto& [key, wait] : s_.waits) {
+    doubts = doubts || (wait.resolve && s_.steps[wait.step].role == Role::node);
+  }
+  return doubts || !decision_.events.empty();
+}
+
+void Decider::settle_doubt(const Step& step) {
+  const std::string_view code = step.call->open ? "" : std::string_view(step.call->error.code);
+  if (s_.tool_of(step).on_in_doubt == OnInDoubt::fail) {
+    if (step.call->open) close_unknown(step);
+    return fail_step(step, code_name(Code::invocation_in_doubt),
+                     "the call may have happened; the tool says on_in_doubt: fail");
+  }
+  if (may_probe(step)) return probe(step);
+  if (!code.empty()) return park(step, code);
+  park(step, step.call->open ? "the runtime stopped during the call" : "unknown");
+}
+
+void Decider::undo_newest() {
+  const Step& newest = s_.steps[s_.undoable.back()];
+  if (newest.undo != kNoStep) return undo_step(s_.steps[newest.undo]);
+  if (s_.calling.size() >= limits_.parallel_max) {
+    held_back_ = true;
+    return;
+  }
+  const StepId id = s_.side_step_id(newest, Role::undo);
+  Declaration d{id, s_.node_of(newest), s_.tool_of(newest).compensate->tool, {}, &newest.id};
+  auto args = side_arguments_of(s_, newest, Role::undo);
+  if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
+  if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
+  d.args = std::move(*args);
+  emit_first(d);
+}
+
+void Decider::undo_step(const Step& undo) {
+  const Step& undone = s_.steps[undo.of];
+  switch (undo.phase) {
+    case StepPhase::ready: {
+      auto args = side_arguments_of(s_, undone, Role::undo);
+      if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
+      if (!args) {
+        return park(undo, "it could not be called (" +
+                              std::string(code_name(args.error().code)) + ")");
+      }
+      return emit_first({undo.id, s_.node_of(undo), s_.tool_index(undo), std::move(*args),
+                         &undone.id, true});
+    }
+    case StepPhase::calling:
+      if (s_.is_live(undo)) return;
+      if (worn_out()) return park(undo, code_name(Code::max_attempts));
+      return call(undo);
+    case StepPhase::settled:
+    case StepPhase::backoff:
+    case StepPhase::redo:
+      return call(undo);
+    case StepPhase::committed:
+      return emit_of(
+          undone, EventType::step_compensated,
+          {{"compensation_invocation_id", invocation_id(s_.job, undo.id, s_.key_of(undo)).text}});
+    default:
+      return;
+  }
+}
+
+// Nothing can move now: wait for a pause to pass, for a call, or for a person.
+void Decider::rest_before_end() {
+  if (!decision_.events.empty() || held_back_) return;
+  std::optional<Instant> backoff = later_;
+  for (std::uint32_t index : s_.todo) {
+    const Step& step = s_.steps[index];
+    if (step.role == Role::node || step.phase != StepPhase::backoff) continue;
+    if (!backoff || step.not_before < *backoff) backoff = step.not_before;
+  }
+  if (!s_.calling.empty() || release_until(backoff)) return;
+  const bool asked =
+      std::ranges::any_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
+  if (!asked) return;
+  emit(EventType::job_parked,
+       {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
+  decision_.release = true;
+}
+
+}  // namespace ae::engine
