@@ -611,9 +611,25 @@ class AgentCheck {
     graph_.emplace_back("output", spot->value());
   }
 
+  // The tools that ask about the calls of others, or undo them, belong to the plan too.
+  void with_side_calls() {
+    std::vector<const CheckedTool*> todo;
+    for (const auto& [name, tool] : used_) todo.push_back(tool);
+    while (!todo.empty()) {
+      const CheckedTool& tool = *todo.back();
+      todo.pop_back();
+      for (const std::string_view key : {"probe", "compensate"}) {
+        const auto found = tools_.find(tool.policy[key].text("tool"));
+        if (found == tools_.end()) continue;
+        if (used_.emplace(found->first, &found->second).second) todo.push_back(&found->second);
+      }
+    }
+  }
+
   void finish() {
     graph_.emplace_back("schema", 1);
     std::vector<Member> used;
+    with_side_calls();
     for (const auto& [name, tool] : used_) {
       if (!tool->good) return;  // the file has faults elsewhere
       used.emplace_back(name, tool->policy);

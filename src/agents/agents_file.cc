@@ -83,6 +83,7 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       check.name("a tool", key.text, key.at, tool.path);
       tools.insert_or_assign(key.text, check_tool(check, key.text, tool));
     }
+    check_side_calls(check, tools);
   }
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {

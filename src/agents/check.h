@@ -126,10 +126,13 @@ struct CheckedTool {
   ToolDefinition tool;
   Value policy;       // as the task graph holds it (engine/plan.h)
   bool good = false;  // without faults
+  std::optional<Spot> probe, compensate;  // where it names them
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
 
 CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot);
+// What probes and compensations name, once all tools are known.
+void check_side_calls(Check& check, CheckedTools& tools);
 Agent check_agent(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools);
 
 }  // namespace ae::agents

@@ -49,18 +49,17 @@ class ToolCheck {
             spot_,
             {"description", "http", "command", "native", "effect", "timeout", "retry",
              "on_in_doubt", "dedupe_window", "grace", "definite_failures", "args_schema", "output",
-             "result", "numbers", "output_max", "env", "env_allow", "cwd"},
+             "result", "numbers", "output_max", "env", "env_allow", "cwd", "probe", "compensate"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"},
-             {"probe", "asking the downstream about a call comes later; use on_in_doubt: park"},
              {"changes", "recording changed resources comes later"},
              {"verify", "checking changed resources after a recovery comes later"},
-             {"compensate", "compensation comes later; undo with nodes of the plan"},
              {"approval", "approvals come later; a signal wait before the node asks a person"},
              {"heartbeat_timeout", "progress reports come later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       policy();
       transport();
       retry();
+      side_calls();
     }
     checked_.good = check_.count() == before;
     if (checked_.good) finish();
@@ -82,9 +81,7 @@ class ToolCheck {
     policy.on_in_doubt =
         policy.effect == EffectClass::at_most_once ? OnInDoubt::park : OnInDoubt::resend;
     if (const auto in_doubt = spot_.find("on_in_doubt")) {
-      if (const auto word = check_.word(
-              *in_doubt, {"resend", "park", "fail"},
-              {{"probe", "asking the downstream about a call comes later; use park"}})) {
+      if (const auto word = check_.word(*in_doubt, {"resend", "park", "fail", "probe"})) {
         policy.on_in_doubt = static_cast<OnInDoubt>(*word);
         if (effect_known_ && policy.effect == EffectClass::at_most_once &&
             policy.on_in_doubt == OnInDoubt::resend) {
@@ -110,6 +107,72 @@ class ToolCheck {
     if (const auto schema = spot_.find("args_schema")) {
       policy.args_schema = check_.schema(*schema);
     }
+  }
+
+  // ---- calls about a call
+
+  void side_calls() {
+    const OnInDoubt in_doubt = checked_.tool.policy.on_in_doubt;
+    const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
+    if (const auto probe = spot_.find("probe")) {
+      if (in_doubt != OnInDoubt::probe) {
+        check_.fault(*probe, "`probe` is used by `on_in_doubt: probe` only: write that too");
+      } else if (reads) {
+        check_.fault(*probe, "a tool that only reads is never in doubt");
+      }
+      checked_.probe = side_call(*probe, {"tool", "args", "happened"}, {"args", "call"}, probe_);
+      if (const auto happened = check_.required(
+              *probe, "happened", "one ${ … } of .result: null when nothing happened")) {
+        if (reads_only(*happened, {"args", "call", "result"}) && !is_one_expression(*happened->value)) {
+          check_.fault(*happened, "`happened` is one ${ … }: null when nothing happened");
+        }
+        probe_.emplace_back("happened", (*happened)->value());
+      }
+    } else if (in_doubt == OnInDoubt::probe) {
+      check_.fault(*spot_.find("on_in_doubt"),
+                   "on_in_doubt: probe needs `probe: { tool, args, happened }`");
+    }
+    if (const auto undo = spot_.find("compensate")) {
+      if (reads) check_.fault(*undo, "a tool that only reads leaves nothing to undo");
+      checked_.compensate =
+          side_call(*undo, {"tool", "args"}, {"args", "call", "result"}, compensate_);
+    }
+  }
+
+  // The place where it names its tool.
+  std::optional<Spot> side_call(const Spot& spot, Words keys, Words roots,
+                                std::vector<Member>& members) {
+    if (!check_.mapping(spot, keys)) return std::nullopt;
+    const auto named = check_.required(spot, "tool", "the name of a tool of this file");
+    const auto name = named ? check_.text(*named) : std::nullopt;
+    if (name) members.emplace_back("tool", *name);
+    if (const auto args = spot.find("args")) {
+      if (reads_only(*args, roots) && !(*args)->is_mapping() && !is_one_expression(*args->value)) {
+        check_.fault(*args, "`args` is a mapping, or one ${ … } that gives an object");
+      }
+      if (!((*args)->is_mapping() && (*args)->items.empty())) {
+        members.emplace_back("args", (*args)->value());
+      }
+    }
+    return name ? named : std::nullopt;
+  }
+
+  bool reads_only(const Spot& spot, Words roots) {
+    const std::size_t before = check_.count();
+    refuse_env_and_secrets(check_, spot);
+    if (check_.count() != before) return false;
+    check_.templates(spot, [&](const Spot& string, const Template& compiled) {
+      for (const std::string& root : compiled.roots().roots) {
+        if (std::ranges::find(roots, root) != roots.end()) continue;
+        Nearest nearest(root);
+        for (const std::string_view known : roots) nearest.look_at(known);
+        std::string meant = nearest.take();
+        check_.root_fault(string, "." + root, "there is no ." + root + " here: it reads " +
+                                                  list_of(roots, ".") + " of the call",
+                          meant.empty() ? meant : "." + meant);
+      }
+    });
+    return check_.count() == before;
   }
 
   void retry() {
@@ -447,7 +510,7 @@ class ToolCheck {
     engine::ToolPolicy& policy = checked_.tool.policy;
     checked_.tool.definition = Value::object(std::move(definition_));
     std::vector<Value> retry_on(policy.retry.retry_on.begin(), policy.retry.retry_on.end());
-    constexpr std::string_view kInDoubt[] = {"resend", "park", "fail"};
+    constexpr std::string_view kInDoubt[] = {"resend", "park", "fail", "probe"};
     std::vector<Member> members = {
         {"effect", engine::to_text(policy.effect)},
         {"on_in_doubt", kInDoubt[static_cast<std::size_t>(policy.on_in_doubt)]},
@@ -462,6 +525,8 @@ class ToolCheck {
     if (const auto schema = spot_.find("args_schema")) {
       members.emplace_back("args_schema", (*schema)->value());
     }
+    if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
+    if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));
     const Value without_version = Value::object(std::move(members));
     const Value whole = Value::object({{"kind", checked_.tool.kind},
                                        {"definition", checked_.tool.definition},
@@ -498,7 +563,7 @@ class ToolCheck {
   ToolText text_;
   const Spot& spot_;
   CheckedTool checked_;
-  std::vector<Member> definition_;
+  std::vector<Member> definition_, probe_, compensate_;
   std::vector<int> definite_;
   bool effect_known_ = true;
 };
@@ -507,6 +572,30 @@ class ToolCheck {
 
 CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot) {
   return ToolCheck(check, name, spot).run();
+}
+
+void check_side_calls(Check& check, CheckedTools& tools) {
+  const auto look_up = [&](CheckedTool& tool, const Spot& named, bool probe) {
+    const std::string& name = named->scalar.as_string();
+    const auto found = tools.find(name);
+    if (found == tools.end()) {
+      check.fault(named, "there is no tool " + shown(name),
+                  check.nearest(name, tools,
+                                [](const auto& one) { return std::string_view(one.first); }));
+      tool.good = false;
+      return;
+    }
+    if (!found->second.good) return;  // its effect may not be known
+    const bool reads = found->second.tool.policy.effect == EffectClass::read;
+    if (probe == reads) return;
+    check.fault(named, probe ? "a probe only asks: " + shown(name) + " must be `effect: read`"
+                             : shown(name) + " is `effect: read`: it undoes nothing");
+    tool.good = false;
+  };
+  for (auto& [name, tool] : tools) {
+    if (tool.probe) look_up(tool, *tool.probe, true);
+    if (tool.compensate) look_up(tool, *tool.compensate, false);
+  }
 }
 
 }  // namespace ae::agents

@@ -199,14 +199,17 @@ class GivenJob {
                 .wait_type = std::string(type),
                 .payload = json(payload)});
   }
-  GivenJob& cancel(std::string_view reason = "") {
-    return act({.kind = Act::Kind::cancel, .by = "someone", .reason = std::string(reason)});
+  GivenJob& cancel(std::string_view reason = "", std::optional<bool> compensate = {}) {
+    return act({.kind = Act::Kind::cancel,
+                .by = "someone",
+                .reason = std::string(reason),
+                .compensate = compensate});
   }
   GivenJob& resolve(std::string_view node, std::string_view resolution,
                     std::optional<std::string_view> result = std::nullopt) {
     Act what{.kind = Act::Kind::resolve,
              .by = "someone",
-             .idempotency_key = step(node).call->key.text,
+             .idempotency_key = state.key_of(step(node)).text,
              .resolution = std::string(resolution)};
     if (result) what.result = json(*result);
     return act(what);
@@ -253,6 +256,7 @@ class GivenJob {
   }
   void begin_attempt() {
     attempt_count++;
+    held_since = now;
     add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
                        "worker")});
     in_flight.clear();
@@ -276,6 +280,7 @@ class GivenJob {
   Stamp stamp() {
     return {.now = now,
             .lease_until = now + 30s,
+            .held_since = held_since,
             .owned = owned,
             .chance = chance,
             .tool_versions = versions.empty() ? nullptr : &versions};
@@ -290,8 +295,15 @@ class GivenJob {
   // ---- what there is
 
   std::string_view status() const { return to_text(state.status); }
-  // "node", or "node/3" for an item of a map.
+  // "node", or "node/3" for an item of a map; with "/probe" or "/compensate" what stands beside it.
   std::uint32_t index_of(std::string_view name) const {
+    for (const std::string_view side : {"/probe", "/compensate"}) {
+      if (!name.ends_with(side)) continue;
+      const Step& of = step(name.substr(0, name.size() - side.size()));
+      const std::uint32_t index = side == "/probe" ? of.probe : of.undo;
+      AE_CHECK(index != kNoStep, std::string(name) + "\n" + story());
+      return index;
+    }
     const std::size_t slash = name.find('/');
     const Node& node = plan->nodes[plan->by_id.at(std::string(name.substr(0, slash)))];
     if (slash == std::string_view::npos) return node.index;
@@ -340,6 +352,7 @@ class GivenJob {
   std::vector<Sent> sent;                            // every call that went out, in order
   std::map<std::uint32_t, std::uint32_t> in_flight;  // step → try
   Instant now = *instant_from_text("2026-01-01T00:00:00Z");
+  Instant held_since = now;
   DecideLimits limits;
   std::uint64_t chance = 7;
   bool owned = true, settled = false;

@@ -80,6 +80,7 @@ class Tracer {
   void gather_decision(const Event& event, StepSpan& span);
 
   Value node_view(const Step& step);
+  std::vector<Value> sides_view(const Step& step, Role role);
   std::string_view status_of(const Step& step, const StepSpan& span) const;
   std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
   std::string_view world_of(const Step& step, const StepSpan& span) const;
@@ -91,6 +92,7 @@ class Tracer {
   std::vector<AttemptSpan> attempts_;
   std::unordered_map<std::string, StepSpan> steps_;
   std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0;
 };
 
@@ -192,6 +194,9 @@ void Tracer::gather(const Event& event) {
     case EventType::node_started:
       span.started_at = event.created_at;
       break;
+    case EventType::command_emitted:
+      if (!span.started_at) span.started_at = event.created_at;
+      break;
     case EventType::tool_invocation_started:
     case EventType::tool_invocation_finished:
       gather_try(event, span);
@@ -240,6 +245,9 @@ std::string_view Tracer::map_status(const Step& step) const {
 }
 
 std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const {
+  if (step.role != Role::node && step.phase == StepPhase::done) {
+    return step.committed || !step.call ? "done" : "failed";
+  }
   if (step.phase == StepPhase::done) {
     if (step.skipped) return "skipped";
     return span.finished["error"].is_null() ? "done" : "failed";
@@ -257,7 +265,10 @@ std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::in_doubt:
+    case StepPhase::probing:
       return "in_doubt";
+    case StepPhase::refused:
+      return step.role == Role::undo ? "failed" : "running";
     case StepPhase::mapping:
       return map_status(step);
     default:
@@ -267,7 +278,7 @@ std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const
 
 std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
                                   const TrySpan& span_try) const {
-  if (s_.plan->tools[s_.node_of(step).tool].effect == EffectClass::read) return "unchanged";
+  if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
   if (span_try.outcome == "success" || span_try.resolution == "happened") return "changed";
   if (span_try.outcome == "failure" && span_try.definite) return "unchanged";
   if (span_try.resolution == "not_happened") return "unchanged";
@@ -280,24 +291,29 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
 
 std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const {
   if (step.result_type == ResultType::compensated) return "rolled back";
-  bool changed = false, unknown = false;
+  bool changed = false, unknown = false, rolled_back = false;
   const auto take = [&](std::string_view world) {
     changed |= world == "changed";
     unknown |= world == "unknown";
+    rolled_back |= world == "rolled back";
   };
   for (const TrySpan& one : span.tries) take(world_of(step, span, one));
-  if (auto items = items_.find(step.node); items != items_.end() && step.item == kNoItem) {
+  if (auto items = items_.find(step.node); items != items_.end() && step.item == kNoItem && step.role == Role::node) {
     for (const Step* item : items->second) {
       auto of_item = steps_.find(item->id.text);
       if (of_item != steps_.end()) take(world_of(*item, of_item->second));
     }
   }
-  return unknown ? "unknown" : changed ? "changed" : "unchanged";
+  return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
 }
 
 void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
   tries_ += span.tries.size();
   if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
+  if (step.role != Role::node) {
+    if (status == "in_doubt") in_doubt_++;
+    return;
+  }
   if (status == "in_doubt" && s_.node_of(step).kind != NodeKind::map) in_doubt_++;
   if (step.item != kNoItem) {
     if (status == "in_doubt") in_doubt_++;
@@ -365,10 +381,22 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
                         {"worker", span.worker}});
 }
 
+std::vector<Value> Tracer::sides_view(const Step& step, Role role) {
+  std::vector<Value> views;
+  if (step.probe == kNoStep && step.undo == kNoStep) return views;
+  auto beside = sides_.find(s_.by_id.at(step.id));
+  if (beside == sides_.end()) return views;
+  for (const Step* side : beside->second) {
+    if (side->role == role) views.push_back(node_view(*side));
+  }
+  return views;
+}
+
 Value Tracer::node_view(const Step& step) {
   const StepSpan& span = steps_[step.id.text];
   const Node& node = s_.node_of(step);
-  const bool is_item = step.item != kNoItem;
+  const bool side = step.role != Role::node;
+  const bool is_item = step.item != kNoItem || side;  // it is one call
   const std::string_view status = status_of(step, span);
   count(step, span, status);
   std::vector<Value> tries, waits, items, needs;
@@ -380,29 +408,40 @@ Value Tracer::node_view(const Step& step) {
   if (!is_item) {
     for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
   }
+  std::vector<Value> probes = sides_view(step, Role::probe);
+  std::vector<Value> undo = sides_view(step, Role::undo);
+  Value result_type = span.finished["result_type"];
+  if (step.result_type == ResultType::compensated) result_type = to_text(step.result_type);
+  std::optional<Instant> finished_at = span.finished_at;
+  if (side && step.phase == StepPhase::done && !span.tries.empty()) {
+    finished_at = span.tries.back().finished_at;
+  }
   const bool calls = is_item || node.kind != NodeKind::wait;
   const bool replayed =
       span.finished_seq > 0 && attempts_.size() > 0 && attempts_.back().from > span.finished_seq;
-  return Value::object({{"decisions", Value::array(span.decisions)},
-                        {"duration_us", between(span.started_at, span.finished_at)},
+  return Value::object({{"compensation", undo.empty() ? Value() : undo.front()},
+                        {"decisions", Value::array(span.decisions)},
+                        {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
                         {"error", span.finished["error"]},
                         {"executed_by", or_null(span.finished_by)},
-                        {"finished_at", or_null(span.finished_at)},
-                        {"item", is_item ? number(step.item) : Value()},
+                        {"finished_at", or_null(finished_at)},
+                        {"item", step.item != kNoItem ? number(step.item) : Value()},
                         {"items", Value::array(std::move(items))},
                         {"kind", to_text(is_item ? NodeKind::tool : node.kind)},
                         {"needs", Value::array(std::move(needs))},
                         {"node_id", node.id},
                         {"path", s_.path_of(step)},
                         {"phase", to_text(step.phase)},
+                        {"probes", Value::array(std::move(probes))},
                         {"replayed", replayed},
                         {"result", is_item ? span.result : step.result},
-                        {"result_type", span.finished["result_type"]},
+                        {"result_type", result_type},
+                        {"role", to_text(step.role)},
                         {"started_at", or_null(span.started_at)},
                         {"status", status},
                         {"step_id", step.id.text},
-                        {"tool", calls ? Value(s_.plan->tools[node.tool].name) : Value()},
+                        {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
                         {"try", number(span.tries.size())},
                         {"waits", Value::array(std::move(waits))},
@@ -412,7 +451,11 @@ Value Tracer::node_view(const Step& step) {
 Value Tracer::run() {
   for (const Event& event : events_) gather(event);
   for (const Step& step : s_.steps) {
-    if (step.item != kNoItem) items_[step.node].push_back(&step);
+    if (step.role != Role::node) {
+      sides_[step.of].push_back(&step);
+    } else if (step.item != kNoItem) {
+      items_[step.node].push_back(&step);
+    }
   }
   std::vector<Value> nodes, attempts;
   if (s_.plan) {

@@ -6,7 +6,8 @@
 //    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt}}
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
-//          started_at, finished_at, duration_us, executed_by, replayed, effect, tries, waits, decisions, items}
+//          started_at, finished_at, duration_us, executed_by, replayed, effect, tries, waits, decisions, items, role,
+//          probes: [node…], compensation: node or null}      role: node probe compensation
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,
 //            arguments_hash, external_id}
 //   try:  {try, attempt, outcome, definite, error, started_at, finished_at, duration_us, world, caught_up, seq}

@@ -265,6 +265,7 @@ class ReplayProof {
   static std::string started(const State& state, const Event& event);
   static std::string branch(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
+  static std::string probe_says(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -272,10 +273,32 @@ class ReplayProof {
 std::string ReplayProof::emitted(const State& state, const Event& event) {
   commands_++;
   const Step* step = step_of(state, event);
+  if (event.payload.find("of")) {
+    auto of = state.by_id.find(StepId(std::string(event.payload.text("of"))));
+    const StepId id(std::string(event.payload.text("step_id")));
+    if (of == state.by_id.end() || !state.side_role(state.steps[of->second], id)) {
+      return "stands where nothing is to be asked or undone";
+    }
+    return {};
+  }
   if (!step || !asks_for(state, state.by_id.at(step->id))) {
     return "stands where the plan asks for no command";
   }
   return {};
+}
+
+// What a probe says is what its answer gives.
+std::string ReplayProof::probe_says(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || step->phase != StepPhase::probing) return {};
+  auto result = happened_of(state, *step, state.steps[step->probe].result);
+  if (!result) return "says what the probe's answer does not give";
+  if (event.type == EventType::command_committed) {
+    const Value* said = event.payload.find("result");
+    return !said || *said == *result ? "" : "is not what the probe's answer gives";
+  }
+  const std::string_view says = result->is_null() ? "not_happened" : "happened";
+  return event.payload.text("state") == says ? "" : "is not what the probe's answer gives";
 }
 
 std::string ReplayProof::started(const State& state, const Event& event) {
@@ -283,12 +306,14 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
   if (step->phase != StepPhase::ready) return "stands where the plan asks for no call";
   const Node& node = state.node_of(*step);
-  const ToolPolicy& tool = state.plan->tools[node.tool];
+  const ToolPolicy& tool = state.tool_of(*step);
   if (event.payload.text("tool_name") != tool.name) return "calls another tool than the plan's";
   if (event.payload.text("effect_class") != to_text(tool.effect)) {
     return "has another effect class than the plan's";
   }
-  auto arguments = arguments_of(state, node, step->item);
+  auto arguments = step->role == Role::node
+                       ? arguments_of(state, node, step->item)
+                       : side_arguments_of(state, state.steps[step->of], step->role);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";
@@ -332,6 +357,10 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       break;
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
+      if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
+      break;
+    case EventType::command_committed:
+      wrong = probe_says(state, event);
       break;
     case EventType::wait_opened:
       wrong = wait(state, event);
@@ -440,8 +469,10 @@ void Verifier::execution_hash() {
     if (event.type != EventType::node_finished) continue;
     auto step = state_.by_id.find(StepId(std::string(event.payload.text("step_id"))));
     if (step == state_.by_id.end()) continue;
-    steps.emplace_back(state_.path_of(state_.steps[step->second]),
-                       std::string(event.payload.text("result_type")));
+    const bool undone = state_.steps[step->second].result_type == ResultType::compensated;
+    steps.emplace_back(
+        state_.path_of(state_.steps[step->second]),
+        undone ? "compensated" : std::string(event.payload.text("result_type")));
   }
   if (!state_.plan) {
     out_.execution_hash = broken("the log holds no plan");
