@@ -278,7 +278,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "aetheris: 1\ntools: { t: { native: echo, approval: required } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, result: full } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, timeout: 30 } }\n" + agent,
-           "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe, probe: { tool: t } } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, retry: { retry_on: [timeout] } } }\n" + agent,
            "aetheris: 1\ntools: { t: { http: { method: GET, url: 'ftp://x/' } } }\n" + agent,
            "aetheris: 1\ntools: { 'a b': { native: echo } }\n" + agent,

@@ -167,8 +167,12 @@ class ToolCheck {
         Nearest nearest(root);
         for (const std::string_view known : roots) nearest.look_at(known);
         std::string meant = nearest.take();
-        check_.root_fault(string, "." + root, "there is no ." + root + " here: it reads " +
-                                                  list_of(roots, ".") + " of the call",
+        std::string known_roots;
+        for (const std::string_view known : roots) {
+          known_roots += (known_roots.empty() ? "." : ", .") + std::string(known);
+        }
+        check_.root_fault(string, "." + root,
+                          "there is no ." + root + " here: what stands here reads " + known_roots,
                           meant.empty() ? meant : "." + meant);
       }
     });

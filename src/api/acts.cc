@@ -45,10 +45,14 @@ void Api::signal(Ask ask) {
 void Api::cancel(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"reason"},
-                                                 {{"compensate", "compensation comes later"}}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"reason", "compensate"}));
     engine::Act wish{.kind = engine::Act::Kind::cancel};
     AE_ASSIGN(wish.reason, fields.text("reason"));
+    if (const Value& compensate = fields["compensate"]; compensate.is_bool()) {
+      wish.compensate = compensate.as_bool();
+    } else if (!compensate.is_null()) {
+      return fail(Code::input_invalid, "`compensate` must be true or false");
+    }
     return wish;
   }();
   if (!act) return ask->refuse(act.error());

@@ -71,8 +71,9 @@ int signal_command(const Options& options, Terminal& terminal) {
 }
 
 int cancel_command(const Options& options, Terminal& terminal) {
-  return say(post(options, "cancel", given({{"reason", options.reason}})), options, terminal,
-             "cancel requested");
+  std::vector<Member> body = given({{"reason", options.reason}});
+  if (options.no_compensate) body.emplace_back("compensate", false);
+  return say(post(options, "cancel", std::move(body)), options, terminal, "cancel requested");
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {

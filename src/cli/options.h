@@ -38,6 +38,7 @@ struct Options {
 
   // acts
   std::string reason, note, message_id, wait_type;
+  bool no_compensate = false;
 };
 
 // What a command line came to.

@@ -29,7 +29,7 @@ struct LaterFlag {
   std::string_view command, flag;
 };
 constexpr LaterFlag kLaterFlags[] = {
-    {"signal", "--buffer"}, {"cancel", "--compensate"}, {"run", "--workers"}, {"run", "--listen"}};
+    {"signal", "--buffer"}, {"run", "--workers"}, {"run", "--listen"}};
 
 // The first word that is no option: the command. Options before it that take a value are skipped with it.
 std::string_view command_of(int argc, char** argv) {
@@ -203,6 +203,7 @@ class Grammar {
         command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");
     positional(cancel, "ID", options_.id, "the job");
     cancel->add_option("--reason", options_.reason, "why, for the record");
+    cancel->add_flag("--no-compensate", options_.no_compensate, "leave what was done as it is");
 
     CLI::App* resolve =
         command("resolve", "say what became of a call in doubt",
