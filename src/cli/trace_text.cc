@@ -300,12 +300,27 @@ class Trace {
     }
     story(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
+    for (const Value& probe : list(node["probes"])) beside(probe, "asked: ", trunk);
+    if (node["compensation"].is_object()) beside(node["compensation"], "undo: ", trunk);
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
       const bool said = !all.empty() && all.back()["error"].text("code") == code;
       if (!said) wrapped(trunk, code, node["error"].text("message"));
     }
+  }
+
+  // A call about the step's call.
+  void beside(const Value& side, const char* what, const std::string& trunk) {
+    const std::string status(side.text("status"));
+    const Mark mark = mark_of(status);
+    put(Line()
+            .add(Tint::dim, trunk)
+            .add(mark.tint, std::string(mark.sign) + " ")
+            .add(what + std::string(side.text("tool")))
+            .add(Tint::dim, "  " + span_text(side["duration_us"]))
+            .add(mark.tint, status == "done" ? "" : "  " + word_of(side, status)));
+    details(side, status, trunk + "  ");
   }
 
   // Tries and decisions in the order in which they came.
@@ -445,11 +460,11 @@ class Trace {
     const std::string id(trace_.text("id"));
     if (doubt) {
       const std::string reason(wait.text("reason"));
+      const bool undo = node.text("role") == "compensation";
       detail(trunk, Tint::warn,
-             "nobody knows whether it happened" + (reason.empty() ? "" : " (" + reason + ")"));
-      const std::string resolve =
-          "aetheris resolve " + id + " " +
-          std::string(node["effect"].text("idempotency_key")).substr(0, kKeyShown);
+             std::string(undo ? "not known to be undone" : "nobody knows whether it happened") +
+                 (reason.empty() ? "" : " (" + reason + ")"));
+      const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kKeyShown);
       command(trunk, "answer: ", resolve + " happened '{}'");
       command(trunk, "    or: ", resolve + " not_happened");
       return command(trunk, "    or: ", resolve + " fail");

@@ -21,8 +21,15 @@ std::uint64_t bits_of(const StepId& id) {
 
 constexpr Duration kUnsentPauseMin = std::chrono::milliseconds(100);
 
+// A downstream that knows our key says that the first request with it is still under way.
+bool still_running(const ToolPolicy& tool, const Invocation& call) {
+  return tool.effect == EffectClass::idempotent && !call.definite &&
+         (call.error.code == "http_409" || call.error.code == "http_425");
+}
+
 bool tries_left(const ToolPolicy& tool, const Invocation& call) {
-  return call.counted < tool.retry.max_attempts && tool.retry.covers(call.error.code);
+  return call.counted < tool.retry.max_attempts &&
+         (tool.retry.covers(call.error.code) || still_running(tool, call));
 }
 
 }  // namespace

@@ -340,6 +340,15 @@ Value effect_view(const StepSpan& span) {
                         {"tool_version", started["tool_version"]}});
 }
 
+// What a try was, beside what became of the step: one that is followed by another was a failure to be tried again.
+Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_step) {
+  const TrySpan& one = span.tries[index];
+  if (one.outcome == "success") return "success";
+  if (index + 1 < span.tries.size()) return "retryable_failure";
+  if (one.outcome.empty() || !one.resolution.empty()) return {};
+  return span.finished["error"].is_null() ? Value() : of_step;
+}
+
 Value try_view(const TrySpan& one, std::string_view world) {
   Value duration = one.duration;
   if (duration.is_null()) duration = between(one.started_at, one.finished_at);
@@ -400,7 +409,11 @@ Value Tracer::node_view(const Step& step) {
   const std::string_view status = status_of(step, span);
   count(step, span, status);
   std::vector<Value> tries, waits, items, needs;
-  for (const TrySpan& one : span.tries) tries.push_back(try_view(one, world_of(step, span, one)));
+  for (std::size_t i = 0; i < span.tries.size(); ++i) {
+    const TrySpan& one = span.tries[i];
+    tries.push_back(try_view(one, world_of(step, span, one))
+                        .with("result_type", try_result_type(span, i, span.finished["result_type"])));
+  }
   for (const WaitSpan& wait : span.waits) waits.push_back(wait_view(wait));
   if (auto below = items_.find(step.node); below != items_.end() && !is_item) {
     for (const Step* item : below->second) items.push_back(node_view(*item));

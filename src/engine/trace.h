@@ -10,7 +10,8 @@
 //          probes: [node…], compensation: node or null}      role: node probe compensation
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,
 //            arguments_hash, external_id}
-//   try:  {try, attempt, outcome, definite, error, started_at, finished_at, duration_us, world, caught_up, seq}
+//   try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at, duration_us, world, caught_up,
+//          seq}     result_type: success, retryable_failure (another try followed), how the step failed, or null
 //   wait: {correlation_key, wait_type, opened_at, due_at, expires_at, completed_at, outcome, payload, by, reason}
 //   decision: {kind, state, at, by, reason, payload, not_before, seq}
 //

@@ -1,4 +1,6 @@
 // Reading a job's log back from the store.
+#include <algorithm>
+
 #include "core/seal.h"
 #include "runtime/runtime.h"
 
@@ -42,9 +44,13 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
 
 bool doubts_own_call(const engine::State& state, const AttemptId& attempt) {
   for (const auto& [key, wait] : state.waits) {
-    if (wait.resolve && state.steps[wait.step].call->attempt == attempt) return true;
+    const auto& call = state.steps[wait.step].call;
+    if (wait.resolve && call && call->attempt == attempt) return true;
   }
-  return false;
+  return std::ranges::any_of(state.todo, [&](std::uint32_t index) {  // yet to be asked about
+    const engine::Step& step = state.steps[index];
+    return step.call && step.call->attempt == attempt && state.may_probe(step);
+  });
 }
 
 }  // namespace ae::runtime
