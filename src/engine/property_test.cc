@@ -243,6 +243,60 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
   }
 }
 
+// What the log says of a job that has ended: everything that could be undone is, once, the last committed first.
+void expect_undone(const GivenJob& job) {
+  std::vector<std::string> committed, undone;
+  for (const Event& event : job.log) {
+    const std::string step(event.payload.text("step_id"));
+    const bool undoable = event.type == EventType::step_committed &&
+                          job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))])
+                              .compensate.has_value();
+    if (undoable) committed.insert(committed.begin(), step);
+    if (event.type == EventType::step_compensated) undone.push_back(step);
+  }
+  if (job.state.status == JobStatus::completed) {
+    EXPECT_TRUE(undone.empty());
+  } else {
+    EXPECT_EQ(undone, committed) << job.story();
+  }
+  VerifyInput input;
+  input.job = job.state.job;
+  input.events = job.log;
+  const Verification all = verify(input, compile_each_time());
+  ASSERT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
+  ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
+}
+
+AE_TEST("property/whatever ends a job and however often it crashes, what was done is undone once") {
+  const std::uint64_t first = first_seed();
+  std::size_t undone = 0;
+  for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
+    SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
+    GivenJob job = job_of(made(seed, Failing::ends));
+    RandomWorld world(Failing::ends);
+    Dice dice(seed);
+    job.owned = dice.one_in(2);
+    const bool crashes = dice.one_in(2);
+    const std::uint64_t cancel_at = dice.below(40);
+    job.claim();
+    for (std::uint64_t steps = 0; step_on(job, world, dice); ++steps) {
+      ASSERT_LT(steps, static_cast<std::uint64_t>(kStepsMax)) << job.story();
+      if (steps == cancel_at && !is_terminal(job.state.status)) job.cancel();
+      if (crashes && dice.one_in(5) && job.state.status == JobStatus::running) {
+        die(job, world, dice);
+      }
+    }
+    expect_once(job, world);
+    expect_undone(job);
+    undone += job.state.undone.size();
+    if (::testing::Test::HasFailure()) return;
+    (void)job_view(job.state);
+    const Value trace = trace_view(job.state, job.log);
+    ASSERT_EQ(trace["totals"]["tries"], Value(static_cast<std::uint64_t>(job.sent.size())));
+  }
+  EXPECT_TRUE(undone > 0 || std::getenv("AETHERIS_SEED"));
+}
+
 // ---------------------------------------------------------------- what cannot have happened
 
 Value random_value(Dice& dice) {
@@ -289,8 +343,9 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
   std::size_t refused = 0;
   for (std::uint64_t seed = first; seed < first + seeds(6); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.no event*"));
-    GivenJob job = job_of(made(seed, Failing::goes_on));
-    RandomWorld world(Failing::goes_on);
+    const Failing failing = seed % 2 == 0 ? Failing::ends : Failing::goes_on;
+    GivenJob job = job_of(made(seed, failing));
+    RandomWorld world(failing);
     Dice dice(seed);
     job.claim();
     for (int i = 0; i < 300 && step_on(job, world, dice); ++i) {

@@ -49,13 +49,34 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
          " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
 }
 
-enum class Failing { never, goes_on };  // goes_on: nodes and items may fail, the job does not
+// goes_on: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
+enum class Failing { never, goes_on, ends };
+
+// Tools whose calls can be undone and asked about.
+inline Value undoable_tools() {
+  const Value thrice =
+      json("{'retry': {'max_attempts': 3, 'retry_on': ['connect', 'timeout', 'unknown']}}");
+  const Value undo = json("{'compensate': {'tool': 'unbook', 'args': {'of': '${ .call.key }'}}}");
+  const Value undo_once = json("{'compensate': {'tool': 'unbuy', 'args': {'of': '${ .result }'}}}");
+  const Value probe = json(
+      "{'probe': {'tool': 'ask', 'args': {'key': '${ .call.key }'}, 'happened': '${ .result.found }'}}");
+  return Value::object(
+      {{"ask", tool_policy("read", "resend", thrice)},
+       {"book", tool_policy("idempotent", "resend", thrice.with("compensate", undo["compensate"]))},
+       {"buy", tool_policy("at_most_once", "probe",
+                           probe.with("compensate", undo_once["compensate"]))},
+       {"put", tool_policy("idempotent", "resend", thrice)},
+       {"unbook", tool_policy("idempotent", "resend", thrice)},
+       {"unbuy", tool_policy("at_most_once", "probe", probe)}});
+}
 
 // What is particular to a node's kind: a map, a signal's wait, a timer, a call.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
                                        Failing failing) {
   constexpr const char* kTools[] = {"look", "put", "once", "pay"};
-  const std::string tool = kTools[dice.below(4)];
+  constexpr const char* kUndoable[] = {"book", "buy", "book", "put"};
+  const std::string tool =
+      failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(4)];
   switch (dice.below(6)) {
     case 0:
       return {
@@ -107,7 +128,7 @@ inline Value random_plan(Dice& dice, Failing failing) {
                         {"nodes", Value::array(std::move(nodes))},
                         {"output", "${ .steps }"},
                         {"schema", 1},
-                        {"tools", usual_tools()}});
+                        {"tools", failing == Failing::ends ? undoable_tools() : usual_tools()}});
 }
 
 inline std::string random_input(Dice& dice) {
@@ -123,8 +144,12 @@ class RandomWorld {
   // The call takes place, and this is what the caller sees of it.
   Outcome perform(const Invocation& call) {
     const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
-    const Value result = Value::object({{"of", call.key.text.substr(0, 8)}, {"tool", call.tool}});
-    if (failing_ == Failing::goes_on) {
+    Value result = Value::object({{"of", call.key.text.substr(0, 8)}, {"tool", call.tool}});
+    if (call.tool == "ask") {
+      auto found = results_.find(std::string(call.arguments.text("key")));
+      result = Value::object({{"found", found == results_.end() ? Value() : found->second}});
+    }
+    if (failing_ != Failing::never) {
       if (fate == 0)
         return {.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
       if (fate == 1)
@@ -164,7 +189,8 @@ class RandomWorld {
   }
   void done(const Invocation& call, const Value& result) {
     const bool again = results_.contains(call.key.text);
-    if (!again || call.tool == "pay") performed_[call.key.text]++;
+    const bool each = call.tool == "pay" || call.tool == "buy" || call.tool == "unbuy";
+    if (!again || each) performed_[call.key.text]++;
     results_[call.key.text] = result;
   }
 
