@@ -629,6 +629,92 @@ def cancel_ends_a_job_once():
         expect(h.run("run", "agents.yaml", "--job-id", "w"), 1)
 
 
+SIDES = r"""
+aetheris: 1
+tools:
+  # Each writes a line `KEY WORD` to its folder.
+  book:
+    command: ["sh", "-c", "cat > /dev/null; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> done.txt; echo \"$0\"", "${ .args.what }"]
+    effect: at_most_once
+    on_in_doubt: probe
+    probe: { tool: look, args: { key: "${ .call.external_key }" }, happened: "${ .result.found }" }
+    compensate: { tool: unbook, args: { what: "${ .result }" } }
+  look:
+    command: ["sh", "-c", "cat > /dev/null; grep -sF \"$0 \" done.txt | awk 'NR == 1 { f = 1; printf \"%s\", \"{\\\"found\\\":\\\"\" $2 \"\\\"}\" } END { if (!f) print \"{}\" }'", "${ .args.key }"]
+    effect: read
+    output: json
+  unbook:
+    command: ["sh", "-c", "cat > /dev/null; echo \"$AETHERIS_IDEMPOTENCY_KEY un$0\" >> done.txt", "${ .args.what }"]
+    effect: idempotent
+agents:
+  trip:
+    plan:
+      - { id: a, tool: book, args: { what: flight } }
+      - { id: b, tool: book, needs: [a], args: { what: hotel } }
+      - { id: w, wait: { type: signal, key: paid }, needs: [b] }
+"""
+
+
+def side_words(h):
+    file = h.path / "done.txt"
+    return [line.split()[1] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@test
+def a_cancel_undoes_what_was_done_and_says_so():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(SIDES)
+        expect(h.run("run", "agents.yaml", "--job-id", "t"), 4)
+        expect(h.run("cancel", "t"), 0)
+        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "queued", "nobody has undone it yet"
+        expect(h.run("run", "agents.yaml", "--job-id", "t"), 1)
+        assert side_words(h) == ["flight", "hotel", "unhotel", "unflight"]
+        body = expect(h.run("job", "t", "--json"), 0).json()
+        assert body["status"] == "cancelled"
+        assert [one["node_id"] for one in body["compensated"]] == ["b", "a"]
+        nodes = expect(h.run("trace", "t", "--json"), 0).json()["nodes"]
+        assert [node["world"] for node in nodes] == ["rolled back", "rolled back", "unchanged"]
+        assert "undo: unbook" in expect(h.run("trace", "t"), 0).out
+        expect(h.run("verify", "t"), 0)
+
+
+@test
+def a_cancel_without_compensation_leaves_and_lists_it():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(SIDES)
+        expect(h.run("run", "agents.yaml", "--job-id", "t"), 4)
+        expect(h.run("cancel", "t", "--no-compensate"), 0)
+        body = expect(h.run("job", "t", "--json"), 0).json()
+        assert body["status"] == "cancelled" and body["compensated"] == []
+        assert [one["node_id"] for one in body["uncompensated"]] == ["b", "a"]
+        assert side_words(h) == ["flight", "hotel"]
+
+
+@test
+def a_job_killed_at_every_point_asks_and_undoes_and_does_nothing_twice():
+    for n in range(1, 100):
+        with home() as h:
+            (h.path / "agents.yaml").write_text(SIDES)
+            killed = 0
+            for step in ("run", "cancel", "run"):
+                words = ("cancel", "t") if step == "cancel" else ("run", "agents.yaml", "--job-id", "t")
+                said = h.run(*words, env={"AETHERIS_FAILPOINTS": f"append.after=exit@{n};tool.after=exit@{n}"})
+                if said.code == 137:
+                    killed += 1
+                    said = h.run(*words)
+                assert said.code in (0, 1, 4, 5), said
+            status = expect(h.run("job", "t", "--json"), 0).json()
+            assert status["status"] == "cancelled", status
+            assert side_words(h)[:2] == ["flight", "hotel"], side_words(h)
+            keys = [line.split()[0] for line in (h.path / "done.txt").read_text().splitlines()]
+            assert sorted(set(side_words(h))) == ["flight", "hotel", "unflight", "unhotel"]
+            assert len(set(keys)) == 4, keys
+            expect(h.run("verify", "t"), 0)
+            if killed == 0:
+                return
+    raise AssertionError("it never came to an end")
+
+
 @test
 def a_call_in_doubt_parks_and_is_resolved():
     with home() as h:

@@ -1,5 +1,6 @@
 // How a job ends (SPEC §7), and how it comes to rest while it waits.
 #include "engine/decider.h"
+#include "engine/view.h"
 
 namespace ae::engine {
 namespace {
@@ -41,17 +42,6 @@ void Decider::end_for(std::string_view code, std::string message) {
         {"state", "failed"}});
 }
 
-Value Decider::listed(const std::vector<std::uint32_t>& steps) const {
-  std::vector<Value> list;
-  list.reserve(steps.size());
-  for (std::uint32_t index : steps) {
-    const Step& step = s_.steps[index];
-    Value one = Value::object({{"node_id", s_.node_of(step).id}, {"step_id", step.id.text}});
-    list.push_back(step.item == kNoItem ? one : one.with("item", std::uint64_t{step.item}));
-  }
-  return Value::array(std::move(list));
-}
-
 // The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
 void Decider::end(const Ending& ending) {
   for (std::uint32_t index : s_.todo) {  // what is known is still recorded
@@ -78,10 +68,10 @@ void Decider::end(const Ending& ending) {
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   std::vector<Member> p;
   if (!in_doubt.empty()) p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
-  if (!s_.undone.empty()) p.emplace_back("compensated", listed(s_.undone));
-  std::vector<std::uint32_t> stays = s_.given_up;
-  stays.insert(stays.end(), s_.undoable.rbegin(), s_.undoable.rend());
-  if (!stays.empty()) p.emplace_back("uncompensated", listed(stays));
+  if (!s_.undone.empty()) p.emplace_back("compensated", steps_list(s_, s_.undone));
+  if (const auto stays = not_undone(s_); !stays.empty()) {
+    p.emplace_back("uncompensated", steps_list(s_, stays));
+  }
   if (!s_.undelivered.empty()) p.emplace_back("undelivered", Value::array(s_.undelivered));
   if (ending.cancelled) {
     if (!ending.by.empty()) p.emplace_back("by", ending.by);

@@ -85,7 +85,6 @@ class Decider {
   std::uint32_t lost_claims_max() const {
     return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
   }
-  Value listed(const std::vector<std::uint32_t>& steps) const;
   void end_for(std::string_view code, std::string message);
   void rest();
   void cancel_wait(const std::string& key, const Wait& wait);

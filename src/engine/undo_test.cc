@@ -310,6 +310,7 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
     const Value end = job.last(EventType::job_failed);
     EXPECT_EQ(undone_nodes(end), says == std::string("fail") ? "a " : "b a ");
     EXPECT_EQ(end["uncompensated"].size(), says == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(job_view(job.state)["compensated"], end["compensated"]);
     expect_proved(job);
   }
 }

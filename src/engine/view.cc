@@ -365,6 +365,23 @@ Value state_view(const State& state) {
        {"waits", Value::array(std::move(waits))}});
 }
 
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
+  std::vector<Value> list;
+  list.reserve(steps.size());
+  for (std::uint32_t index : steps) {
+    const Step& step = state.steps[index];
+    Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
+    list.push_back(step.item == kNoItem ? one : one.with("item", number(step.item)));
+  }
+  return Value::array(std::move(list));
+}
+
+std::vector<std::uint32_t> not_undone(const State& state) {
+  std::vector<std::uint32_t> steps = state.given_up;
+  steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
+  return steps;
+}
+
 Value job_view(const State& state) {
   std::vector<Value> waits = waits_view(state);
   std::vector<Value> in_doubt = in_doubt_view(state);
@@ -374,6 +391,7 @@ Value job_view(const State& state) {
   return Value::object({{"agent", state.agent},
                         {"attempt", number(state.epoch)},
                         {"attempt_id", or_null(state.attempt.text)},
+                        {"compensated", steps_list(state, state.undone)},
                         {"created_at", state.job_root["created_at"]},
                         {"deadline", or_null(state.deadline)},
                         {"ending", ending_view(state)},
@@ -392,6 +410,10 @@ Value job_view(const State& state) {
                         {"result", state.result},
                         {"seq", number(state.seq)},
                         {"status", to_text(state.status)},
+                        {"uncompensated",
+                         steps_list(state, over && state.status != JobStatus::completed
+                                               ? not_undone(state)
+                                               : std::vector<std::uint32_t>())},
                         {"updated_at", to_text(state.updated_at)},
                         {"usage", Value::object({{"tool_calls", number(state.tries_started)}})},
                         {"waiting", waiting ? waits.front() : Value()},

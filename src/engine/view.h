@@ -6,7 +6,9 @@
 // Members are always there: what does not apply is null, a list is empty. Threads: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "core/value.h"
 #include "engine/state.h"
@@ -15,11 +17,16 @@ namespace ae::engine {
 
 Value state_view(const State& state);
 
+// Steps as lists name them: [{node_id, step_id, item?}].
+Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
+// Steps that could have been undone before the job ended and were not.
+std::vector<std::uint32_t> not_undone(const State& state);
+
 // {id, agent, status, input, result, error{code,message}, waiting{wait_type, correlation_key, expires_at, due_at,
 //  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,
 //  arguments, try, reason, since, resolvable_at}], parked{reason, until, since, command},
 //  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,
-//  labels, usage{tool_calls}, progress{nodes, done}, plan_hash, execution_version, seq}
+//  compensated[{node_id, step_id, item?}], uncompensated[], labels, usage{tool_calls}, progress{nodes, done}, plan_hash, execution_version, seq}
 //
 // `waiting` is the first open wait of a job that is `waiting`; `waits` are all open ones, whatever the status;
 // `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts

@@ -110,7 +110,9 @@ class Desk final : public RuntimeObserver {
     faulty.emplace(ground.loop, *memory,
                    store::FaultyStore::Options{
                        .script = [this](const store::Call& call) { return script(call); }});
-    performers.add("do", {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
+    for (const char* tool : {"do", "ask", "undo"}) {
+      performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
+    }
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
                     RuntimeOptions{.worker = std::move(name), .durability = setup.durability},
                     static_cast<RuntimeObserver*>(this));
@@ -528,6 +530,123 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   ASSERT_FALSE(said);
   EXPECT_EQ(said.error().code, Code::payload_too_large);
   EXPECT_EQ(desk.read().row.last_seq, seq);
+}
+
+// `do` is at_most_once, asked about by `ask` and undone by `undo`.
+std::shared_ptr<const engine::Plan> plan_with_sides(std::string_view nodes) {
+  const std::string policy =
+      "'timeout':'10s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
+      "'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
+      "'multiplier':2, 'retry_on':['connect']}";
+  auto compiled = engine::Plan::compile(json(
+      "{'schema':1, 'nodes': " + std::string(nodes) +
+      ", 'tools': {'do': {'effect':'at_most_once', 'on_in_doubt':'probe',"
+      "'probe': {'tool':'ask', 'args':{'key':'${ .call.external_key }'}, 'happened':'${ .result }'},"
+      "'compensate': {'tool':'undo', 'args':{'what':'${ .result }'}}," +
+      policy + "}, 'ask': {'effect':'read', 'on_in_doubt':'resend'," + policy +
+      "}, 'undo': {'effect':'idempotent', 'on_in_doubt':'resend'," + policy + "}}}"));
+  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
+  return *compiled;
+}
+
+AE_TEST("probe/a call of this process is asked about after its deadline and grace, though the job is claimed before") {
+  Ground ground;
+  Desk desk(ground, "only", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan_with_sides(
+      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
+  ASSERT_EQ(desk.calls.size(), 1u);
+  desk.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(desk.status(), "queued");
+  ASSERT_TRUE(desk.signal("k", "1"));  // claimed at once, by a new attempt of the same process
+  ground.loop.advance(45s);
+  EXPECT_EQ(desk.calls.size(), 1u) << "deadline 20 s, grace 30 s";
+  ground.loop.advance(10s);
+  ASSERT_EQ(desk.calls.size(), 2u);
+  EXPECT_EQ(desk.calls[1].call.tool, "ask");
+  EXPECT_EQ(desk.calls[1].call.args["key"], Value(desk.calls[0].call.external_key.text));
+  EXPECT_EQ(desk.calls[1].call.timeout, 10s);
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("'done'")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
+AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in split durability") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "only", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan_with_sides(
+        "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+        "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['a']}]"));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
+    EXPECT_EQ(desk.status(), "waiting");
+    ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
+    ASSERT_EQ(desk.calls.size(), 2u);
+    EXPECT_EQ(desk.calls[1].call.tool, "undo");
+    EXPECT_EQ(desk.calls[1].call.args, json("{'what':5}"));
+    desk.answer(1, {.kind = OutcomeKind::success});
+    EXPECT_EQ(desk.status(), "cancelled");
+    EXPECT_EQ(desk.read().state.undone.size(), 1u);
+  }
+}
+
+AE_TEST("undo/a cancel without compensation reaches a job that is held, also while it undoes") {
+  Ground ground;
+  Desk desk(ground, "only", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan_with_sides(
+      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
+      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['b']}]"));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel}));
+  ASSERT_EQ(desk.calls.size(), 3u);
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .compensate = false}));
+  desk.answer(2, {.kind = OutcomeKind::success});
+  EXPECT_EQ(desk.status(), "cancelled");
+  EXPECT_EQ(desk.calls.size(), 3u);
+  const auto state = desk.read().state;
+  EXPECT_EQ(state.undone.size(), 1u);
+  EXPECT_EQ(state.undoable.size(), 1u);
+}
+
+AE_TEST("undo/a wait that expires fails the job, which is undone") {
+  Ground ground;
+  Desk desk(ground, "only", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan_with_sides(
+      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'1m'}, 'needs':['a']}]"));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(61s);
+  ASSERT_EQ(desk.calls.size(), 2u) << "the wait has expired, the node failed";
+  desk.answer(1, {.kind = OutcomeKind::success});
+  EXPECT_EQ(desk.status(), "failed");
+  EXPECT_EQ(desk.read().state.undone.size(), 1u);
+}
+
+AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the next one") {
+  Ground ground;
+  Desk first(ground, "first", {.seed = 1}), second(ground, "second", {.seed = 1'000'001});
+  first.runtime->start();
+  first.create(plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  first.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
+  ASSERT_EQ(first.calls.size(), 3u);
+  EXPECT_EQ(first.calls[2].call.tool, "undo");
+  first.script = without_heartbeat;
+  ground.loop.advance(20s);
+  second.runtime->start();
+  ground.loop.advance(120s);
+  ASSERT_EQ(second.calls.size(), 1u);
+  EXPECT_EQ(second.calls[0].call.external_key, first.calls[2].call.external_key);
+  first.answer(2, {.kind = OutcomeKind::success});
+  second.answer(0, {.kind = OutcomeKind::success});
+  EXPECT_EQ(second.status(), "failed");
+  EXPECT_EQ(second.read().state.undone.size(), 1u);
 }
 
 }  // namespace
