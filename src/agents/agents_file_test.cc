@@ -93,6 +93,31 @@ AE_TEST("agents/what a transport needs is resolved and keeps its secrets as refe
             (std::vector<std::string>{"timeout", "429", "5xx"}));
 }
 
+AE_TEST(
+    "agents/tools that ask about calls and undo them are in the plan, though no node names them") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  book:
+    native: echo
+    on_in_doubt: probe
+    probe: { tool: look, args: { key: "${ .call.external_key }" }, happened: "${ .result.found }" }
+    compensate: { tool: unbook, args: { id: "${ .result.id }" } }
+  look: { native: echo, effect: read }
+  unbook: { native: echo, effect: idempotent, compensate: { tool: book } }
+  other: { native: echo }
+agents: { a: { plan: [ { id: x, tool: book } ] } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
+  ASSERT_EQ(tools.size(), 3u);
+  EXPECT_EQ(
+      canonical(tools["book"]["probe"]),
+      R"({"args":{"key":"${ .call.external_key }"},"happened":"${ .result.found }","tool":"look"})");
+  EXPECT_EQ(canonical(tools["book"]["compensate"]),
+            R"({"args":{"id":"${ .result.id }"},"tool":"unbook"})");
+  EXPECT_EQ(tools["look"].find("probe"), nullptr);
+}
+
 AE_TEST("agents/the defaults of a policy follow from its effect") {
   const auto loaded = load_text(R"(aetheris: 1
 tools:
@@ -278,7 +303,8 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "aetheris: 1\ntools: { t: { native: echo, approval: required } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, result: full } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, timeout: 30 } }\n" + agent,
-           "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe, probe: { tool: t } } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe, probe: { tool: t } } }\n" +
+               agent,
            "aetheris: 1\ntools: { t: { native: echo, retry: { retry_on: [timeout] } } }\n" + agent,
            "aetheris: 1\ntools: { t: { http: { method: GET, url: 'ftp://x/' } } }\n" + agent,
            "aetheris: 1\ntools: { 'a b': { native: echo } }\n" + agent,

@@ -124,8 +124,8 @@ inline bool has_expression(std::string_view text) { return text.find("${") != te
 
 struct CheckedTool {
   ToolDefinition tool;
-  Value policy;       // as the task graph holds it (engine/plan.h)
-  bool good = false;  // without faults
+  Value policy;                           // as the task graph holds it (engine/plan.h)
+  bool good = false;                      // without faults
   std::optional<Spot> probe, compensate;  // where it names them
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;

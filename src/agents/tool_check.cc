@@ -46,10 +46,11 @@ class ToolCheck {
   CheckedTool run() {
     const std::size_t before = check_.count();
     if (check_.mapping(
-            spot_,
-            {"description", "http", "command", "native", "effect", "timeout", "retry",
-             "on_in_doubt", "dedupe_window", "grace", "definite_failures", "args_schema", "output",
-             "result", "numbers", "output_max", "env", "env_allow", "cwd", "probe", "compensate"},
+            spot_, {"description",       "http",        "command",     "native",        "effect",
+                    "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
+                    "definite_failures", "args_schema", "output",      "result",        "numbers",
+                    "output_max",        "env",         "env_allow",   "cwd",           "probe",
+                    "compensate"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"},
              {"changes", "recording changed resources comes later"},
              {"verify", "checking changed resources after a recovery comes later"},
@@ -123,7 +124,8 @@ class ToolCheck {
       checked_.probe = side_call(*probe, {"tool", "args", "happened"}, {"args", "call"}, probe_);
       if (const auto happened = check_.required(
               *probe, "happened", "one ${ … } of .result: null when nothing happened")) {
-        if (reads_only(*happened, {"args", "call", "result"}) && !is_one_expression(*happened->value)) {
+        if (reads_only(*happened, {"args", "call", "result"}) &&
+            !is_one_expression(*happened->value)) {
           check_.fault(*happened, "`happened` is one ${ … }: null when nothing happened");
         }
         probe_.emplace_back("happened", (*happened)->value());
@@ -583,9 +585,9 @@ void check_side_calls(Check& check, CheckedTools& tools) {
     const std::string& name = named->scalar.as_string();
     const auto found = tools.find(name);
     if (found == tools.end()) {
-      check.fault(named, "there is no tool " + shown(name),
-                  check.nearest(name, tools,
-                                [](const auto& one) { return std::string_view(one.first); }));
+      check.fault(
+          named, "there is no tool " + shown(name),
+          check.nearest(name, tools, [](const auto& one) { return std::string_view(one.first); }));
       tool.good = false;
       return;
     }

@@ -179,8 +179,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
            .text},
       {"kind", "in_doubt"},
       {"node_id", state.node_of(step).id},
-      {"payload",
-       Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}})},
+      {"payload", Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}})},
       {"state", act.resolution},
       {"step_id", step.id.text}};
   if (!act.by.empty()) decision.emplace_back("by", act.by);

@@ -144,8 +144,7 @@ Status Applier::command_committed() {
   const bool success = step->call->outcome == OutcomeKind::success;
   if (const Value* result = p_.find("result"); result && !p_.find("result_of")) {
     // A person says that it happened, and what it gave.
-    const bool doubted =
-        step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
+    const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
     if (!doubted || success) return bad("nothing in doubt");
     step->result = *result;
   } else if (!success || p_.text("result_of") != step->call->id.text) {

@@ -171,8 +171,7 @@ Status Applier::wait_opened() {
   Step* step = this->step();
   if (!step) return bad("no such step");
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
-  const bool of_call =
-      (step->call || unmade) && step->phase != StepPhase::done && !step->committed;
+  const bool of_call = (step->call || unmade) && step->phase != StepPhase::done && !step->committed;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
   if (!of_call && !of_node) return bad("this step waits for nothing");
@@ -215,7 +214,7 @@ Status Applier::wait_completed() {
             Value::object({{"correlation_key", key}, {"signal_id", p_["signal_id"]}}));
       }
     }
-  } else if (step.phase == StepPhase::in_doubt && step.role == Role::node && !step.call->open &&
+  } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
              step.call->definite) {
     enter(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
   }

@@ -64,8 +64,7 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
 // The first try of a command: its keys are made here, and never again.
 void Decider::emit_first(const Declaration& d) {
   const std::string text = canonical(d.args);
-  const IdempotencyKey key =
-      idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
+  const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, {{"arguments", d.args},
@@ -195,9 +194,7 @@ void Decider::park(const Step& step, std::string_view reason) {
     key = plain + "#" + std::to_string(n);
   }
   emit_of(step, EventType::wait_opened,
-          {{"correlation_key", std::move(key)},
-           {"reason", reason},
-           {"wait_type", "human"}});
+          {{"correlation_key", std::move(key)}, {"reason", reason}, {"wait_type", "human"}});
 }
 
 void Decider::retry(const Step& step) {

@@ -26,8 +26,8 @@ void Decider::probe(const Step& step) {
   auto args = side_arguments_of(s_, step, Role::probe);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
-    return park(step, "it could not be asked about (" +
-                          std::string(code_name(args.error().code)) + ")");
+    return park(step,
+                "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
   }
   if (own_place) open_--;
   emit_first({s_.side_step_id(step, Role::probe), s_.node_of(step), s_.tool_of(step).probe->tool,

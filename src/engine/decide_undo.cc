@@ -95,11 +95,11 @@ void Decider::undo_step(const Step& undo) {
       auto args = side_arguments_of(s_, undone, Role::undo);
       if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
       if (!args) {
-        return park(undo, "it could not be called (" +
-                              std::string(code_name(args.error().code)) + ")");
+        return park(undo,
+                    "it could not be called (" + std::string(code_name(args.error().code)) + ")");
       }
-      return emit_first({undo.id, s_.node_of(undo), s_.tool_index(undo), std::move(*args),
-                         &undone.id, true});
+      return emit_first(
+          {undo.id, s_.node_of(undo), s_.tool_index(undo), std::move(*args), &undone.id, true});
     }
     case StepPhase::calling:
       if (s_.is_live(undo)) return;

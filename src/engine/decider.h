@@ -95,10 +95,10 @@ class Decider {
   struct Declaration {
     StepId step;
     const Node& node;
-    std::uint32_t tool;           // index into Plan::tools
-    Value args;                   // of the first try; a later one sends what is recorded
-    const StepId* of = nullptr;   // of a probe or a compensation: the command it is about
-    bool emitted = false;         // its command_emitted is in the log
+    std::uint32_t tool;          // index into Plan::tools
+    Value args;                  // of the first try; a later one sends what is recorded
+    const StepId* of = nullptr;  // of a probe or a compensation: the command it is about
+    bool emitted = false;        // its command_emitted is in the log
   };
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
@@ -127,12 +127,12 @@ class Decider {
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;            // tries open, with those this decision declares
-  bool held_back_ = false;      // something could start but for a limit
-  bool undoable_ = false;  // a step that can be undone is committed in this decision
+  std::size_t open_;              // tries open, with those this decision declares
+  bool held_back_ = false;        // something could start but for a limit
+  bool undoable_ = false;         // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be asked about then
-  bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
-  std::set<std::string> keys_;  // of waits that this decision opens
+  bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
+  std::set<std::string> keys_;    // of waits that this decision opens
   Decision decision_;
 };
 

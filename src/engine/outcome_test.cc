@@ -66,14 +66,18 @@ AE_TEST("outcome/every try is visible, and what it was") {
   EXPECT_EQ(tries.items()[2]["result_type"], Value("success"));
   GivenJob failed = calling("look");
   failed.claim().fails("a");
-  EXPECT_EQ(trace_view(failed.state, failed.log)["nodes"].items()[0]["tries"].items()[0]["result_type"],
-            Value("permanent_failure"));
+  EXPECT_EQ(
+      trace_view(failed.state, failed.log)["nodes"].items()[0]["tries"].items()[0]["result_type"],
+      Value("permanent_failure"));
 }
 
-AE_TEST("outcome/a call that succeeded is side_effect_committed, a wait, a map and a skipped node are pure") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'look'},{'id':'s','kind':'tool','tool':'put','when':false},"
-               "{'id':'m','kind':'map','over':[],'max_parallel':1,'do':{'tool':'put'}},"
-               "{'id':'w','kind':'wait','wait':{'type':'timer','for':'1s'}}]");
+AE_TEST(
+    "outcome/a call that succeeded is side_effect_committed, a wait, a map and a skipped node are "
+    "pure") {
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'look'},{'id':'s','kind':'tool','tool':'put','when':false},"
+      "{'id':'m','kind':'map','over':[],'max_parallel':1,'do':{'tool':'put'}},"
+      "{'id':'w','kind':'wait','wait':{'type':'timer','for':'1s'}}]");
   job.claim().ok("a").after(2s);
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");

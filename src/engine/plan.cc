@@ -163,7 +163,8 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
     if (part.is_constant()) return {};
     for (const std::string& root : part.roots().roots) {
       if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
-        return fail(Code::plan_invalid, "reads " + quoted("." + root) + ", which there is not here");
+        return fail(Code::plan_invalid,
+                    "reads " + quoted("." + root) + ", which there is not here");
       }
     }
     return {};
@@ -233,7 +234,8 @@ class Compiler {
     }
     for (ToolPolicy& tool : plan_.tools) {
       auto linked = side_calls(tool, *tools.find(tool.name));
-      if (!linked) return std::unexpected(std::move(linked).error().in("tool " + quoted(tool.name)));
+      if (!linked)
+        return std::unexpected(std::move(linked).error().in("tool " + quoted(tool.name)));
     }
     return {};
   }

@@ -30,6 +30,34 @@ void expect_proved(const GivenJob& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
+AE_TEST("plan/a probe only reads, a compensation does not, and both see the call alone") {
+  const auto compiles = [](std::string_view tool) {
+    return Plan::compile(graph("[{'id':'a','kind':'tool','tool':'t'}]",
+                               "{'tools': {'t': " + std::string(tool) + "}}"))
+        .has_value();
+  };
+  const std::string probed = "{'effect':'at_most_once','on_in_doubt':'probe','probe':";
+  EXPECT_TRUE(compiles(probed + "{'tool':'look','happened':'${ .result }'}}"));
+  EXPECT_FALSE(compiles(probed + "{'tool':'put','happened':'${ .result }'}}")) << "it writes";
+  EXPECT_FALSE(compiles(probed + "{'tool':'look'}}"));
+  EXPECT_FALSE(compiles(probed + "{'tool':'look','happened':'yes'}}"));
+  EXPECT_FALSE(compiles(probed + "{'tool':'gone','happened':'${ .result }'}}"));
+  EXPECT_FALSE(
+      compiles(probed + "{'tool':'look','args':{'x':'${ .result }'},'happened':'${ .result }'}}"));
+  EXPECT_FALSE(compiles("{'effect':'at_most_once','on_in_doubt':'probe'}"));
+  EXPECT_FALSE(
+      compiles("{'effect':'at_most_once','on_in_doubt':'park',"
+               "'probe':{'tool':'look','happened':'${ .result }'}}"));
+  EXPECT_FALSE(
+      compiles("{'effect':'read','on_in_doubt':'probe',"
+               "'probe':{'tool':'look','happened':'${ .result }'}}"));
+  EXPECT_TRUE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .result.id }'}}}"));
+  EXPECT_FALSE(compiles("{'compensate':{'tool':'look'}}")) << "it undoes nothing";
+  EXPECT_FALSE(compiles("{'effect':'read','compensate':{'tool':'put'}}"));
+  EXPECT_FALSE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .steps.a }'}}}"));
+  EXPECT_FALSE(compiles("{'compensate':{'tool':'put','happened':'${ .result }'}}"));
+}
+
 AE_TEST("probe/a call that timed out is asked about after its deadline and grace, not before") {
   GivenJob job = paying();
   job.claim().times_out("pay");
@@ -93,7 +121,9 @@ AE_TEST("probe/a probe that fails for good leaves the doubt to a person") {
   expect_proved(job);
 }
 
-AE_TEST("probe/a probe without an answer is asked again by its own rules, then the doubt is left to a person") {
+AE_TEST(
+    "probe/a probe without an answer is asked again by its own rules, then the doubt is left to a "
+    "person") {
   GivenJob job = paying();
   job.claim().times_out("pay").after(80s).times_out("pay/probe").after(1s);
   EXPECT_EQ(job.tries("pay/probe"), 2u);
@@ -111,7 +141,8 @@ AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a perso
   expect_proved(job);
 }
 
-AE_TEST("probe/a call that a crash left open is asked about at once where one process owns the store") {
+AE_TEST(
+    "probe/a call that a crash left open is asked about at once where one process owns the store") {
   GivenJob job = paying();
   job.claim().crash();
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
@@ -120,9 +151,9 @@ AE_TEST("probe/a call that a crash left open is asked about at once where one pr
   EXPECT_EQ(job.state.result, json("{'pay':3}"));
   const auto types = job.types("pay");
   const std::vector<std::string> end(types.end() - 5, types.end());
-  EXPECT_EQ(end, (std::vector<std::string>{"tool_invocation_finished", "decision_recorded",
-                                           "command_committed", "node_finished",
-                                           "step_committed"}));
+  EXPECT_EQ(end,
+            (std::vector<std::string>{"tool_invocation_finished", "decision_recorded",
+                                      "command_committed", "node_finished", "step_committed"}));
   EXPECT_EQ(job.payloads(EventType::tool_invocation_finished).back()["outcome"], Value("unknown"));
   expect_proved(job);
 }
@@ -147,7 +178,8 @@ AE_TEST("probe/a null about a call that a crash left open closes it and sends it
   expect_proved(job);
 }
 
-AE_TEST("probe/an idempotent call is tried again as usual, and asked about when no tries are left") {
+AE_TEST(
+    "probe/an idempotent call is tried again as usual, and asked about when no tries are left") {
   GivenJob job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
   job.claim().times_out("pay").after(1s);
   EXPECT_EQ(job.tries("pay"), 2u);

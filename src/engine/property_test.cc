@@ -248,9 +248,9 @@ void expect_undone(const GivenJob& job) {
   std::vector<std::string> committed, undone;
   for (const Event& event : job.log) {
     const std::string step(event.payload.text("step_id"));
-    const bool undoable = event.type == EventType::step_committed &&
-                          job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))])
-                              .compensate.has_value();
+    const bool undoable =
+        event.type == EventType::step_committed &&
+        job.state.tool_of(job.state.steps[job.state.by_id.at(StepId(step))]).compensate.has_value();
     if (undoable) committed.insert(committed.begin(), step);
     if (event.type == EventType::step_compensated) undone.push_back(step);
   }

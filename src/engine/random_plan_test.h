@@ -59,12 +59,13 @@ inline Value undoable_tools() {
   const Value undo = json("{'compensate': {'tool': 'unbook', 'args': {'of': '${ .call.key }'}}}");
   const Value undo_once = json("{'compensate': {'tool': 'unbuy', 'args': {'of': '${ .result }'}}}");
   const Value probe = json(
-      "{'probe': {'tool': 'ask', 'args': {'key': '${ .call.key }'}, 'happened': '${ .result.found }'}}");
+      "{'probe': {'tool': 'ask', 'args': {'key': '${ .call.key }'}, 'happened': '${ .result.found "
+      "}'}}");
   return Value::object(
       {{"ask", tool_policy("read", "resend", thrice)},
        {"book", tool_policy("idempotent", "resend", thrice.with("compensate", undo["compensate"]))},
-       {"buy", tool_policy("at_most_once", "probe",
-                           probe.with("compensate", undo_once["compensate"]))},
+       {"buy",
+        tool_policy("at_most_once", "probe", probe.with("compensate", undo_once["compensate"]))},
        {"put", tool_policy("idempotent", "resend", thrice)},
        {"unbook", tool_policy("idempotent", "resend", thrice)},
        {"unbuy", tool_policy("at_most_once", "probe", probe)}});

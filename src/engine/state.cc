@@ -26,14 +26,15 @@ bool State::may_have_happened(const Step& step) const {
 
 std::uint32_t State::tool_index(const Step& step) const {
   if (step.role == Role::node) return node_of(step).tool;
-  const ToolPolicy& about = tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
+  const ToolPolicy& about =
+      tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
   return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
 }
 
 StepId State::side_step_id(const Step& step, Role role) const {
   const std::string path =
-      path_of(step) + (role == Role::undo ? "/compensate"
-                                          : "/probe/" + std::to_string(step.call->try_no));
+      path_of(step) +
+      (role == Role::undo ? "/compensate" : "/probe/" + std::to_string(step.call->try_no));
   return step_id(job, plan->decision, path, "tool");
 }
 
@@ -57,8 +58,7 @@ std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
 }
 
 IdempotencyKey State::key_of(const Step& step) const {
-  return step.call ? step.call->key
-                   : idempotency_key(job, step.id, tool_of(step).name, "null");
+  return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null");
 }
 
 std::string State::path_of(const Step& step) const {

@@ -91,7 +91,7 @@ class Tracer {
   const std::vector<Event>& events_;
   std::vector<AttemptSpan> attempts_;
   std::unordered_map<std::string, StepSpan> steps_;
-  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
+  std::map<std::uint32_t, std::vector<const Step*>> items_;            // by map, in item order
   std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0;
 };
@@ -298,7 +298,8 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const 
     rolled_back |= world == "rolled back";
   };
   for (const TrySpan& one : span.tries) take(world_of(step, span, one));
-  if (auto items = items_.find(step.node); items != items_.end() && step.item == kNoItem && step.role == Role::node) {
+  if (auto items = items_.find(step.node);
+      items != items_.end() && step.item == kNoItem && step.role == Role::node) {
     for (const Step* item : items->second) {
       auto of_item = steps_.find(item->id.text);
       if (of_item != steps_.end()) take(world_of(*item, of_item->second));
@@ -411,8 +412,9 @@ Value Tracer::node_view(const Step& step) {
   std::vector<Value> tries, waits, items, needs;
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    tries.push_back(try_view(one, world_of(step, span, one))
-                        .with("result_type", try_result_type(span, i, span.finished["result_type"])));
+    tries.push_back(
+        try_view(one, world_of(step, span, one))
+            .with("result_type", try_result_type(span, i, span.finished["result_type"])));
   }
   for (const WaitSpan& wait : span.waits) waits.push_back(wait_view(wait));
   if (auto below = items_.find(step.node); below != items_.end() && !is_item) {

@@ -97,8 +97,8 @@ AE_TEST("undo/a failure that the plan goes on after undoes nothing") {
 }
 
 AE_TEST("undo/a step committed in the commit of the failure is undone too") {
-  GivenJob job = booking(
-      "[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
+  GivenJob job =
+      booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim();
   job.add(absorb(job.state, 0, {.kind = OutcomeKind::success, .result = json("{'id':'A'}")}));
   job.fails("b");
@@ -125,8 +125,8 @@ AE_TEST("undo/the step is compensated in the views, and the world is rolled back
 }
 
 AE_TEST("undo/calls in flight are awaited first, and undone when they went well") {
-  GivenJob job = booking(
-      "[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
+  GivenJob job =
+      booking("[{'id':'a','kind':'tool','tool':'book'},{'id':'b','kind':'tool','tool':'put'}]");
   job.claim().fails("b");
   EXPECT_EQ(job.sent.size(), 2u);
   EXPECT_EQ(job.status(), "running");
@@ -212,7 +212,9 @@ AE_TEST("undo/an output that fails undoes") {
   expect_proved(job);
 }
 
-AE_TEST("undo/too many lost attempts undo, and a compensation that is lost as often is left to a person") {
+AE_TEST(
+    "undo/too many lost attempts undo, and a compensation that is lost as often is left to a "
+    "person") {
   GivenJob job = booked();
   job.limits.lost_claims_max = 3;
   job.settled = true;
@@ -254,7 +256,9 @@ AE_TEST("undo/a call of which a person says that it happened is undone as well")
   expect_proved(job);
 }
 
-AE_TEST("undo/a doubt that a person ends with not_happened or fail lets it begin, without another try") {
+AE_TEST(
+    "undo/a doubt that a person ends with not_happened or fail lets it begin, without another "
+    "try") {
   for (const char* says : {"not_happened", "fail"}) {
     GivenJob job = booking(
         "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
@@ -315,9 +319,12 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
   }
 }
 
-AE_TEST("undo/a compensation of which nobody knows parks, and is in the end's in_doubt when it is given up") {
+AE_TEST(
+    "undo/a compensation of which nobody knows parks, and is in the end's in_doubt when it is "
+    "given up") {
   GivenJob job = booking(
-      "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}]");
+      "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
   job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
   EXPECT_EQ(job.status(), "parked");
   job.resolve("a/compensate", "fail");
@@ -330,7 +337,8 @@ AE_TEST("undo/a compensation of which nobody knows parks, and is in the end's in
 
 AE_TEST("undo/a compensation whose arguments fail asks a person, as often as it fails") {
   GivenJob job = booking(
-      "[{'id':'a','kind':'tool','tool':'odd'},{'id':'b','kind':'tool','tool':'put','needs':['a']}]");
+      "[{'id':'a','kind':'tool','tool':'odd'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
   job.claim().ok("a", "{'id':'A'}").fails("b");
   EXPECT_EQ(job.status(), "parked") << job.story();
   EXPECT_EQ(job.last(EventType::wait_opened)["reason"],
@@ -357,6 +365,49 @@ AE_TEST("undo/an output that broke a rule is an effect that was done: it is undo
   expect_proved(job);
 }
 
+AE_TEST("undo/a result that comes late decides a compensation that a person was asked about") {
+  for (const bool good : {true, false}) {
+    GivenJob job = booking(
+        "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+        "]");
+    job.claim().ok("a", "'P'").fails("b").crash();
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    job.claims_again = false;
+    job.cancel();
+    EXPECT_EQ(job.status(), "queued") << "a cancel does not answer for a person";
+    job.claims_again = true;
+    job.add({running_event(AttemptId("attempt-9"), job.state.epoch + 1, "worker")});
+    job.kept("a/compensate",
+             good ? Outcome{.kind = OutcomeKind::success}
+                  : Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"},
+             Arrival::in_time);
+    if (good) {
+      EXPECT_EQ(job.status(), "cancelled") << job.story();
+    } else {
+      EXPECT_EQ(job.status(), "parked") << job.story();
+      EXPECT_EQ(job.last(EventType::wait_opened)["reason"], Value("it failed (no)"));
+      job.resolve("a/compensate", "happened");
+      EXPECT_EQ(job.status(), "cancelled") << job.story();
+    }
+    expect_proved(job);
+  }
+}
+
+AE_TEST(
+    "undo/a cancel without compensation ends a job that waits for a person to say whether it is "
+    "undone") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'buy'},{'id':'b','kind':'tool','tool':'put','needs':['a']}"
+      "]");
+  job.claim().ok("a", "'P'").fails("b").unknown("a/compensate");
+  EXPECT_EQ(job.status(), "parked");
+  job.cancel("", false);
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
+  EXPECT_EQ(job.last(EventType::job_cancelled)["uncompensated"].size(), 1u);
+  expect_proved(job);
+}
+
 AE_TEST("undo/items of a map are undone one by one, the last committed first") {
   GivenJob job = booking(
       "[{'id':'m','kind':'map','over':[1,2,3],'max_parallel':3,'do':{'tool':'book','args':{'n':'${ "
@@ -373,9 +424,10 @@ AE_TEST("undo/items of a map are undone one by one, the last committed first") {
 }
 
 AE_TEST("undo/a long pause between tries gives the job back, and it is claimed when it is over") {
-  GivenJob job("[{'id':'a','kind':'tool','tool':'slow'},"
-               "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
-               {.more = R"({'tools': {'back': {'effect': 'idempotent', 'retry': {'max_attempts': 2,
+  GivenJob job(
+      "[{'id':'a','kind':'tool','tool':'slow'},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
+      {.more = R"({'tools': {'back': {'effect': 'idempotent', 'retry': {'max_attempts': 2,
       'initial_backoff': '1m', 'max_backoff': '1m', 'retry_on': ['timeout']}},
       'slow': {'compensate': {'tool': 'back'}}}})"});
   job.claim().ok("a").fails("b").times_out("a/compensate");
@@ -420,7 +472,8 @@ void crash_everywhere(bool takes_place) {
     for (int i = 0; i < 40 && !is_terminal(job.state.status); ++i) {
       if (!crashed && job.commits.size() >= commit && job.state.status == JobStatus::running) {
         if (takes_place) {
-          for (const auto& [step, n] : job.in_flight) booked_by[job.state.steps[step].call->key.text]++;
+          for (const auto& [step, n] : job.in_flight)
+            booked_by[job.state.steps[step].call->key.text]++;
         }
         job.crash();
         crashed = true;

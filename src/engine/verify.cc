@@ -470,9 +470,8 @@ void Verifier::execution_hash() {
     auto step = state_.by_id.find(StepId(std::string(event.payload.text("step_id"))));
     if (step == state_.by_id.end()) continue;
     const bool undone = state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(
-        state_.path_of(state_.steps[step->second]),
-        undone ? "compensated" : std::string(event.payload.text("result_type")));
+    steps.emplace_back(state_.path_of(state_.steps[step->second]),
+                       undone ? "compensated" : std::string(event.payload.text("result_type")));
   }
   if (!state_.plan) {
     out_.execution_hash = broken("the log holds no plan");

@@ -388,37 +388,37 @@ Value job_view(const State& state) {
   const bool waiting = state.status == JobStatus::waiting && !waits.empty();
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool over = is_terminal(state.status);
-  return Value::object({{"agent", state.agent},
-                        {"attempt", number(state.epoch)},
-                        {"attempt_id", or_null(state.attempt.text)},
-                        {"compensated", steps_list(state, state.undone)},
-                        {"created_at", state.job_root["created_at"]},
-                        {"deadline", or_null(state.deadline)},
-                        {"ending", ending_view(state)},
-                        {"error", error_view(state)},
-                        {"execution_version", state.execution_version},
-                        {"id", state.job.text},
-                        {"input", state.input},
-                        {"labels", state.labels},
-                        {"needs_version", Value()},
-                        {"next_due", over ? Value() : or_null(state.next_due())},
-                        {"not_before", or_null(state.not_before)},
-                        {"parked", parked_view(state, in_doubt)},
-                        {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
-                        {"progress", Value::object({{"done", number(nodes - state.nodes_left)},
-                                                    {"nodes", number(nodes)}})},
-                        {"result", state.result},
-                        {"seq", number(state.seq)},
-                        {"status", to_text(state.status)},
-                        {"uncompensated",
-                         steps_list(state, over && state.status != JobStatus::completed
+  return Value::object(
+      {{"agent", state.agent},
+       {"attempt", number(state.epoch)},
+       {"attempt_id", or_null(state.attempt.text)},
+       {"compensated", steps_list(state, state.undone)},
+       {"created_at", state.job_root["created_at"]},
+       {"deadline", or_null(state.deadline)},
+       {"ending", ending_view(state)},
+       {"error", error_view(state)},
+       {"execution_version", state.execution_version},
+       {"id", state.job.text},
+       {"input", state.input},
+       {"labels", state.labels},
+       {"needs_version", Value()},
+       {"next_due", over ? Value() : or_null(state.next_due())},
+       {"not_before", or_null(state.not_before)},
+       {"parked", parked_view(state, in_doubt)},
+       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {"progress",
+        Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
+       {"result", state.result},
+       {"seq", number(state.seq)},
+       {"status", to_text(state.status)},
+       {"uncompensated", steps_list(state, over && state.status != JobStatus::completed
                                                ? not_undone(state)
                                                : std::vector<std::uint32_t>())},
-                        {"updated_at", to_text(state.updated_at)},
-                        {"usage", Value::object({{"tool_calls", number(state.tries_started)}})},
-                        {"waiting", waiting ? waits.front() : Value()},
-                        {"waits", Value::array(std::move(waits))},
-                        {"in_doubt", Value::array(std::move(in_doubt))}});
+       {"updated_at", to_text(state.updated_at)},
+       {"usage", Value::object({{"tool_calls", number(state.tries_started)}})},
+       {"waiting", waiting ? waits.front() : Value()},
+       {"waits", Value::array(std::move(waits))},
+       {"in_doubt", Value::array(std::move(in_doubt))}});
 }
 
 }  // namespace ae::engine

@@ -375,7 +375,7 @@ void Holder::collect() {
   add_acts();
   next_ask_.reset();
   const bool left_open = cut_ && in_flight_.empty() && !state_.calling.empty();
-  if (draining_ && (!state_.ending || left_open)) {
+  if (draining_ && (!state_.ending || state_.must_undo() || left_open)) {
     if (in_flight_.empty() && state_.status == engine::JobStatus::running) {
       add(engine::requeued_event("drain", std::nullopt));
       release_ = true;

@@ -47,6 +47,24 @@ std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::string_vi
   return *compiled;
 }
 
+// `do` is at_most_once, asked about by `ask` and undone by `undo`.
+std::shared_ptr<const engine::Plan> plan_with_sides(std::string_view nodes) {
+  const std::string policy =
+      "'timeout':'10s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
+      "'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
+      "'multiplier':2, 'retry_on':['connect']}";
+  auto compiled = engine::Plan::compile(
+      json("{'schema':1, 'nodes': " + std::string(nodes) +
+           ", 'tools': {'do': {'effect':'at_most_once', 'on_in_doubt':'probe',"
+           "'probe': {'tool':'ask', 'args':{'key':'${ .call.external_key }'}, 'happened':'${ "
+           ".result }'},"
+           "'compensate': {'tool':'undo', 'args':{'what':'${ .result }'}}," +
+           policy + "}, 'ask': {'effect':'read', 'on_in_doubt':'resend'," + policy +
+           "}, 'undo': {'effect':'idempotent', 'on_in_doubt':'resend'," + policy + "}}}"));
+  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
+  return *compiled;
+}
+
 constexpr std::string_view kOneCall = "[{'id':'a', 'kind':'tool', 'tool':'do'}]";
 
 struct Waiting {
@@ -448,6 +466,36 @@ AE_TEST("stop/a job that is ending is drained, not cut short") {
   EXPECT_TRUE(read.state.steps[0].committed) << "and what it did is recorded";
 }
 
+AE_TEST("stop/a job that undoes is given back after the call in flight, and goes on elsewhere") {
+  Ground ground;
+  Desk first(ground, "first", {.owned = true});
+  first.runtime->start();
+  first.create(
+      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
+                      "{'id':'c', 'kind':'tool', 'tool':'do', 'needs':['b']}]"));
+  first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  first.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  first.answer(2, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
+  ASSERT_EQ(first.calls.size(), 4u);
+  bool stopped = false;
+  first.runtime->stop(10s, [&] { stopped = true; });
+  ground.loop.advance(1s);
+  EXPECT_FALSE(stopped) << "its call is awaited";
+  first.answer(3, {.kind = OutcomeKind::success});
+  ground.loop.advance(1s);
+  EXPECT_TRUE(stopped);
+  EXPECT_EQ(first.calls.size(), 4u) << "nothing more is begun";
+  Desk second(ground, "second", {.owned = true, .seed = 1'000'001});
+  second.runtime->start();
+  ground.loop.advance(1s);
+  ASSERT_EQ(second.calls.size(), 1u);
+  EXPECT_EQ(second.calls[0].call.args, json("{'what':1}"));
+  second.answer(0, {.kind = OutcomeKind::success});
+  EXPECT_EQ(second.status(), "failed");
+  EXPECT_EQ(second.read().state.undone.size(), 2u);
+}
+
 AE_TEST("stop/ends in time when the store cannot be written, and says what that means") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
@@ -532,30 +580,15 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   EXPECT_EQ(desk.read().row.last_seq, seq);
 }
 
-// `do` is at_most_once, asked about by `ask` and undone by `undo`.
-std::shared_ptr<const engine::Plan> plan_with_sides(std::string_view nodes) {
-  const std::string policy =
-      "'timeout':'10s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
-      "'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
-      "'multiplier':2, 'retry_on':['connect']}";
-  auto compiled = engine::Plan::compile(json(
-      "{'schema':1, 'nodes': " + std::string(nodes) +
-      ", 'tools': {'do': {'effect':'at_most_once', 'on_in_doubt':'probe',"
-      "'probe': {'tool':'ask', 'args':{'key':'${ .call.external_key }'}, 'happened':'${ .result }'},"
-      "'compensate': {'tool':'undo', 'args':{'what':'${ .result }'}}," +
-      policy + "}, 'ask': {'effect':'read', 'on_in_doubt':'resend'," + policy +
-      "}, 'undo': {'effect':'idempotent', 'on_in_doubt':'resend'," + policy + "}}}"));
-  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
-  return *compiled;
-}
-
-AE_TEST("probe/a call of this process is asked about after its deadline and grace, though the job is claimed before") {
+AE_TEST(
+    "probe/a call of this process is asked about after its deadline and grace, though the job is "
+    "claimed before") {
   Ground ground;
   Desk desk(ground, "only", {.owned = true});
   desk.runtime->start();
-  desk.create(plan_with_sides(
-      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
-      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
+  desk.create(
+      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
   ASSERT_EQ(desk.calls.size(), 1u);
   desk.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(desk.status(), "queued");
@@ -616,9 +649,10 @@ AE_TEST("undo/a wait that expires fails the job, which is undone") {
   Ground ground;
   Desk desk(ground, "only", {.owned = true});
   desk.runtime->start();
-  desk.create(plan_with_sides(
-      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
-      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', 'expires':'1m'}, 'needs':['a']}]"));
+  desk.create(
+      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', "
+                      "'expires':'1m'}, 'needs':['a']}]"));
   desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   ground.loop.advance(61s);
   ASSERT_EQ(desk.calls.size(), 2u) << "the wait has expired, the node failed";
@@ -631,8 +665,9 @@ AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the
   Ground ground;
   Desk first(ground, "first", {.seed = 1}), second(ground, "second", {.seed = 1'000'001});
   first.runtime->start();
-  first.create(plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                               "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  first.create(
+      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
   first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   first.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
   ASSERT_EQ(first.calls.size(), 3u);
