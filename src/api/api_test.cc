@@ -339,8 +339,10 @@ AE_TEST("api/a cancelled job is ended, and cannot be cancelled again") {
   here.loop.run_ready();
   EXPECT_EQ(here.status(id), "cancelled");
   expect_problem(here.post({"api", "jobs", id, "cancel"}, ""), 409, "job_terminal");
-  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":true})"), 400,
-                 "unsupported");
+  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":false})"), 409,
+                 "job_terminal");
+  expect_problem(here.post({"api", "jobs", id, "cancel"}, R"({"compensate":"no"})"), 400,
+                 "input_invalid");
 }
 
 AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settled") {
