@@ -69,6 +69,7 @@ store::RowState Holder::row() const {
 // ---------------------------------------------------------------- beginning
 
 void Holder::begin() {
+  committing_ = true;  // nothing else is done until the log is read
   world_.store.load(job_, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
     self->loaded(std::move(loaded));
   });
@@ -77,6 +78,7 @@ void Holder::begin() {
 void Holder::loaded(Result<store::Loaded> loaded) {
   if (ended_) return;
   if (!loaded) return end(loaded.error());
+  if (loaded->row.claim != lease_.fence) return lost();  // this took longer than the lease
   auto events = open_log(job_, *loaded);
   durable_ = loaded->row.last_seq;
   if (!events) return give_back(events.error());
@@ -433,7 +435,12 @@ void Holder::plan_parts() {
         split && (type == EventType::node_finished || type == EventType::step_committed);
     if (alone) cut();
     if (drafted.taken) part.taken.push_back(*drafted.taken);
-    part.inbox_read = part.inbox_read || drafted.closes_wait;
+    if (drafted.closes_wait) {
+      part.inbox_read =
+          true;  // refused while an entry is left: those that left no event are taken here
+      part.taken.insert(part.taken.end(), taken_.begin(), taken_.end());
+      taken_.clear();
+    }
     if (drafted.slot) part.effects_absent.push_back(*std::move(drafted.slot));
     part.events.push_back(std::move(drafted.event));
     if (alone) cut();
@@ -497,6 +504,7 @@ void Holder::pump() {
   collect();
   plan_parts();
   if (parts_.empty()) {
+    if (!to_perform_.empty()) return all_durable();  // declared before the log was read again
     if (next_ask_) ask_again(*next_ask_);
     return;
   }
@@ -609,8 +617,9 @@ void Holder::all_durable() {
 
 // The one path that performs an effect. Its permit comes from the ledger, after the declaration is durable.
 void Holder::perform(const StepId& step_id) {
-  const std::uint32_t index = state_.by_id.at(step_id);
-  const engine::Step& step = state_.steps[index];
+  const auto found = state_.by_id.find(step_id);
+  if (found == state_.by_id.end()) return;  // its declaration did not come to be
+  const engine::Step& step = state_.steps[found->second];
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
@@ -673,7 +682,7 @@ void Holder::reload(std::string_view why) {
   parts_.clear();
   batch_.reset();
   drafts_.clear();
-  to_perform_.clear();
+  // to_perform_ stays: in split, an earlier part may have made its declarations durable.
   ledger_put_.clear();
   ledger_erase_.clear();
   taken_.clear();

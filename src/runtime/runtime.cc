@@ -360,6 +360,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   if (events.empty() && (!taken || taken->events.empty())) return acting->done(answer);
 
   if (read.row.claim) {
+    // Whoever holds it fires its timers, after what the inbox holds: a post would be taken in by its place in the queue.
+    if (acting->act.kind == engine::Act::Kind::timers) {
+      return acting->done(Value::object({{"fired", 0}}));
+    }
     if (read.state.signals + read.inbox >= engine::kSignalsMax) {
       return acting->done(
           fail(Code::signals_limit, "the job has accepted " + std::to_string(engine::kSignalsMax) +
