@@ -95,15 +95,18 @@ class Rig {
     people_.create(std::move(request));
   }
   // To a worker of the test's choice; nothing is repeated.
-  void signal(std::size_t worker, const std::string& key) {
+  void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
     world_.act(worker, kJob,
                {.kind = engine::Act::Kind::signal,
-                .id = "signal-" + key,
+                .id = id + "-" + key,
                 .correlation_key = key,
                 .payload = Value::object({{"key", key}})},
                [this](Result<Value> answer) {
                  if (answer) answers.push_back(*answer);
                });
+  }
+  void fire_timers(std::size_t worker) {
+    world_.act(worker, kJob, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
   }
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
@@ -217,6 +220,55 @@ AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and 
     EXPECT_EQ(rig.status(), "completed");
     EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
   }
+}
+
+AE_TEST("sim/a signal that leaves no event does not hold up an expiry, fused and split") {
+  for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
+    Rig rig({.workers = 2, .owned = false, .durability = {durability}},
+            {.name = "two posts", .nodes = R"({"schema":1,"nodes":[
+              {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
+               "on_expire":"continue"}},
+              {"id":"b","kind":"wait","wait":{"type":"signal","key":"b"}},
+              {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
+              "output":"${ .steps.b }"})"});
+    rig.start(0);
+    rig.create();
+    rig.run(1s);
+    rig.start(1);
+    rig.run(1s);
+    rig.signal(1, "b", "first");
+    rig.signal(1, "b", "second");  // finds its wait answered
+    rig.run(30s);
+    EXPECT_EQ(rig.answers.size(), 2u);
+    EXPECT_EQ(rig.status(), "completed");
+    EXPECT_EQ(canonical(rig.end()), R"({"key":"b"})");
+  }
+}
+
+AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
+  Rig rig({.workers = 2, .owned = false, .lease = 30s},
+          {.name = "timers", .nodes = R"({"schema":1,"nodes":[
+            {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
+            {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
+             "on_expire":"continue"}},
+            {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
+            "output":"${ .steps.a }"})"});
+  rig.start(0);
+  rig.create();
+  rig.run(1s);
+  rig.start(1);
+  rig.world().pause(0);
+  rig.run(1500ms);
+  rig.fire_timers(1);
+  rig.run(100ms);
+  rig.signal(1, "a");
+  rig.run(100ms);
+  EXPECT_EQ(rig.answers.size(), 1u);
+  rig.run(5s);
+  rig.world().resume(0);
+  rig.run(30s);
+  EXPECT_EQ(rig.status(), "completed");
+  EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
 }
 
 }  // namespace
