@@ -1,7 +1,7 @@
 // aetheris_sim: storms by seed, the sweep, the canary. See docs/simulation.md.
 //
 //   aetheris_sim --seeds 2000 [--from N] [--jobs J] [--twice]    --seed N [--verbose]    --long
-//   aetheris_sim --sweep [--jobs J] [--full]                     --sweep-case N --crashes 3,7 [--verbose]
+//   aetheris_sim --sweep [--jobs J] [--full] [--only CASE]       --sweep-case N --crashes 3,7 [--verbose]
 //   aetheris_sim --canary
 //
 // Prints `SEED … COMMIT …` first and the command that repeats it last. Ends with 0 · 70 it crashed · 71 liveness ·
@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,7 @@ constexpr std::string_view kMarks[] = {"clock.jump",
 struct Options {
   enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
   std::uint64_t seeds = 0, from = 1, sweep_case = 0;
+  std::optional<std::uint64_t> only;  // this case of the sweep
   std::string commit = "unknown", crashes;
   std::size_t jobs = 1;
   bool verbose = false, twice = false, full = false;
@@ -146,12 +148,21 @@ void storms(const Options& o, Queue& queue, Shared& shared) {
   keep_marks(shared, marks);
 }
 
+// The crashes that led to the first violation, as `--crashes` takes them.
+std::string crashes_of(const Report& report) {
+  if (report.violations.empty()) return {};
+  const std::string& what = report.violations.front().what;
+  const std::size_t begin = what.find("crashes ") + 8;
+  return what.substr(begin, what.find(':', begin) - begin);
+}
+
 void sweeps(const Options& o, Queue& queue, Shared& shared) {
   PlanBook plans;
   Marks marks;
   const std::vector<SweepCase> cases = sweep_cases();
   const SweepDepth depth{.third_one_in = o.full ? 1u : 4u};
   for (std::size_t i = 0; (i = queue.next++) < cases.size();) {
+    if (o.only && i != *o.only) continue;
     shared.current = i;
     Report report;
     const SweepCount count = sweep(cases[i], depth, plans, report);
@@ -163,7 +174,8 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
     shared.events += report.events;
     for (const auto& [mark, times] : report.marks) marks[mark] += times;
     tell(shared, report, "case " + std::to_string(i),
-         "./dev sim --sweep-case " + std::to_string(i) + " --crashes … --verbose");
+         "./dev sim --sweep-case " + std::to_string(i) + " --crashes " + crashes_of(report) +
+             " --verbose");
     if (o.verbose) {
       std::printf("%3zu %6llu %8llu %8llu  %s\n", i, static_cast<unsigned long long>(count.points),
                   static_cast<unsigned long long>(count.recovery_points),
@@ -352,7 +364,8 @@ int run_canary(const Options& o) {
 int usage() {
   std::fputs(
       "aetheris_sim --seeds N [--from SEED|COMMIT] [--twice] | --seed S [--verbose] | --long\n"
-      "             --sweep [--full] | --sweep-case N [--crashes I,J,K] [--verbose] | --canary\n"
+      "             --sweep [--full] [--only CASE] | --sweep-case N [--crashes I,J,K] [--verbose] "
+      "| --canary\n"
       "             [--jobs J] [--commit HASH]\n",
       stderr);
   return kUsage;
@@ -389,6 +402,8 @@ bool read(int argc, char** argv, Options& o) {
       o.sweep_case = seed_of(value());
     } else if (flag == "--canary") {
       o.verb = Options::Verb::canary;
+    } else if (flag == "--only") {
+      o.only = seed_of(value());
     } else if (flag == "--crashes") {
       o.crashes = value();
     } else if (flag == "--from") {
