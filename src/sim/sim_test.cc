@@ -20,7 +20,7 @@ std::string text_of(const Report& report) {
 
 AE_TEST("sim/storms break no rule") {
   PlanBook plans;
-  const std::uint64_t count = testing::slow_tests_wanted() ? 2000 : 60;
+  const std::uint64_t count = testing::slow_tests_wanted() ? 2000 : 30;
   for (std::uint64_t seed = 1; seed <= count; ++seed) {
     const StormResult result = run_storm({.seed = seed}, plans);
     ASSERT_TRUE(result.report.violations.empty())
