@@ -286,7 +286,9 @@ StormResult Storm::run() {
   healed_ = true;
   world_.say("the world heals");
   world_.heal();
-  const bool over = loop.run([this] { return all_over(); }, loop.now() + 20min);
+  // Who asked to be woken while the clock was set back sleeps that much longer.
+  const bool over =
+      loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * troubles_.jump_max);
   if (loop.spins()) {
     world_.report().violate("PR5 nobody works without getting anywhere", {},
                             "the world was stopped", Harm::liveness);
@@ -298,7 +300,8 @@ StormResult Storm::run() {
     world_.freeze();
     check_visible(world_, plans_.source());
     world_.report().violate("PR1 all jobs end once the world is healed and people answer", {},
-                            "not within 20 minutes", Harm::liveness);
+                            "not within 20 minutes (and twice what the clock was set)",
+                            Harm::liveness);
   }
   world_.freeze();
   check_all(world_, people_, plans_.source());
