@@ -69,6 +69,7 @@ store::RowState Holder::row() const {
 // ---------------------------------------------------------------- beginning
 
 void Holder::begin() {
+  committing_ = true;  // nothing else is done until the log is read
   world_.store.load(job_, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
     self->loaded(std::move(loaded));
   });
@@ -83,6 +84,7 @@ void Holder::loaded(Result<store::Loaded> loaded) {
     return cut_ ? end(cannot_write()) : soon(&Holder::begin);
   }
   failures_ = 0;
+  if (loaded->row.claim != lease_.fence) return lost();  // this took longer than the lease
   auto events = open_log(job_, *loaded);
   durable_ = loaded->row.last_seq;
   if (!events) return give_back(events.error());
@@ -348,6 +350,8 @@ void Holder::add_acts() {
     auto json = parse_json(entry.act);
     auto act =
         json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
+    // A hint that something came late, or is due: that is looked at in any case, after what was accepted.
+    if (act && act->kind == engine::Act::Kind::timers) continue;
     const bool settled = world_.store.owned() && !host_.left_in_doubt(job_) &&
                          !doubts_own_call(state_, lease_.fence.attempt);
     auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
@@ -497,6 +501,7 @@ void Holder::pump() {
   collect();
   plan_parts();
   if (parts_.empty()) {
+    if (!to_perform_.empty()) return all_durable();  // declared before the log was read again
     if (next_ask_) ask_again(*next_ask_);
     return;
   }
@@ -603,8 +608,9 @@ void Holder::all_durable() {
 
 // The one path that performs an effect. Its permit comes from the ledger, after the declaration is durable.
 void Holder::perform(const StepId& step_id) {
-  const std::uint32_t index = state_.by_id.at(step_id);
-  const engine::Step& step = state_.steps[index];
+  const auto found = state_.by_id.find(step_id);
+  if (found == state_.by_id.end()) return;  // its declaration did not come to be
+  const engine::Step& step = state_.steps[found->second];
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
@@ -669,7 +675,7 @@ void Holder::reload(std::string_view why) {
   parts_.clear();
   batch_.reset();
   drafts_.clear();
-  to_perform_.clear();
+  // to_perform_ stays: in split, an earlier part may have made its declarations durable.
   ledger_put_.clear();
   ledger_erase_.clear();
   taken_.clear();

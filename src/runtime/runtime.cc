@@ -402,6 +402,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
                                                       " signals, the most that one job may have"));
   }
   if (read.row.claim) {
+    // Whoever holds it fires its timers, after what the inbox holds.
+    if (acting->act.kind == engine::Act::Kind::timers && !tells) {
+      return acting->done(Value::object({{"fired", 0}}));
+    }
     // A resolution is taken in later: it answers for the try it was judged against, for no later one.
     if (taken) acting->act.try_no = taken->try_no;
     store::InboxEntry entry{
