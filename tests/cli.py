@@ -1088,6 +1088,50 @@ def colours_are_for_terminals_only():
 
 
 @test
+def a_job_waits_for_a_process_that_offers_what_it_needs():
+    with home() as h:
+        (h.path / "needs.yaml").write_text("""
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  heavy: { required_capabilities: [gpu, eu], plan: [ { id: say, tool: echo, args: { x: 1 } } ] }
+""")
+        said = expect(h.run("run", "needs.yaml", "--job-id", "j", "--capability", "gpu"), 5)
+        assert "needs_version" in said.err and "eu" in said.err, said
+        body = expect(h.run("job", "j", "--json"), 0).json()
+        assert body["status"] == "queued", body
+        expect(h.run("run", "needs.yaml", "--job-id", "j", "--capability", "gpu", "--capability", "eu"), 0)
+        expect(h.run("run", "needs.yaml", "--capability", "a b"), 2)
+
+
+@test
+def a_strict_job_goes_on_under_its_own_version_only():
+    with home() as h:
+        def file(version, policy):
+            (h.path / "v.yaml").write_text(f"""
+aetheris: 1
+tools: {{ echo: {{ native: echo, effect: read }} }}
+agents:
+  a:
+    versions: {{ policy: {policy}, execution: {version} }}
+    plan: [ {{ id: t, wait: {{ type: timer, for: 50ms }} }}, {{ id: say, needs: [t], tool: echo, args: {{ x: 1 }} }} ]
+""")
+        for policy in ("strict", "route"):
+            file("one", policy)
+            expect(h.run("run", "v.yaml", "--job-id", policy, "--detach"), 0)
+            file("two", policy)
+            said = expect(h.run("run", "v.yaml", "--job-id", policy), 5)
+            assert "execution_version_mismatch" in said.err, said
+            file("one", policy)
+            expect(h.run("run", "v.yaml", "--job-id", policy), 0)
+        file("one", "warn")
+        expect(h.run("run", "v.yaml", "--job-id", "warned", "--detach"), 0)
+        file("two", "warn")
+        said = expect(h.run("run", "v.yaml", "--job-id", "warned"), 0)
+        assert "execution version" in said.err, said
+
+
+@test
 def a_disk_that_fails_ends_the_run_and_the_next_one_goes_on():
     with home() as h:
         (h.path / "agents.yaml").write_text(AGENTS.replace("for: 700ms", "for: 10ms"))

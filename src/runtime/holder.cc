@@ -675,7 +675,7 @@ void Holder::reload(std::string_view why) {
   parts_.clear();
   batch_.reset();
   drafts_.clear();
-  // to_perform_ stays: in split, an earlier part may have made its declarations durable.
+  to_perform_.clear();  // what an earlier part has made durable is found again by perform_declared
   ledger_put_.clear();
   ledger_erase_.clear();
   taken_.clear();
