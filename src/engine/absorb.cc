@@ -6,12 +6,10 @@
 
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/beside.h"
 
 namespace ae::engine {
 namespace {
-
-// Records were within their limits when they were written; a result may nest deeper than what comes through a door.
-constexpr JsonLimits kRecordLimits{.depth_max = kJsonDepthMax, .big_integers = true};
 
 Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
@@ -211,10 +209,10 @@ std::optional<Value> refused_output(const Outcome& outcome) {
 }
 
 // What was seen of a try.
-EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
-                    std::vector<Member> p) {
-  p.emplace_back("invocation_id", step.call->id.text);
-  p.emplace_back("step_id", step.id.text);
+EventDraft finished(std::string_view invocation, std::string_view step, std::uint32_t try_no,
+                    const Outcome& outcome, std::vector<Member> p) {
+  p.emplace_back("invocation_id", invocation);
+  p.emplace_back("step_id", step);
   p.emplace_back("try", static_cast<std::uint64_t>(try_no));
   p.emplace_back("outcome", to_text(outcome.kind));
   if (outcome.took.count() > 0) {
@@ -240,6 +238,11 @@ EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outco
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
   return draft(EventType::tool_invocation_finished, std::move(p));
+}
+
+EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
+                    std::vector<Member> p) {
+  return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
 }
 
 EventDraft committed(const State& state, const Step& step) {
@@ -312,7 +315,9 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     const bool open = call.open && call.try_no == effect.try_no;
     const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
     if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
-    AE_ASSIGN(const Value record, parse_json(effect.record, kRecordLimits));
+    AE_ASSIGN(
+        const Value record,
+        read_beside(effect_place(state.job, effect.invocation, effect.try_no), effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
       // A result that the log has is no late one, though its attempt could not know that it had been written.
@@ -335,6 +340,14 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     }
   }
   return events;
+}
+
+Result<Value> finished_by(const Value& record) {
+  AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+  const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
+  return finished(record.text("invocation_id"), record.text("command_id"),
+                  static_cast<std::uint32_t>(n), outcome, {})
+      .payload;
 }
 
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
@@ -378,7 +391,8 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
     p.emplace_back("retryable", outcome.retryable);
   }
-  return Value::object(std::move(p));
+  return with_checksum(effect_place(job, sent.invocation, sent.try_no),
+                       Value::object(std::move(p)));
 }
 
 Value Act::to_json() const {

@@ -50,6 +50,9 @@ struct StoredEffect {
 Result<std::vector<EventDraft>> catch_up(const State& state,
                                          const std::vector<StoredEffect>& effects);
 
+// The payload of the tool_invocation_finished that an effect record leads to, but for how it came into the log.
+Result<Value> finished_by(const Value& record);
+
 // The slot in the effect store that this event decides about without having seen a result: the event may be written
 // only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and follows from decide or take_in.
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,

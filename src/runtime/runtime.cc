@@ -7,6 +7,8 @@
 #include "async/point.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/beside.h"
+#include "engine/head.h"
 
 namespace ae::runtime {
 namespace {
@@ -273,6 +275,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   batch.row.wake_at = state->next_due();
   const std::vector<Event> shown = std::move(sealed->events);
   const Hash head = sealed->head;
+  if (world_.signer != nullptr && !hold) {
+    batch.signed_head =
+        engine::signed_head(*world_.signer, job, sealed->last_seq, sealed->head, now);
+  }
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
                 [this, job, state, shown, head, request_hash, plan = request.plan,
@@ -337,6 +343,19 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
                     });
 }
 
+void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {
+  load_state(world_.store, job, plans_, [done = std::move(done)](Result<Stood> stood) mutable {
+    if (!stood) return done(std::unexpected(stood.error()));
+    if (!stood->state) return done(std::unexpected(stood->state.error()));
+    store::Loaded& loaded = stood->loaded;
+    done(Read{std::move(loaded.row),
+              {},
+              std::move(*stood->state),
+              std::move(loaded.effects),
+              loaded.inbox.size()});
+  });
+}
+
 struct Runtime::Acting {
   JobId job;
   engine::Act act;
@@ -363,7 +382,7 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
   if (++acting->tries > kActTries) {
     return acting->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  read(acting->job, [this, acting](Result<Read> read) {
+  read_state(acting->job, [this, acting](Result<Read> read) {
     if (!read) return acting->done(std::unexpected(read.error()));
     act_on(acting, std::move(*read));
   });
@@ -408,8 +427,9 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     }
     // A resolution is taken in later: it answers for the try it was judged against, for no later one.
     if (taken) acting->act.try_no = taken->try_no;
-    store::InboxEntry entry{
-        .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
+    store::InboxEntry entry{.number = 0, .id = acting->act.id, .act = {}};
+    entry.act = canonical(
+        engine::with_checksum(engine::inbox_place(acting->job, entry.id), acting->act.to_json()));
     world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
       if (!put && put.error().code == Code::not_held) return try_act(acting);
       if (!put) return acting->done(std::unexpected(put.error()));
@@ -462,6 +482,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   if (read.state.status == engine::JobStatus::queued) batch.row.not_before = read.state.not_before;
   if (!engine::is_terminal(read.state.status)) batch.row.wake_at = read.state.next_due();
   const std::vector<Event> shown = std::move(sealed->events);
+  if (world_.signer != nullptr) {
+    batch.signed_head =
+        engine::signed_head(*world_.signer, acting->job, sealed->last_seq, sealed->head, now);
+  }
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
                 [this, acting, shown, answer](Result<store::Committed> result) {

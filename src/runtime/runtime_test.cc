@@ -6,10 +6,14 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <deque>
 #include <memory>
 
 #include "core/json.h"
+#include "engine/beside.h"
+#include "engine/checkpoint.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
@@ -103,6 +107,7 @@ class Desk final : public RuntimeObserver {
     bool owned = false;
     Durability durability = Durability::fused;
     std::uint64_t seed = 1;
+    std::uint64_t checkpoint_every = 1000;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -112,7 +117,9 @@ class Desk final : public RuntimeObserver {
                        .script = [this](const store::Call& call) { return script(call); }});
     performers.add("do", {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
-                    RuntimeOptions{.worker = std::move(name), .durability = setup.durability},
+                    RuntimeOptions{.worker = std::move(name),
+                                   .durability = setup.durability,
+                                   .checkpoint_every = setup.checkpoint_every},
                     static_cast<RuntimeObserver*>(this));
   }
 
@@ -416,8 +423,8 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c1"}));
   Desk other(ground, "other", {.owned = false});
   store::InboxEntry entry{.number = 0, .id = "s1", .act = ""};
-  entry.act = canonical(
-      engine::Act{.kind = engine::Act::Kind::signal, .id = "s1", .correlation_key = "k"}.to_json());
+  const engine::Act act{.kind = engine::Act::Kind::signal, .id = "s1", .correlation_key = "k"};
+  entry.act = canonical(engine::with_checksum(engine::inbox_place(kJob, entry.id), act.to_json()));
   auto put = ground.loop.await<Result<void>>(
       [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); });
   ASSERT_TRUE(put) << "accepted while the job was ending";
@@ -426,6 +433,111 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
   EXPECT_EQ(read.events.back().payload["undelivered"],
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+}
+
+// ---------------------------------------------------------------- checkpoints
+
+constexpr std::string_view kManyCalls =
+    "[{'id':'m', 'kind':'map', 'over':[1,2,3,4,5,6,7,8,9,10], 'max_parallel':4, "
+    "'do':{'tool':'do'}},"
+    " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']},"
+    " {'id':'a', 'kind':'tool', 'tool':'do', 'needs':['w']}]";
+
+store::Loaded from_checkpoint(Ground& ground, Desk& desk) {
+  auto loaded = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { desk.memory->load(kJob, store::kFromCheckpoint, std::move(done)); });
+  AE_CHECK(loaded.has_value());
+  return *std::move(loaded);
+}
+
+void answer_all(Desk& desk) {
+  for (std::size_t i = 0; i < desk.calls.size(); ++i) {
+    if (desk.calls[i].done) desk.answer(i, {.kind = OutcomeKind::success, .result = json("'r'")});
+  }
+}
+
+AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability, .checkpoint_every = 40});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kManyCalls));
+    answer_all(desk);
+    ASSERT_EQ(desk.status(), "waiting");
+    const store::Loaded tail = from_checkpoint(ground, desk);
+    ASSERT_TRUE(tail.checkpoint);
+    EXPECT_EQ(tail.checkpoint->seq, tail.row.last_seq) << "it is made at the very end";
+    EXPECT_TRUE(tail.commits.empty());
+    const engine::State whole = desk.read().state;
+    EXPECT_EQ(engine::checkpoint(whole, tail.row.head), tail.checkpoint->bytes);
+    ASSERT_TRUE(desk.signal("k", "s1"));
+    ground.loop.advance(2s);
+    answer_all(desk);
+    EXPECT_EQ(desk.status(), "completed");
+  }
+}
+
+// What a signal costs that wakes a job with a long past.
+AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  std::string over;
+  for (int i = 0; i < 2400; ++i) over += (i == 0 ? "" : ",") + std::to_string(i);
+  desk.create(
+      plan("idempotent",
+           "[{'id':'m', 'kind':'map', 'over':[" + over +
+               "], 'max_parallel':64, 'do':{'tool':'do'}},"
+               " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']}]"));
+  while (!desk.calls.empty()) {
+    Waiting next = std::move(desk.calls.front());
+    desk.calls.pop_front();
+    next.done({.kind = OutcomeKind::success, .result = json("{'item':'of a list'}")});
+    ground.loop.run_ready();
+  }
+  ASSERT_EQ(desk.status(), "waiting");
+  const store::Loaded tail = from_checkpoint(ground, desk);
+  ASSERT_GT(tail.row.last_seq, 15'000u);
+  ASSERT_TRUE(tail.checkpoint);
+  EXPECT_LT(tail.row.last_seq - tail.checkpoint->seq, 2'500u);
+  const auto took = [&](auto ask) {
+    const auto begin = std::chrono::steady_clock::now();
+    ask();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  };
+  const double whole = took([&] { static_cast<void>(desk.read()); });
+  const double act = took([&] { EXPECT_FALSE(desk.signal("no such key", "s0")); });
+  std::printf("%llu events: the whole log %.1f ms, an act %.1f ms, a checkpoint of %zu bytes\n",
+              static_cast<unsigned long long>(tail.row.last_seq), whole, act,
+              tail.checkpoint->bytes.size());
+  EXPECT_LT(act * 5, whole);
+}
+
+AE_TEST("checkpoint/one that is damaged or lies is passed over") {
+  Ground ground;
+  std::optional<Desk> desk;
+  desk.emplace(ground, "w", Desk::Setup{.owned = true, .checkpoint_every = 1'000'000});
+  desk->runtime->start();
+  desk->create(plan("idempotent", kOneCall));
+  const auto read = desk->read();
+  ASSERT_TRUE(read.row.claim);
+  store::Batch batch;
+  batch.job = kJob;
+  batch.authority = store::Batch::Held{*read.row.claim};
+  batch.expected_seq = read.row.last_seq;
+  for (const std::string& bytes :
+       {std::string("nonsense"), engine::checkpoint(read.state, sha256("another head"))}) {
+    batch.checkpoint = bytes;
+    auto put = ground.loop.await<Result<store::Committed>>(
+        [&](auto done) { desk->memory->commit(batch, std::move(done)); });
+    ASSERT_TRUE(put);
+    Desk next(ground, "next", {.owned = false, .seed = 77});
+    auto state = ground.loop.await<Result<Runtime::Read>>(
+        [&](auto done) { next.runtime->read_state(kJob, std::move(done)); });
+    ASSERT_TRUE(state) << state.error().message;
+    EXPECT_EQ(engine::checkpoint(state->state, Hash{}), engine::checkpoint(read.state, Hash{}));
+  }
 }
 
 AE_TEST("stop/a job that is ending is drained, not cut short") {

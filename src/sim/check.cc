@@ -130,7 +130,7 @@ void log_verifies(const JobEvidence& e, Judge& judge) {
                             .head = e.loaded.row.head,
                             .effects = {}};
   for (const store::EffectRow& row : e.loaded.effects) {
-    input.effects.push_back({row.invocation, row.try_no, parse_json(row.record).value_or(Value())});
+    input.effects.push_back({row.invocation, row.try_no, row.record});
   }
   const engine::Verification proof = engine::verify(input, e.plans);
   if (!proof.ok) judge.broken(canonical(proof.to_json()));
