@@ -18,6 +18,8 @@ int run_command(const Options& options, Terminal& terminal);
 int init_command(const Options& options, Terminal& terminal);
 int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);
+int inspect_command(const Options& options, Terminal& terminal);
+int completion_command(const Options& options, Terminal& terminal);
 int version_command(const Options& options, Terminal& terminal);
 
 int jobs_command(const Options& options, Terminal& terminal);

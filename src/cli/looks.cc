@@ -1,9 +1,11 @@
 // jobs, job, events, trace, replay, verify: what looks and changes nothing.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "api/problem.h"
 #include "app/door.h"
+#include "app/key_file.h"
 #include "cli/commands.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
@@ -282,7 +284,17 @@ int replay_command(const Options& options, Terminal& terminal) {
 }
 
 int verify_command(const Options& options, Terminal& terminal) {
-  const auto proof = look(options, "verify");
+  const auto proof = [&]() -> Result<Value> {
+    std::vector<std::string> keys = options.keys;
+    const char* own = std::getenv("AETHERIS_SIGNING_KEY");
+    if (keys.empty() && own != nullptr && *own != '\0') keys.emplace_back(own);
+    api::QueryPairs query;
+    for (const std::string& text : keys) {
+      AE_ASSIGN(const PublicKey key, app::read_public_key(text));
+      query.emplace_back("key", key.hex());
+    }
+    return look(options, "verify", std::move(query));
+  }();
   if (!proof) return terminal.fail_with(proof.error());
   const bool ok = (*proof)["ok"] == Value(true);
   if (terminal.json()) {
