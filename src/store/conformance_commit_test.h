@@ -495,7 +495,8 @@ inline Result<Loaded> load_from(Rig& r, const char* job, std::uint64_t seq) {
 inline void checkpoints(Rig& r) {
   r.must(r.create_claimed("j1"));
   r.must(r.append("j1", r.held(), 2));
-  EXPECT_EQ(load_from(r, "j1", kFromCheckpoint)->commits.size(), 2u) << "without one: the whole log";
+  EXPECT_EQ(load_from(r, "j1", kFromCheckpoint)->commits.size(), 2u)
+      << "without one: the whole log";
   Batch with = r.append("j1", r.held(), 3);
   with.checkpoint = "at four";
   r.must(with);
