@@ -254,6 +254,7 @@ std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const
       return step.started ? "running" : "pending";
     case StepPhase::backoff:
       return "backoff";
+    case StepPhase::asking:
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::in_doubt:
