@@ -94,6 +94,9 @@ struct Taken {
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);
 
+// Did this act reach the log, or what it wants come to be? It answers who asks a second time, after the act was accepted.
+bool was_taken(const State& state, const Act& act);
+
 // An accepted signal that the end of the job overtakes: its wait is closed with it, so that the terminal event lists it
 // as undelivered (SPEC §10). Empty when there is nothing to close.
 std::vector<EventDraft> overtake(const State& state, const Act& act);

@@ -1,4 +1,5 @@
 // Acts that answer a wait, or will: signals, early ones too, approvals, messages. And pause and resume.
+#include <algorithm>
 #include <utility>
 
 #include "core/json.h"
@@ -230,6 +231,25 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   }
   return fail(Code::not_paused, "the job is not paused: it is " +
                                     std::string(to_text(state.status)));
+}
+
+bool was_taken(const State& state, const Act& act) {
+  if (state.message_names.contains(message_name(act.channel, act.correlation_key, act.id))) {
+    return true;
+  }
+  switch (act.kind) {
+    case Act::Kind::signal:
+    case Act::Kind::resolve:  // its key says which call; the wait's key may have a number behind it
+      return !act.id.empty() && std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
+        return closed.second.signal_id == act.id && closed.second.outcome != "cancelled";
+      });
+    case Act::Kind::cancel:
+      return state.status == JobStatus::cancelled;
+    case Act::Kind::resume:
+      return !state.pausing && !is_blocked(state.status);
+    default:
+      return false;
+  }
 }
 
 }  // namespace ae::engine
