@@ -206,15 +206,19 @@ std::vector<Value> resolve_commands(const State& state, const Invocation& call) 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   Value command;
+  std::vector<Value> commands;
   if (const std::string id = state.approval_id(wait); !id.empty()) {
     command = "aetheris approve " + state.job.text + "." + id;
+    commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {
     command = "aetheris message " + state.job.text + " " + shell_word(wait.channel) + " '{}'";
   } else if (wait.type != WaitType::timer) {
     command = "aetheris signal " + state.job.text + " " + shell_word(key) + " '{}'";
   }
+  if (commands.empty() && !command.is_null()) commands.push_back(command);
   return Value::object({{"channel", or_null(wait.channel)},
                         {"command", command},
+                        {"commands", Value::array(std::move(commands))},
                         {"correlation_key", key},
                         {"due_at", or_null(wait.due_at)},
                         {"expires_at", or_null(wait.expires_at)},
