@@ -46,11 +46,11 @@ class ToolCheck {
   CheckedTool run() {
     const std::size_t before = check_.count();
     if (check_.mapping(
-            spot_,
-            {"description", "http", "command", "native", "effect", "timeout", "retry",
-             "on_in_doubt", "dedupe_window", "grace", "definite_failures", "args_schema", "output",
-             "result", "numbers", "output_max", "env", "env_allow", "cwd", "approval",
-             "approval_expires"},
+            spot_, {"description",       "http",        "command",     "native",        "effect",
+                    "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
+                    "definite_failures", "args_schema", "output",      "result",        "numbers",
+                    "output_max",        "env",         "env_allow",   "cwd",           "approval",
+                    "approval_expires"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"},
              {"probe", "asking the downstream about a call comes later; use on_in_doubt: park"},
              {"changes", "recording changed resources comes later"},

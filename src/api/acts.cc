@@ -24,10 +24,9 @@ void Api::act(Ask ask, engine::Act act, int status) {
 void Api::signal(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(
-        const Fields fields,
-        Fields::parse(ask->request.body,
-                      {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
     engine::Act wish{.kind = engine::Act::Kind::signal};
     AE_ASSIGN(wish.correlation_key, fields.text("correlation_key"));
     AE_ASSIGN(wish.wait_type, fields.text("wait_type"));
@@ -101,10 +100,10 @@ void Api::resume(Ask ask) {
 void Api::resolve(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body,
-                            {"idempotency_key", "resolution", "result", "note", "try"},
-                            {{"step_id", "confirmations come later"}}));
+    AE_ASSIGN(
+        const Fields fields,
+        Fields::parse(ask->request.body, {"idempotency_key", "resolution", "result", "note", "try"},
+                      {{"step_id", "confirmations come later"}}));
     engine::Act wish{.kind = engine::Act::Kind::resolve};
     AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
     AE_ASSIGN(wish.resolution, fields.text("resolution"));

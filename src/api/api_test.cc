@@ -67,8 +67,9 @@ class Here final : runtime::RuntimeObserver {
                                      file);
     AE_CHECK(faults.empty(), agents::faults_text(faults));
     for (const auto& [name, tool] : file.tools) {
-      performers.add(name, {std::make_unique<tools::NativeTool>(loop, steady,
-                                                                tools::native_functions().at(name)),
+      const std::string function(tool.definition.text("function"));
+      performers.add(name, {std::make_unique<tools::NativeTool>(
+                                loop, steady, tools::native_functions().at(function)),
                             tool.policy.version});
     }
     runtime::RuntimeOptions options;
@@ -404,7 +405,8 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   EXPECT_TRUE(ids[0].starts_with("j3.") && ids[1].starts_with("j1.")) << ids[0];
   expect_problem(here.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
 
-  const auto said = here.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
+  const auto said =
+      here.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
   EXPECT_EQ(said.status, 200) << canonical(said.body);
   EXPECT_EQ(said.body["delivered"], Value(true));
   here.loop.run_ready();

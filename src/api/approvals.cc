@@ -79,17 +79,17 @@ void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
   const JobId job = std::move(inbox->rows.front());
   inbox->rows.pop_front();
   inbox->after = job.text;
-  runtime_.read(job, [this, alive = std::weak_ptr(alive_), ask,
-                      inbox](Result<runtime::Runtime::Read> read) {
-    if (!alive.lock()) return;
-    if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
-    if (read) {  // a log that cannot be read hides nothing of the others
-      for (Value& asked : engine::approvals_view(read->state)) {
-        inbox->found.push_back(std::move(asked));
-      }
-    }
-    next_job(ask, inbox);
-  });
+  runtime_.read(
+      job, [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
+        if (!alive.lock()) return;
+        if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
+        if (read) {  // a log that cannot be read hides nothing of the others
+          for (Value& asked : engine::approvals_view(read->state)) {
+            inbox->found.push_back(std::move(asked));
+          }
+        }
+        next_job(ask, inbox);
+      });
 }
 
 void Api::answer_inbox(const Ask& ask, Inbox& inbox) {

@@ -66,8 +66,9 @@ struct Act {
   std::string by;  // who
   // signal
   std::string correlation_key, wait_type;
-  std::string approval;  // instead of the key: the id under which the wait stands among the approvals
-  bool buffer = false;   // keep it if no wait has had this key yet
+  std::string
+      approval;  // instead of the key: the id under which the wait stands among the approvals
+  bool buffer = false;  // keep it if no wait has had this key yet
   Value payload;
   // message, with a payload
   std::string channel;

@@ -131,7 +131,8 @@ Status Applier::agent_message() {
   }
   s_.signals++;
   std::deque<Kept>& kept = key.empty() ? s_.mail[channel] : s_.early[key];
-  kept.push_back({id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"]});
+  kept.push_back(
+      {id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"]});
   return {};
 }
 

@@ -200,7 +200,8 @@ Status Applier::wait_opened() {
             .reason = std::string(p_.text("reason")),
             .channel = std::string(p_.text("channel")),
             .opened_seq = s_.seq + 1};
-  if (of_node && *type == WaitType::message && wait.channel.empty()) return bad("without a channel");
+  if (of_node && *type == WaitType::message && wait.channel.empty())
+    return bad("without a channel");
   step->wait_key = key;
   if (asks) {
     AE_TRY(request_opened(*step, wait));

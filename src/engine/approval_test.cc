@@ -14,8 +14,9 @@ using Types = std::vector<std::string>;
 
 constexpr std::string_view kPay =
     "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':'${ .input.n }'}}]";
-constexpr std::string_view kAlways = "{'tools':{'buy':{'effect':'at_most_once',"
-                                     " 'on_in_doubt':'park', 'approval':'required'}}}";
+constexpr std::string_view kAlways =
+    "{'tools':{'buy':{'effect':'at_most_once',"
+    " 'on_in_doubt':'park', 'approval':'required'}}}";
 constexpr std::string_view kExpires =
     "{'tools':{'buy':{'approval':'required', 'approval_expires':'1h'}}}";
 
@@ -154,8 +155,7 @@ AE_TEST("approval/a retry by a changed tool that is rejected fails the node") {
 }
 
 AE_TEST("approval/a condition asks for some calls only") {
-  constexpr std::string_view kLarge =
-      "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
+  constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
   EXPECT_EQ(pay(kLarge).claim().status(), "waiting");
   GivenJob small(kPay, {.more = kLarge, .input = "{'n':50}"});
   EXPECT_EQ(small.claim().sent.size(), 1u);
@@ -167,10 +167,10 @@ AE_TEST("approval/a condition asks for some calls only") {
 }
 
 AE_TEST("approval/of a map is asked for item by item") {
-  GivenJob job = pay(
-      "{'tools':{'buy':{'approval':'${ .args.n > 1 }'}}}",
-      "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3, 'on_item_error':'collect',"
-      " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  GivenJob job =
+      pay("{'tools':{'buy':{'approval':'${ .args.n > 1 }'}}}",
+          "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3, 'on_item_error':'collect',"
+          " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(approvals_view(job.state).size(), 2u);
@@ -181,10 +181,9 @@ AE_TEST("approval/of a map is asked for item by item") {
 }
 
 AE_TEST("approval/when an item of a map has failed, the others are asked for no more") {
-  GivenJob job = pay(
-      "{'tools':{'buy':{'approval':'required'}}}",
-      "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
-      " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  GivenJob job = pay("{'tools':{'buy':{'approval':'required'}}}",
+                     "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
+                     " 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
   job.claim().pause().approve("m/0");
   job.reject("m/1").resume();
   EXPECT_EQ(job.status(), "failed") << job.story();
@@ -246,8 +245,7 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
     for (const Event& event : job.log) {
       Value payload = event.payload;
       if (event.type == EventType::tool_invocation_started) payload = payload.with(field, value);
-      auto applied =
-          apply(state, {event.type, payload}, event.created_at, compile_each_time());
+      auto applied = apply(state, {event.type, payload}, event.created_at, compile_each_time());
       if (!applied) return applied.error().message;
     }
     return std::string();

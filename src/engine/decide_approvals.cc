@@ -15,8 +15,7 @@ bool is_approved(const Step* step, const ToolPolicy& tool, const Ask& ask) {
                     approval.tool_version == ask.tool_version &&
                     approval.schema_digest == tool.schema_digest;
   // The time to begin is limited; the tries of what has begun belong to it.
-  const bool in_time =
-      approval.used || !approval.expires_at || ask.now < *approval.expires_at;
+  const bool in_time = approval.used || !approval.expires_at || ask.now < *approval.expires_at;
   return same && in_time;
 }
 
@@ -42,17 +41,14 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
   const std::string path = d.item == kNoItem ? Plan::path(s_.plan_number, d.node.index)
                                              : Plan::path(s_.plan_number, d.node.index, d.item);
-  std::vector<Member> request{{"arguments", args},
-                              {"arguments_hash", hash},
-                              {"command_id", d.step.text},
-                              {"schema_digest", tool.schema_digest},
-                              {"tool", tool.name},
-                              {"tool_version", offered(d.node.tool)}};
-  std::vector<Member> wait{{"correlation_key", "approval/" + d.step.text +
-                                                   (earlier ? "#" + asked : std::string())},
-                           {"node_id", d.node.id},
-                           {"step_id", d.step.text},
-                           {"wait_type", to_text(WaitType::human)}};
+  std::vector<Member> request{{"arguments", args},         {"arguments_hash", hash},
+                              {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
+                              {"tool", tool.name},         {"tool_version", offered(d.node.tool)}};
+  std::vector<Member> wait{
+      {"correlation_key", "approval/" + d.step.text + (earlier ? "#" + asked : std::string())},
+      {"node_id", d.node.id},
+      {"step_id", d.step.text},
+      {"wait_type", to_text(WaitType::human)}};
   if (tool.approval_expires) {
     const Instant expires = within(stamp_.now + *tool.approval_expires);
     request.emplace_back("expires_at", to_text(expires));

@@ -47,8 +47,8 @@ void Decider::start_tool(const Step& step) {
   }
   // What was approved is what is sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
-  auto args = asked ? Result<Value>(step.approval->arguments)
-                    : arguments(s_.node_of(step), step.item);
+  auto args =
+      asked ? Result<Value>(step.approval->arguments) : arguments(s_.node_of(step), step.item);
   start(step);
   if (!args) return fail_step(step, args.error());
   first_try({step.id, s_.node_of(step), std::move(*args), step.item});
@@ -120,13 +120,12 @@ void Decider::declare(const Step& step, bool close_earlier) {
   if (!approved(again, call.arguments, call.arguments_hash)) {
     return request_approval(again, call.arguments, call.arguments_hash);
   }
-  emit_started(again,
-               {{"arguments", call.arguments},
-                {"arguments_hash", call.arguments_hash},
-                {"external_key", call.external_key.text},
-                {"idempotency_key", call.key.text},
-                {"invocation_id", call.id.text},
-                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+  emit_started(again, {{"arguments", call.arguments},
+                       {"arguments_hash", call.arguments_hash},
+                       {"external_key", call.external_key.text},
+                       {"idempotency_key", call.key.text},
+                       {"invocation_id", call.id.text},
+                       {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
 }
 
 // The command of this step was asked for before: what the ledger says decides.

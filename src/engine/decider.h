@@ -115,12 +115,13 @@ class Decider {
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;            // tries open, with those this decision declares
-  bool held_back_ = false;      // something could start but for a limit
-  bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
+  std::size_t open_;        // tries open, with those this decision declares
+  bool held_back_ = false;  // something could start but for a limit
+  bool failed_ = false;     // an event of this decision ends the job: nothing starts after it
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
-  std::set<std::string> keys_;  // of waits that this decision opens
-  std::map<std::string, std::size_t, std::less<>> delivered_;  // messages that it delivers, by channel
+  std::set<std::string> keys_;           // of waits that this decision opens
+  std::map<std::string, std::size_t, std::less<>>
+      delivered_;  // messages that it delivers, by channel
   Decision decision_;
 };
 

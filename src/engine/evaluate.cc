@@ -64,7 +64,9 @@ class ArgsScope : public ExprScope {
   const Value& args_;
 };
 
-bool is_met(const Value& value) { return !value.is_null() && !(value.is_bool() && !value.as_bool()); }
+bool is_met(const Value& value) {
+  return !value.is_null() && !(value.is_bool() && !value.as_bool());
+}
 
 Result<std::string> name_of(const Value& value, std::string_view what) {
   if (!value.is_string() || value.as_string().empty() || value.as_string().size() > kKeyBytesMax) {

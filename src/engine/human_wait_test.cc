@@ -243,8 +243,7 @@ AE_TEST("message/what an ending job is sent is refused; what was accepted before
   GivenJob job(kTwoMessages);
   job.claim().cancel();
   EXPECT_EQ(job.message("c", "1", "m1").refused, Code::job_terminal);
-  const Act accepted{
-      .kind = Act::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
+  const Act accepted{.kind = Act::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
   job.add(overtake(job.state, accepted));
   job.ok("a");
   EXPECT_EQ(job.last(EventType::job_cancelled)["undelivered"],

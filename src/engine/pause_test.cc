@@ -134,8 +134,7 @@ AE_TEST("pause/cancel and deadline end a paused job") {
 }
 
 AE_TEST("pause/a back-off and a map stand still, and go on") {
-  GivenJob job(
-      "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':1, 'do':{'tool':'put'}}]");
+  GivenJob job("[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':1, 'do':{'tool':'put'}}]");
   job.claim().pause().fails("m/0", "connect");
   EXPECT_EQ(job.status(), "parked") << job.story();
   job.after(60s);

@@ -124,7 +124,8 @@ Status read_approval(const Value& value, ToolPolicy& tool) {
     tool.approval_required = *approval == Value("required");
     if (!tool.approval_required) {
       if (!is_one_expression(*approval)) {
-        return fail(Code::plan_invalid, "`approval` must be \"required\", or one ${ … } over .args");
+        return fail(Code::plan_invalid,
+                    "`approval` must be \"required\", or one ${ … } over .args");
       }
       AE_ASSIGN(tool.approval_when, template_of(*approval, "approval"));
       const ExprRoots& read = tool.approval_when->roots();

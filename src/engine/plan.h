@@ -144,7 +144,8 @@ struct Node {
   std::optional<Template> wait_for, wait_until, wait_key, wait_channel;
   std::optional<Duration> wait_expires;
   bool continue_on_expire = false, continue_on_reject = false;
-  bool wants_data = false;  // of a human wait: any answer but a rejection counts, not only a decision
+  bool wants_data =
+      false;  // of a human wait: any answer but a rejection counts, not only a decision
 
   // map
   Template over;

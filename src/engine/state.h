@@ -122,7 +122,7 @@ struct MapProgress {
   std::vector<Value> results;  // by item
   std::vector<bool> finished;  // by item
   std::uint32_t started = 0, active = 0, done = 0;
-  std::uint32_t asking = 0;  // items whose call waits for a person
+  std::uint32_t asking = 0;        // items whose call waits for a person
   std::optional<Failure> failure;  // of the first item that failed for good
 };
 

@@ -21,13 +21,14 @@ Result<std::string> key_of(const State& state, const Act& act) {
   for (const auto& [key, wait] : state.closed_waits) {
     if (wait.approval == act.approval) return key;
   }
-  return fail(Code::not_found, "nobody is asked for an approval with this id; `aetheris approvals` "
-                               "lists what is asked for");
+  return fail(Code::not_found,
+              "nobody is asked for an approval with this id; `aetheris approvals` "
+              "lists what is asked for");
 }
 
 Value duplicate(const std::string& key, const ClosedWait& closed, const Value& payload) {
-  const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
-                         closed.outcome == "rejected";
+  const bool delivered =
+      closed.outcome == "signalled" || closed.outcome == "approved" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && closed.payload == payload},
                         {"correlation_key", key},
                         {"delivered", delivered},
@@ -39,8 +40,9 @@ Value duplicate(const std::string& key, const ClosedWait& closed, const Value& p
 // A signal that nobody waits for yet is kept for the wait that opens with its key (SPEC §10).
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
-    return fail(Code::wait_mismatch, "keys that begin with resolve/ or approval/ are the runtime's "
-                                     "own: what is asked there cannot be answered early");
+    return fail(Code::wait_mismatch,
+                "keys that begin with resolve/ or approval/ are the runtime's "
+                "own: what is asked there cannot be answered early");
   }
   if (key.empty() || key.size() > 256) {
     return fail(Code::wait_mismatch, "a correlation key has 1 to 256 bytes");
@@ -61,9 +63,8 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
   const Step& step = state.steps[wait.step];
   std::vector<Member> p{
       {"at", to_text(stamp.now)},
-      {"decision_id", step_id(state.job, state.plan->decision,
-                              step.approval->id + "#answer", "decision")
-                          .text},
+      {"decision_id",
+       step_id(state.job, state.plan->decision, step.approval->id + "#answer", "decision").text},
       {"kind", "approval"},
       {"node_id", state.node_of(step).id},
       {"payload", Value::object({{"approval_id", step.approval->id},
@@ -91,8 +92,7 @@ std::string message_name(std::string_view channel, std::string_view key, std::st
 }
 
 EventDraft kept_event(const Act& act) {
-  std::vector<Member> p{
-      {"channel", act.channel}, {"message_id", act.id}, {"payload", act.payload}};
+  std::vector<Member> p{{"channel", act.channel}, {"message_id", act.id}, {"payload", act.payload}};
   if (act.kind == Act::Kind::signal) p.emplace_back("correlation_key", act.correlation_key);
   if (!act.by.empty()) p.emplace_back("by", act.by);
   if (!act.wait_type.empty()) p.emplace_back("wait_type", act.wait_type);
@@ -137,8 +137,8 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
                                          "` lists its waits");
   }
   if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
-    return fail(Code::wait_mismatch, "the wait \"" + key + "\" is of type " +
-                                         std::string(to_text(wait->second.type)));
+    return fail(Code::wait_mismatch,
+                "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
   }
   AE_ASSIGN(const std::string_view outcome,
             outcome_of_answer(state.node_of(state.steps[wait->second.step]), act.payload));
@@ -162,8 +162,8 @@ Result<Taken> take_message(const State& state, const Act& act) {
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
   Taken taken;
-  taken.answer = Value::object(
-      {{"accepted", true}, {"channel", act.channel}, {"message_id", act.id}});
+  taken.answer =
+      Value::object({{"accepted", true}, {"channel", act.channel}, {"message_id", act.id}});
   if (state.message_names.contains(message_name(act.channel, {}, act.id))) {
     taken.answer = taken.answer.with("duplicate", true);
     return taken;
@@ -226,11 +226,13 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   }
   if (state.status == JobStatus::parked) {
     return fail(Code::not_paused, "the job is parked (" + state.parked_reason + ") until `" +
-                                      state.parked_until + "`, which `resume` does not do; "
-                                      "`aetheris job " + state.job.text + "` says how");
+                                      state.parked_until +
+                                      "`, which `resume` does not do; "
+                                      "`aetheris job " +
+                                      state.job.text + "` says how");
   }
-  return fail(Code::not_paused, "the job is not paused: it is " +
-                                    std::string(to_text(state.status)));
+  return fail(Code::not_paused,
+              "the job is not paused: it is " + std::string(to_text(state.status)));
 }
 
 bool was_taken(const State& state, const Act& act) {

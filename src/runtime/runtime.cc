@@ -515,9 +515,10 @@ void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
 void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
   read(acting->job, [this, acting, answer = std::move(answer)](Result<Read> read) mutable {
     if (!read) {
-      return acting->done(fail(Code::unknown_outcome,
-                               "it is in the job's inbox, and nobody knows whether it came in time: " +
-                                   read.error().message));
+      return acting->done(
+          fail(Code::unknown_outcome,
+               "it is in the job's inbox, and nobody knows whether it came in time: " +
+                   read.error().message));
     }
     if (engine::was_taken(read->state, acting->act)) return acting->done(std::move(answer));
     const engine::Stamp stamp = act_stamp();

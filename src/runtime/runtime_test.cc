@@ -470,11 +470,12 @@ AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
     Ground ground;
     Desk desk(ground, "w", {.owned = true, .durability = durability});
     desk.runtime->start();
-    desk.create(plan("idempotent",
-                     "[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                     " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal','key':'k'}},"
-                     " {'id':'m', 'kind':'wait', 'needs':['w'],"
-                     "  'wait':{'type':'message','channel':'c'}}]"));
+    desk.create(
+        plan("idempotent",
+             "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+             " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal','key':'k'}},"
+             " {'id':'m', 'kind':'wait', 'needs':['w'],"
+             "  'wait':{'type':'message','channel':'c'}}]"));
     Desk other(ground, "other", {.owned = false});  // the holder is not told
     const auto early = other.act({.kind = engine::Act::Kind::signal,
                                   .id = "1",
@@ -483,10 +484,8 @@ AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
                                   .payload = json("7")});
     ASSERT_TRUE(early);
     EXPECT_EQ((*early)["buffered"], Value(true));
-    const auto message = other.act({.kind = engine::Act::Kind::message,
-                                    .id = "1",
-                                    .payload = json("8"),
-                                    .channel = "c"});
+    const auto message = other.act(
+        {.kind = engine::Act::Kind::message, .id = "1", .payload = json("8"), .channel = "c"});
     ASSERT_TRUE(message) << "the same id on a channel is another thing";
     EXPECT_EQ((*message)["accepted"], Value(true));
     desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
@@ -564,8 +563,8 @@ AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
   desk.runtime->start();
-  desk.create(plan("idempotent",
-                   "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}}]"));
+  desk.create(
+      plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}}]"));
   ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause}));
   ground.loop.advance(60s);
   EXPECT_EQ(desk.status(), "parked");
