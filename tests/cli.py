@@ -171,10 +171,11 @@ def version_and_help():
         assert "nonsense" in expect(h.run("nonsense"), 2).err
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
-        for command in ("init run check jobs job events trace replay verify signal cancel resolve "
-                        "inspect completion doctor version").split():
+        for command in ("init run check jobs job events trace replay verify signal message approvals "
+                        "approve reject pause resume cancel resolve inspect completion "
+                        "doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "serve worker message pause resume retry fork approvals backup keys".split():
+        for command in "serve worker retry fork backup keys".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
@@ -202,11 +203,9 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["serve"], ["worker", "x.yaml"], ["message", "a", "b", "1"], ["pause", "a"], ["resume", "a"],
-                      ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["approvals"],
-                      ["approve", "a"], ["reject", "a"], ["rebuild"], ["backup", "f"],
+        for words in (["serve"], ["worker", "x.yaml"], ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["rebuild"], ["backup", "f"],
                       ["migrate"], ["keys", "list"],
-                      ["signal", "a", "k", "1", "--buffer"], ["jobs", "--store", "postgres://x/y"]):
+                      ["jobs", "--store", "postgres://x/y"]):
             said = expect(h.run(*words, "--json"), 2)
             assert said.json()["code"] == "unsupported", said
             assert "unsupported" in said.err
@@ -817,6 +816,36 @@ def every_command_that_is_printed_can_be_pasted():
                     assert command in trace, trace
                 expect(pasted(h, commands[how]), 0)
                 assert pasted(h, commands[3]).code == [0, 4, 1][how]
+
+
+@test
+def people_are_asked_and_answer():
+    with home() as h:
+        (h.path / "people.yaml").write_text(
+            "aetheris: 1\ntools:\n  buy: { native: echo, approval: \"${ .args.n > 1 }\" }\nagents:\n"
+            "  buys: { plan: [ { id: b, tool: buy, args: { n: 5 } } ], output: \"${ .steps.b }\" }\n"
+            "  hears:\n    plan:\n      - { id: m, wait: { type: message, channel: c } }\n"
+            "      - { id: s, needs: [m], wait: { type: signal, key: k } }\n    output: \"${ .steps }\"\n")
+        assert expect(h.run("approvals", "--json"), 0).json()["approvals"] == []
+        said = expect(h.run("run", "people.yaml", "buys", "--job-id", "b"), 4)
+        commands = re.findall(r"(?:answer|or|then): +(aetheris .*)", said.err)
+        assert [shlex.split(c)[1] for c in commands] == ["approve", "reject", "run"], said
+        asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
+        assert commands[0] in expect(h.run("trace", "b"), 0).out
+        expect(h.run("pause", "b"), 0)
+        assert expect(h.run("job", "b", "--json"), 0).json()["parked"]["until"] == "resume"
+        expect(pasted(h, commands[0]), 0)
+        expect(h.run("reject", asked[0]["id"]), 5)
+        expect(h.run("approve", "b.0123456789abcdef"), 3)
+        expect(h.run("resume", "b"), 0)
+        expect(h.run("resume", "b"), 5)
+        assert json.loads(expect(h.run("run", "people.yaml", "--job-id", "b"), 0).out) == {"n": 5}
+        expect(h.run("run", "people.yaml", "hears", "--job-id", "h"), 4)
+        expect(h.run("signal", "h", "k", "7"), 2)
+        expect(h.run("signal", "h", "k", "7", "--buffer"), 0)
+        expect(h.run("message", "h", "c", "8"), 0)
+        assert json.loads(expect(h.run("run", "people.yaml", "--job-id", "h"), 0).out) == {"m": 8, "s": 7}
 
 
 @test

@@ -1,4 +1,4 @@
-// jobs, job, events, trace, replay, verify: what looks and changes nothing.
+// approvals, jobs, job, events, trace, replay, verify: what looks and changes nothing.
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -67,6 +67,48 @@ std::string labels_text(const Value& labels) {
 }
 
 }  // namespace
+
+// ---------------------------------------------------------------- approvals
+
+int approvals_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto page = [&]() -> Result<Value> {
+    auto door = open(*store, {});
+    if (!door && door.error().code == Code::not_found) {
+      terminal.note("there is no store at " + safe(store->text()) + " yet");
+      return Value::object({{"approvals", Value::array({})}, {"next_cursor", Value()}});
+    }
+    if (!door) return std::unexpected(door.error());
+    return get(**door, {"api", "approvals"},
+               {{"limit", options.limit}, {"cursor", options.cursor}});
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["approvals"].size() == 0) terminal.note("nobody is asked anything");
+  for (const Value& asked : (*page)["approvals"].items()) {
+    const std::string id = safe(asked.text("id"));
+    std::string what =
+        "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
+    if (asked.text("kind") == "call") {
+      what += " wants to call " + safe(asked.text("tool")) + " with " +
+              safe_json(canonical(asked["arguments"]));
+    } else {
+      what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
+      what += safe(asked.text("correlation_key")) + ")";
+    }
+    if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
+    terminal.print(id + "\n  " + what + "\n  aetheris approve " + id + store_flag(*store) +
+                   "\n  aetheris reject " + id + store_flag(*store) + "\n");
+  }
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
 
 // ---------------------------------------------------------------- jobs, job
 

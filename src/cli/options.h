@@ -38,7 +38,8 @@ struct Options {
   bool follow = false, graph = false;
 
   // acts
-  std::string reason, note, message_id, wait_type;
+  std::string reason, note, message_id, wait_type, channel, of_try;
+  bool buffer = false;
 };
 
 // What a command line came to.

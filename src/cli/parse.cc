@@ -21,15 +21,14 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {
-    "serve",     "worker",  "message", "pause",   "resume", "retry",   "fork", "plan",
-    "approvals", "approve", "reject",  "rebuild", "backup", "migrate", "keys", "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "retry",   "fork", "plan",
+                                                "rebuild", "backup", "migrate", "keys", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
 };
 constexpr LaterFlag kLaterFlags[] = {
-    {"signal", "--buffer"}, {"cancel", "--compensate"}, {"run", "--workers"}, {"run", "--listen"}};
+    {"cancel", "--compensate"}, {"run", "--workers"}, {"run", "--listen"}};
 
 // The first word that is no option: the command. Options before it that take a value are skipped with it.
 std::string_view command_of(int argc, char** argv) {
@@ -207,6 +206,33 @@ class Grammar {
     data_.push_back(signal->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
     signal->add_option("--type", options_.wait_type, "the wait's type, to be sure");
     signal->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+    signal->add_flag("--buffer", options_.buffer, "keep it if no wait has had this key yet");
+
+    CLI::App* message = command("message", "send a job a message on a channel",
+                                "aetheris message holiday news '{\"rain\": true}'");
+    positional(message, "ID", options_.id, "the job");
+    positional(message, "CHANNEL", options_.channel, "the channel");
+    data_.push_back(message->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
+    message->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+
+    CLI::App* approvals = command("approvals", "list what people are asked", "aetheris approvals");
+    approvals->add_option("--limit", options_.limit, "at most so many (default 100)");
+    approvals->add_option("--cursor", options_.cursor, "go on after an earlier list");
+    for (CLI::App* answer : {command("approve", "say yes to a call or a question",
+                                     "aetheris approve holiday.5d0c2f8a91b3e4f7"),
+                             command("reject", "say no to a call or a question",
+                                     "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
+      positional(answer, "ID", options_.id, "its id, as `aetheris approvals` shows it");
+      answer->add_option("--note", options_.note, "why, for the record");
+    }
+
+    CLI::App* pause = command("pause", "let a job rest as soon as nothing is in flight",
+                              "aetheris pause holiday --reason \"prices are wrong\"");
+    positional(pause, "ID", options_.id, "the job");
+    pause->add_option("--reason", options_.reason, "why, for the record");
+
+    positional(command("resume", "end a pause", "aetheris resume holiday"), "ID", options_.id,
+               "the job");
 
     CLI::App* cancel =
         command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");
@@ -222,6 +248,8 @@ class Grammar {
     data_.push_back(
         resolve->add_option("JSON", options_.data, "happened: the call's result: JSON, or @FILE"));
     resolve->add_option("--note", options_.note, "why, for the record");
+    resolve->add_option("--try", options_.of_try,
+                        "only if this try is the one in doubt, as `aetheris job` shows it");
   }
 
   void helping() {

@@ -43,6 +43,7 @@ bool Applier::map_wants_decision(const Step& step) const {
   const Node& node = s_.node_of(step);
   const bool may_start = !map.failure && map.started < map.results.size();
   if (may_start) return map.active < node.max_parallel;
+  if (map.failure && map.asking > 0) return true;
   return map.active == 0;
 }
 
@@ -72,6 +73,7 @@ bool Applier::wants_decision(const Step& step) const {
       return step.committed && !step.barrier;
     case StepPhase::blocked:
     case StepPhase::in_doubt:
+    case StepPhase::asking:
     case StepPhase::waiting:
       return false;
   }
@@ -196,7 +198,17 @@ Status Applier::of_job() {
       s_.parked_reason = p_.text("reason");
       s_.parked_until = p_.text("until");
       s_.parked_since = created_at_;
+      if (s_.parked_until == "resume") {
+        s_.pausing.reset();
+        s_.not_before.reset();
+      }
       return {};
+    case EventType::job_pause_requested:
+      return pause_requested();
+    case EventType::job_resumed:
+      return s_.parked_until == "resume" ? Status() : bad("another act ends this park");
+    case EventType::agent_message:
+      return agent_message();
     case EventType::job_cancel_requested:
       cancel_requested();
       return {};

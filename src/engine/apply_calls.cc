@@ -47,6 +47,7 @@ Status Applier::tool_invocation_started() {
     default:
       return bad("no call may start here");
   }
+  AE_TRY(check_approval(*step));
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
@@ -152,7 +153,10 @@ Status Applier::step_committed() {
   }
   step->barrier = true;
   refresh(index_of(*step));
-  if (step->item != kNoItem) step->call.reset();
+  if (step->item != kNoItem) {
+    step->call.reset();
+    step->approval.reset();
+  }
   return {};
 }
 

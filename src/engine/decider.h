@@ -1,11 +1,13 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
-// decide_calls.cc (the ledger's rules), decide_nodes.cc (what the plan says) and decide_end.cc (how a job ends or rests).
+// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says)
+// and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -44,6 +46,7 @@ class Decider {
   void start_wait(const Step& step);
   void start_map(const Step& step);
   void start_items(const Step& step);
+  void pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   void definite_failure(const Step& step);
   void doubtful(const Step& step);
@@ -75,8 +78,18 @@ class Decider {
     StepId step;
     const Node& node;
     Value args;  // of the first try; a later one sends what is recorded
+    std::uint32_t item = kNoItem;
   };
-  void emit_first(const Declaration& d);
+  bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
+  void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  void finish_refused(const Step& step);
+  void withdraw_requests(const Step& map);
+  // Nothing is scheduled past the job's deadline: that one fires first.
+  Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
+  void answer_early(const Step& step, const std::string& key, std::string_view channel);
+  std::vector<Value> undelivered() const;
+  void first_try(const Declaration& d);
+  void emit_first(const Declaration& d, const std::string& text);
   void emit_started(const Declaration& d, std::vector<Member> keys);
   void emit(EventType type, std::vector<Member> payload) {
     decision_.events.push_back({type, Value::object(std::move(payload))});
@@ -102,10 +115,13 @@ class Decider {
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;            // tries open, with those this decision declares
-  bool held_back_ = false;      // something could start but for a limit
-  bool failed_ = false;         // an event of this decision ends the job: nothing starts after it
-  std::set<std::string> keys_;  // of waits that this decision opens
+  std::size_t open_;        // tries open, with those this decision declares
+  bool held_back_ = false;  // something could start but for a limit
+  bool failed_ = false;     // an event of this decision ends the job: nothing starts after it
+  std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
+  std::set<std::string> keys_;           // of waits that this decision opens
+  std::map<std::string, std::size_t, std::less<>>
+      delivered_;  // messages that it delivers, by channel
   Decision decision_;
 };
 

@@ -24,6 +24,12 @@ bool State::may_have_happened(const Step& step) const {
   return step.call->open || step.call->doubted;
 }
 
+std::string State::approval_id(const Wait& wait) const {
+  if (wait.type != WaitType::human || wait.resolve) return {};
+  const Step& step = steps[wait.step];
+  return wait.approval ? step.approval->id : step.id.text;
+}
+
 std::string State::path_of(const Step& step) const {
   return step.item == kNoItem ? Plan::path(plan_number, step.node)
                               : Plan::path(plan_number, step.node, step.item);
@@ -39,7 +45,7 @@ std::optional<Instant> State::next_due() const {
     if (at && (!due || *at < *due)) due = at;
   };
   if (!deadline_fired) earlier(deadline);
-  if (!ending) {
+  if (!ending && !is_paused()) {  // what comes due in a pause fires after it
     for (const auto& [key, wait] : waits) {
       earlier(wait.due_at);
       earlier(wait.expires_at);

@@ -405,6 +405,7 @@ class ReplayProof {
   static std::string started(const State& state, const Event& event);
   static std::string branch(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
+  static std::string request(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -458,7 +459,24 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
     if (!named) return "has a key, but " + named.error().message;
     key = *named;
   }
+  if (node.wait_channel) {
+    auto channel = channel_of(state, node);
+    if (!channel) return "has a channel, but " + channel.error().message;
+    if (*channel != event.payload.text("channel")) return "has another channel than the plan's";
+  }
   return key == event.payload.text("correlation_key") ? "" : "has another key than the plan's";
+}
+
+// A person was asked about the call that the plan's expressions give.
+std::string ReplayProof::request(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  const Value& asked = event.payload["payload"];
+  if (!step || step->call || is_redacted(asked)) return {};
+  auto arguments = arguments_of(state, state.node_of(*step), step->item);
+  if (!arguments) return "asks for a call, but " + arguments.error().message;
+  const std::string hash = to_hex(sha256(canonical(*arguments)));
+  if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
+  return "asks for other arguments than the plan's expressions give";
 }
 
 std::string ReplayProof::before(const State& state, const Event& event) {
@@ -472,6 +490,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       break;
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
+      if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
+        wrong = request(state, event);
+      }
       break;
     case EventType::wait_opened:
       wrong = wait(state, event);

@@ -76,8 +76,9 @@ class Runtime : private HolderHost {
   void start();
   // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<Created>> done);
-  // A signal, a cancel or a resolution. The answer says {"delivered"| …} when it is written, or {"accepted": true}
-  // when it is in the inbox of whoever holds the job. Fails as engine::take_in does, or not_found, unavailable.
+  // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
+  // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
+  // engine::take_in does, or not_found, unavailable, unknown_outcome.
   void act(JobId job, engine::Act act, async::Done<Result<Value>> done);
   // Claim this job here when it can be claimed now.
   void claim_job(JobId job, async::Done<Result<bool>> done);
@@ -87,7 +88,7 @@ class Runtime : private HolderHost {
     std::vector<Event> events;
     engine::State state;
     std::vector<store::EffectRow> effects;
-    std::size_t inbox = 0;  // entries in its inbox
+    std::vector<store::InboxEntry> inbox;  // accepted, and not taken in yet
   };
   void read(JobId job, async::Done<Result<Read>> done);
   // The same without the events, from the job's checkpoint on: what it costs does not grow with the log.
@@ -129,6 +130,9 @@ class Runtime : private HolderHost {
   struct Acting;
   void try_act(std::shared_ptr<Acting> acting);
   void act_on(std::shared_ptr<Acting> acting, Read read);
+  void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
+  void accepted(std::shared_ptr<Acting> acting, Value answer);
+  engine::Stamp act_stamp();
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);

@@ -540,6 +540,175 @@ AE_TEST("checkpoint/one that is damaged or lies is passed over") {
   }
 }
 
+AE_TEST("inbox/an answer says accepted only if it came before what closed its wait") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kWaitAndCall));
+    ground.loop.advance(9s);
+    // The other reads the job while the wait is open; the expiry is written before its post arrives.
+    Desk other(ground, "other", {.owned = false});
+    other.script = [&](const store::Call& call) {
+      if (call.method == Method::put_inbox) ground.loop.advance(5s);
+      return Fault::none;
+    };
+    const auto said = other.signal("k", "s1");
+    ASSERT_TRUE(said);
+    EXPECT_EQ(said->find("accepted"), nullptr) << canonical(*said);
+    EXPECT_EQ((*said)["duplicate"], Value(true));
+    EXPECT_EQ((*said)["outcome"], "timed_out");
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "timed_out");
+  }
+}
+
+AE_TEST("inbox/an answer that the holder has taken in since is accepted, also when asked twice") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  const auto said = desk.signal("k", "s1");
+  ASSERT_TRUE(said);
+  EXPECT_EQ((*said)["accepted"], Value(true));
+  EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "signalled");
+  const auto again = desk.signal("k", "s1");
+  ASSERT_TRUE(again);
+  EXPECT_EQ((*again)["duplicate"], Value(true));
+}
+
+AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(
+        plan("idempotent",
+             "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+             " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal','key':'k'}},"
+             " {'id':'m', 'kind':'wait', 'needs':['w'],"
+             "  'wait':{'type':'message','channel':'c'}}]"));
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    const auto early = other.act({.kind = engine::Act::Kind::signal,
+                                  .id = "1",
+                                  .correlation_key = "k",
+                                  .buffer = true,
+                                  .payload = json("7")});
+    ASSERT_TRUE(early);
+    EXPECT_EQ((*early)["buffered"], Value(true));
+    const auto message = other.act(
+        {.kind = engine::Act::Kind::message, .id = "1", .payload = json("8"), .channel = "c"});
+    ASSERT_TRUE(message) << "the same id on a channel is another thing";
+    EXPECT_EQ((*message)["accepted"], Value(true));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(read.state.steps[1].result, json("7"));
+    EXPECT_EQ(read.state.steps[2].result, json("8"));
+    EXPECT_EQ(read.events.back().payload.find("undelivered"), nullptr);
+  }
+}
+
+AE_TEST("inbox/an early signal that comes while the job ends is listed as undelivered") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kOneCall));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.act({.kind = engine::Act::Kind::signal,
+                         .id = "s1",
+                         .correlation_key = "nobody",
+                         .buffer = true,
+                         .payload = json("7")}));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+  EXPECT_EQ(read.events.back().payload["undelivered"],
+            json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
+}
+
+AE_TEST("pause/is durable once accepted: the holder parks the job, or the next one does") {
+  for (const bool dies : {false, true}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kOneCall));
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    const auto said = other.act({.kind = engine::Act::Kind::pause});
+    ASSERT_TRUE(said);
+    EXPECT_EQ((*said)["accepted"], Value(true));
+    std::optional<Desk> next;
+    if (dies) {
+      desk.runtime.reset();
+      next.emplace(ground, "next", Desk::Setup{.owned = true, .seed = 99});
+      next->runtime->start();
+      ground.loop.advance(60s);
+      EXPECT_EQ(next->status(), "parked");
+      EXPECT_TRUE(next->calls.empty());
+      ASSERT_TRUE(next->act({.kind = engine::Act::Kind::resume}));
+      ground.loop.advance(2s);
+      next->answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    } else {
+      desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    }
+    EXPECT_EQ(other.status(), "completed");
+  }
+}
+
+AE_TEST("pause/resume takes back a pause that still waits in the inbox") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.act({.kind = engine::Act::Kind::pause}));
+  const auto resumed = other.act({.kind = engine::Act::Kind::resume});
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.calls.size(), 2u);
+  EXPECT_EQ(desk.status(), "running");
+}
+
+AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(
+      plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}}]"));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause}));
+  ground.loop.advance(60s);
+  EXPECT_EQ(desk.status(), "parked");
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::resume}));
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.status(), "completed");
+}
+
+AE_TEST("approval/answers of two people to a held job: one counts, and both are told which") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k',"
+                   "  'on_reject':'continue'}}]"));
+  const std::string id = desk.read().state.approval_id(desk.read().state.waits.at("k"));
+  const auto answer = [&](std::string_view decision) {
+    return desk.act({.kind = engine::Act::Kind::signal,
+                     .wait_type = "human",
+                     .approval = id,
+                     .payload = Value::object({{"decision", decision}})});
+  };
+  const auto first = answer("reject"), second = answer("approve");
+  ASSERT_TRUE(first);
+  EXPECT_EQ((*first)["accepted"], Value(true));
+  ASSERT_TRUE(second);
+  EXPECT_EQ((*second)["outcome"], "rejected");
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "rejected");
+}
+
 AE_TEST("stop/a job that is ending is drained, not cut short") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
