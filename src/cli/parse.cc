@@ -22,7 +22,7 @@ constexpr const char* kFooter =
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
 constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "retry",   "fork", "plan",
-                                                "rebuild", "backup", "migrate", "keys", "exec"};
+                                               "rebuild", "backup", "migrate", "keys", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;

@@ -80,28 +80,49 @@ void parts(A& a, Part<A, Invocation>& x) {
 
 template <class A>
 void parts(A& a, Part<A, MapProgress>& x) {
-  auto& [over, results, finished, started, active, done, failure] = x;
-  all(a, over, results, finished, started, active, done, failure);
+  auto& [over, results, finished, started, active, done, asking, failure] = x;
+  all(a, over, results, finished, started, active, done, asking, failure);
 }
 
 template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, item, phase, started, committed, barrier, needs_left, branch, call, map,
-         not_before, wait_key, timed_out, failure, result, result_type, skipped] = x;
-  all(a, id, node, item, phase, started, committed, barrier, needs_left, branch, call, map,
-      not_before, wait_key, timed_out, failure, result, result_type, skipped);
+  auto& [id, node, item, phase, started, committed, barrier, needs_left, branch, call, approval,
+         map, not_before, wait_key, timed_out, rejected, failure, result, result_type, skipped] = x;
+  all(a, id, node, item, phase, started, committed, barrier, needs_left, branch, call, approval,
+      map, not_before, wait_key, timed_out, rejected, failure, result, result_type, skipped);
+}
+
+template <class A>
+void parts(A& a, Part<A, Approval>& x) {
+  auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+         asked, used, by, note] = x;
+  all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+      asked, used, by, note);
+}
+
+template <class A>
+void parts(A& a, Part<A, Kept>& x) {
+  auto& [id, by, wait_type, payload] = x;
+  all(a, id, by, wait_type, payload);
+}
+
+template <class A>
+void parts(A& a, Part<A, PauseRequest>& x) {
+  auto& [by, reason] = x;
+  all(a, by, reason);
 }
 
 template <class A>
 void parts(A& a, Part<A, Wait>& x) {
-  auto& [step, type, due_at, expires_at, resolve, opened_at, reason] = x;
-  all(a, step, type, due_at, expires_at, resolve, opened_at, reason);
+  auto& [step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel,
+         opened_seq] = x;
+  all(a, step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel, opened_seq);
 }
 
 template <class A>
 void parts(A& a, Part<A, ClosedWait>& x) {
-  auto& [type, outcome, payload] = x;
-  all(a, type, outcome, payload);
+  auto& [type, outcome, payload, signal_id, approval] = x;
+  all(a, type, outcome, payload, signal_id, approval);
 }
 
 template <class A>
@@ -115,13 +136,14 @@ template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
          epoch, lost_claims, deadline, not_before, deadline_fired, plan, plan_number, steps, by_id,
-         todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits,
-         parked_reason, parked_until, parked_since, ending, result, error, final_in_doubt,
-         undelivered, signals] = x;
+         todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
+         early, message_names, pausing, parked_reason, parked_until, parked_since, ending, result,
+         error, final_in_doubt, undelivered, signals] = x;
   all(a, job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
       epoch, lost_claims, deadline, not_before, deadline_fired, plan_number, steps, todo, startable,
-      calling, open_tries, tries_started, nodes_left, waits, closed_waits, parked_reason,
-      parked_until, parked_since, ending, result, error, final_in_doubt, undelivered, signals);
+      calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
+      message_names, pausing, parked_reason, parked_until, parked_since, ending, result, error,
+      final_in_doubt, undelivered, signals);
 }
 
 // ---------------------------------------------------------------- what fields are made of

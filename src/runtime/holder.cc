@@ -205,8 +205,12 @@ void Holder::repair_ledger(const store::Loaded& loaded) {
       if (host_.durability() == Durability::fused) {
         ledger_erase_.emplace_back(row.invocation, row.try_no);
       } else {
-        const bool success = step.call->outcome == OutcomeKind::success;
-        const std::string_view state = success ? "COMMITTED" : "UNKNOWN";
+        // An earlier try than the newest was closed by the one after it, which nobody had heard of.
+        const bool newest = step.call->try_no == row.try_no;
+        const bool success = newest && step.call->outcome == OutcomeKind::success;
+        const std::string_view state = success                         ? "COMMITTED"
+                                       : newest && step.call->definite ? "FAILED"
+                                                                       : "UNKNOWN";
         if (auto record = read_ledger(job_, row)) {
           const std::string place = engine::ledger_place(job_, row.invocation, row.try_no, state);
           ledger_put_.push_back({row.invocation, row.try_no, std::string(state),

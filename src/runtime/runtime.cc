@@ -376,7 +376,7 @@ void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {
               {},
               std::move(*stood->state),
               std::move(loaded.effects),
-              loaded.inbox.size()});
+              std::move(loaded.inbox)});
   });
 }
 
@@ -523,14 +523,16 @@ void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
   store::InboxEntry entry{.number = 0, .id = inbox_id(acting->act), .act = {}};
   entry.act = canonical(
       engine::with_checksum(engine::inbox_place(acting->job, entry.id), acting->act.to_json()));
-  world_.store.put_inbox(
-      acting->job, std::move(entry), [this, acting, answer](Result<void> put) mutable {
-        if (!put && put.error().code == Code::not_held) return try_act(acting);
-        if (!put) return acting->done(std::unexpected(put.error()));
-        if (auto it = holders_.find(acting->job); it != holders_.end()) it->second->told();
-        if (acting->act.kind == engine::Act::Kind::timers) return acting->done(std::move(answer));
-        accepted(acting, std::move(answer));
-      });
+  world_.store.put_inbox(acting->job, std::move(entry),
+                         [this, acting, answer](Result<void> put) mutable {
+                           if (!put && put.error().code == Code::not_held) return try_act(acting);
+                           if (!put) return acting->done(std::unexpected(put.error()));
+                           if (auto it = holders_.find(acting->job); it != holders_.end())
+                             it->second->told();
+                           if (acting->act.kind == engine::Act::Kind::timers)
+                             return acting->done(std::move(answer));
+                           accepted(acting, std::move(answer));
+                         });
 }
 
 // The holder may have closed what the act is about between the reading and the post. Whatever closes it from now on

@@ -797,6 +797,33 @@ AE_TEST(
       << "it is tried once";
 }
 
+AE_TEST("ledger/a try that a crash left open stays unknown when the next one succeeds") {
+  Ground ground;
+  std::optional<Desk> desk;
+  desk.emplace(ground, "first", Desk::Setup{.owned = true, .durability = Durability::split});
+  desk->create(plan("idempotent",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                    " {'id':'t', 'kind':'wait', 'needs':['a'], 'wait':{'type':'timer','for':'5s'}},"
+                    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']}]"));
+  desk->runtime.reset();  // it dies during the call
+  Desk next(ground, "next", {.owned = true, .durability = Durability::split, .seed = 99});
+  next.runtime->start();
+  ground.loop.advance(2s);
+  ASSERT_EQ(next.calls.size(), 1u);
+  next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(10s);  // it rests, is woken and claimed again
+  next.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  auto loaded = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { next.memory->load(kJob, 1, std::move(done)); });
+  ASSERT_TRUE(loaded);
+  std::vector<std::string> states;
+  for (const store::LedgerRow& row : loaded->ledger) {
+    states.push_back(std::to_string(row.try_no) + " " + row.state);
+  }
+  std::ranges::sort(states);
+  EXPECT_EQ(states, (std::vector<std::string>{"1 COMMITTED", "1 UNKNOWN", "2 COMMITTED"}));
+}
+
 AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
