@@ -26,6 +26,7 @@ Value record_of(const std::string& bytes) {
 
 Value row_view(const store::JobRow& row) {
   std::vector<Member> labels;
+  labels.reserve(row.labels.size());
   for (const auto& [name, value] : row.labels) labels.emplace_back(name, value);
   Value claim;
   if (row.claim) {

@@ -101,8 +101,12 @@ int approvals_command(const Options& options, Terminal& terminal) {
       what += safe(asked.text("correlation_key")) + ")";
     }
     if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
-    terminal.print(id + "\n  " + what + "\n  aetheris approve " + id + store_flag(*store) +
-                   "\n  aetheris reject " + id + store_flag(*store) + "\n");
+    std::string text = id;
+    text.append("\n  ").append(what).append("\n");
+    for (const std::string_view answer : {"approve ", "reject "}) {
+      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store)).append("\n");
+    }
+    terminal.print(text);
   }
   if ((*page)["next_cursor"].is_string()) {
     terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));

@@ -224,7 +224,7 @@ Status Applier::wait_completed() {
   if (!wait.resolve) {
     const std::string_view outcome = p_.text("outcome");
     auto kept = take_kept(key, wait);
-    if (kept) payload = *std::move(kept);
+    if (kept) payload = *kept;
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
       return bad("no such message has come");
     }

@@ -378,7 +378,7 @@ Value Tracer::node_view(const Step& step) {
   for (const WaitSpan& wait : span.waits) {
     const auto open = s_.waits.find(std::string(wait.opened.text("correlation_key")));
     std::string id = open == s_.waits.end() ? "" : s_.approval_id(open->second);
-    if (!id.empty()) id = s_.job.text + "." + id;
+    if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
   if (auto below = items_.find(step.node); below != items_.end() && !is_item) {

@@ -67,7 +67,9 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes, cons
   for (const auto& [key, effects] : end.effects) {
     // A cancel that a crash delays comes later into the course of the job.
     if (!calm.effects.contains(key) && c.job->cancel_at.count() == 0) {
-      report.violate(kRule, {}, where + ": an effect that the undisturbed run has not: " + key);
+      std::string what = where;
+      what.append(": an effect that the undisturbed run has not: ").append(key);
+      report.violate(kRule, {}, std::move(what));
     }
   }
 }

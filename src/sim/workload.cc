@@ -21,6 +21,7 @@ Value with_tools(Value graph) {
     if (node["do"]["tool"].is_string()) names.insert(node["do"]["tool"].as_string());
   }
   std::vector<Member> tools;
+  tools.reserve(names.size());
   for (const std::string& name : names) tools.emplace_back(name, tool_policy(*tool_kind(name)));
   return graph.with("tools", Value::object(std::move(tools)));
 }
