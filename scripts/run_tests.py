@@ -2,7 +2,7 @@
 """Runs the test programs and scripts, adds up what they say, and ends with `N passed, N failed`.
 
   run_tests.py --build build/dev [--filter WORDS]   GoogleTest programs, then tests/*.sh, tests/*.py
-  run_tests.py --build build/dev --ci               check, model, build, all of that, examples, demo
+  run_tests.py --build build/dev --ci               check, model, build, all of that, sim, examples, demo
 
 A program of the list build/<preset>/tests.txt that crashes counts as a failure, and so does a
 script that ends badly or says nothing, and a run in which nothing was tested at all. A script says
@@ -198,6 +198,26 @@ def build_preset(build, total):
     return code == 0
 
 
+def run_simulation(total):
+    """The simulated world at length; the commit is the seed, so that every commit sees other storms."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True,
+                            text=True).stdout.strip() or "1"
+    seeds = "20000" if SLOW else "4000"
+    for name, arguments, wanted in (("seeds", ["--seeds", seeds, "--from", commit], 0),
+                                    ("sweep", ["--sweep"], 0),
+                                    ("canary", ["--canary"], 73)):
+        begin = time.monotonic()
+        code, output = run([str(ROOT / "dev"), "sim", *arguments], environment("build/release"),
+                           SCRIPT_SECONDS)
+        tally = Tally()
+        if code == wanted:
+            tally.passed += 1
+        else:
+            tally.failures.append(f"sim {name}: ended with code {code}, not {wanted}")
+        report(f"sim {name}", tally, output, time.monotonic() - begin)
+        total.add(tally)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build/dev")
@@ -216,6 +236,7 @@ def main():
             tested.failures.append("no test was run")
         total.add(tested)
     if options.ci:
+        run_simulation(total)
         for extra in ("scripts/examples", "scripts/demo"):
             if os.access(ROOT / extra, os.X_OK):
                 run_script([str(ROOT / extra)], "build/release", total, extra, silent_is_ok=True)

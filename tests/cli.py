@@ -171,10 +171,11 @@ def version_and_help():
         assert "nonsense" in expect(h.run("nonsense"), 2).err
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
-        for command in ("init run check jobs job events trace replay verify signal cancel resolve "
+        for command in ("init run check jobs job events trace replay verify signal message approvals "
+                        "approve reject pause resume cancel resolve inspect completion "
                         "doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "serve worker message pause resume retry fork approvals backup keys".split():
+        for command in "serve worker retry fork backup keys".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
@@ -202,11 +203,9 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["serve"], ["worker", "x.yaml"], ["message", "a", "b", "1"], ["pause", "a"], ["resume", "a"],
-                      ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["approvals"],
-                      ["approve", "a"], ["reject", "a"], ["inspect"], ["rebuild"], ["backup", "f"],
-                      ["migrate"], ["keys", "list"], ["completion", "bash"],
-                      ["signal", "a", "k", "1", "--buffer"], ["jobs", "--store", "postgres://x/y"]):
+        for words in (["serve"], ["worker", "x.yaml"], ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["rebuild"], ["backup", "f"],
+                      ["migrate"], ["keys", "list"],
+                      ["jobs", "--store", "postgres://x/y"]):
             said = expect(h.run(*words, "--json"), 2)
             assert said.json()["code"] == "unsupported", said
             assert "unsupported" in said.err
@@ -476,6 +475,136 @@ def verify_proves_and_says_what_it_proved():
         assert set(body["proofs"]) == {"execution_hash", "event_chain", "ledger", "replay", "state_machine"}
         assert all(proof["ok"] is True for proof in body["proofs"].values())
         expect(h.run("verify", "a"), 0)
+
+
+def new_key(h, name):
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(h.path / name)], check=True)
+    (h.path / name).chmod(0o600)
+    subprocess.run(["openssl", "pkey", "-in", str(h.path / name), "-pubout", "-out", str(h.path / (name + ".pub"))],
+                   check=True)
+
+
+@test
+def a_signed_head_says_who_wrote_the_log_and_that_it_is_whole():
+    with home() as h:
+        new_key(h, "ada")
+        new_key(h, "eve")
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--signing-key", "ada"), 4)
+        for key in ("ada", "ada.pub"):
+            assert expect(h.run("verify", "a", "--key", key, "--json"), 0).json()["head"] == "intact"
+        proof = expect(h.run("verify", "a", "--json"), 0).json()
+        assert proof["head"] == "unknown_key" and len(proof["signature"]["key_id"]) == 16, proof
+        assert expect(h.run("verify", "a", "--key", "eve.pub", "--json"), 6).json()["head"] == "unknown_key"
+        assert expect(h.run("verify", "a", "--key", "eve", "--key", "ada", "--json"), 0).json()["head"] == "intact"
+        assert expect(h.run("verify", "a", "--json", env={"AETHERIS_SIGNING_KEY": "ada"}), 0).json()["head"] == "intact"
+        # Somebody without a key goes on with it, then somebody with one.
+        expect(h.run("signal", "a", "go-a", "1"), 0)
+        proof = expect(h.run("verify", "a", "--key", "ada", "--json"), 0).json()
+        assert proof["head"] == "unsigned" and "up to event" in proof["proofs"]["event_chain"]["detail"], proof
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", env={"AETHERIS_SIGNING_KEY": "ada"}), 0)
+        proof = expect(h.run("verify", "a", "--key", "ada", "--json"), 0).json()
+        assert proof["head"] == "intact", proof
+        # The end is cut off, and the rows are made to fit.
+        body = expect(h.run("inspect", "a", "--json"), 0).json()
+        with contextlib.closing(sqlite3.connect(h.store)) as db:
+            rows = db.execute("SELECT id, last_seq, body FROM commits ORDER BY id").fetchall()
+            db.execute("DELETE FROM commits WHERE id = ?", (rows[-1][0],))
+            db.execute("UPDATE heads SET last_seq = ?, last_commit = ?, commits = commits - 1, head = ?",
+                       (rows[-2][1], rows[-2][0], rows[-2][2][-32:]))
+            db.execute("UPDATE jobs SET status = 'running'")
+            db.commit()
+        assert len(expect(h.run("inspect", "a", "--json"), 0).json()["commits"]) == len(body["commits"]) - 1
+        proof = expect(h.run("verify", "a", "--key", "ada", "--json"), 6).json()
+        assert proof["head"] == "truncated", proof
+        with contextlib.closing(sqlite3.connect(h.store)) as db:
+            db.execute("DELETE FROM signed_heads")
+            db.commit()
+        assert expect(h.run("verify", "a", "--key", "ada", "--json"), 0).json()["head"] == "unsigned"
+
+
+@test
+def a_signing_key_that_others_may_read_is_refused():
+    with home() as h:
+        new_key(h, "ada")
+        (h.path / "ada").chmod(0o640)
+        said = expect(h.run("run", "agents.yaml", "echo", "--signing-key", "ada"), 2)
+        assert "chmod 600 ada" in said.err, said
+        for wrong in ("nowhere", "ada.pub"):
+            (h.path / "ada.pub").chmod(0o600)
+            expect(h.run("run", "agents.yaml", "echo", "--signing-key", wrong), 2)
+        assert expect(h.run("jobs", "--json"), 0).json()["jobs"] == []
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        expect(h.run("verify", "a", "--key", "agents.yaml"), 2)
+        expect(h.run("verify", "a", "--key", "00ff"), 2)
+
+
+@test
+def inspect_shows_every_row_and_changes_none():
+    with home() as h:
+        expect(h.run("inspect", "nobody"), 3)
+        expect(h.run("run", "agents.yaml", "flaky", "--job-id", "a", "--durability", "split"), 0)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "b", "--label", "team=red"), 4)
+        jobs = {job["id"]: job for job in expect(h.run("inspect", "--json"), 0).json()["jobs"]}
+        assert set(jobs) == {"a", "b"} and jobs["b"]["labels"] == {"team": "red"}, jobs
+        body = expect(h.run("inspect", "a", "--json"), 0).json()
+        assert body["job"] == jobs["a"]
+        events = expect(h.run("events", "a", "--json"), 0).json()["events"]
+        assert [t for c in body["commits"] for t in c["types"]] == [e["type"] for e in events]
+        assert body["commits"][-1]["head"] == events[-1]["hash"] == jobs["a"]["head"]
+        assert all(c["bytes"] > 0 and len(c["sha256"]) == 64 for c in body["commits"])
+        assert len(body["effects"]) == len(body["ledger"]) == 2 and body["effects"][0]["record"]["try"] == 1
+        assert body["blobs"] and all(blob["whole"] for blob in body["blobs"])
+        text = expect(h.run("inspect", "a"), 0).out
+        assert "job_created" in text and "effects" in text
+        assert "b" in expect(h.run("inspect"), 0).out
+        with contextlib.closing(sqlite3.connect(h.store)) as db:
+            row = db.execute("SELECT id, body FROM commits ORDER BY id LIMIT 1 OFFSET 2").fetchone()
+            db.execute("UPDATE commits SET body = ? WHERE id = ?", (row[1][:-1] + b"?", row[0]))
+            db.commit()
+        broken = expect(h.run("inspect", "a", "--json"), 0).json()["commits"]
+        assert "refused" in broken[2] and "types" in broken[1] and "types" not in broken[3]
+
+
+@test
+def inspect_looks_while_another_owns_the_store():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "a")
+        h.began()
+        body = expect(h.run("inspect", "a", "--json"), 0).json()
+        assert body["job"]["status"] == "running" and body["job"]["claim"]["epoch"] == 1, body["job"]
+        assert body["ledger"][0]["state"] == "INFLIGHT", body["ledger"]
+        h.go()
+        expect(h.end(runner), 0)
+
+
+@test
+def completion_completes_in_bash():
+    with home() as h:
+        script = expect(h.run("completion", "bash"), 0).out
+
+        def completed(*words):
+            line = " ".join(shlex.quote(w) for w in ("aetheris", *words))
+            ask = (f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; COMPREPLY=(); _aetheris\n"
+                   'printf "%s\\n" "${COMPREPLY[@]}"')
+            done = subprocess.run(["bash", "-c", ask], cwd=h.path, capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == 0 and done.stderr == "", done.stderr
+            return set(done.stdout.split())
+
+        commands = set(re.findall(r"^  (\w+) ", expect(h.run("--help"), 0).out.split("Subcommands:")[-1], re.M))
+        assert {"run", "verify", "inspect", "completion"} <= completed("") <= commands, (completed(""), commands)
+        assert completed("ver") == {"verify", "version"}
+        assert {"--input", "--job-id", "--signing-key", "--store", "--json"} <= completed("run", "agents.yaml", "--")
+        assert completed("run", "--durability", "") == {"fused", "split"}
+        assert completed("--store", "sqlite:x", "ins") == {"inspect"}
+        assert completed("completion", "") == {"bash", "zsh", "fish"}
+        assert "agents.yaml" in completed("run", "ag") and "agents.yaml" in completed("check", "")
+        assert "--key" in completed("verify", "a", "-")
+        for shell in ("zsh", "fish"):
+            other = expect(h.run("completion", shell), 0).out
+            assert "inspect" in other and "durability" in other
+            if shutil.which(shell):
+                subprocess.run([shell, "-n"], input=other, text=True, check=True, timeout=PATIENCE)
+        expect(h.run("completion", "tcsh"), 2)
 
 
 @test
@@ -773,6 +902,36 @@ def every_command_that_is_printed_can_be_pasted():
                     assert command in trace, trace
                 expect(pasted(h, commands[how]), 0)
                 assert pasted(h, commands[3]).code == [0, 4, 1][how]
+
+
+@test
+def people_are_asked_and_answer():
+    with home() as h:
+        (h.path / "people.yaml").write_text(
+            "aetheris: 1\ntools:\n  buy: { native: echo, approval: \"${ .args.n > 1 }\" }\nagents:\n"
+            "  buys: { plan: [ { id: b, tool: buy, args: { n: 5 } } ], output: \"${ .steps.b }\" }\n"
+            "  hears:\n    plan:\n      - { id: m, wait: { type: message, channel: c } }\n"
+            "      - { id: s, needs: [m], wait: { type: signal, key: k } }\n    output: \"${ .steps }\"\n")
+        assert expect(h.run("approvals", "--json"), 0).json()["approvals"] == []
+        said = expect(h.run("run", "people.yaml", "buys", "--job-id", "b"), 4)
+        commands = re.findall(r"(?:answer|or|then): +(aetheris .*)", said.err)
+        assert [shlex.split(c)[1] for c in commands] == ["approve", "reject", "run"], said
+        asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
+        assert commands[0] in expect(h.run("trace", "b"), 0).out
+        expect(h.run("pause", "b"), 0)
+        assert expect(h.run("job", "b", "--json"), 0).json()["parked"]["until"] == "resume"
+        expect(pasted(h, commands[0]), 0)
+        expect(h.run("reject", asked[0]["id"]), 5)
+        expect(h.run("approve", "b.0123456789abcdef"), 3)
+        expect(h.run("resume", "b"), 0)
+        expect(h.run("resume", "b"), 5)
+        assert json.loads(expect(h.run("run", "people.yaml", "--job-id", "b"), 0).out) == {"n": 5}
+        expect(h.run("run", "people.yaml", "hears", "--job-id", "h"), 4)
+        expect(h.run("signal", "h", "k", "7"), 2)
+        expect(h.run("signal", "h", "k", "7", "--buffer"), 0)
+        expect(h.run("message", "h", "c", "8"), 0)
+        assert json.loads(expect(h.run("run", "people.yaml", "--job-id", "h"), 0).out) == {"m": 8, "s": 7}
 
 
 @test
@@ -1171,6 +1330,50 @@ def colours_are_for_terminals_only():
         assert "\x1b[" in on_terminal({})
         assert "\x1b[" not in on_terminal({"NO_COLOR": "1"})
         assert "\x1b[" not in expect(h.run("trace", "f"), 0).out
+
+
+@test
+def a_job_waits_for_a_process_that_offers_what_it_needs():
+    with home() as h:
+        (h.path / "needs.yaml").write_text("""
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  heavy: { required_capabilities: [gpu, eu], plan: [ { id: say, tool: echo, args: { x: 1 } } ] }
+""")
+        said = expect(h.run("run", "needs.yaml", "--job-id", "j", "--capability", "gpu"), 5)
+        assert "needs_version" in said.err and "eu" in said.err, said
+        body = expect(h.run("job", "j", "--json"), 0).json()
+        assert body["status"] == "queued", body
+        expect(h.run("run", "needs.yaml", "--job-id", "j", "--capability", "gpu", "--capability", "eu"), 0)
+        expect(h.run("run", "needs.yaml", "--capability", "a b"), 2)
+
+
+@test
+def a_strict_job_goes_on_under_its_own_version_only():
+    with home() as h:
+        def file(version, policy):
+            (h.path / "v.yaml").write_text(f"""
+aetheris: 1
+tools: {{ echo: {{ native: echo, effect: read }} }}
+agents:
+  a:
+    versions: {{ policy: {policy}, execution: {version} }}
+    plan: [ {{ id: t, wait: {{ type: timer, for: 50ms }} }}, {{ id: say, needs: [t], tool: echo, args: {{ x: 1 }} }} ]
+""")
+        for policy in ("strict", "route"):
+            file("one", policy)
+            expect(h.run("run", "v.yaml", "--job-id", policy, "--detach"), 0)
+            file("two", policy)
+            said = expect(h.run("run", "v.yaml", "--job-id", policy), 5)
+            assert "execution_version_mismatch" in said.err, said
+            file("one", policy)
+            expect(h.run("run", "v.yaml", "--job-id", policy), 0)
+        file("one", "warn")
+        expect(h.run("run", "v.yaml", "--job-id", "warned", "--detach"), 0)
+        file("two", "warn")
+        said = expect(h.run("run", "v.yaml", "--job-id", "warned"), 0)
+        assert "execution version" in said.err, said
 
 
 @test

@@ -194,7 +194,7 @@ class AgentCheck {
                          "max_parallel", "do", "on_item_error"},
                         {{"llm", "model calls come later"},
                          {"loop", "agents that a model leads come later"},
-                         {"approval", "approvals come later; a signal wait asks a person"},
+                         {"approval", "whether a person is asked is said at the tool"},
                          {"agent", "child jobs come later"},
                          {"retry", "a retry policy stands at the tool"},
                          {"timeout", "a timeout stands at the tool"}})) {
@@ -367,26 +367,32 @@ class AgentCheck {
   // ---- waits
 
   void wait(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(spot, {"type", "for", "until", "key", "expires", "on_expire"},
-                        {{"on_reject", "human waits come later"},
-                         {"answer", "human waits come later"},
-                         {"channel", "message waits come later"}})) {
+    if (!check_.mapping(spot, {"type", "for", "until", "key", "expires", "on_expire", "on_reject",
+                               "answer", "channel"})) {
       return;
     }
-    const auto type = check_.required(spot, "type", "timer, signal or webhook");
+    const auto type = check_.required(spot, "type", "timer, signal, webhook, human or message");
     if (!type) return;
-    const auto word =
-        check_.word(*type, {"timer", "signal", "webhook"},
-                    {{"human", "human waits come later; a signal wait asks a person"},
-                     {"message", "message waits come later; a signal wait takes a payload"}});
+    const auto word = check_.word(*type, {"timer", "signal", "webhook", "human", "message"});
     if (!word) return;
     std::vector<Member> wait = {{"type", (*type)->scalar}};
-    if (*word == 0) {
-      check_.misplaced(spot, "signal and webhook waits", {"key", "expires", "on_expire"});
+    enum { timer_wait = 0, human_wait = 3, message_wait = 4 };
+    if (*word != timer_wait) check_.misplaced(spot, "timer waits", {"for", "until"});
+    if (*word != human_wait) check_.misplaced(spot, "human waits", {"on_reject", "answer"});
+    if (*word != message_wait) check_.misplaced(spot, "message waits", {"channel"});
+    if (*word == timer_wait) {
+      check_.misplaced(spot, "waits that somebody answers", {"key", "expires", "on_expire"});
       timer(spot, wait);
+    } else if (*word == message_wait) {
+      check_.misplaced(spot, "signal, webhook and human waits", {"key"});
+      if (const auto channel = check_.required(spot, "channel", "where the message comes")) {
+        named(*channel, "channel", wait);
+      }
+      expiry(spot, wait);
     } else {
-      check_.misplaced(spot, "timer waits", {"for", "until"});
-      signal(spot, wait);
+      if (const auto key = spot.find("key")) named(*key, "key", wait);
+      expiry(spot, wait);
+      if (*word == human_wait) human(spot, wait);
     }
     members.emplace_back("wait", Value::object(std::move(wait)));
   }
@@ -418,12 +424,24 @@ class AgentCheck {
     }
   }
 
-  void signal(const Spot& spot, std::vector<Member>& wait) {
-    if (const auto key = spot.find("key")) {
-      const auto text = check_.text(*key);
-      if (text && text->empty()) check_.fault(*key, "must not be empty");
-      if (text && templated(*key)) wait.emplace_back("key", *text);
+  void named(const Spot& spot, std::string_view key, std::vector<Member>& wait) {
+    const auto text = check_.text(spot);
+    if (text && text->empty()) check_.fault(spot, "must not be empty");
+    if (text && templated(spot)) wait.emplace_back(key, *text);
+  }
+
+  void human(const Spot& spot, std::vector<Member>& wait) {
+    if (const auto on_reject = spot.find("on_reject")) {
+      if (check_.word(*on_reject, {"fail", "continue"}) == 1) {
+        wait.emplace_back("on_reject", "continue");
+      }
     }
+    if (const auto answer = spot.find("answer")) {
+      if (check_.word(*answer, {"decision", "data"}) == 1) wait.emplace_back("answer", "data");
+    }
+  }
+
+  void expiry(const Spot& spot, std::vector<Member>& wait) {
     const auto expires = spot.find("expires");
     if (expires) {
       if (const auto duration = check_.duration(*expires, kLeast)) {

@@ -300,7 +300,8 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "aetheris: 1\nmodels: {}\n" + agent,
            "aetheris: 1\ntools: { t: { effect: read } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, command: [date] } }\n" + agent,
-           "aetheris: 1\ntools: { t: { native: echo, approval: required } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, approval: always } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: echo, approval_expires: 1h } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, result: full } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, timeout: 30 } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe, probe: { tool: t } } }\n" +
@@ -318,7 +319,9 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t, do: {} } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, wait: {} } ] } }\n"),
            std::string(
-               "aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: human } } ] } }\n"),
+               "aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: message } } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: signal, answer: "
+                       "data } } ] } }\n"),
            std::string(
                "aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: timer } } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, wait: { type: timer, for: 5 } "

@@ -49,12 +49,11 @@ class ToolCheck {
             spot_, {"description",       "http",        "command",     "native",        "effect",
                     "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
                     "definite_failures", "args_schema", "output",      "result",        "numbers",
-                    "output_max",        "env",         "env_allow",   "cwd",           "probe",
-                    "compensate"},
+                    "output_max",        "env",         "env_allow",   "cwd",           "approval",
+                    "approval_expires",  "probe",       "compensate"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"},
              {"changes", "recording changed resources comes later"},
              {"verify", "checking changed resources after a recovery comes later"},
-             {"approval", "approvals come later; a signal wait before the node asks a person"},
              {"heartbeat_timeout", "progress reports come later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       policy();
@@ -108,6 +107,47 @@ class ToolCheck {
     if (const auto schema = spot_.find("args_schema")) {
       policy.args_schema = check_.schema(*schema);
     }
+    approval();
+  }
+
+  // Who is asked before a call, and for how long.
+  void approval() {
+    const auto spot = spot_.find("approval");
+    bool asks = false;
+    if (spot) {
+      const bool text = (*spot)->is_string();
+      if (text && has_expression((*spot)->scalar.as_string())) {
+        asks = condition(*spot);
+      } else if (const auto word = check_.word(*spot, {"never", "required"})) {
+        asks = *word == 1;
+      } else {
+        return;
+      }
+      if (asks) approval_.emplace_back("approval", (*spot)->scalar);
+    }
+    const auto expires = spot_.find("approval_expires");
+    if (!expires) return;
+    if (!spot) check_.fault(*expires, "without `approval` nobody is asked");
+    if (const auto span = check_.duration(*expires, kLeast); span && asks) {
+      approval_.emplace_back("approval_expires", to_text(*span));
+    }
+  }
+
+  bool condition(const Spot& spot) {
+    const std::size_t before = check_.count();
+    refuse_env_and_secrets(check_, spot);
+    if (check_.count() != before) return false;
+    check_.templates(spot, [this](const Spot& string, const Template& compiled) {
+      const ExprRoots& read = compiled.roots();
+      for (const std::string& root : read.roots) {
+        if (root == "args") continue;
+        check_.root_fault(string, "." + root, "`approval` reads the arguments of the call, .args");
+      }
+    });
+    if (check_.count() != before) return false;
+    if (is_one_expression(*spot.value)) return true;
+    check_.fault(spot, "`approval` is never, required, or one ${ … } over .args");
+    return false;
   }
 
   // ---- calls about a call
@@ -531,6 +571,7 @@ class ToolCheck {
     if (const auto schema = spot_.find("args_schema")) {
       members.emplace_back("args_schema", (*schema)->value());
     }
+    for (Member& member : approval_) members.push_back(std::move(member));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
     if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));
     const Value without_version = Value::object(std::move(members));
@@ -569,7 +610,7 @@ class ToolCheck {
   ToolText text_;
   const Spot& spot_;
   CheckedTool checked_;
-  std::vector<Member> definition_, probe_, compensate_;
+  std::vector<Member> definition_, approval_, probe_, compensate_;
   std::vector<int> definite_;
   bool effect_known_ = true;
 };
@@ -593,9 +634,15 @@ void check_side_calls(Check& check, CheckedTools& tools) {
     }
     if (!found->second.good) return;  // its effect may not be known
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
-    if (probe == reads) return;
-    check.fault(named, probe ? "a probe only asks: " + shown(name) + " must be `effect: read`"
-                             : shown(name) + " is `effect: read`: it undoes nothing");
+    const bool asks = found->second.policy.find("approval") != nullptr;
+    if (probe == reads && !asks) return;
+    if (asks) {
+      check.fault(named, "nobody is asked before what asks about a call or undoes it: " +
+                             shown(name) + " must be `approval: never`");
+    } else {
+      check.fault(named, probe ? "a probe only asks: " + shown(name) + " must be `effect: read`"
+                               : shown(name) + " is `effect: read`: it undoes nothing");
+    }
     tool.good = false;
   };
   for (auto& [name, tool] : tools) {

@@ -1,4 +1,4 @@
-// What others want of a job: signals, cancels, resolutions.
+// What others want of a job: signals, messages, cancels, pauses, resolutions.
 #include <utility>
 
 #include "api/asked.h"
@@ -15,22 +15,26 @@ void Api::act(Ask ask, engine::Act act, int status) {
                                                " in this store; `aetheris jobs` lists them"});
     }
     if (!answer) return ask->refuse(answer.error());
-    const bool accepted = answer->find("accepted") != nullptr;
-    ask->answer(accepted ? 202 : status, std::move(*answer));
+    const bool duplicate = answer->find("duplicate") != nullptr;
+    const bool accepted = answer->find("accepted") || answer->find("buffered");
+    ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
   });
 }
 
 void Api::signal(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(
-        const Fields fields,
-        Fields::parse(ask->request.body, {"correlation_key", "wait_type", "payload", "message_id"},
-                      {{"buffer", "signals for waits that are not open yet come later"}}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
     engine::Act wish{.kind = engine::Act::Kind::signal};
     AE_ASSIGN(wish.correlation_key, fields.text("correlation_key"));
     AE_ASSIGN(wish.wait_type, fields.text("wait_type"));
     AE_ASSIGN(wish.id, fields.text("message_id"));
+    if (const Value& buffer = fields["buffer"]; !buffer.is_null()) {
+      if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" is true or false");
+      wish.buffer = buffer.as_bool();
+    }
     if (wish.correlation_key.empty()) {
       return fail(Code::wait_mismatch,
                   "\"correlation_key\" is missing: it names the wait that this signal answers");
@@ -59,12 +63,51 @@ void Api::cancel(Ask ask) {
   this->act(ask, std::move(*act), 202);
 }
 
-void Api::resolve(Ask ask) {
+void Api::message(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"idempotency_key", "resolution", "result", "note"},
-                            {{"step_id", "confirmations come later"}}));
+              Fields::parse(ask->request.body, {"channel", "payload", "message_id"}));
+    engine::Act wish{.kind = engine::Act::Kind::message};
+    AE_ASSIGN(wish.channel, fields.text("channel"));
+    AE_ASSIGN(wish.id, fields.text("message_id"));
+    if (wish.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
+    wish.payload = fields["payload"];
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  this->act(ask, std::move(*act), 202);
+}
+
+void Api::pause(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"reason"}));
+    engine::Act wish{.kind = engine::Act::Kind::pause};
+    AE_ASSIGN(wish.reason, fields.text("reason"));
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  this->act(ask, std::move(*act), 202);
+}
+
+void Api::resume(Ask ask) {
+  auto known = [&]() -> Status {
+    AE_TRY(ask->query.only({}));
+    AE_TRY(Fields::parse(ask->request.body, {"reason"}));
+    return {};
+  }();
+  if (!known) return ask->refuse(known.error());
+  act(ask, {.kind = engine::Act::Kind::resume}, 202);
+}
+
+void Api::resolve(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(
+        const Fields fields,
+        Fields::parse(ask->request.body, {"idempotency_key", "resolution", "result", "note", "try"},
+                      {{"step_id", "confirmations come later"}}));
     engine::Act wish{.kind = engine::Act::Kind::resolve};
     AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
     AE_ASSIGN(wish.resolution, fields.text("resolution"));
@@ -75,6 +118,12 @@ void Api::resolve(Ask ask) {
     if (wish.idempotency_key.empty()) {
       return fail(Code::input_invalid,
                   "\"idempotency_key\" is missing: it names the call in doubt");
+    }
+    if (const Value& of = fields["try"]; !of.is_null()) {
+      if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {
+        return fail(Code::input_invalid, "\"try\" is the number of a try, as in_doubt shows it");
+      }
+      wish.try_no = static_cast<std::uint32_t>(of.as_int());
     }
     if (const Value* result = fields.find("result")) wish.result = *result;
     return wish;

@@ -90,7 +90,16 @@ class Api {
   void signal(Ask ask);
   void cancel(Ask ask);
   void resolve(Ask ask);
+  void message(Ask ask);
+  void pause(Ask ask);
+  void resume(Ask ask);
+  void approvals(Ask ask);
+  void answer_approval(Ask ask);
   void later(Ask ask);
+  struct Inbox;
+  void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
+  void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
+  static void answer_inbox(const Ask& ask, Inbox& inbox);
 
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);

@@ -17,6 +17,7 @@ aetheris: 1
 tools:
   echo:  { native: echo, effect: read }
   doubt: { native: doubt, effect: at_most_once }
+  buy:   { native: echo, effect: idempotent, approval: "${ .args.n > 100 }" }
 agents:
   echo:
     input_schema: { type: object, properties: { n: { type: integer } } }
@@ -27,6 +28,14 @@ agents:
     plan:
       - { id: w, wait: { type: signal, key: "go" } }
     output: "${ .steps.w }"
+  buys:
+    plan: [ { id: buy, tool: buy, args: { n: "${ .input.n }" } } ]
+    output: "${ .steps.buy }"
+  hears:
+    plan:
+      - { id: m, wait: { type: message, channel: news } }
+      - { id: h, wait: { type: human, key: ok }, needs: [m] }
+    output: "${ .steps }"
   doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
 )";
 
@@ -58,8 +67,9 @@ class Here final : runtime::RuntimeObserver {
                                      file);
     AE_CHECK(faults.empty(), agents::faults_text(faults));
     for (const auto& [name, tool] : file.tools) {
-      performers.add(name, {std::make_unique<tools::NativeTool>(loop, steady,
-                                                                tools::native_functions().at(name)),
+      const std::string function(tool.definition.text("function"));
+      performers.add(name, {std::make_unique<tools::NativeTool>(
+                                loop, steady, tools::native_functions().at(function)),
                             tool.policy.version});
     }
     runtime::RuntimeOptions options;
@@ -222,7 +232,7 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"limit", "-1"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "approvals"}), 400, "unsupported");
+  expect_problem(here.get({"api", "agents"}), 400, "unsupported");
   ApiRequest put;
   put.method = "PUT";
   put.path = {"api", "jobs"};
@@ -316,7 +326,7 @@ AE_TEST("api/a signal is delivered once, and says so again") {
   expect_problem(here.post(path, R"({"payload":1})"), 400, "wait_mismatch");
   expect_problem(here.post(path, R"({"correlation_key":"go","wait_type":"timer"})"), 400,
                  "wait_mismatch");
-  expect_problem(here.post(path, R"({"correlation_key":"go","buffer":true})"), 400, "unsupported");
+  expect_problem(here.post(path, R"({"correlation_key":"go","buffer":1})"), 400, "input_invalid");
   const auto delivered = here.post(path, R"({"correlation_key":"go","payload":{"yes":1}})");
   EXPECT_EQ(delivered.status, 200);
   EXPECT_EQ(delivered.body["delivered"], Value(true));
@@ -360,12 +370,109 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
   expect_problem(say(key, R"("resolution":"accept")"), 400, "unsupported");
   expect_problem(say(key, R"("resolution":"not_happened")"), 409, "not_settled");
-  const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked")");
+  expect_problem(say(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
+  expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
+  const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
   EXPECT_EQ(done.status, 200) << canonical(done.body);
   expect_problem(say(key, R"("resolution":"happened","result":9)"), 409, "not_in_doubt");
   here.loop.run_ready();
   EXPECT_EQ(here.status(id), "completed");
   EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
+}
+
+AE_TEST("api/what people are asked is listed over all jobs, in pages, and answered by id") {
+  Here here;
+  here.make(R"({"agent":"asks","id":"j0"})");
+  const auto call = here.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
+  here.make(R"({"agent":"buys","id":"j2","input":{"n":1}})");
+  const auto no = here.make(R"({"agent":"buys","id":"j3","input":{"n":500}})");
+  EXPECT_EQ(here.status("j2"), "completed") << "a small one needs nobody";
+  const Value all = here.get({"api", "approvals"}).body;
+  ASSERT_EQ(all["approvals"].size(), 2u) << canonical(all);
+  EXPECT_TRUE(all["next_cursor"].is_null());
+  for (const Value& asked : all["approvals"].items()) {
+    EXPECT_EQ(asked["kind"], "call");
+    EXPECT_EQ(asked["tool"], "buy");
+    EXPECT_EQ(asked["arguments_hash"].as_string().size(), 64u);
+  }
+  std::vector<std::string> ids;
+  QueryPairs query{{"limit", "1"}};
+  for (int page = 0; page < 10; ++page) {
+    const Value one = here.get({"api", "approvals"}, query).body;
+    for (const Value& asked : one["approvals"].items()) ids.emplace_back(asked.text("id"));
+    if (one["next_cursor"].is_null()) break;
+    query = {{"limit", "1"}, {"cursor", std::string(one.text("next_cursor"))}};
+  }
+  ASSERT_EQ(ids.size(), 2u);
+  EXPECT_TRUE(ids[0].starts_with("j3.") && ids[1].starts_with("j1.")) << ids[0];
+  expect_problem(here.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
+
+  const auto said =
+      here.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
+  EXPECT_EQ(said.status, 200) << canonical(said.body);
+  EXPECT_EQ(said.body["delivered"], Value(true));
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(call), "completed");
+  const auto again = here.post({"api", "approvals", ids[1]}, R"({"decision":"reject"})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["outcome"], "approved");
+  EXPECT_EQ(again.body["applied"], Value(false));
+  here.post({"api", "approvals", ids[0]}, R"({"decision":"reject"})");
+  here.loop.run_ready();
+  EXPECT_EQ(here.get({"api", "jobs", no}).body["error"]["code"], "rejected");
+  EXPECT_EQ(here.get({"api", "approvals"}).body["approvals"].size(), 0u);
+
+  for (const char* id : {"nobody", "j1.0123456789abcdef", "j1.", "nobody.0123456789abcdef"}) {
+    expect_problem(here.post({"api", "approvals", id}, R"({"decision":"approve"})"), 404,
+                   "not_found");
+  }
+  expect_problem(here.post({"api", "approvals", ids[0]}, R"({"decision":"perhaps"})"), 400,
+                 "input_invalid");
+}
+
+AE_TEST("api/a resolution is never among the approvals") {
+  Here here;
+  here.make(R"({"agent":"doubts"})");
+  EXPECT_EQ(here.get({"api", "approvals"}).body["approvals"].size(), 0u);
+}
+
+AE_TEST("api/messages and early answers are kept, and said to be") {
+  Here here;
+  const auto id = here.make(R"({"agent":"hears"})");
+  const auto early = here.post({"api", "jobs", id, "signal"},
+                               R"({"correlation_key":"ok","payload":{"decision":"approve"},)"
+                               R"("buffer":true,"message_id":"s1"})");
+  EXPECT_EQ(early.status, 202);
+  EXPECT_EQ(early.body["buffered"], Value(true));
+  const Path path{"api", "jobs", id, "message"};
+  expect_problem(here.post(path, R"({"payload":1})"), 400, "input_invalid");
+  const auto sent = here.post(path, R"({"channel":"news","payload":{"rain":true}})");
+  EXPECT_EQ(sent.status, 202);
+  EXPECT_EQ(sent.body["accepted"], Value(true));
+  here.loop.run_ready();
+  here.loop.run_ready();
+  const Value job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job["status"], "completed") << canonical(job);
+  EXPECT_EQ(canonical(job["result"]), R"({"h":{"decision":"approve"},"m":{"rain":true}})");
+  expect_problem(here.post(path, R"({"channel":"news","payload":1})"), 409, "job_terminal");
+}
+
+AE_TEST("api/a job is paused and resumed; resume ends no other rest") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks"})");
+  expect_problem(here.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
+  EXPECT_EQ(here.post({"api", "jobs", id, "pause"}, R"({"reason":"look"})").status, 202);
+  const Value job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job["status"], "parked");
+  EXPECT_EQ(job["parked"]["reason"], "look");
+  EXPECT_EQ(job["parked"]["until"], "resume");
+  EXPECT_EQ(here.post({"api", "jobs", id, "resume"}, "").status, 202);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "waiting");
+  const auto doubt = here.make(R"({"agent":"doubts"})");
+  const auto refused = here.post({"api", "jobs", doubt, "resume"}, "");
+  expect_problem(refused, 409, "not_paused");
+  EXPECT_NE(canonical(refused.body).find("resolve"), std::string::npos);
 }
 
 AE_TEST("api/the past can be asked for") {

@@ -334,12 +334,18 @@ void Api::trace(Ask ask) {
 }
 
 void Api::verify(Ask ask) {
-  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  if (auto known = ask->query.only({"key"}); !known) return ask->refuse(known.error());
   const auto job = job_id_from_text(ask->id);
   if (!job) return ask->refuse({Code::not_found, job.error().message});
-  store_.load(*job, 1, [ask, id = *job](Result<store::Loaded> loaded) {
+  std::vector<PublicKey> keys;
+  for (const std::string& text : ask->query.all("key")) {
+    auto key = public_key_from_text(text);
+    if (!key) return ask->refuse(key.error());
+    keys.push_back(*key);
+  }
+  store_.load(*job, 1, [ask, id = *job, keys = std::move(keys)](Result<store::Loaded> loaded) {
     if (!loaded) return ask->refuse(loaded.error());
-    ask->answer(200, verify_body(id, *loaded));
+    ask->answer(200, verify_body(id, *loaded, keys));
   });
 }
 

@@ -31,7 +31,8 @@ Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq)
   return engine::state_view(state).with("at", seq);
 }
 
-Value verify_body(const JobId& job, const store::Loaded& loaded) {
+Value verify_body(const JobId& job, const store::Loaded& loaded,
+                  const std::vector<PublicKey>& keys) {
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
@@ -51,10 +52,20 @@ Value verify_body(const JobId& job, const store::Loaded& loaded) {
   }
   input.last_seq = loaded.row.last_seq;
   input.head = loaded.row.head;
+  input.row = {.status = loaded.row.status,
+               .agent = loaded.row.agent,
+               .idempotency_key = loaded.row.idempotency_key,
+               .labels = loaded.row.labels};
   for (const store::EffectRow& row : loaded.effects) {
-    auto record = parse_json(row.record);
-    input.effects.push_back({row.invocation, row.try_no, record ? std::move(*record) : Value()});
+    input.effects.push_back({row.invocation, row.try_no, row.record});
   }
+  for (const store::LedgerRow& row : loaded.ledger) {
+    input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
+  }
+  for (const store::InboxEntry& entry : loaded.inbox) input.inbox.emplace_back(entry.id, entry.act);
+  if (loaded.checkpoint) input.checkpoint.emplace(loaded.checkpoint->seq, loaded.checkpoint->bytes);
+  input.signed_head = loaded.signed_head;
+  input.keys = keys;
   return engine::verify(input, engine::compile_each_time()).to_json();
 }
 

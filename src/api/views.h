@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/error.h"
+#include "core/sign.h"
 #include "core/value.h"
 #include "runtime/runtime.h"
 
@@ -15,7 +17,8 @@ Value job_body(const runtime::Runtime::Read& read);
 Value trace_body(const runtime::Runtime::Read& read);
 // Fails with log_corrupt. REQUIRES: 1 <= seq <= the last.
 Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq);
-// Says what is wrong, instead of failing.
-Value verify_body(const JobId& job, const store::Loaded& loaded);
+// Says what is wrong, instead of failing. `keys`: whose signatures count.
+Value verify_body(const JobId& job, const store::Loaded& loaded,
+                  const std::vector<PublicKey>& keys = {});
 
 }  // namespace ae::api

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "api/problem.h"
+#include "app/key_file.h"
 #include "app/listener.h"
 #include "app/toolbox.h"
 #include "net/system.h"
@@ -55,6 +56,13 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   }
 
   Status begin() {
+    if (options_.mode != SiteOptions::Mode::read) {
+      std::string key = options_.signing_key;
+      if (key.empty()) key = environment("AETHERIS_SIGNING_KEY");
+      if (!key.empty()) {
+        AE_ASSIGN(signer_, read_signing_key(key));
+      }
+    }
     AE_TRY(open_store());
     if (options_.agents && options_.mode == SiteOptions::Mode::run) {
       std::string secrets = environment("AETHERIS_SECRETS_FILE");
@@ -73,7 +81,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                          .steady = steady_,
                          .chance = chance_,
                          .store = *store_,
-                         .performers = toolbox_ ? toolbox_->performers() : no_tools_};
+                         .performers = toolbox_ ? toolbox_->performers() : no_tools_,
+                         .signer = signer_ ? &*signer_ : nullptr};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -148,6 +157,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   net::BootClock steady_;
   net::SystemChance chance_;
   runtime::Performers no_tools_;
+  std::optional<SigningKey> signer_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;

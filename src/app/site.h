@@ -29,6 +29,7 @@ struct SiteOptions {
   const agents::AgentsFile* agents = nullptr;
   std::string agents_folder = ".";
   runtime::RuntimeOptions runtime;
+  std::string signing_key;  // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };
 

@@ -1,4 +1,4 @@
-// signal, cancel, resolve: what others want of a job.
+// signal, message, approve, reject, cancel, pause, resume, resolve: what others want of a job.
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
@@ -13,11 +13,11 @@ std::vector<Member> given(std::vector<Member> texts) {
   return texts;
 }
 
-Result<Value> post(const Options& options, const std::string& verb, std::vector<Member> body) {
+Result<Value> post_to(const Options& options, api::Path path, std::vector<Member> body) {
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   api::ApiRequest request;
   request.method = "POST";
-  request.path = {"api", "jobs", options.id, verb};
+  request.path = std::move(path);
   request.body = canonical(Value::object(std::move(body)));
   request.by = who();
   auto door = app::Door::open(store, app::Purpose::write);
@@ -32,6 +32,10 @@ Result<Value> post(const Options& options, const std::string& verb, std::vector<
   return std::move(response.body);
 }
 
+Result<Value> post(const Options& options, const std::string& verb, std::vector<Member> body) {
+  return post_to(options, {"api", "jobs", options.id, verb}, std::move(body));
+}
+
 int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
         const std::string& done) {
   if (!asked) return terminal.fail_with(asked.error());
@@ -40,7 +44,11 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
     return kDone;
   }
   const Value& body = *asked;
-  if (body.find("accepted") != nullptr) {
+  if (body.find("buffered") != nullptr) {
+    terminal.print("kept for the wait that opens with this key\n");
+  } else if (body.find("channel") != nullptr) {
+    terminal.print(body.find("duplicate") ? "it had been sent before\n" : "sent\n");
+  } else if (body.find("accepted") != nullptr) {
     terminal.print("accepted: the process that holds job " + safe(options.id) + " takes it in\n");
   } else if (body.find("duplicate") != nullptr) {
     terminal.print("it had been answered before" +
@@ -67,6 +75,7 @@ int signal_command(const Options& options, Terminal& terminal) {
                                     {"message_id", options.message_id},
                                     {"wait_type", options.wait_type}});
   body.emplace_back("payload", std::move(payload));
+  if (options.buffer) body.emplace_back("buffer", true);
   return say(post(options, "signal", std::move(body)), options, terminal, "delivered");
 }
 
@@ -74,6 +83,51 @@ int cancel_command(const Options& options, Terminal& terminal) {
   std::vector<Member> body = given({{"reason", options.reason}});
   if (options.no_compensate) body.emplace_back("compensate", false);
   return say(post(options, "cancel", std::move(body)), options, terminal, "cancel requested");
+}
+
+int message_command(const Options& options, Terminal& terminal) {
+  Value payload;
+  if (options.has_data) {
+    auto value = json_argument(options.data, "the payload");
+    if (!value) return terminal.fail_with(value.error());
+    payload = std::move(*value);
+  }
+  std::vector<Member> body =
+      given({{"channel", options.channel}, {"message_id", options.message_id}});
+  body.emplace_back("payload", std::move(payload));
+  return say(post(options, "message", std::move(body)), options, terminal, "sent");
+}
+
+int pause_command(const Options& options, Terminal& terminal) {
+  const auto asked = post(options, "pause", given({{"reason", options.reason}}));
+  const bool rests = asked && asked->find("paused") != nullptr;
+  return say(asked, options, terminal,
+             rests ? "paused" : "it rests as soon as nothing is in flight");
+}
+
+int resume_command(const Options& options, Terminal& terminal) {
+  return say(post(options, "resume", {}), options, terminal, "resumed");
+}
+
+int approve_command(const Options& options, Terminal& terminal) {
+  const bool yes = options.command == "approve";
+  const auto asked =
+      post_to(options, {"api", "approvals", options.id},
+              given({{"decision", yes ? "approve" : "reject"}, {"note", options.note}}));
+  if (!asked) return terminal.fail_with(asked.error());
+  const std::string_view wanted = yes ? "approved" : "rejected";
+  // Answered before, or closed by something else: whoever asks must know that their answer is not the one.
+  const std::string_view outcome = asked->text("outcome", wanted);
+  if (terminal.json()) {
+    terminal.print_json(*asked);
+  } else if (asked->find("accepted") != nullptr) {
+    terminal.print("accepted: the process that holds the job takes it in\n");
+  } else if (asked->find("duplicate") != nullptr) {
+    terminal.print("it had been answered before: " + safe(outcome) + "\n");
+  } else {
+    terminal.print(std::string(wanted) + "\n");
+  }
+  return outcome == wanted ? kDone : kConflict;
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {
@@ -84,6 +138,11 @@ int resolve_command(const Options& options, Terminal& terminal) {
     auto value = json_argument(options.data, "the result");
     if (!value) return terminal.fail_with(value.error());
     body.emplace_back("result", std::move(*value));
+  }
+  if (!options.of_try.empty()) {
+    auto of_try = json_argument(options.of_try, "--try");
+    if (!of_try) return terminal.fail_with(of_try.error());
+    body.emplace_back("try", std::move(*of_try));
   }
   return say(post(options, "resolve", std::move(body)), options, terminal,
              "recorded: " + safe(options.resolution));

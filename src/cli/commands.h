@@ -18,6 +18,8 @@ int run_command(const Options& options, Terminal& terminal);
 int init_command(const Options& options, Terminal& terminal);
 int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);
+int inspect_command(const Options& options, Terminal& terminal);
+int completion_command(const Options& options, Terminal& terminal);
 int version_command(const Options& options, Terminal& terminal);
 
 int jobs_command(const Options& options, Terminal& terminal);
@@ -30,6 +32,11 @@ int verify_command(const Options& options, Terminal& terminal);
 int signal_command(const Options& options, Terminal& terminal);
 int cancel_command(const Options& options, Terminal& terminal);
 int resolve_command(const Options& options, Terminal& terminal);
+int message_command(const Options& options, Terminal& terminal);
+int pause_command(const Options& options, Terminal& terminal);
+int resume_command(const Options& options, Terminal& terminal);
+int approve_command(const Options& options, Terminal& terminal);  // and reject
+int approvals_command(const Options& options, Terminal& terminal);
 
 // ---- what commands share
 

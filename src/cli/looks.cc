@@ -1,9 +1,11 @@
-// jobs, job, events, trace, replay, verify: what looks and changes nothing.
+// approvals, jobs, job, events, trace, replay, verify: what looks and changes nothing.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "api/problem.h"
 #include "app/door.h"
+#include "app/key_file.h"
 #include "cli/commands.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
@@ -65,6 +67,52 @@ std::string labels_text(const Value& labels) {
 }
 
 }  // namespace
+
+// ---------------------------------------------------------------- approvals
+
+int approvals_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto page = [&]() -> Result<Value> {
+    auto door = open(*store, {});
+    if (!door && door.error().code == Code::not_found) {
+      terminal.note("there is no store at " + safe(store->text()) + " yet");
+      return Value::object({{"approvals", Value::array({})}, {"next_cursor", Value()}});
+    }
+    if (!door) return std::unexpected(door.error());
+    return get(**door, {"api", "approvals"},
+               {{"limit", options.limit}, {"cursor", options.cursor}});
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["approvals"].size() == 0) terminal.note("nobody is asked anything");
+  for (const Value& asked : (*page)["approvals"].items()) {
+    const std::string id = safe(asked.text("id"));
+    std::string what =
+        "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
+    if (asked.text("kind") == "call") {
+      what += " wants to call " + safe(asked.text("tool")) + " with " +
+              safe_json(canonical(asked["arguments"]));
+    } else {
+      what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
+      what += safe(asked.text("correlation_key")) + ")";
+    }
+    if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
+    std::string text = id;
+    text.append("\n  ").append(what).append("\n");
+    for (const std::string_view answer : {"approve ", "reject "}) {
+      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store)).append("\n");
+    }
+    terminal.print(text);
+  }
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
 
 // ---------------------------------------------------------------- jobs, job
 
@@ -282,7 +330,17 @@ int replay_command(const Options& options, Terminal& terminal) {
 }
 
 int verify_command(const Options& options, Terminal& terminal) {
-  const auto proof = look(options, "verify");
+  const auto proof = [&]() -> Result<Value> {
+    std::vector<std::string> keys = options.keys;
+    const char* own = std::getenv("AETHERIS_SIGNING_KEY");
+    if (keys.empty() && own != nullptr && *own != '\0') keys.emplace_back(own);
+    api::QueryPairs query;
+    for (const std::string& text : keys) {
+      AE_ASSIGN(const PublicKey key, app::read_public_key(text));
+      query.emplace_back("key", key.hex());
+    }
+    return look(options, "verify", std::move(query));
+  }();
   if (!proof) return terminal.fail_with(proof.error());
   const bool ok = (*proof)["ok"] == Value(true);
   if (terminal.json()) {

@@ -22,11 +22,11 @@ struct Options {
 
   // positions
   std::vector<std::string> files;  // check takes several
-  std::string file, agent, id, key, data, resolution, folder;
+  std::string file, agent, id, key, data, resolution, folder, shell;
   bool has_data = false;
 
   // run
-  std::string input, job_id, idempotency_key, durability = "fused", grace = "10s";
+  std::string input, job_id, idempotency_key, durability = "fused", grace = "10s", signing_key;
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities;
@@ -34,11 +34,12 @@ struct Options {
 
   // lists and looks
   std::string status, event_class, event_type, cursor, at, after, limit;
+  std::vector<std::string> keys;  // verify: whose signatures count
   bool follow = false, graph = false;
 
   // acts
-  std::string reason, note, message_id, wait_type;
-  bool no_compensate = false;
+  std::string reason, note, message_id, wait_type, channel, of_try;
+  bool buffer = false, no_compensate = false;
 };
 
 // What a command line came to.

@@ -6,6 +6,7 @@
 
 #include "agents/agents_file.h"
 #include "app/site.h"
+#include "cli/completion.h"
 #include "cli/options.h"
 
 namespace ae::cli {
@@ -20,16 +21,13 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {
-    "serve",   "worker", "message",   "pause",   "resume",     "retry",
-    "fork",    "plan",   "approvals", "approve", "reject",     "inspect",
-    "rebuild", "backup", "migrate",   "keys",    "completion", "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "retry",   "fork", "plan",
+                                               "rebuild", "backup", "migrate", "keys", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
 };
-constexpr LaterFlag kLaterFlags[] = {
-    {"signal", "--buffer"}, {"run", "--workers"}, {"run", "--listen"}};
+constexpr LaterFlag kLaterFlags[] = {{"run", "--workers"}, {"run", "--listen"}};
 
 // The first word that is no option: the command. Options before it that take a value are skipped with it.
 std::string_view command_of(int argc, char** argv) {
@@ -149,6 +147,9 @@ class Grammar {
         ->check(CLI::IsMember({"fused", "split"}));
     run->add_option("--grace", options_.grace,
                     "how long Ctrl-C lets a call in flight finish (default 10s)");
+    run->add_option("--signing-key", options_.signing_key,
+                    "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
+        ->envname("AETHERIS_SIGNING_KEY");
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
     CLI::App* check =
@@ -186,8 +187,14 @@ class Grammar {
     positional(replay, "ID", options_.id, "the job");
     replay->add_option("--at", options_.at, "at this event (default: the last)");
 
-    positional(command("verify", "prove a job's log", "aetheris verify holiday"), "ID", options_.id,
-               "the job");
+    CLI::App* verify =
+        command("verify", "prove a job's log", "aetheris verify holiday --key ada.pub");
+    positional(verify, "ID", options_.id, "the job");
+    verify
+        ->add_option("--key", options_.keys,
+                     "whose signature counts: a key file, or 64 hex digits (default: that of "
+                     "AETHERIS_SIGNING_KEY); may be given several times")
+        ->allow_extra_args(false);
   }
 
   void acting() {
@@ -198,6 +205,33 @@ class Grammar {
     data_.push_back(signal->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
     signal->add_option("--type", options_.wait_type, "the wait's type, to be sure");
     signal->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+    signal->add_flag("--buffer", options_.buffer, "keep it if no wait has had this key yet");
+
+    CLI::App* message = command("message", "send a job a message on a channel",
+                                "aetheris message holiday news '{\"rain\": true}'");
+    positional(message, "ID", options_.id, "the job");
+    positional(message, "CHANNEL", options_.channel, "the channel");
+    data_.push_back(message->add_option("JSON", options_.data, "the payload: JSON, or @FILE"));
+    message->add_option("--message-id", options_.message_id, "the same id again changes nothing");
+
+    CLI::App* approvals = command("approvals", "list what people are asked", "aetheris approvals");
+    approvals->add_option("--limit", options_.limit, "at most so many (default 100)");
+    approvals->add_option("--cursor", options_.cursor, "go on after an earlier list");
+    for (CLI::App* answer : {command("approve", "say yes to a call or a question",
+                                     "aetheris approve holiday.5d0c2f8a91b3e4f7"),
+                             command("reject", "say no to a call or a question",
+                                     "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
+      positional(answer, "ID", options_.id, "its id, as `aetheris approvals` shows it");
+      answer->add_option("--note", options_.note, "why, for the record");
+    }
+
+    CLI::App* pause = command("pause", "let a job rest as soon as nothing is in flight",
+                              "aetheris pause holiday --reason \"prices are wrong\"");
+    positional(pause, "ID", options_.id, "the job");
+    pause->add_option("--reason", options_.reason, "why, for the record");
+
+    positional(command("resume", "end a pause", "aetheris resume holiday"), "ID", options_.id,
+               "the job");
 
     CLI::App* cancel =
         command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");
@@ -214,9 +248,20 @@ class Grammar {
     data_.push_back(
         resolve->add_option("JSON", options_.data, "happened: the call's result: JSON, or @FILE"));
     resolve->add_option("--note", options_.note, "why, for the record");
+    resolve->add_option("--try", options_.of_try,
+                        "only if this try is the one in doubt, as `aetheris job` shows it");
   }
 
   void helping() {
+    CLI::App* inspect = command("inspect", "show what a store holds, row by row; reads only",
+                                "aetheris inspect holiday");
+    positional(inspect, "ID", options_.id, "one job, with its commits and what stands beside them",
+               false);
+    CLI::App* completion = command("completion", "print a completion script for a shell",
+                                   "source <(aetheris completion bash)");
+    completion->add_option("SHELL", options_.shell, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
     command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
     command("version", "print the version", "aetheris version --json");
   }
@@ -232,7 +277,61 @@ class Grammar {
   std::vector<CLI::Option*> data_;
 };
 
+// "TEXT:{fused,split}" is how the parser shows the choices of a value.
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t from = type.find('{');
+  const std::size_t to = type.find('}');
+  std::vector<std::string> choices;
+  if (from == type.npos || to == type.npos) return choices;
+  std::string word;
+  for (std::size_t i = from + 1; i <= to; ++i) {
+    if (type[i] != ',' && i != to) {
+      word += type[i];
+      continue;
+    }
+    choices.push_back(std::exchange(word, {}));
+  }
+  return choices;
+}
+
+CommandShape shape_of(CLI::App& app, std::string name) {
+  CommandShape shape{.name = std::move(name), .what = app.get_description()};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) {
+      const std::string position = option->get_name(true);
+      shape.takes_files = shape.takes_files || position == "FILE" || position == "DIR";
+      if (shape.choices.empty()) shape.choices = choices_of(*option);
+      continue;
+    }
+    OptionShape one{.what = option->get_description(),
+                    .takes_value = option->get_items_expected_max() > 0,
+                    .choices = choices_of(*option)};
+    for (const std::string& s : option->get_snames()) one.names.push_back("-" + s);
+    for (const std::string& l : option->get_lnames()) one.names.push_back("--" + l);
+    shape.options.push_back(std::move(one));
+  }
+  return shape;
+}
+
 }  // namespace
+
+std::vector<CommandShape> command_shapes() {
+  Options options;
+  Grammar grammar(options);
+  std::vector<CommandShape> shapes{shape_of(grammar.app(), "")};
+  for (CLI::App* sub : grammar.app().get_subcommands({})) {
+    CommandShape shape = shape_of(*sub, sub->get_name());
+    // What every command takes.
+    for (const OptionShape& common : shapes.front().options) {
+      if (common.names.back() == "--store" || common.names.back() == "--json") {
+        shape.options.push_back(common);
+      }
+    }
+    shapes.push_back(std::move(shape));
+  }
+  return shapes;
+}
 
 Parsed parse(int argc, char** argv) {
   Parsed parsed;

@@ -107,7 +107,7 @@ void Run::look() {
     return;
   }
   looking_ = true;
-  site_->runtime().read(job_, [this](Result<runtime::Runtime::Read> read) {
+  site_->runtime().read_state(job_, [this](Result<runtime::Runtime::Read> read) {
     looking_ = false;
     if (finished_ || stopping_) return;
     if (std::exchange(look_again_, false)) return look_soon();

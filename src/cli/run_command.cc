@@ -292,6 +292,7 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     site.agents_folder = loaded.folder;
     site.observer = &run;
     site.runtime.worker = worker_name();
+    site.signing_key = options.signing_key;
     site.runtime.claims = !options.only;
     site.runtime.capabilities = options.capabilities;
     site.runtime.durability =

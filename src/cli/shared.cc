@@ -131,8 +131,9 @@ std::vector<std::vector<std::string>> answers(const Value& job, const app::Store
   }
   if (job["waits"].is_array()) {
     for (const Value& wait : job["waits"].items()) {
-      const std::string_view command = wait.text("command");
-      if (!command.empty()) all.push_back({safe(command) + flag});
+      if (auto commands = commands_of(wait["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
     }
   }
   return all;
@@ -170,7 +171,11 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
       if (wait.text("correlation_key").starts_with("resolve/")) continue;
       why +=
           "\n  node " + safe(wait.text("node_id")) + " waits for a " + safe(wait.text("wait_type"));
-      if (wait.text("wait_type") != "timer") {
+      if (wait.text("wait_type") == "message") {
+        why += " on the channel " + safe(wait.text("channel"));
+      } else if (wait.text("correlation_key").starts_with("approval/")) {
+        why += " who approves its call";
+      } else if (wait.text("wait_type") != "timer") {
         why += " with the key " + safe(wait.text("correlation_key"));
       }
       if (wait["due_at"].is_string()) why += ", due " + safe(wait.text("due_at"));
@@ -180,7 +185,10 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     }
   }
   terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) + why);
-  const auto all = answers(job, store);
+  auto all = answers(job, store);
+  if (job["parked"].text("until") == "resume") {
+    all = {{safe(job["parked"].text("command")) + store_flag(store)}};
+  }
   for (const std::vector<std::string>& commands : all) {
     for (std::size_t i = 0; i < commands.size(); ++i) {
       terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));

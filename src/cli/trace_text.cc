@@ -472,11 +472,23 @@ class Trace {
     if (type == "timer") {
       return detail(trunk, Tint::warn, "until " + std::string(wait.text("due_at")));
     }
-    std::string text = "waits for a " + type + " with the key " + key + " since " +
-                       clock_text(wait.text("opened_at"));
+    const std::string approval(wait.text("approval")), channel(wait.text("channel"));
+    std::string text = "waits for a " + type;
+    if (key.starts_with("approval/")) {
+      text += " who approves its call";
+    } else {
+      text += channel.empty() ? " with the key " + key : " on the channel " + channel;
+    }
+    text += " since " + clock_text(wait.text("opened_at"));
     if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
     detail(trunk, Tint::warn, text);
-    command(trunk, "answer: ", "aetheris signal " + id + " " + quoted(key) + " '{}'");
+    if (!approval.empty()) {
+      command(trunk, "answer: ", "aetheris approve " + approval);
+      return command(trunk, "    or: ", "aetheris reject " + approval);
+    }
+    const std::string to = channel.empty() ? "signal " + id + " " + quoted(key)
+                                           : "message " + id + " " + quoted(channel);
+    command(trunk, "answer: ", "aetheris " + to + " '{}'");
   }
 
   // Never cut: it is there to be copied.

@@ -48,6 +48,7 @@ enum class EventType : std::uint8_t {
   wait_opened = 38,
   wait_completed = 39,
   agent_message = 40,
+  job_pause_requested = 41,
   // recorded effects
   time_recorded = 64,
   timer_fired = 65,

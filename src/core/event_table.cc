@@ -147,6 +147,7 @@ constexpr auto kStateChanged = std::to_array<Field>({
 });
 constexpr auto kJobCompleted = std::to_array<Field>({
     {"result", 1, value, kRequired},
+    {"undelivered", 2, json, kOptional},
 });
 constexpr auto kJobFailed = std::to_array<Field>({
     {"code", 1, text, kRequired},
@@ -197,7 +198,13 @@ constexpr auto kJobCancelRequested = std::to_array<Field>({
     {"compensate", 2, boolean, kOptional},
     {"reason", 3, text, kOptional},
 });
+constexpr auto kJobPauseRequested = std::to_array<Field>({
+    {"by", 1, text, kOptional},
+    {"reason", 2, text, kOptional},
+    {"withdrawn", 3, boolean, kOptional},
+});
 constexpr auto kWaitOpened = std::to_array<Field>({
+    {"channel", 8, text, kOptional},
     {"correlation_key", 1, text, kRequired},
     {"due_at", 2, instant, kOptional},
     {"expires_at", 3, instant, kOptional},
@@ -217,10 +224,12 @@ constexpr auto kWaitCompleted = std::to_array<Field>({
     {"wait_type", 8, word, kRequired},
 });
 constexpr auto kAgentMessage = std::to_array<Field>({
+    {"by", 5, text, kOptional},
     {"channel", 1, text, kRequired},
     {"correlation_key", 2, text, kOptional},
     {"message_id", 3, text, kRequired},
     {"payload", 4, value, kRequired},
+    {"wait_type", 6, word, kOptional},
 });
 
 constexpr auto kTimeRecorded = std::to_array<Field>({
@@ -275,6 +284,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::wait_opened, "wait_opened", coordination, 1, kWaitOpened},
     {EventType::wait_completed, "wait_completed", coordination, 1, kWaitCompleted},
     {EventType::agent_message, "agent_message", coordination, 1, kAgentMessage},
+    {EventType::job_pause_requested, "job_pause_requested", coordination, 1, kJobPauseRequested},
     {EventType::time_recorded, "time_recorded", recorded_effect, 1, kTimeRecorded},
     {EventType::timer_fired, "timer_fired", recorded_effect, 1, kTimerFired},
     {EventType::random_recorded, "random_recorded", recorded_effect, 1, kRandomRecorded},

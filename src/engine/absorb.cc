@@ -1,17 +1,17 @@
 // absorb and take_in: observations and outside acts become events.
 #include "engine/absorb.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/beside.h"
+#include "engine/take.h"
 
 namespace ae::engine {
 namespace {
-
-// Records were within their limits when they were written; a result may nest deeper than what comes through a door.
-constexpr JsonLimits kRecordLimits{.depth_max = kJsonDepthMax, .big_integers = true};
 
 Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
@@ -25,50 +25,6 @@ std::vector<Member> of_try(const Step& step) {
 
 EventDraft draft(EventType type, std::vector<Member> payload) {
   return {type, Value::object(std::move(payload))};
-}
-
-Value wait_members(const State& state, const std::string& key, const Wait& wait,
-                   std::vector<Member> more) {
-  const Step& step = state.steps[wait.step];
-  more.emplace_back("correlation_key", key);
-  more.emplace_back("node_id", state.node_of(step).id);
-  more.emplace_back("step_id", step.id.text);
-  more.emplace_back("wait_type", to_text(wait.type));
-  return Value::object(std::move(more));
-}
-
-Result<Taken> take_signal(const State& state, const Act& act) {
-  if (auto closed = state.closed_waits.find(act.correlation_key);
-      closed != state.closed_waits.end() && !act.correlation_key.starts_with("resolve/")) {
-    const bool delivered = closed->second.outcome == "signalled";
-    const bool same = delivered && closed->second.payload == act.payload;
-    return Taken{{},
-                 Value::object({{"applied", same},
-                                {"correlation_key", act.correlation_key},
-                                {"delivered", delivered},
-                                {"duplicate", true},
-                                {"outcome", closed->second.outcome},
-                                {"payload", closed->second.payload}})};
-  }
-  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
-  auto wait = state.waits.find(act.correlation_key);
-  const bool open = wait != state.waits.end() && !wait->second.resolve &&
-                    wait->second.type != WaitType::timer && !state.ending;
-  if (!open) {
-    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" +
-                                         act.correlation_key + "\"; `aetheris job " +
-                                         state.job.text + "` lists its waits");
-  }
-  if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
-    return fail(Code::wait_mismatch, "the wait \"" + act.correlation_key + "\" is of type " +
-                                         std::string(to_text(wait->second.type)));
-  }
-  std::vector<Member> more{{"outcome", "signalled"}, {"payload", act.payload}};
-  if (!act.by.empty()) more.emplace_back("by", act.by);
-  if (!act.id.empty()) more.emplace_back("signal_id", act.id);
-  return Taken{{{EventType::wait_completed,
-                 wait_members(state, wait->first, wait->second, std::move(more))}},
-               Value::object({{"correlation_key", act.correlation_key}, {"delivered", true}})};
 }
 
 Result<Taken> take_cancel(const State& state, const Act& act) {
@@ -100,7 +56,7 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
   if (state.deadline && !state.deadline_fired && *state.deadline <= stamp.now) {
     fired("deadline",
           *state.deadline);  // the job ends: its waits are cancelled, none of them fires
-  } else if (!state.ending) {
+  } else if (!state.ending && !state.is_paused()) {
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= stamp.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
@@ -217,10 +173,10 @@ std::optional<Value> refused_output(const Outcome& outcome) {
 }
 
 // What was seen of a try.
-EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
-                    std::vector<Member> p) {
-  p.emplace_back("invocation_id", step.call->id.text);
-  p.emplace_back("step_id", step.id.text);
+EventDraft finished(std::string_view invocation, std::string_view step, std::uint32_t try_no,
+                    const Outcome& outcome, std::vector<Member> p) {
+  p.emplace_back("invocation_id", invocation);
+  p.emplace_back("step_id", step);
   p.emplace_back("try", static_cast<std::uint64_t>(try_no));
   p.emplace_back("outcome", to_text(outcome.kind));
   if (outcome.took.count() > 0) {
@@ -246,6 +202,11 @@ EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outco
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
   return draft(EventType::tool_invocation_finished, std::move(p));
+}
+
+EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outcome,
+                    std::vector<Member> p) {
+  return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
 }
 
 EventDraft committed(const State& state, const Step& step) {
@@ -284,6 +245,16 @@ Result<Outcome> outcome_of_record(const Value& record) {
 
 }  // namespace
 
+Value wait_members(const State& state, const std::string& key, const Wait& wait,
+                   std::vector<Member> more) {
+  const Step& step = state.steps[wait.step];
+  more.emplace_back("correlation_key", key);
+  more.emplace_back("node_id", state.node_of(step).id);
+  more.emplace_back("step_id", step.id.text);
+  more.emplace_back("wait_type", to_text(wait.type));
+  return Value::object(std::move(more));
+}
+
 std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& outcome) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
@@ -318,7 +289,9 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     const bool open = call.open && call.try_no == effect.try_no;
     const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
     if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
-    AE_ASSIGN(const Value record, parse_json(effect.record, kRecordLimits));
+    AE_ASSIGN(
+        const Value record,
+        read_beside(effect_place(state.job, effect.invocation, effect.try_no), effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
       // A result that the log has is no late one, though its attempt could not know that it had been written.
@@ -341,6 +314,14 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     }
   }
   return events;
+}
+
+Result<Value> finished_by(const Value& record) {
+  AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
+  const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
+  return finished(record.text("invocation_id"), record.text("command_id"),
+                  static_cast<std::uint32_t>(n), outcome, {})
+      .payload;
 }
 
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
@@ -384,12 +365,16 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
     p.emplace_back("retryable", outcome.retryable);
   }
-  return Value::object(std::move(p));
+  return with_checksum(effect_place(job, sent.invocation, sent.try_no),
+                       Value::object(std::move(p)));
 }
 
+// In the order of Act::Kind.
+constexpr std::string_view kActKinds[] = {"signal",  "cancel", "resolve", "timers",
+                                          "message", "pause",  "resume"};
+
 Value Act::to_json() const {
-  static constexpr std::string_view kKinds[] = {"signal", "cancel", "resolve", "timers"};
-  std::vector<Member> p{{"kind", kKinds[static_cast<int>(kind)]}};
+  std::vector<Member> p{{"kind", kActKinds[static_cast<int>(kind)]}};
   const auto text = [&](const char* name, const std::string& value) {
     if (!value.empty()) p.emplace_back(name, value);
   };
@@ -397,12 +382,15 @@ Value Act::to_json() const {
   text("by", by);
   text("correlation_key", correlation_key);
   text("wait_type", wait_type);
+  text("approval", approval);
+  text("channel", channel);
   text("reason", reason);
   text("idempotency_key", idempotency_key);
   text("resolution", resolution);
   if (!payload.is_null()) p.emplace_back("payload", payload);
   if (compensate) p.emplace_back("compensate", *compensate);
   if (result) p.emplace_back("result", *result);
+  if (buffer) p.emplace_back("buffer", true);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
   return Value::object(std::move(p));
 }
@@ -410,21 +398,18 @@ Value Act::to_json() const {
 Result<Act> Act::from_json(const Value& json) {
   Act act;
   const std::string_view kind = json.text("kind");
-  if (kind == "signal") {
-    act.kind = Kind::signal;
-  } else if (kind == "cancel") {
-    act.kind = Kind::cancel;
-  } else if (kind == "resolve") {
-    act.kind = Kind::resolve;
-  } else if (kind == "timers") {
-    act.kind = Kind::timers;
-  } else {
+  const auto known = std::ranges::find(kActKinds, kind);
+  if (known == std::end(kActKinds)) {
     return fail(Code::needs_version, "an act of the unknown kind \"" + std::string(kind) + "\"");
   }
+  act.kind = static_cast<Kind>(known - std::begin(kActKinds));
   act.id = json.text("id");
   act.by = json.text("by");
   act.correlation_key = json.text("correlation_key");
   act.wait_type = json.text("wait_type");
+  act.approval = json.text("approval");
+  act.channel = json.text("channel");
+  act.buffer = json["buffer"] == Value(true);
   act.reason = json.text("reason");
   act.idempotency_key = json.text("idempotency_key");
   act.resolution = json.text("resolution");
@@ -436,7 +421,17 @@ Result<Act> Act::from_json(const Value& json) {
 }
 
 std::vector<EventDraft> overtake(const State& state, const Act& act) {
-  auto wait = state.waits.find(act.correlation_key);
+  const bool kept = act.kind == Act::Kind::message || (act.kind == Act::Kind::signal && act.buffer);
+  if (kept && state.ending && !is_terminal(state.status) && !act.id.empty() &&
+      !state.waits.contains(act.correlation_key) &&
+      !state.closed_waits.contains(act.correlation_key) &&
+      !state.message_names.contains(message_name(act.channel, act.correlation_key, act.id))) {
+    return {kept_event(act)};  // listed as undelivered
+  }
+  auto wait = std::ranges::find_if(state.waits, [&](const auto& open) {
+    return act.approval.empty() ? open.first == act.correlation_key
+                                : state.approval_id(open.second) == act.approval;
+  });
   if (act.kind != Act::Kind::signal || !state.ending || wait == state.waits.end() ||
       wait->second.resolve) {
     return {};
@@ -451,13 +446,19 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {
   switch (act.kind) {
     case Act::Kind::signal:
-      return take_signal(state, act);
+      return take_signal(state, act, stamp);
     case Act::Kind::cancel:
       return take_cancel(state, act);
     case Act::Kind::resolve:
       return take_resolve(state, act, stamp, settled);
     case Act::Kind::timers:
       return take_timers(state, stamp);
+    case Act::Kind::message:
+      return take_message(state, act);
+    case Act::Kind::pause:
+      return take_pause(state, act);
+    case Act::Kind::resume:
+      return take_resume(state, act);
   }
   return fail(Code::needs_version, "an unknown act");
 }

@@ -1,7 +1,8 @@
 // absorb and take_in: what came from the world becomes events.
 //
 //   absorb(state, step, outcome)   a performer's observation of the open try of a step
-//   take_in(state, act)            what somebody outside wants: a signal, a cancel, a resolution, due timers
+//   take_in(state, act)            what somebody outside wants: a signal, a message, an approval, a cancel, a pause, a
+//                                  resolution, due timers
 //
 // Both only translate; what follows from the events is decided by `decide`. Acts travel as canonical JSON through the
 // inbox when somebody holds the job, and are taken in directly when nobody does (SPEC §10). Pure.
@@ -50,23 +51,31 @@ struct StoredEffect {
 Result<std::vector<EventDraft>> catch_up(const State& state,
                                          const std::vector<StoredEffect>& effects);
 
+// The payload of the tool_invocation_finished that an effect record leads to, but for how it came into the log.
+Result<Value> finished_by(const Value& record);
+
 // The slot in the effect store that this event decides about without having seen a result: the event may be written
 // only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and follows from decide or take_in.
 std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& state,
                                                                    const EventDraft& event);
 
-// Signals that one job accepts, taken in or in its inbox (SPEC §14).
+// Signals and messages that one job accepts, taken in or in its inbox (SPEC §14).
 inline constexpr std::size_t kSignalsMax = 10'000;
 
 struct Act {
-  enum class Kind : std::uint8_t { signal, cancel, resolve, timers };
+  enum class Kind : std::uint8_t { signal, cancel, resolve, timers, message, pause, resume };
   Kind kind = Kind::timers;
   std::string id;  // of the writer; repeated acts with one id are one
   std::string by;  // who
   // signal
   std::string correlation_key, wait_type;
+  std::string
+      approval;  // instead of the key: the id under which the wait stands among the approvals
+  bool buffer = false;  // keep it if no wait has had this key yet
   Value payload;
-  // cancel; note of resolve
+  // message, with a payload
+  std::string channel;
+  // cancel, pause; note of resolve
   std::string reason;
   std::optional<bool> compensate;  // of cancel: undo what was done; absent = yes
   // resolve
@@ -85,9 +94,13 @@ struct Taken {
   Value answer;                    // for the asker, e.g. {"delivered": true}
   std::uint32_t try_no = 0;        // of a resolution: the try in doubt
 };
-// Fails with wait_mismatch, not_in_doubt, not_settled, input_invalid, job_terminal; nothing is to be written then.
+// Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal;
+// nothing is to be written then.
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);
+
+// Did this act reach the log, or what it wants come to be? It answers who asks a second time, after the act was accepted.
+bool was_taken(const State& state, const Act& act);
 
 // An accepted signal that the end of the job overtakes: its wait is closed with it, so that the terminal event lists it
 // as undelivered (SPEC §10). Empty when there is nothing to close.

@@ -1,9 +1,10 @@
-// Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits) and
-// apply_calls.cc (invocations).
+// Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
+// apply_calls.cc (invocations) and apply_approvals.cc (what people say before they are waited for).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,7 @@ class Applier {
   void retire(Step& side);
   Status step_compensated();
   Status in_doubt_decided(Step& step);
+  void begin_end(Ending ending);
   Status end_decided();
   Status tool_invocation_started();
   Status tool_invocation_finished();
@@ -78,6 +80,14 @@ class Applier {
   Status item_finished(Step& step);
   Status wait_opened();
   Status wait_completed();
+  Status approval_requested();
+  Status approval_answered();
+  Status request_opened(Step& step, Wait& wait);
+  Status request_closed(Step& step, std::string_view outcome);
+  Status check_approval(Step& step);
+  Status agent_message();
+  std::optional<Value> take_kept(const std::string& key, const Wait& wait);
+  Status pause_requested();
   Status step_committed();
   Status deadline_passed();
   void cancel_requested();

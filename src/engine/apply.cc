@@ -43,6 +43,7 @@ bool Applier::map_wants_decision(const Step& step) const {
   const Node& node = s_.node_of(step);
   const bool may_start = !map.failure && map.started < map.results.size();
   if (may_start) return map.active < node.max_parallel;
+  if (map.failure && map.asking > 0) return true;
   return map.active == 0;
 }
 
@@ -75,6 +76,7 @@ bool Applier::wants_decision(const Step& step) const {
     case StepPhase::blocked:
     case StepPhase::in_doubt:
     case StepPhase::probing:
+    case StepPhase::asking:
     case StepPhase::waiting:
       return false;
   }
@@ -153,15 +155,21 @@ Status Applier::job_running() {
   return {};
 }
 
+// Who wanted the job to rest wanted it before this was known.
+void Applier::begin_end(Ending ending) {
+  s_.ending = std::move(ending);
+  s_.pausing.reset();
+}
+
 Status Applier::deadline_passed() {
   if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
   s_.deadline_fired = true;
   if (!s_.ending) {
-    s_.ending = Ending{.cancelled = false,
-                       .code = "deadline_exceeded",
-                       .message = "the job's deadline has passed",
-                       .node_id = {},
-                       .by = {}};
+    begin_end({.cancelled = false,
+               .code = "deadline_exceeded",
+               .message = "the job's deadline has passed",
+               .node_id = {},
+               .by = {}});
   }
   return {};
 }
@@ -186,12 +194,12 @@ void Applier::cancel_requested() {
     if (!compensate) s_.ending->compensate = false;
     return;
   }
-  s_.ending = Ending{.cancelled = true,
-                     .code = "cancelled",
-                     .message = std::string(p_.text("reason")),
-                     .node_id = {},
-                     .by = std::string(p_.text("by")),
-                     .compensate = compensate};
+  begin_end({.cancelled = true,
+             .code = "cancelled",
+             .message = std::string(p_.text("reason")),
+             .node_id = {},
+             .by = std::string(p_.text("by")),
+             .compensate = compensate});
 }
 
 // What concerns the job as a whole.
@@ -212,7 +220,17 @@ Status Applier::of_job() {
       s_.parked_reason = p_.text("reason");
       s_.parked_until = p_.text("until");
       s_.parked_since = created_at_;
+      if (s_.parked_until == "resume") {
+        s_.pausing.reset();
+        s_.not_before.reset();
+      }
       return {};
+    case EventType::job_pause_requested:
+      return pause_requested();
+    case EventType::job_resumed:
+      return s_.parked_until == "resume" ? Status() : bad("another act ends this park");
+    case EventType::agent_message:
+      return agent_message();
     case EventType::job_cancel_requested:
       cancel_requested();
       return {};

@@ -48,6 +48,7 @@ Status Applier::tool_invocation_started() {
     default:
       return bad("no call may start here");
   }
+  AE_TRY(check_approval(*step));
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
@@ -169,6 +170,7 @@ Status Applier::step_committed() {
   } else if (step->item != kNoItem) {
     step->call.reset();
   }
+  if (step->item != kNoItem) step->approval.reset();
   return {};
 }
 

@@ -58,7 +58,8 @@ bool Applier::may_finish(const Step& step) const {
       if (step.phase == StepPhase::mapping) {
         return step.map->done == step.map->results.size() && !step.map->failure;
       }
-      return step.phase == StepPhase::answered;
+      return step.phase == StepPhase::answered && step.item == kNoItem &&
+             s_.node_of(step).kind == NodeKind::wait;
     case ResultType::side_effect_committed:
       return step.phase == StepPhase::committed && !step.failure && !failed;
     case ResultType::compensatable_failure:
@@ -96,11 +97,11 @@ Status Applier::node_finished() {
   s_.nodes_left--;
   if (step->failure && !node.continue_on_error) {
     if (!s_.ending) {
-      s_.ending = Ending{.cancelled = false,
-                         .code = step->failure->code,
-                         .message = step->failure->message,
-                         .node_id = node.id,
-                         .by = {}};
+      begin_end({.cancelled = false,
+                 .code = step->failure->code,
+                 .message = step->failure->message,
+                 .node_id = node.id,
+                 .by = {}});
     }
     return {};
   }
@@ -122,7 +123,10 @@ Status Applier::item_finished(Step& step) {
   } else {
     map.results[step.item] = s_.seen_result(step);
   }
-  if (!step.committed && !s_.may_have_happened(step)) step.call.reset();
+  if (!step.committed && !s_.may_have_happened(step)) {
+    step.call.reset();
+    step.approval.reset();
+  }
   // What undoes it reads what it gave.
   if (!step.committed || !s_.tool_of(step).compensate) step.result = Value();
   refresh(step.node);
@@ -164,20 +168,25 @@ Status Applier::decision_recorded() {
     return step ? in_doubt_decided(*step) : bad("nothing in doubt");
   }
   if (kind == "end") return end_decided();
+  if (kind == "approval") {
+    return p_.text("state") == "requested" ? approval_requested() : approval_answered();
+  }
   return {};
 }
 
 Status Applier::wait_opened() {
   Step* step = this->step();
   if (!step) return bad("no such step");
+  std::string key(p_.text("correlation_key"));
+  const bool asks = key.starts_with("approval/");
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
-  const bool of_call = (step->call || unmade) && step->phase != StepPhase::done && !step->committed;
+  const bool of_call =
+      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
-  if (!of_call && !of_node) return bad("this step waits for nothing");
+  if (!of_call && !of_node && !asks) return bad("this step waits for nothing");
   if (of_call && step->phase == StepPhase::in_doubt) return bad("it waits already");
   if (of_node && s_.ending) return bad("nothing starts in a job that ends");
-  std::string key(p_.text("correlation_key"));
   auto type = wait_type_of(p_.text("wait_type"));
   if (!type) return bad("an unknown wait type");
   if (s_.waits.contains(key) || s_.closed_waits.contains(key))
@@ -188,9 +197,17 @@ Status Applier::wait_opened() {
             .expires_at = maybe_instant(p_, "expires_at"),
             .resolve = of_call,
             .opened_at = created_at_,
-            .reason = std::string(p_.text("reason"))};
+            .reason = std::string(p_.text("reason")),
+            .channel = std::string(p_.text("channel")),
+            .opened_seq = s_.seq + 1};
+  if (of_node && *type == WaitType::message && wait.channel.empty())
+    return bad("without a channel");
   step->wait_key = key;
-  enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
+  if (asks) {
+    AE_TRY(request_opened(*step, wait));
+  } else {
+    enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
+  }
   s_.waits.emplace(std::move(key), wait);
   return {};
 }
@@ -200,14 +217,26 @@ Status Applier::wait_completed() {
   auto it = s_.waits.find(key);
   if (it == s_.waits.end()) return bad("no such wait is open");
   const Wait wait = it->second;
+  std::string listed = s_.approval_id(wait);
   s_.waits.erase(it);
   Step& step = s_.steps[wait.step];
+  Value payload = p_["payload"];
   if (!wait.resolve) {
     const std::string_view outcome = p_.text("outcome");
-    step.timed_out = outcome == "timed_out";
-    step.result = step.timed_out ? Value::object({{"timed_out", true}}) : p_["payload"];
-    if (outcome != "cancelled") enter(step, StepPhase::answered);
-    if (p_.find("signal_id")) {
+    auto kept = take_kept(key, wait);
+    if (kept) payload = *kept;
+    if (!kept && wait.type == WaitType::message && outcome == "signalled") {
+      return bad("no such message has come");
+    }
+    if (wait.approval) {
+      AE_TRY(request_closed(step, outcome));
+    } else {
+      step.timed_out = outcome == "timed_out";
+      step.rejected = outcome == "rejected";
+      step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
+      if (outcome != "cancelled") enter(step, StepPhase::answered);
+    }
+    if (p_.find("signal_id") && !kept) {
       s_.signals++;
       if (outcome == "cancelled") {
         s_.undelivered.push_back(
@@ -220,7 +249,9 @@ Status Applier::wait_completed() {
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
                                                      .outcome = std::string(p_.text("outcome")),
-                                                     .payload = p_["payload"]});
+                                                     .payload = std::move(payload),
+                                                     .signal_id = std::string(p_.text("signal_id")),
+                                                     .approval = std::move(listed)});
   return {};
 }
 

@@ -87,11 +87,11 @@ Status Applier::step_compensated() {
 // The job is to end, for a reason that no other event says, and has to undo something before.
 Status Applier::end_decided() {
   if (s_.ending) return bad("it ends already");
-  s_.ending = Ending{.cancelled = false,
-                     .code = std::string(p_["payload"].text("code")),
-                     .message = std::string(p_["payload"].text("message")),
-                     .node_id = {},
-                     .by = {}};
+  begin_end({.cancelled = false,
+             .code = std::string(p_["payload"].text("code")),
+             .message = std::string(p_["payload"].text("message")),
+             .node_id = {},
+             .by = {}});
   s_.lost_claims = 0;
   return {};
 }

@@ -29,10 +29,11 @@ void Decider::step(std::uint32_t index) {
     case StepPhase::committed:
       return finish_tool(step);
     case StepPhase::answered:
-      return finish_wait(step);
+      return s_.node_of(step).kind == NodeKind::wait ? finish_wait(step) : finish_refused(step);
     case StepPhase::mapping:
       if (!step.map->failure && step.map->started < step.map->results.size())
         return start_items(step);
+      if (step.map->failure && step.map->asking > 0) return withdraw_requests(step);
       if (step.map->active == 0) finish_map(step);
       return;
     case StepPhase::done:  // a crash between node_finished and step_committed
@@ -41,6 +42,7 @@ void Decider::step(std::uint32_t index) {
     case StepPhase::blocked:
     case StepPhase::in_doubt:
     case StepPhase::probing:
+    case StepPhase::asking:
     case StepPhase::waiting:
       return;
   }
@@ -61,6 +63,10 @@ Decision Decider::run() {
   if (s_.seq >= limits_.job_events_max) {
     end_for(code_name(Code::events_limit),
             "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
+    return std::move(decision_);
+  }
+  if (s_.pausing) {
+    pause();
     return std::move(decision_);
   }
   for (std::uint32_t index : s_.todo) {
@@ -86,7 +92,12 @@ Verdict admit(const State& state, const Ask& ask) {
   }
   const bool ends = state.ending && step.role == Role::node;
   if (ends || is_terminal(state.status)) return Verdict::refuse;
+  const Verdict may_declare = !ask.arguments || is_approved(&step, state.tool_of(step), ask)
+                                  ? Verdict::declare
+                                  : Verdict::unapproved;
   switch (step.phase) {
+    case StepPhase::asking:
+      return Verdict::unapproved;
     case StepPhase::committed:
     case StepPhase::done:
       return step.failure && !step.call ? Verdict::refuse : Verdict::recorded;
@@ -97,11 +108,11 @@ Verdict admit(const State& state, const Ask& ask) {
       return Verdict::in_doubt;
     case StepPhase::settled:
       if (step.call->outcome == OutcomeKind::success) return Verdict::recorded;
-      return state.may_have_happened(step) ? Verdict::in_doubt : Verdict::declare;
+      return state.may_have_happened(step) ? Verdict::in_doubt : may_declare;
     case StepPhase::ready:
     case StepPhase::backoff:
     case StepPhase::redo:
-      return Verdict::declare;
+      return may_declare;
     default:
       return Verdict::refuse;
   }
@@ -153,6 +164,11 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker) {
   return {EventType::job_running,
           Value::object({{"attempt_id", attempt.text}, {"epoch", epoch}, {"worker_id", worker}})};
+}
+
+EventDraft paused_event(std::string_view reason) {
+  return {EventType::job_parked,
+          Value::object({{"reason", reason.empty() ? "paused" : reason}, {"until", "resume"}})};
 }
 
 EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before) {

@@ -45,17 +45,27 @@ struct Ask {
   std::uint32_t step = 0;
   std::string_view tool;
   std::string_view arguments_hash;
+  // When it is about to be declared: what is sent, by which version of the tool, and now. A person's approval is good for
+  // exactly this. nullptr = whether it is approved is asked later.
+  const Value* arguments = nullptr;
+  std::string_view tool_version = {};
+  Instant now = {};
 };
+// The step of an item that a map is about to start; there is nothing of it yet.
+constexpr std::uint32_t kNewItem = 0xffffffff;
 
 enum class Verdict : std::uint8_t {
   recorded,         // a success is in the log: inject it, never call
   declare,          // nothing open, nothing recorded: a try may be declared
   in_doubt,         // an earlier try may have happened: the tool's on_in_doubt decides
   not_yet,          // in flight
+  unapproved,       // a person must be asked first, or has not answered yet
   refuse,           // the job ends, or the step does not wait for a call
   non_determinism,  // another tool or other arguments than recorded for this command
 };
 Verdict admit(const State& state, const Ask& ask);
+// Is this very call approved, or needs no approval? `step`: what there is of the command; nullptr = nothing yet.
+bool is_approved(const Step* step, const ToolPolicy& tool, const Ask& ask);
 
 // The steps whose commands a plan wants next, in order of position.
 std::vector<std::uint32_t> next_asks(const State& state);
@@ -83,6 +93,7 @@ struct NewJobEvents {
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);
+EventDraft paused_event(std::string_view reason);
 EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before);
 
 }  // namespace ae::engine

@@ -37,6 +37,7 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
+  if (args) AE_TRY(approval_needed(s_.plan->tools[node.tool], *args));
   return args;
 }
 
@@ -45,10 +46,30 @@ void Decider::start_tool(const Step& step) {
     held_back_ = true;
     return;
   }
-  auto args = arguments(s_.node_of(step), step.item);
+  if (step.item != kNoItem &&
+      (s_.steps[step.node].map->failure || failed_maps_.contains(step.node))) {
+    start(step);
+    return fail_step(step, code_name(Code::rejected),
+                     "the call was not made: another item of its map had failed");
+  }
+  // What was approved is what is sent.
+  const bool asked = step.approval && step.approval->state == ApprovalState::approved;
+  auto args =
+      asked ? Result<Value>(step.approval->arguments) : arguments(s_.node_of(step), step.item);
   start(step);
   if (!args) return fail_step(step, args.error());
-  emit_first({step.id, s_.node_of(step), s_.tool_index(step), std::move(*args)});
+  first_try({.step = step.id,
+             .node = s_.node_of(step),
+             .tool = s_.tool_index(step),
+             .args = std::move(*args),
+             .item = step.item});
+}
+
+void Decider::first_try(const Declaration& d) {
+  const std::string text = canonical(d.args);
+  const std::string hash = to_hex(sha256(text));
+  if (!approved(d, d.args, hash)) return request_approval(d, d.args, hash);
+  emit_first(d, text);
 }
 
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
@@ -62,8 +83,7 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
 }
 
 // The first try of a command: its keys are made here, and never again.
-void Decider::emit_first(const Declaration& d) {
-  const std::string text = canonical(d.args);
+void Decider::emit_first(const Declaration& d, const std::string& text) {
   const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
@@ -88,6 +108,13 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
                                             {"tool_version", offered(d.tool)}}) {
     keys.push_back(std::move(member));
   }
+  if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
+    const auto& approval = s_.steps[known->second].approval;
+    if (approval && approval->state == ApprovalState::approved) {
+      keys.emplace_back("approval_id", approval->id);
+      keys.emplace_back("request_schema_hash", approval->schema_digest);
+    }
+  }
   emit(EventType::tool_invocation_started, std::move(keys));
   decision_.perform.push_back(d.step);
   open_++;
@@ -95,6 +122,7 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
 
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
 void Decider::declare(const Step& step, bool close_earlier) {
+  if (s_.pausing) return;
   // An orphan is among the open tries: its resend takes its own place.
   if (step.phase == StepPhase::calling) {
     open_--;
@@ -104,13 +132,20 @@ void Decider::declare(const Step& step, bool close_earlier) {
   }
   if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
-  emit_started({step.id, s_.node_of(step), s_.tool_index(step), {}},
-               {{"arguments", call.arguments},
-                {"arguments_hash", call.arguments_hash},
-                {"external_key", call.external_key.text},
-                {"idempotency_key", call.key.text},
-                {"invocation_id", call.id.text},
-                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+  const Declaration again{.step = step.id,
+                          .node = s_.node_of(step),
+                          .tool = s_.tool_index(step),
+                          .args = {},
+                          .item = step.item};
+  if (!approved(again, call.arguments, call.arguments_hash)) {
+    return request_approval(again, call.arguments, call.arguments_hash);
+  }
+  emit_started(again, {{"arguments", call.arguments},
+                       {"arguments_hash", call.arguments_hash},
+                       {"external_key", call.external_key.text},
+                       {"idempotency_key", call.key.text},
+                       {"invocation_id", call.id.text},
+                       {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
 }
 
 // The command of this step was asked for before: what the ledger says decides.
@@ -127,6 +162,7 @@ void Decider::call(const Step& step) {
       if (step.phase == StepPhase::settled) commit_command(step);
       return;
     case Verdict::not_yet:
+    case Verdict::unapproved:
     case Verdict::refuse:
       return;
     case Verdict::non_determinism:
@@ -229,6 +265,10 @@ bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
   const std::uint32_t index = s_.tool_index(step);
   const ToolPolicy& tool = s_.plan->tools[index];
+  // With another version of the tool a person would have to be asked anew, and the earlier try may have happened.
+  const Declaration again{
+      .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
+  if (!approved(again, call.arguments, call.arguments_hash)) return false;
   if (tool.effect == EffectClass::read) return true;
   if (tool.effect == EffectClass::at_most_once || call.tool_version != offered(index)) return false;
   // `first_send_by` is at most one send window after the first declaration.

@@ -17,8 +17,28 @@ void Decider::complete() {
   if (!result) {
     return end_for(code_name(result.error().code), "output: " + result.error().message);
   }
-  emit(EventType::job_completed, {{"result", std::move(*result)}});
+  std::vector<Member> p{{"result", std::move(*result)}};
+  if (auto left = undelivered(); !left.empty()) {
+    p.emplace_back("undelivered", Value::array(std::move(left)));
+  }
+  emit(EventType::job_completed, std::move(p));
   decision_.release = true;
+}
+
+// Signals that the end overtook, and what nobody waited for.
+std::vector<Value> Decider::undelivered() const {
+  std::vector<Value> left = s_.undelivered;
+  for (const auto& [key, early] : s_.early) {
+    for (const Kept& kept : early) {
+      left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
+    }
+  }
+  for (const auto& [channel, mail] : s_.mail) {
+    for (const Kept& kept : mail) {
+      left.push_back(Value::object({{"channel", channel}, {"message_id", kept.id}}));
+    }
+  }
+  return left;
 }
 
 void Decider::cancel_wait(const std::string& key, const Wait& wait) {
@@ -72,7 +92,9 @@ void Decider::end(const Ending& ending) {
   if (const auto stays = not_undone(s_); !stays.empty()) {
     p.emplace_back("uncompensated", steps_list(s_, stays));
   }
-  if (!s_.undelivered.empty()) p.emplace_back("undelivered", Value::array(s_.undelivered));
+  if (auto left = undelivered(); !left.empty()) {
+    p.emplace_back("undelivered", Value::array(std::move(left)));
+  }
   if (ending.cancelled) {
     if (!ending.by.empty()) p.emplace_back("by", ending.by);
     if (!ending.message.empty()) p.emplace_back("reason", ending.message);
@@ -94,6 +116,38 @@ bool Decider::release_until(std::optional<Instant> backoff) {
     decision_.release = true;
   }
   return true;
+}
+
+// Somebody wants the job to rest. Nothing starts; what was seen is recorded, what is sent is awaited.
+void Decider::pause() {
+  for (std::uint32_t index : s_.todo) {
+    if (full() || failed_) break;
+    const Step& step = s_.steps[index];
+    switch (step.phase) {
+      case StepPhase::settled:
+      case StepPhase::committed:
+      case StepPhase::answered:
+      case StepPhase::refused:
+      case StepPhase::done:
+        this->step(index);
+        break;
+      case StepPhase::mapping:
+        if (step.map->failure || step.map->started == step.map->results.size()) this->step(index);
+        break;
+      default:
+        break;
+    }
+  }
+  if (!decision_.events.empty()) return;
+  for (std::uint32_t index : s_.calling) {
+    if (s_.is_live(s_.steps[index])) {
+      if (auto due = s_.next_due()) ask_again(*due);
+      return;
+    }
+  }
+  if (s_.nodes_left == 0) return complete();
+  decision_.events.push_back(paused_event(s_.pausing->reason));
+  decision_.release = true;
 }
 
 // Nothing can move now: say what the job waits for.

@@ -1,5 +1,6 @@
 // How a decision walks the plan: branches, waits, maps, and what becomes of a node that fails.
 #include "engine/decider.h"
+#include "engine/take.h"
 
 namespace ae::engine {
 
@@ -61,7 +62,12 @@ std::string_view Decider::failure_type(const Step& step) const {
 }
 
 void Decider::fails_job(const Step& step) {
-  if (step.item == kNoItem && !s_.node_of(step).continue_on_error) failed_ = true;
+  const Node& node = s_.node_of(step);
+  if (step.item == kNoItem) {
+    failed_ = failed_ || !node.continue_on_error;
+  } else if (!node.collect_errors) {
+    failed_maps_.insert(step.node);
+  }
 }
 
 void Decider::start_wait(const Step& step) {
@@ -73,6 +79,12 @@ void Decider::start_wait(const Step& step) {
     if (!named) return fail_step(step, named.error());
     key = std::move(*named);
   }
+  std::string channel;
+  if (node.wait_channel) {
+    auto named = channel_of(s_, node);
+    if (!named) return fail_step(step, named.error());
+    channel = std::move(*named);
+  }
   const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
   if (used || key.starts_with("resolve/") || key.starts_with("approval/")) {
     return fail_step(step, {Code::correlation_key_reused,
@@ -80,18 +92,40 @@ void Decider::start_wait(const Step& step) {
                                 "the runtime's own (resolve/…, approval/…); make keys differ"});
   }
   std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
-  // Nothing is scheduled past the job's deadline: that one fires first.
-  const auto within = [&](Instant at) {
-    return to_text(s_.deadline ? std::min(at, *s_.deadline) : at);
-  };
+  if (!channel.empty()) wait.emplace_back("channel", channel);
   if (node.wait_type == WaitType::timer) {
     auto due = due_of(s_, node, stamp_.now);
     if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
-    wait.emplace_back("due_at", within(*due));
+    wait.emplace_back("due_at", to_text(within(*due)));
   }
-  if (node.wait_expires) wait.emplace_back("expires_at", within(stamp_.now + *node.wait_expires));
-  keys_.insert(std::move(key));
+  if (node.wait_expires) {
+    wait.emplace_back("expires_at", to_text(within(stamp_.now + *node.wait_expires)));
+  }
+  keys_.insert(key);
   emit_of(step, EventType::wait_opened, std::move(wait));
+  answer_early(step, key, channel);
+}
+
+// A message that has come, or a signal that came before its wait, is delivered in the commit that opens the wait.
+void Decider::answer_early(const Step& step, const std::string& key, std::string_view channel) {
+  const Node& node = s_.node_of(step);
+  const Kept* kept = nullptr;
+  if (!channel.empty()) {
+    const auto mail = s_.mail.find(std::string(channel));
+    std::size_t& delivered = delivered_[std::string(channel)];
+    if (mail == s_.mail.end() || delivered >= mail->second.size()) return;
+    kept = &mail->second[delivered++];
+  } else if (const auto early = s_.early.find(key);
+             early != s_.early.end() && node.wait_type != WaitType::timer) {
+    kept = fitting(early->second, node);
+  }
+  if (!kept) return;
+  std::vector<Member> answer{{"correlation_key", key},
+                             {"outcome", *outcome_of_answer(node, kept->payload)},
+                             {"signal_id", kept->id},
+                             {"wait_type", to_text(node.wait_type)}};
+  if (!kept->by.empty()) answer.emplace_back("by", kept->by);
+  emit_of(step, EventType::wait_completed, std::move(answer));
 }
 
 void Decider::finish_wait(const Step& step) {
@@ -99,6 +133,11 @@ void Decider::finish_wait(const Step& step) {
   if (step.timed_out && !node.continue_on_expire) {
     return fail_step(step, code_name(Code::wait_expired),
                      "nobody answered before the wait expired");
+  }
+  if (step.rejected && !node.continue_on_reject) {
+    const std::string_view note = step.result.text("note");
+    return fail_step(step, code_name(Code::rejected),
+                     "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
   }
   emit_of(step, EventType::node_finished,
           {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
@@ -144,7 +183,8 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    emit_first({id, node, node.tool, std::move(*args)});
+    first_try(
+        {.step = id, .node = node, .tool = node.tool, .args = std::move(*args), .item = item});
   }
 }
 

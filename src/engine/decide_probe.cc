@@ -30,8 +30,11 @@ void Decider::probe(const Step& step) {
                 "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
   }
   if (own_place) open_--;
-  emit_first({s_.side_step_id(step, Role::probe), s_.node_of(step), s_.tool_of(step).probe->tool,
-              std::move(*args), &step.id});
+  first_try({.step = s_.side_step_id(step, Role::probe),
+             .node = s_.node_of(step),
+             .tool = s_.tool_of(step).probe->tool,
+             .args = std::move(*args),
+             .of = &step.id});
 }
 
 void Decider::probe_step(const Step& probe) {

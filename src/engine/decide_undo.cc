@@ -80,12 +80,16 @@ void Decider::undo_newest() {
     return;
   }
   const StepId id = s_.side_step_id(newest, Role::undo);
-  Declaration d{id, s_.node_of(newest), s_.tool_of(newest).compensate->tool, {}, &newest.id};
+  Declaration d{.step = id,
+                .node = s_.node_of(newest),
+                .tool = s_.tool_of(newest).compensate->tool,
+                .args = {},
+                .of = &newest.id};
   auto args = side_arguments_of(s_, newest, Role::undo);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
   if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
   d.args = std::move(*args);
-  emit_first(d);
+  first_try(d);
 }
 
 void Decider::undo_step(const Step& undo) {
@@ -98,8 +102,12 @@ void Decider::undo_step(const Step& undo) {
         return park(undo,
                     "it could not be called (" + std::string(code_name(args.error().code)) + ")");
       }
-      return emit_first(
-          {undo.id, s_.node_of(undo), s_.tool_index(undo), std::move(*args), &undone.id, true});
+      return first_try({.step = undo.id,
+                        .node = s_.node_of(undo),
+                        .tool = s_.tool_index(undo),
+                        .args = std::move(*args),
+                        .of = &undone.id,
+                        .emitted = true});
     }
     case StepPhase::calling:
       if (s_.is_live(undo)) return;

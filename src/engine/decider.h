@@ -1,12 +1,13 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
-// decide_calls.cc (the ledger's rules), decide_nodes.cc (what the plan says), decide_probe.cc (asking about calls in doubt),
-// decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says),
+// decide_probe.cc (asking about calls in doubt), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -45,6 +46,7 @@ class Decider {
   void start_wait(const Step& step);
   void start_map(const Step& step);
   void start_items(const Step& step);
+  void pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   void definite_failure(const Step& step);
   void doubtful(const Step& step);
@@ -95,13 +97,23 @@ class Decider {
   struct Declaration {
     StepId step;
     const Node& node;
-    std::uint32_t tool;          // index into Plan::tools
-    Value args;                  // of the first try; a later one sends what is recorded
+    std::uint32_t tool;  // index into Plan::tools
+    Value args;          // of the first try; a later one sends what is recorded
+    std::uint32_t item = kNoItem;
     const StepId* of = nullptr;  // of a probe or a compensation: the command it is about
     bool emitted = false;        // its command_emitted is in the log
   };
+  bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
+  void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  void finish_refused(const Step& step);
+  void withdraw_requests(const Step& map);
+  // Nothing is scheduled past the job's deadline: that one fires first.
+  Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
+  void answer_early(const Step& step, const std::string& key, std::string_view channel);
+  std::vector<Value> undelivered() const;
+  void first_try(const Declaration& d);
   void emit_command(const Declaration& d, std::string_view input_ref);
-  void emit_first(const Declaration& d);
+  void emit_first(const Declaration& d, const std::string& text);
   void emit_started(const Declaration& d, std::vector<Member> keys);
   void emit(EventType type, std::vector<Member> payload) {
     decision_.events.push_back({type, Value::object(std::move(payload))});
@@ -132,7 +144,10 @@ class Decider {
   bool undoable_ = false;         // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be asked about then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
-  std::set<std::string> keys_;    // of waits that this decision opens
+  std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
+  std::set<std::string> keys_;           // of waits that this decision opens
+  std::map<std::string, std::size_t, std::less<>>
+      delivered_;  // messages that it delivers, by channel
   Decision decision_;
 };
 

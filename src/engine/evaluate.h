@@ -26,6 +26,10 @@ Result<Value> side_arguments_of(const State& state, const Step& about, Role role
 Result<Value> happened_of(const State& state, const Step& about, const Value& answer);
 // The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
 Result<std::string> wait_key_of(const State& state, const Node& node);
+// The channel of a message wait.
+Result<std::string> channel_of(const State& state, const Node& node);
+// Is a person asked before a call of this tool with these arguments?
+Result<bool> approval_needed(const ToolPolicy& tool, const Value& args);
 // When a timer is due, if it is opened at `now`.
 Result<Instant> due_of(const State& state, const Node& node, Instant now);
 // The result of a job whose nodes are all done.

@@ -214,6 +214,43 @@ class GivenJob {
     if (result) what.result = json(*result);
     return act(what);
   }
+  // A signal that need not be waited for yet.
+  GivenJob& early(std::string_view key, std::string_view payload, std::string_view id,
+                  std::string_view type = "") {
+    return act({.kind = Act::Kind::signal,
+                .id = std::string(id),
+                .correlation_key = std::string(key),
+                .wait_type = std::string(type),
+                .buffer = true,
+                .payload = json(payload)});
+  }
+  GivenJob& message(std::string_view channel, std::string_view payload, std::string_view id) {
+    return act({.kind = Act::Kind::message,
+                .id = std::string(id),
+                .payload = json(payload),
+                .channel = std::string(channel)});
+  }
+  GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
+  GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
+  // Somebody answers what is asked at a node, by its id among the approvals.
+  GivenJob& approve(std::string_view node, std::string_view decision = "approve") {
+    return answer_approval(asked(node), decision);
+  }
+  GivenJob& reject(std::string_view node) { return approve(node, "reject"); }
+  GivenJob& answer_approval(std::string_view id, std::string_view decision) {
+    return act({.kind = Act::Kind::signal,
+                .by = "ann",
+                .wait_type = "human",
+                .approval = std::string(id),
+                .payload = Value::object({{"decision", decision}})});
+  }
+  // The id of what is asked at a node; "" = nothing is.
+  std::string asked(std::string_view node) const {
+    for (const auto& [key, wait] : state.waits) {
+      if (wait.step == index_of(node)) return state.approval_id(wait);
+    }
+    return {};
+  }
   GivenJob& act(const Act& what) {
     said = {};
     refused.reset();

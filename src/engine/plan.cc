@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/hash.h"
+#include "core/json.h"
 
 namespace ae::engine {
 namespace {
@@ -118,9 +119,36 @@ Result<RetryPolicy> read_retry(const Value& value) {
   return retry;
 }
 
+Status read_approval(const Value& value, ToolPolicy& tool) {
+  if (const Value* approval = value.find("approval")) {
+    tool.approval_required = *approval == Value("required");
+    if (!tool.approval_required) {
+      if (!is_one_expression(*approval)) {
+        return fail(Code::plan_invalid,
+                    "`approval` must be \"required\", or one ${ … } over .args");
+      }
+      AE_ASSIGN(tool.approval_when, template_of(*approval, "approval"));
+      const ExprRoots& read = tool.approval_when->roots();
+      const bool other =
+          std::ranges::any_of(read.roots, [](const std::string& root) { return root != "args"; });
+      if (other || read.all_steps || !read.steps.empty()) {
+        return fail(Code::plan_invalid, "`approval` reads `.args` only");
+      }
+    }
+  }
+  if (value.find("approval_expires") == nullptr) return {};
+  if (!tool.may_ask()) {
+    return fail(Code::plan_invalid, "`approval_expires` without `approval`");
+  }
+  AE_ASSIGN(tool.approval_expires,
+            duration_at(value, "approval_expires", std::chrono::milliseconds(1)));
+  return {};
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
-                           "version", "args_schema", "probe", "compensate"}));
+  AE_TRY(only_keys(
+      value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
+              "args_schema", "approval", "approval_expires", "probe", "compensate"}));
   ToolPolicy tool;
   tool.name = name;
   AE_ASSIGN(tool.version, text_at(value, "version"));
@@ -152,6 +180,8 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
     if (!compiled) return std::unexpected(std::move(compiled).error().in("`args_schema`"));
     tool.args_schema = *std::move(compiled);
   }
+  tool.schema_digest = to_hex(sha256(canonical(value["args_schema"])));
+  AE_TRY(read_approval(value, tool));
   return tool;
 }
 
@@ -253,7 +283,7 @@ class Compiler {
       auto side = read_side_call(*probe, {"tool", "args", "happened"}, {"args", "call"});
       if (!side) return std::unexpected(std::move(side).error().in("`probe`"));
       tool.probe = *std::move(side);
-      AE_ASSIGN(tool.probe->tool, tool_named(*probe));
+      AE_ASSIGN(tool.probe->tool, side_tool(*probe));
       if (plan_.tools[tool.probe->tool].effect != EffectClass::read) {
         return fail(Code::plan_invalid, "a probe must be a tool that only reads");
       }
@@ -262,7 +292,7 @@ class Compiler {
       auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", "result"});
       if (!side) return std::unexpected(std::move(side).error().in("`compensate`"));
       tool.compensate = *std::move(side);
-      AE_ASSIGN(tool.compensate->tool, tool_named(*compensate));
+      AE_ASSIGN(tool.compensate->tool, side_tool(*compensate));
       if (plan_.tools[tool.compensate->tool].effect == EffectClass::read) {
         return fail(Code::plan_invalid, "a tool that only reads undoes nothing");
       }
@@ -277,6 +307,14 @@ class Compiler {
       return fail(Code::plan_invalid, "there is no tool " + quoted(tool));
     }
     return found->second;
+  }
+
+  Result<std::uint32_t> side_tool(const Value& value) {
+    AE_ASSIGN(const std::uint32_t tool, tool_named(value));
+    if (plan_.tools[tool].may_ask()) {
+      return fail(Code::plan_invalid, "nobody approves what asks about a call or undoes it");
+    }
+    return tool;
   }
 
   Status nodes(const Value& nodes) {
@@ -344,10 +382,11 @@ class Compiler {
   }
 
   Status read_wait(const Value& value, Node& node) {
-    AE_TRY(only_keys(value, {"type", "for", "until", "key", "expires", "on_expire"}));
+    constexpr WaitType kTypes[] = {WaitType::timer, WaitType::signal, WaitType::webhook,
+                                   WaitType::human, WaitType::message};
     AE_ASSIGN(const std::size_t type,
-              required_word_at(value, "type", {"timer", "signal", "webhook"}));
-    node.wait_type = type == 0 ? WaitType::timer : type == 1 ? WaitType::signal : WaitType::webhook;
+              required_word_at(value, "type", {"timer", "signal", "webhook", "human", "message"}));
+    node.wait_type = kTypes[type];
     if (node.wait_type == WaitType::timer) {
       AE_TRY(only_keys(value, {"type", "for", "until"}));
       AE_ASSIGN(node.wait_for, template_at(value, "for"));
@@ -357,11 +396,31 @@ class Compiler {
       }
       return check_timer(value, node);
     }
-    AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
+    if (node.wait_type == WaitType::message) {
+      AE_TRY(only_keys(value, {"type", "channel", "expires", "on_expire"}));
+      AE_ASSIGN(node.wait_channel, template_at(value, "channel"));
+      if (value.text("channel").empty()) {
+        return fail(Code::plan_invalid, "`channel` must be a string that is not empty");
+      }
+      return read_expiry(value, node);
+    }
+    if (node.wait_type == WaitType::human) {
+      AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire", "on_reject", "answer"}));
+      AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"fail", "continue"}));
+      node.continue_on_reject = on_reject == 1;
+      AE_ASSIGN(const std::size_t answer, word_at(value, "answer", {"decision", "data"}));
+      node.wants_data = answer == 1;
+    } else {
+      AE_TRY(only_keys(value, {"type", "key", "expires", "on_expire"}));
+    }
     AE_ASSIGN(node.wait_key, template_at(value, "key"));
     if (node.wait_key && value.text("key").empty()) {
       return fail(Code::plan_invalid, "`key` must be a string that is not empty");
     }
+    return read_expiry(value, node);
+  }
+
+  static Status read_expiry(const Value& value, Node& node) {
     if (value.find("expires") != nullptr) {
       AE_ASSIGN(node.wait_expires, duration_at(value, "expires", std::chrono::milliseconds(1)));
     }
@@ -446,6 +505,7 @@ class Compiler {
       AE_TRY(check_roots(node, node.wait_for ? &*node.wait_for : nullptr, false, order));
       AE_TRY(check_roots(node, node.wait_until ? &*node.wait_until : nullptr, false, order));
       AE_TRY(check_roots(node, node.wait_key ? &*node.wait_key : nullptr, false, order));
+      AE_TRY(check_roots(node, node.wait_channel ? &*node.wait_channel : nullptr, false, order));
       AE_TRY(check_roots(node, node.kind == NodeKind::map ? &node.over : nullptr, false, order));
       AE_TRY(check_roots(node, node.has_args ? &node.args : nullptr, node.kind == NodeKind::map,
                          order));

@@ -9,8 +9,11 @@
 //                 "on_error"?: "continue"},
 //                {"id", "kind": "wait", "wait": {"type": "timer", "for": duration | template}
 //                                             | {"type": "timer", "until": template}
-//                                             | {"type": "signal" | "webhook", "key"?: template, "expires"?: duration,
-//                                                "on_expire"?: "continue"}, "needs"?, "when"?, "on_error"?},
+//                                             | {"type": "signal" | "webhook" | "human", "key"?: template,
+//                                                "expires"?: duration, "on_expire"?: "continue",
+//                                                "on_reject"?: "continue", "answer"?: "data" (both: human)}
+//                                             | {"type": "message", "channel": template, "expires"?, "on_expire"?},
+//                 "needs"?, "when"?, "on_error"?},
 //                {"id", "kind": "map", "over": template, "as"?: name, "max_parallel": n, "on_item_error"?: "collect",
 //                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?} ],
 //     "output"?: template,
@@ -20,6 +23,7 @@
 //                       "retry": {"max_attempts": n, "initial_backoff", "max_backoff": durations, "multiplier": x,
 //                                 "retry_on": [text…]},
 //                       "version": 16 hex digits, "args_schema"?: schema,
+//                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
 //                       "compensate"?: {"tool", "args"?: template}} } }
 //
@@ -92,6 +96,12 @@ struct ToolPolicy {
   std::optional<Duration> dedupe_window = std::chrono::hours(24);  // nullopt = unlimited
   RetryPolicy retry;
   std::optional<Schema> args_schema;
+  std::string schema_digest;  // 64 hex digits: of args_schema, or of null
+  // Is a person asked before the call? By a condition on its arguments, always, or never.
+  bool approval_required = false;
+  std::optional<Template> approval_when;
+  std::optional<Duration> approval_expires;  // after it is asked for; nullopt = never
+  bool may_ask() const { return approval_required || approval_when.has_value(); }
   std::optional<SideCall> probe, compensate;
 };
 
@@ -143,9 +153,11 @@ struct Node {
 
   // wait
   WaitType wait_type = WaitType::signal;
-  std::optional<Template> wait_for, wait_until, wait_key;
+  std::optional<Template> wait_for, wait_until, wait_key, wait_channel;
   std::optional<Duration> wait_expires;
-  bool continue_on_expire = false;
+  bool continue_on_expire = false, continue_on_reject = false;
+  bool wants_data =
+      false;  // of a human wait: any answer but a rejection counts, not only a decision
 
   // map
   Template over;

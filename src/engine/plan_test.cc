@@ -93,7 +93,7 @@ AE_TEST("plan/what it does not know or misses is refused") {
             "node `a`: `when` must be one ${ … }, true or false");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","args":[]})"),
             "node `a`: `args` must be an object, or one ${ … } that gives one");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"human"}})"),
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"email"}})"),
             "node `a`: `type` has no such value");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"wait","wait":{"type":"timer","for":"soon"}})"),
             "node `a`: `for` must be a duration of at least 0s, not `soon`");

@@ -2,6 +2,7 @@
 #include <set>
 #include <tuple>
 
+#include "engine/checkpoint.h"
 #include "engine/given_job_test.h"
 #include "engine/random_plan_test.h"
 #include "engine/trace.h"
@@ -115,18 +116,27 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
     for (const auto& [events, view] : grown) {
       ASSERT_EQ(state_view(job.folded(events)), view) << "after event " << events;
     }
-    const Value whole = state_view(job.folded(job.log.size()));
+    const State folded = job.folded(job.log.size());
+    const Value whole = state_view(folded);
+    const std::string bytes = checkpoint(folded, Hash{});
     for (std::size_t prefix = 0; prefix < job.log.size(); ++prefix) {
       State state;
       state.job = job.state.job;
       for (std::size_t i = 0; i < job.log.size(); ++i) {
         if (i == prefix) state = job.folded(prefix);
+        if (i == prefix && state.plan) {  // the same by way of a checkpoint
+          auto restored = restore(state.job, prefix, checkpoint(state, Hash{}),
+                                  [&](const Value&, std::string_view) { return job.plan; });
+          ASSERT_TRUE(restored) << restored.error().message;
+          state = std::move(restored->state);
+        }
         if (i < prefix) continue;
         const Event& event = job.log[i];
         ASSERT_TRUE(apply(state, {event.type, event.payload}, event.created_at,
                           [&](const Value&, std::string_view) { return job.plan; }));
       }
       ASSERT_EQ(state_view(state), whole) << "cut at " << prefix;
+      ASSERT_EQ(checkpoint(state, Hash{}), bytes) << "cut at " << prefix;
     }
   }
 }

@@ -67,18 +67,19 @@ inline Value undoable_tools() {
        {"buy",
         tool_policy("at_most_once", "probe", probe.with("compensate", undo_once["compensate"]))},
        {"put", tool_policy("idempotent", "resend", thrice)},
+       {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
        {"unbook", tool_policy("idempotent", "resend", thrice)},
        {"unbuy", tool_policy("at_most_once", "probe", probe)}});
 }
 
-// What is particular to a node's kind: a map, a signal's wait, a timer, a call.
+// What is particular to a node's kind: a map, a wait of any type, a call; some calls must be approved.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
                                        Failing failing) {
-  constexpr const char* kTools[] = {"look", "put", "once", "pay"};
-  constexpr const char* kUndoable[] = {"book", "buy", "book", "put"};
+  constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
+  constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
-      failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(4)];
-  switch (dice.below(6)) {
+      failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
+  switch (dice.below(8)) {
     case 0:
       return {
           {"kind", "map"},
@@ -96,6 +97,11 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
       const std::string span = std::to_string(dice.below(90)) + "s";
       return {{"kind", "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
     }
+    case 3:
+      return {{"kind", "wait"}, {"wait", Value::object({{"type", "human"}, {"key", "key-" + id}})}};
+    case 4:
+      return {{"kind", "wait"},
+              {"wait", Value::object({{"type", "message"}, {"channel", "channel-" + id}})}};
     default:
       return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object({{"r", read}})}};
   }
@@ -125,11 +131,15 @@ inline Value random_plan(Dice& dice, Failing failing) {
     if (failing == Failing::goes_on) node.emplace_back("on_error", "continue");
     nodes.push_back(Value::object(std::move(node)));
   }
-  return Value::object({{"max_attempts", 1000},
-                        {"nodes", Value::array(std::move(nodes))},
-                        {"output", "${ .steps }"},
-                        {"schema", 1},
-                        {"tools", failing == Failing::ends ? undoable_tools() : usual_tools()}});
+  return Value::object(
+      {{"max_attempts", 1000},
+       {"nodes", Value::array(std::move(nodes))},
+       {"output", "${ .steps }"},
+       {"schema", 1},
+       {"tools", failing == Failing::ends
+                     ? undoable_tools()
+                     : usual_tools().with("ask", tool_policy("idempotent", "resend",
+                                                             json("{'approval':'required'}")))}});
 }
 
 inline std::string random_input(Dice& dice) {
@@ -200,8 +210,27 @@ class RandomWorld {
   std::map<std::string, int> performed_;
 };
 
+// Something comes before it is waited for: a message, or an early answer to a wait. Each says what is said later too.
+inline void come_early(GivenJob& job, Dice& dice) {
+  const Node& node = job.plan->nodes[dice.below(job.plan->nodes.size())];
+  if (node.kind != NodeKind::wait || node.wait_type == WaitType::timer) return;
+  if (node.wait_type == WaitType::message) {
+    job.message("channel-" + node.id, "'said'", "m");
+    return;
+  }
+  const bool human = node.wait_type == WaitType::human;
+  job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
+}
+
 // Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
 inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
+  if (is_terminal(job.state.status)) return false;
+  if (dice.one_in(5)) come_early(job, dice);
+  if (job.state.is_paused()) {
+    if (dice.one_in(2)) job.resume();
+  } else if (dice.one_in(12)) {
+    job.pause();
+  }
   if (is_terminal(job.state.status)) return false;
   const std::size_t calls = job.in_flight.size(), waits = job.state.waits.size();
   const std::uint64_t chosen = dice.below(calls + waits + 1);
@@ -219,6 +248,10 @@ inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
       job.act(world.answer(*job.state.steps[wait.step].call));
     } else if (wait.type == WaitType::signal) {
       job.act({.kind = Act::Kind::signal, .correlation_key = key, .payload = Value(key)});
+    } else if (wait.type == WaitType::human) {
+      job.answer_approval(job.state.approval_id(wait), "approve");
+    } else if (wait.type == WaitType::message) {
+      job.message(wait.channel, "'said'", "m");
     }
   } else {
     job.after(20s);

@@ -61,6 +61,12 @@ IdempotencyKey State::key_of(const Step& step) const {
   return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null");
 }
 
+std::string State::approval_id(const Wait& wait) const {
+  if (wait.type != WaitType::human || wait.resolve) return {};
+  const Step& step = steps[wait.step];
+  return wait.approval ? step.approval->id : step.id.text;
+}
+
 std::string State::path_of(const Step& step) const {
   if (step.role == Role::undo) return path_of(steps[step.of]) + "/compensate";
   if (step.role == Role::probe) {
@@ -80,7 +86,7 @@ std::optional<Instant> State::next_due() const {
     if (at && (!due || *at < *due)) due = at;
   };
   if (!deadline_fired) earlier(deadline);
-  if (!ending) {
+  if (!ending && !is_paused()) {  // what comes due in a pause fires after it
     for (const auto& [key, wait] : waits) {
       earlier(wait.due_at);
       earlier(wait.expires_at);

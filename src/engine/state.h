@@ -97,11 +97,26 @@ enum class StepPhase : std::uint8_t {
   in_doubt,   // a resolve wait is open
   probing,    // it may have happened, and its probe is asking
   committed,  // the command is committed; the node is not finished
+  asking,     // a person is asked whether its call may be made
   waiting,    // its wait is open
-  answered,   // its wait is completed; the node is not finished
+  answered,   // its wait is completed, or its call not approved; the node is not finished
   mapping,    // items are under way
   refused,    // a person said fail
   done,
+};
+
+// What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.
+enum class ApprovalState : std::uint8_t { requested, approved, rejected, expired, withdrawn };
+struct Approval {
+  std::string id;  // 16 hex digits: the decision that requested it
+  ApprovalState state = ApprovalState::requested;
+  Value arguments;  // until the invocation holds them
+  std::string arguments_hash, tool, tool_version, schema_digest;
+  std::optional<Instant> expires_at;
+  StepPhase from = StepPhase::ready;  // where the step goes on when it is approved
+  std::uint32_t asked = 1;            // how often this command has been asked for
+  bool used = false;                  // an invocation was declared with it
+  std::string by, note;               // who answered, and what they added
 };
 
 struct MapProgress {
@@ -109,6 +124,7 @@ struct MapProgress {
   std::vector<Value> results;  // by item
   std::vector<bool> finished;  // by item
   std::uint32_t started = 0, active = 0, done = 0;
+  std::uint32_t asking = 0;        // items whose call waits for a person
   std::optional<Failure> failure;  // of the first item that failed for good
 };
 
@@ -133,10 +149,12 @@ struct Step {
   std::uint32_t needs_left = 0;
   std::optional<bool> branch;  // the recorded value of `when`
   std::unique_ptr<Invocation> call;
+  std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
   Instant not_before;
   std::string wait_key;    // of its newest wait, also of that of a call in doubt
   bool timed_out = false;  // its wait ended by expiry
+  bool rejected = false;   // a person said no to its wait
   std::optional<Failure> failure;
   Value result;
   ResultType result_type = ResultType::none;
@@ -147,15 +165,31 @@ struct Wait {
   std::uint32_t step = 0;
   WaitType type = WaitType::signal;
   std::optional<Instant> due_at, expires_at;
-  bool resolve = false;  // the wait of an in-doubt call
-  Instant opened_at;     // the writer's claim; for people
+  bool resolve = false;   // the wait of an in-doubt call
+  bool approval = false;  // the wait of a call that a person is to approve
+  Instant opened_at;      // the writer's claim; for people
   std::string reason;
+  std::string channel;           // of a message wait
+  std::uint64_t opened_seq = 0;  // the first to wait for a channel is the first to be served
 };
 
 struct ClosedWait {
   WaitType type = WaitType::signal;
   std::string outcome;
   Value payload;
+  std::string signal_id;  // of the act that ended it; "" = none did
+  std::string approval;   // the id under which it was listed among approvals; "" = it was not
+};
+
+// A message, or an early signal, that nobody has waited for yet.
+struct Kept {
+  std::string id, by, wait_type;
+  Value payload;
+};
+
+// Somebody wants the job to rest; it does as soon as nothing is in flight.
+struct PauseRequest {
+  std::string by, reason;
 };
 
 struct Ending {
@@ -195,6 +229,10 @@ class State {
 
   std::map<std::string, Wait> waits;  // open, by correlation key
   std::map<std::string, ClosedWait> closed_waits;
+  std::map<std::string, std::deque<Kept>> mail;   // messages not delivered, by channel
+  std::map<std::string, std::deque<Kept>> early;  // signals before their wait, by correlation key
+  std::set<std::string> message_names;            // of all messages and early signals there were
+  std::optional<PauseRequest> pausing;            // and it does not rest yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
@@ -229,6 +267,10 @@ class State {
   }
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;
+  // Parked by `pause`: only `resume`, a cancel or the deadline end that.
+  bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
+  // The id under which an open wait stands among the approvals; "" = it does not.
+  std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.

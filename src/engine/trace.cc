@@ -262,6 +262,7 @@ std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const
       return step.started ? "running" : "pending";
     case StepPhase::backoff:
       return "backoff";
+    case StepPhase::asking:
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::in_doubt:
@@ -369,6 +370,7 @@ Value try_view(const TrySpan& one, std::string_view world) {
 
 Value wait_view(const WaitSpan& wait) {
   return Value::object({{"by", wait.completed["by"]},
+                        {"channel", wait.opened["channel"]},
                         {"completed_at", or_null(wait.completed_at)},
                         {"correlation_key", wait.opened["correlation_key"]},
                         {"due_at", wait.opened["due_at"]},
@@ -416,7 +418,12 @@ Value Tracer::node_view(const Step& step) {
         try_view(one, world_of(step, span, one))
             .with("result_type", try_result_type(span, i, span.finished["result_type"])));
   }
-  for (const WaitSpan& wait : span.waits) waits.push_back(wait_view(wait));
+  for (const WaitSpan& wait : span.waits) {
+    const auto open = s_.waits.find(std::string(wait.opened.text("correlation_key")));
+    std::string id = open == s_.waits.end() ? "" : s_.approval_id(open->second);
+    if (!id.empty()) id.insert(0, s_.job.text + ".");
+    waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
+  }
   if (auto below = items_.find(step.node); below != items_.end() && !is_item) {
     for (const Step* item : below->second) items.push_back(node_view(*item));
   }

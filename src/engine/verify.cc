@@ -9,8 +9,12 @@
 #include <utility>
 
 #include "core/json.h"
+#include "engine/absorb.h"
+#include "engine/beside.h"
+#include "engine/checkpoint.h"
 #include "engine/decide.h"
 #include "engine/evaluate.h"
+#include "engine/head.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -76,6 +80,46 @@ Chain chain_of(const VerifyInput& input) {
   return {{true, counted(input.events.size(), "event") + ", root " + to_hex(previous)}, "unsigned"};
 }
 
+// ---------------------------------------------------------------- signature
+
+Value signature_view(const Head& head) {
+  return Value::object({{"count", head.count},
+                        {"hash", to_hex(head.hash)},
+                        {"key_id", head.key_id},
+                        {"time", to_text(head.time)}});
+}
+
+// What the signed head says of a log whose chain holds.
+Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
+  const std::uint64_t last = input.events.back().seq;
+  const auto signer = std::ranges::find(input.keys, head.key_id, &PublicKey::id);
+  const bool known = signer != input.keys.end();
+  const std::string by = "signed on " + to_text(head.time) + " by key " + head.key_id;
+  if (head.job != input.job || (known && !head.signed_by(*signer))) {
+    return {broken("the signature of the head is not of this job and this head"), "altered"};
+  }
+  if (last < head.count) {
+    return {broken("the log ends at event " + std::to_string(last) + "; it had " +
+                   std::to_string(head.count) + " when its head was " + by),
+            "truncated"};
+  }
+  if (input.events[head.count - 1].hash != head.hash) {
+    return {broken("event " + std::to_string(head.count) + " is not the one that was " + by),
+            "altered"};
+  }
+  chain.proof.detail += ", " + by;
+  if (last > head.count) chain.proof.detail += " up to event " + std::to_string(head.count);
+  if (known) {
+    chain.head = last == head.count ? "intact" : "unsigned";
+    return chain;
+  }
+  chain.head = "unknown_key";
+  if (!input.keys.empty()) {
+    chain.proof = broken("the head is " + by + ", which is none of the keys given");
+  }
+  return chain;
+}
+
 // ---------------------------------------------------------------- ledger
 
 // What the log says of one invocation, told again without the engine's own state.
@@ -86,6 +130,7 @@ class LedgerProof {
   // Empty, or what is wrong.
   std::string event(const Event& event);
   std::string effects(const std::vector<VerifyInput::Effect>& effects) const;
+  std::string entries(const std::vector<VerifyInput::Entry>& entries) const;
   std::string at_end() const;
   std::vector<std::string> pending() const;
   std::size_t invocations() const { return calls_.size(); }
@@ -95,6 +140,9 @@ class LedgerProof {
   struct Try {
     bool finished = false;
     std::string outcome;
+    std::string attempt, deadline;
+    const Value* end = nullptr;       // the payload of its finished event
+    std::vector<const Value*> later;  // of those that came late
   };
   struct Call {
     std::string command, key, external_key, arguments_hash, tool;
@@ -105,6 +153,9 @@ class LedgerProof {
   std::string finished(const Event& event);
   std::string committed(const Event& event);
   std::string same_hashes(const Value& p) const;
+  std::string effect(const VerifyInput::Effect& effect) const;
+  std::string entry(const VerifyInput::Entry& entry) const;
+  const Try* find(const InvocationId& invocation, std::uint32_t try_no) const;
 
   const JobId& job_;
   std::map<std::string, Call> calls_;                           // by invocation
@@ -155,20 +206,26 @@ std::string LedgerProof::started(const Event& event) {
   const std::int64_t n = p["try"].is_integer() ? p["try"].as_int() : 0;
   if (n != static_cast<std::int64_t>(call.tries.size()) + 1) return "is not the next try";
   if (n > 1 && !call.tries[n - 1].finished) return "starts while the try before it is open";
-  call.tries.emplace(n, Try{});
+  Try& mine = call.tries[n];
+  if (event.attempt_id) mine.attempt = event.attempt_id->text;
+  mine.deadline = p.text("deadline");
   tries_++;
   return {};
 }
 
 std::string LedgerProof::finished(const Event& event) {
   const Value& p = event.payload;
-  if (p["late"] == Value(true)) return {};
   auto call = calls_.find(std::string(p.text("invocation_id")));
   const std::int64_t n = p["try"].is_integer() ? p["try"].as_int() : 0;
   if (call == calls_.end() || !call->second.tries.contains(n)) return "ends a try that never began";
   Try& mine = call->second.tries[n];
+  if (p["late"] == Value(true)) {
+    mine.later.push_back(&p);
+    return {};
+  }
   if (mine.finished) return "ends a try that has ended";
   mine.finished = true;
+  mine.end = &p;
   mine.outcome = p.text("outcome");
   if (mine.outcome != "success") return {};
   if (call->second.success || call->second.happened) return "is a second success";
@@ -215,20 +272,103 @@ std::string LedgerProof::event(const Event& event) {
   return wrong.empty() ? wrong : at(event) + " " + wrong;
 }
 
-// A success or a definite failure that a try closed unknown learned of later is no disagreement.
+const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
+                                          std::uint32_t try_no) const {
+  auto call = calls_.find(invocation.text);
+  if (call == calls_.end()) return nullptr;
+  auto found = call->second.tries.find(try_no);
+  return found == call->second.tries.end() ? nullptr : &found->second;
+}
+
+// Does a finished event say what an effect says? How it came into the log, and what was erased, are no matter.
+bool says_the_same(const Value& logged, const Value& expected) {
+  const auto counts = [&](const Member& member) {
+    return member.first != "caught_up" && member.first != "late" && member.first != "source";
+  };
+  std::size_t members = 0;
+  for (const Member& member : logged.members()) {
+    if (!counts(member)) continue;
+    members++;
+    const Value& other = expected[member.first];
+    if (holds_redacted(member.second) ? other.is_null() : !(member.second == other)) return false;
+  }
+  return members == expected.size();
+}
+
+// Every field of the record is one that the log knows, or is covered by the record's checksum alone while the log does
+// not know it yet (created_at; an outcome that is not taken in).
+std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
+  auto record = read_beside(effect_place(job_, effect.invocation, effect.try_no), effect.record);
+  if (!record) return "is not what was written";
+  const Try* mine = find(effect.invocation, effect.try_no);
+  if (mine == nullptr) return "belongs to no call in the log";
+  const Call& call = calls_.at(effect.invocation.text);
+  const Value& r = *record;
+  if (r.text("job_id") != job_.text || r.text("invocation_id") != effect.invocation.text ||
+      r["try"] != Value(std::uint64_t{effect.try_no}) || r.text("command_id") != call.command ||
+      r.text("idempotency_key") != call.key || r.text("input_ref") != call.arguments_hash ||
+      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+    return "names another call than the log";
+  }
+  const auto expected = finished_by(r);
+  if (!expected) return "says nothing of what was seen";
+  for (const Value* late : mine->later) {
+    if (says_the_same(*late, *expected)) return {};
+  }
+  if (mine->end == nullptr || says_the_same(*mine->end, *expected)) return {};
+  // A try that was closed without knowing, and what was heard of it later, do not disagree.
+  if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
+  return "says " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
+         (r.text("outcome") == mine->outcome ? " with another content" : "");
+}
+
 std::string LedgerProof::effects(const std::vector<VerifyInput::Effect>& effects) const {
-  for (const VerifyInput::Effect& effect : effects) {
-    const std::string name =
-        "the effect of " + effect.invocation.text + ", try " + std::to_string(effect.try_no) + ",";
-    auto call = calls_.find(effect.invocation.text);
-    if (call == calls_.end() || !call->second.tries.contains(effect.try_no)) {
-      return name + " belongs to no call in the log";
+  for (const VerifyInput::Effect& one : effects) {
+    if (auto wrong = effect(one); !wrong.empty()) {
+      return "the effect of " + one.invocation.text + ", try " + std::to_string(one.try_no) + ", " +
+             wrong;
     }
-    const Try& mine = call->second.tries.at(effect.try_no);
-    const bool late = mine.outcome == "unknown" || mine.outcome == "timeout";
-    if (mine.finished && !late && mine.outcome != effect.record.text("outcome")) {
-      return name + " says " + std::string(effect.record.text("outcome")) + ", the log " +
-             mine.outcome;
+  }
+  return {};
+}
+
+std::string LedgerProof::entry(const VerifyInput::Entry& entry) const {
+  const auto record =
+      read_beside(ledger_place(job_, entry.invocation, entry.try_no, entry.state), entry.record);
+  if (!record) return "is not what was written";
+  const Try* mine = find(entry.invocation, entry.try_no);
+  if (mine == nullptr) return "belongs to no call in the log";
+  const Call& call = calls_.at(entry.invocation.text);
+  const Value& r = *record;
+  if (r.text("arguments_hash") != call.arguments_hash || r.text("idempotency_key") != call.key ||
+      r.text("external_key") != call.external_key || r.text("tool") != call.tool ||
+      r.text("deadline") != mine->deadline ||
+      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+    return "names another call than the log";
+  }
+  if (entry.state == "INFLIGHT") return {};  // perhaps not repaired yet
+  const bool success = mine->outcome == "success";
+  if (!mine->finished || success != (entry.state == "COMMITTED")) {
+    return "says " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
+  }
+  return {};
+}
+
+std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries) const {
+  for (const VerifyInput::Entry& one : entries) {
+    if (auto wrong = entry(one); !wrong.empty()) {
+      return "the ledger's entry of " + one.invocation.text + ", try " +
+             std::to_string(one.try_no) + ", " + wrong;
+    }
+  }
+  return {};
+}
+
+std::string inbox_fault(const JobId& job,
+                        const std::vector<std::pair<std::string, std::string>>& inbox) {
+  for (const auto& [id, act] : inbox) {
+    if (!read_beside(inbox_place(job, id), act)) {
+      return "the act " + id + " in the inbox is not what was written";
     }
   }
   return {};
@@ -266,6 +406,7 @@ class ReplayProof {
   static std::string branch(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
   static std::string probe_says(const State& state, const Event& event);
+  static std::string request(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -343,7 +484,24 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
     if (!named) return "has a key, but " + named.error().message;
     key = *named;
   }
+  if (node.wait_channel) {
+    auto channel = channel_of(state, node);
+    if (!channel) return "has a channel, but " + channel.error().message;
+    if (*channel != event.payload.text("channel")) return "has another channel than the plan's";
+  }
   return key == event.payload.text("correlation_key") ? "" : "has another key than the plan's";
+}
+
+// A person was asked about the call that the plan's expressions give.
+std::string ReplayProof::request(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  const Value& asked = event.payload["payload"];
+  if (!step || step->call || is_redacted(asked)) return {};
+  auto arguments = arguments_of(state, state.node_of(*step), step->item);
+  if (!arguments) return "asks for a call, but " + arguments.error().message;
+  const std::string hash = to_hex(sha256(canonical(*arguments)));
+  if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
+  return "asks for other arguments than the plan's expressions give";
 }
 
 std::string ReplayProof::before(const State& state, const Event& event) {
@@ -358,6 +516,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
       if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
+      if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
+        wrong = request(state, event);
+      }
       break;
     case EventType::command_committed:
       wrong = probe_says(state, event);
@@ -385,9 +546,12 @@ class Verifier {
 
  private:
   void walk();
+  std::string compare_checkpoint(const Event& event) const;
   void conclude_replay(const std::string& wrong);
   void conclude_ledger(const LedgerProof& ledger, std::string wrong);
   void execution_hash();
+  void signature(Chain& chain);
+  void compare_row();
   bool any_redacted() const {
     return std::ranges::any_of(in_.events,
                                [](const Event& event) { return holds_redacted(event.payload); });
@@ -399,6 +563,16 @@ class Verifier {
   State state_;
   std::size_t commands_ = 0;
 };
+
+// The state after `event` is the one that a checkpoint of it holds, if this fold made that.
+std::string Verifier::compare_checkpoint(const Event& event) const {
+  if (!in_.checkpoint || in_.checkpoint->first != event.seq || !state_.plan) return {};
+  const auto& [seq, bytes] = *in_.checkpoint;
+  const auto restored = restore(in_.job, seq, bytes, plans_);
+  if (!restored && restored.error().code == Code::needs_version) return {};
+  if (restored && bytes == checkpoint(state_, event.hash)) return {};
+  return "the checkpoint of event " + std::to_string(seq) + " is not what the log folds to";
+}
 
 void Verifier::walk() {
   LedgerProof ledger(in_.job);
@@ -415,6 +589,11 @@ void Verifier::walk() {
       if (replay_wrong.empty()) replay_wrong = "nothing can be replayed past a " + at(event);
       break;
     }
+    if (replay_wrong.empty()) replay_wrong = compare_checkpoint(event);
+  }
+  if (in_.checkpoint && replay_wrong.empty() && in_.checkpoint->first > in_.events.size()) {
+    replay_wrong = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
+                   ", which the log does not have";
   }
   commands_ = replay.commands();
   conclude_ledger(ledger, std::move(ledger_wrong));
@@ -424,6 +603,8 @@ void Verifier::walk() {
 void Verifier::conclude_ledger(const LedgerProof& ledger, std::string wrong) {
   if (wrong.empty()) wrong = ledger.at_end();
   if (wrong.empty()) wrong = ledger.effects(in_.effects);
+  if (wrong.empty()) wrong = ledger.entries(in_.ledger);
+  if (wrong.empty()) wrong = inbox_fault(in_.job, in_.inbox);
   out_.pending = ledger.pending();
   if (!wrong.empty()) {
     out_.ledger = broken("ledger: derived; " + wrong);
@@ -487,12 +668,45 @@ void Verifier::execution_hash() {
                          counted(steps.size(), "finished step") + ", " + out_.execution_hash_hex};
 }
 
+void Verifier::signature(Chain& chain) {
+  if (!in_.signed_head) return;
+  const auto head = head_from_text(*in_.signed_head);
+  if (head) out_.signature = signature_view(*head);
+  if (!chain.proof.ok) return;
+  if (head) {
+    chain = signed_chain(in_, *head, std::move(chain));
+  } else {
+    chain = {broken(head.error().message), "altered"};
+  }
+}
+
+// The row is a copy, by which jobs are found and run; a wrong one leaves the log whole and the job astray.
+void Verifier::compare_row() {
+  if (!in_.row || !out_.state_machine.ok || in_.events.empty()) return;
+  const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
+    if (row == log || !out_.state_machine.ok) return;
+    out_.state_machine =
+        broken("the job's row says " + std::string(what) + " \"" + std::string(row) +
+               "\", its log \"" + std::string(log) + "\"; `aetheris rebuild` makes the row anew");
+  };
+  const Value& born = in_.events.front().payload;
+  differs("status", in_.row->status, to_text(state_.status));
+  differs("agent", in_.row->agent, born.text("agent"));
+  differs("idempotency_key", in_.row->idempotency_key, born.text("idempotency_key"));
+  std::vector<Member> labels;
+  for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
+  const Value logged = born["labels"].is_object() ? born["labels"] : Value::object({});
+  differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
+}
+
 Verification Verifier::run() {
   Chain chain = chain_of(in_);
+  signature(chain);
   out_.event_chain = std::move(chain.proof);
   out_.head = std::move(chain.head);
   if (!in_.events.empty()) out_.root_hash_hex = to_hex(in_.events.back().hash);
   walk();
+  compare_row();
   execution_hash();
   out_.ok = out_.event_chain.ok && out_.execution_hash.ok && out_.ledger.ok && out_.replay.ok &&
             out_.state_machine.ok;
@@ -515,7 +729,7 @@ Value Verification::to_json() const {
        {"ledger", proof_json(ledger).with("pending", Value::array(std::move(keys)))},
        {"replay", proof_json(replay)},
        {"state_machine", proof_json(state_machine)}});
-  return Value::object({{"head", head}, {"ok", ok}, {"proofs", proofs}});
+  return Value::object({{"head", head}, {"ok", ok}, {"proofs", proofs}, {"signature", signature}});
 }
 
 Verification verify(const VerifyInput& input, const PlanSource& plans) {

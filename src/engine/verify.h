@@ -1,11 +1,13 @@
 // verify: does this log prove what it says? Reads only; nothing ever repairs a chain.
 //
 //   event_chain     seq 1, 2, 3, …; each event carries the hash of the one before; the head is the one the row knows
-//   state_machine   every event may stand where it stands (SPEC §2 and what `apply` refuses)
+//   state_machine   every event may stand where it stands (SPEC §2 and what `apply` refuses); the job's row says what
+//                   follows from them
 //   ledger          per try one start and one end, unless pending; per invocation at most one success and nothing
-//                   after it; keys and hashes are those of job, command, tool and arguments; effects agree
+//                   after it; keys and hashes are those of job, command, tool and arguments; what stands beside the
+//                   log (effects, calls in flight, the inbox) is as it was written and agrees with it
 //   replay          folding twice gives one state; every command, argument, branch, wait and output is where and what
-//                   the plan's expressions ask for
+//                   the plan's expressions ask for; the checkpoint is what the log folds to
 //   execution_hash  hex SHA256 of these lines of text, each ended by one line feed (0x0a):
 //                       aetheris.execution.v1
 //                       <plan_hash of plan_generated, 64 hex digits>
@@ -19,12 +21,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/event.h"
 #include "core/hash.h"
 #include "core/ids.h"
+#include "core/sign.h"
 #include "core/value.h"
 #include "engine/state.h"
 
@@ -37,12 +41,29 @@ struct VerifyInput {
   // What the job's row says of its last event.
   std::optional<std::uint64_t> last_seq;
   std::optional<Hash> head;
+  // What it says of the job.
+  struct Row {
+    std::string status, agent, idempotency_key;
+    std::vector<std::pair<std::string, std::string>> labels;
+  };
+  std::optional<Row> row;
   struct Effect {
     InvocationId invocation;
     std::uint32_t try_no = 1;
-    Value record;
+    std::string record;
   };
   std::vector<Effect> effects;  // of the effect store
+  struct Entry {
+    InvocationId invocation;
+    std::uint32_t try_no = 1;
+    std::string state, record;
+  };
+  std::vector<Entry> ledger;  // calls in flight, and those of split durability
+  std::vector<std::pair<std::string, std::string>> inbox;  // id and act
+  std::optional<std::pair<std::uint64_t, std::string>>
+      checkpoint;  // the event it covers, and its bytes
+  std::optional<std::string> signed_head;
+  std::vector<PublicKey> keys;  // whose signatures count
 };
 
 struct Proof {
@@ -52,13 +73,15 @@ struct Proof {
 
 struct Verification {
   bool ok = false;
-  std::string
-      head;  // intact | altered | truncated | unsigned | unknown_key; without signatures `unsigned` is the best
+  // intact | altered | truncated | unsigned | unknown_key. `intact`: the last event is covered by a signature of a key
+  // that was given.
+  std::string head;
   Proof execution_hash, event_chain, ledger, replay, state_machine;
   std::string execution_hash_hex, root_hash_hex;
   std::vector<std::string> pending;  // idempotency keys of calls whose answer is not recorded
+  Value signature;                   // {count, hash, key_id, time} of the signed head; null without
 
-  // {ok, head, proofs: {execution_hash{ok, detail, hash}, event_chain{ok, detail, hash}, ledger{ok, detail, pending},
+  // {ok, head, signature, proofs: {execution_hash{ok, detail, hash}, event_chain{ok, detail, hash}, ledger{ok, detail, pending},
   //  replay{ok, detail}, state_machine{ok, detail}}}
   Value to_json() const;
 };

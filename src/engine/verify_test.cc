@@ -2,6 +2,7 @@
 #include "engine/verify.h"
 
 #include "core/seal.h"
+#include "engine/beside.h"
 #include "engine/given_job_test.h"
 #include "engine/view.h"
 #include "testing/test.h"
@@ -323,9 +324,14 @@ AE_TEST("verify/another tool than the plan's breaks the replay") {
 AE_TEST("verify/effects agree with the log, or are late") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
+  const auto record = [&](std::uint32_t try_no, Outcome outcome) {
+    Sent sent = sent_of(job.step("a"));
+    sent.try_no = try_no;
+    sent.attempt = AttemptId("attempt-" + std::to_string(try_no));
+    return canonical(effect_record(job.state.job, sent, outcome, job.now));
+  };
   VerifyInput::Effect effect{.invocation = job.step("a").call->id, .try_no = 1, .record = {}};
-  effect.record =
-      effect_record(job.state.job, sent_of(job.step("a")), {.kind = OutcomeKind::success}, job.now);
+  effect.record = record(1, {.kind = OutcomeKind::success});
   VerifyInput input = input_of(job);
   input.effects = {effect};
   EXPECT_TRUE(verified(input).ledger.ok);  // the log does not know yet
@@ -334,11 +340,23 @@ AE_TEST("verify/effects agree with the log, or are late") {
   input.events = job.log;
   EXPECT_TRUE(verified(input).ledger.ok);  // its try was closed unknown: late
 
-  input.effects[0].try_no = 2;
-  EXPECT_TRUE(verified(input).ledger.ok);
-  input.effects[0].record = input.effects[0].record.with("outcome", "failure");
+  input.effects[0] = {effect.invocation, 2, record(2, {.kind = OutcomeKind::success})};
+  EXPECT_TRUE(verified(input).ledger.ok) << verified(input).ledger.detail;
+  // Other contents, each with a checksum of its own.
+  for (const Outcome& other :
+       {Outcome{.kind = OutcomeKind::failure}, Outcome{.kind = OutcomeKind::success, .result = 7},
+        Outcome{.kind = OutcomeKind::success, .external_id = "other"},
+        Outcome{.kind = OutcomeKind::success, .took = 3s}}) {
+    input.effects[0].record = record(2, other);
+    EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
+  }
+  // Of another attempt, and of a try that never was.
+  const std::string of_first = canonical(with_checksum(
+      effect_place(job.state.job, effect.invocation, 2),
+      *read_beside(effect_place(job.state.job, effect.invocation, 1), effect.record)));
+  input.effects[0].record = of_first;
   EXPECT_FALSE(verified(input).ledger.ok);
-  input.effects[0].try_no = 3;
+  input.effects[0] = {effect.invocation, 3, record(3, {.kind = OutcomeKind::success})};
   EXPECT_FALSE(verified(input).ledger.ok);
 }
 

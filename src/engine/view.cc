@@ -50,6 +50,49 @@ Value call_view(const Invocation& call) {
        {"try", number(call.try_no)}});
 }
 
+std::string_view to_text(ApprovalState state) {
+  constexpr std::string_view kText[] = {"requested", "approved", "rejected", "expired",
+                                        "withdrawn"};
+  return kText[static_cast<std::size_t>(state)];
+}
+
+Value approval_view(const Approval& approval) {
+  return Value::object({{"arguments", approval.arguments},
+                        {"arguments_hash", approval.arguments_hash},
+                        {"asked", number(approval.asked)},
+                        {"by", or_null(approval.by)},
+                        {"expires_at", or_null(approval.expires_at)},
+                        {"id", approval.id},
+                        {"note", or_null(approval.note)},
+                        {"schema_digest", approval.schema_digest},
+                        {"state", to_text(approval.state)},
+                        {"tool", approval.tool},
+                        {"tool_version", approval.tool_version},
+                        {"used", approval.used}});
+}
+
+// Messages and early signals that nobody has waited for.
+Value kept_view(const std::map<std::string, std::deque<Kept>>& all) {
+  std::vector<Member> members;
+  for (const auto& [name, kept] : all) {
+    std::vector<Value> values;
+    for (const Kept& one : kept) {
+      values.push_back(Value::object({{"by", or_null(one.by)},
+                                      {"id", one.id},
+                                      {"payload", one.payload},
+                                      {"wait_type", or_null(one.wait_type)}}));
+    }
+    members.emplace_back(name, Value::array(std::move(values)));
+  }
+  return Value::object(std::move(members));
+}
+
+Value pausing_view(const State& state) {
+  if (!state.pausing) return {};
+  return Value::object(
+      {{"by", or_null(state.pausing->by)}, {"reason", or_null(state.pausing->reason)}});
+}
+
 Value map_view(const MapProgress& map) {
   std::vector<Value> results;
   results.reserve(map.results.size());
@@ -58,6 +101,7 @@ Value map_view(const MapProgress& map) {
         Value::object({{"finished", bool{map.finished[i]}}, {"result", map.results[i]}}));
   }
   return Value::object({{"active", number(map.active)},
+                        {"asking", number(map.asking)},
                         {"done", number(map.done)},
                         {"failure", failure_view(map.failure)},
                         {"over", map.over},
@@ -75,7 +119,8 @@ auto position(const Step& step) {
 Value step_view(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
   return Value::object(
-      {{"branch", step.branch ? Value(*step.branch) : Value()},
+      {{"approval", step.approval ? approval_view(*step.approval) : Value()},
+       {"branch", step.branch ? Value(*step.branch) : Value()},
        {"call", step.call ? call_view(*step.call) : Value()},
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
@@ -87,6 +132,7 @@ Value step_view(const State& state, const Step& step) {
        {"not_before", step.phase == StepPhase::backoff ? Value(to_text(step.not_before)) : Value()},
        {"path", state.path_of(step)},
        {"phase", to_text(step.phase)},
+       {"rejected", step.rejected},
        {"result", step.result},
        {"result_type",
         step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
@@ -176,10 +222,19 @@ std::vector<Value> resolve_commands(const State& state, const Step& step) {
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   Value command;
-  if (wait.type != WaitType::timer) {
+  std::vector<Value> commands;
+  if (const std::string id = state.approval_id(wait); !id.empty()) {
+    command = "aetheris approve " + state.job.text + "." + id;
+    commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
+  } else if (wait.type == WaitType::message) {
+    command = "aetheris message " + state.job.text + " " + shell_word(wait.channel) + " '{}'";
+  } else if (wait.type != WaitType::timer) {
     command = "aetheris signal " + state.job.text + " " + shell_word(key) + " '{}'";
   }
-  return Value::object({{"command", command},
+  if (commands.empty() && !command.is_null()) commands.push_back(command);
+  return Value::object({{"channel", or_null(wait.channel)},
+                        {"command", command},
+                        {"commands", Value::array(std::move(commands))},
                         {"correlation_key", key},
                         {"due_at", or_null(wait.due_at)},
                         {"expires_at", or_null(wait.expires_at)},
@@ -249,6 +304,8 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   Value command;  // null: nothing that this version has lifts it
   if (state.parked_until == "resolve" && !in_doubt.empty()) {
     command = in_doubt.front()["commands"].items()[0];
+  } else if (state.is_paused()) {
+    command = "aetheris resume " + state.job.text;
   }
   return Value::object({{"command", command},
                         {"reason", state.parked_reason},
@@ -296,6 +353,8 @@ std::string_view to_text(StepPhase phase) {
       return "probing";
     case StepPhase::committed:
       return "committed";
+    case StepPhase::asking:
+      return "asking";
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::answered:
@@ -328,6 +387,7 @@ Value state_view(const State& state) {
        {"closed_waits", closed_waits_view(state)},
        {"deadline", or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
+       {"early", kept_view(state.early)},
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
                                                 {"code", state.ending->code},
@@ -343,12 +403,14 @@ Value state_view(const State& state) {
        {"input", state.input},
        {"job", state.job_root},
        {"lost_claims", number(state.lost_claims)},
+       {"mail", kept_view(state.mail)},
        {"nodes_left", number(state.nodes_left)},
        {"not_before", or_null(state.not_before)},
        {"open_tries", number(state.open_tries)},
        {"parked", Value::object({{"reason", or_null(state.parked_reason)},
                                  {"since", or_null(state.parked_since)},
                                  {"until", or_null(state.parked_until)}})},
+       {"pausing", pausing_view(state)},
        {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
        {"result", state.result},
        {"results", results_view(state)},
@@ -382,6 +444,39 @@ std::vector<std::uint32_t> not_undone(const State& state) {
   return steps;
 }
 
+std::vector<Value> approvals_view(const State& state) {
+  std::vector<std::pair<std::uint32_t, Value>> asked;
+  if (state.ending || is_terminal(state.status)) return {};
+  for (const auto& [key, wait] : state.waits) {
+    const std::string id = state.approval_id(wait);
+    if (id.empty()) continue;
+    const Step& step = state.steps[wait.step];
+    const Node& node = state.node_of(step);
+    const Approval* call = wait.approval ? step.approval.get() : nullptr;
+    const bool data = !call && node.wants_data;
+    asked.emplace_back(
+        wait.step, Value::object({{"answer", data ? "data" : "decision"},
+                                  {"arguments", call ? call->arguments : Value()},
+                                  {"arguments_hash", call ? Value(call->arguments_hash) : Value()},
+                                  {"correlation_key", key},
+                                  {"expires_at", or_null(wait.expires_at)},
+                                  {"id", state.job.text + "." + id},
+                                  {"item", item_number(step)},
+                                  {"job_id", state.job.text},
+                                  {"kind", call ? "call" : "wait"},
+                                  {"node_id", node.id},
+                                  {"opened_at", to_text(wait.opened_at)},
+                                  {"step_id", step.id.text},
+                                  {"tool", call ? Value(call->tool) : Value()},
+                                  {"tool_version", call ? Value(call->tool_version) : Value()}}));
+  }
+  std::ranges::sort(asked, {}, [](const auto& entry) { return entry.first; });
+  std::vector<Value> views;
+  views.reserve(asked.size());
+  for (auto& [step, view] : asked) views.push_back(std::move(view));
+  return views;
+}
+
 Value job_view(const State& state) {
   std::vector<Value> waits = waits_view(state);
   std::vector<Value> in_doubt = in_doubt_view(state);
@@ -405,6 +500,7 @@ Value job_view(const State& state) {
        {"next_due", over ? Value() : or_null(state.next_due())},
        {"not_before", or_null(state.not_before)},
        {"parked", parked_view(state, in_doubt)},
+       {"pausing", pausing_view(state)},
        {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
        {"progress",
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},

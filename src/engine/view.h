@@ -2,12 +2,15 @@
 //
 //   state_view   everything that matters: what two folds of one log must agree on; what `replay --at` shows
 //   job_view     the engine's part of GET /api/jobs/{id}
+//   approvals_view   what people are asked: calls to approve and human waits
 //
 // Members are always there: what does not apply is null, a list is empty. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
+
 #include <vector>
 
 #include "core/value.h"
@@ -32,6 +35,11 @@ std::vector<std::uint32_t> not_undone(const State& state);
 // `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts
 // claims from 1, `attempt_id` is null before the first. A `command` is what answers on the command line.
 Value job_view(const State& state);
+
+// [{id, job_id, node_id, item, step_id, kind: call | wait, tool, tool_version, arguments, arguments_hash, answer: decision |
+//   data, correlation_key, opened_at, expires_at}], in order of the steps. The id is `<job id>.<16 hex digits>`: of the
+// request for this very call, or of the waiting step; it needs no escaping in a URL.
+std::vector<Value> approvals_view(const State& state);
 
 // Spelled as in StepPhase.
 std::string_view to_text(StepPhase phase);

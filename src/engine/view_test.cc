@@ -90,9 +90,24 @@ AE_TEST("job_view/a park that nothing of this version lifts names no command") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   job.state.status = JobStatus::parked;
-  job.state.parked_reason = "paused";
-  job.state.parked_until = "resume";
+  job.state.parked_reason = "execution_version_mismatch";
+  job.state.parked_until = "version";
   EXPECT_TRUE(job_view(job.state)["parked"]["command"].is_null());
+}
+
+AE_TEST("job_view/a paused job says how it goes on, and what is asked is answered by its id") {
+  GivenJob job(
+      "[{'id':'w','kind':'wait','wait':{'type':'human','key':'k'}},"
+      " {'id':'m','kind':'wait','wait':{'type':'message','channel':'c'}}]");
+  job.claim().pause();
+  const Value view = job_view(job.state);
+  EXPECT_EQ(view["parked"]["command"], "aetheris resume job-1");
+  const std::string id = "job-1." + job.step("w").id.text;
+  EXPECT_EQ(view["waits"].items()[0]["command"], "aetheris approve " + id);
+  EXPECT_EQ(view["waits"].items()[1]["command"], "aetheris message job-1 c '{}'");
+  ASSERT_EQ(approvals_view(job.state).size(), 1u);
+  EXPECT_EQ(approvals_view(job.state)[0]["id"], id);
+  EXPECT_EQ(approvals_view(job.state)[0]["kind"], "wait");
 }
 
 AE_TEST("job_view/a failed job has its error, and what stayed unknown") {

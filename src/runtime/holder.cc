@@ -8,6 +8,9 @@
 #include "async/point.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/beside.h"
+#include "engine/checkpoint.h"
+#include "engine/head.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -27,13 +30,24 @@ std::string_view ledger_state(const Outcome& outcome) {
   }
 }
 
-Value ledger_record(const engine::Invocation& call) {
-  return Value::object({{"arguments_hash", call.arguments_hash},
-                        {"attempt_id", call.attempt.text},
-                        {"deadline", to_text(call.deadline)},
-                        {"external_key", call.external_key.text},
-                        {"idempotency_key", call.key.text},
-                        {"tool", call.tool}});
+// `note`: what a tool wants a later process to know, perhaps null.
+store::LedgerRow ledger_row(const JobId& job, const engine::Invocation& call,
+                            std::string_view state, const Value& note = {}) {
+  Value record = Value::object({{"arguments_hash", call.arguments_hash},
+                                {"attempt_id", call.attempt.text},
+                                {"deadline", to_text(call.deadline)},
+                                {"external_key", call.external_key.text},
+                                {"idempotency_key", call.key.text},
+                                {"tool", call.tool}});
+  if (!note.is_null()) record = record.with("note", note);
+  const std::string place = engine::ledger_place(job, call.id, call.try_no, state);
+  return {call.id, call.try_no, std::string(state),
+          canonical(engine::with_checksum(place, record))};
+}
+
+Result<Value> read_ledger(const JobId& job, const store::LedgerRow& row) {
+  return engine::read_beside(engine::ledger_place(job, row.invocation, row.try_no, row.state),
+                             row.record);
 }
 
 }  // namespace
@@ -69,26 +83,27 @@ store::RowState Holder::row() const {
 // ---------------------------------------------------------------- beginning
 
 void Holder::begin() {
-  world_.store.load(job_, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
-    self->loaded(std::move(loaded));
-  });
+  committing_ = true;  // nothing else is done until the log is read
+  load_state(world_.store, job_, host_.plans(),
+             [self = shared_from_this()](Result<Stood> stood) { self->loaded(std::move(stood)); });
 }
 
-void Holder::loaded(Result<store::Loaded> loaded) {
+void Holder::loaded(Result<Stood> stood) {
   if (ended_) return;
-  if (!loaded) {
-    const Code code = loaded.error().code;
-    if (code == Code::store_stopped) return host_.store_stopped(loaded.error());
-    if (code != Code::unavailable) return end(loaded.error());
+  if (!stood) {
+    const Code code = stood.error().code;
+    if (code == Code::store_stopped) return host_.store_stopped(stood.error());
+    if (code != Code::unavailable) return end(stood.error());
     return cut_ ? end(cannot_write()) : soon(&Holder::begin);
   }
   failures_ = 0;
-  auto events = open_log(job_, *loaded);
+  store::Loaded* const loaded = &stood->loaded;
+  if (loaded->row.claim != lease_.fence) return lost();  // this took longer than the lease
   durable_ = loaded->row.last_seq;
-  if (!events) return give_back(events.error());
-  auto state = engine::fold(job_, *events, host_.plans());
-  if (!state) return give_back(state.error());
-  state_ = std::move(*state);
+  if (!stood->state) return give_back(stood->state.error());
+  state_ = std::move(*stood->state);
+  checkpoint_seq_ = loaded->checkpoint ? loaded->checkpoint->seq : 0;
+  checkpoint_bytes_ = loaded->checkpoint ? loaded->checkpoint->bytes.size() : 0;
   head_ = loaded->row.head;
   if (!state_.plan) return give_back({Code::plan_missing, "the job's log holds no plan"});
   if (engine::is_terminal(state_.status)) {
@@ -159,7 +174,7 @@ Status Holder::offers_tools() {
 // Nothing that an earlier process started under one of our open tries may still run.
 Status Holder::end_left_overs(const store::Loaded& loaded) {
   for (const store::LedgerRow& row : loaded.ledger) {
-    auto record = parse_json(row.record);
+    auto record = read_ledger(job_, row);
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)["note"];
     const bool ours = std::ranges::any_of(
@@ -190,9 +205,17 @@ void Holder::repair_ledger(const store::Loaded& loaded) {
       if (host_.durability() == Durability::fused) {
         ledger_erase_.emplace_back(row.invocation, row.try_no);
       } else {
-        store::LedgerRow repaired = row;
-        repaired.state = step.call->outcome == OutcomeKind::success ? "COMMITTED" : "UNKNOWN";
-        ledger_put_.push_back(std::move(repaired));
+        // An earlier try than the newest was closed by the one after it, which nobody had heard of.
+        const bool newest = step.call->try_no == row.try_no;
+        const bool success = newest && step.call->outcome == OutcomeKind::success;
+        const std::string_view state = success                         ? "COMMITTED"
+                                       : newest && step.call->definite ? "FAILED"
+                                                                       : "UNKNOWN";
+        if (auto record = read_ledger(job_, row)) {
+          const std::string place = engine::ledger_place(job_, row.invocation, row.try_no, state);
+          ledger_put_.push_back({row.invocation, row.try_no, std::string(state),
+                                 canonical(engine::with_checksum(place, *record))});
+        }
       }
       break;
     }
@@ -327,8 +350,7 @@ void Holder::add_outcome(Seen seen) {
     effect = store::EffectRow{
         sent.invocation, sent.try_no,
         canonical(engine::effect_record(job_, sent, seen.outcome, world_.store.now()))};
-    ledger = store::LedgerRow{sent.invocation, sent.try_no, std::string(ledger_state(seen.outcome)),
-                              canonical(ledger_record(*step.call))};
+    ledger = ledger_row(job_, *step.call, ledger_state(seen.outcome));
   } else if (auto noted = noted_tries_.find(sent.invocation); noted != noted_tries_.end()) {
     ledger_erase_.emplace_back(sent.invocation, noted->second);
     noted_tries_.erase(noted);
@@ -345,9 +367,11 @@ void Holder::add_acts() {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
     taken_.push_back(entry.number);
-    auto json = parse_json(entry.act);
+    auto json = engine::read_beside(engine::inbox_place(job_, entry.id), entry.act);
     auto act =
         json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
+    // A hint that something came late, or is due: that is looked at in any case, after what was accepted.
+    if (act && act->kind == engine::Act::Kind::timers) continue;
     const bool settled = world_.store.owned() && !host_.left_in_doubt(job_) &&
                          !doubts_own_call(state_, lease_.fence.attempt);
     auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
@@ -358,7 +382,9 @@ void Holder::add_acts() {
     } else {
       if (act) events = engine::overtake(state_, *act);
       if (events.empty()) {
-        host_.warn(job_, "an accepted act came too late: " + taken.error().message);
+        host_.warn(job_,
+                   (act ? "an accepted act came too late: " : "an accepted act is damaged: ") +
+                       taken.error().message);
       }
     }
     for (EventDraft& draft : events) add_decided(std::move(draft));
@@ -401,8 +427,7 @@ void Holder::collect() {
                  .steps[state_.by_id.at(
                      StepId(std::string(drafts_.back().event.payload.text("step_id"))))]
                  .call;
-        drafts_.back().ledger =
-            store::LedgerRow{call.id, call.try_no, "INFLIGHT", canonical(ledger_record(call))};
+        drafts_.back().ledger = ledger_row(job_, call, "INFLIGHT");
       }
     }
     for (StepId& step : decision.perform) to_perform_.push_back(std::move(step));
@@ -482,8 +507,7 @@ void Holder::pump() {
     for (std::uint32_t index : state_.calling) {
       const engine::Invocation& call = *state_.steps[index].call;
       if (call.id != note.invocation) continue;
-      ledger_put_.push_back({note.invocation, note.try_no, "INFLIGHT",
-                             canonical(ledger_record(call).with("note", note.note))});
+      ledger_put_.push_back(ledger_row(job_, call, "INFLIGHT", note.note));
       noted_tries_[note.invocation] = note.try_no;
       open = true;
     }
@@ -497,10 +521,21 @@ void Holder::pump() {
   collect();
   plan_parts();
   if (parts_.empty()) {
+    if (!to_perform_.empty()) return all_durable();  // declared before the log was read again
     if (next_ask_) ask_again(*next_ask_);
     return;
   }
   commit_next();
+}
+
+// Not each time a job grows, since a checkpoint is as large as the job: over a job's life they cost a few bytes for each
+// of its events.
+bool Holder::wants_checkpoint(bool release) const {
+  constexpr std::uint64_t kBytesPerEvent = 128;
+  if (engine::is_terminal(state_.status)) return false;
+  const std::uint64_t every = host_.checkpoint_every();
+  const std::uint64_t since = state_.seq - checkpoint_seq_;
+  return since >= std::max(release ? every / 4 : every, checkpoint_bytes_ / kBytesPerEvent);
 }
 
 void Holder::commit_next() {
@@ -536,6 +571,17 @@ void Holder::commit_next() {
     batch.sealed = std::move(*sealed);
     batch.row = row();
     if (!parts_.empty()) batch.row.status = "running";  // the last part says how the job stands
+  }
+  if (parts_.empty() && batch.sealed && wants_checkpoint(batch.release)) {
+    batch.checkpoint = engine::checkpoint(state_, sealed_head_);
+    checkpoint_seq_ = state_.seq;
+    checkpoint_bytes_ = batch.checkpoint->size();
+  }
+  if (batch.release && world_.signer != nullptr) {
+    const bool extends = batch.sealed.has_value();
+    batch.signed_head =
+        engine::signed_head(*world_.signer, job_, extends ? batch.sealed->last_seq : durable_,
+                            extends ? sealed_head_ : head_, world_.store.now());
   }
   batch_ = std::move(batch);
   committing_ = true;
@@ -603,8 +649,9 @@ void Holder::all_durable() {
 
 // The one path that performs an effect. Its permit comes from the ledger, after the declaration is durable.
 void Holder::perform(const StepId& step_id) {
-  const std::uint32_t index = state_.by_id.at(step_id);
-  const engine::Step& step = state_.steps[index];
+  const auto found = state_.by_id.find(step_id);
+  if (found == state_.by_id.end()) return;  // its declaration did not come to be
+  const engine::Step& step = state_.steps[found->second];
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
@@ -669,7 +716,7 @@ void Holder::reload(std::string_view why) {
   parts_.clear();
   batch_.reset();
   drafts_.clear();
-  to_perform_.clear();
+  to_perform_.clear();  // what an earlier part has made durable is found again by perform_declared
   ledger_put_.clear();
   ledger_erase_.clear();
   taken_.clear();

@@ -25,6 +25,8 @@ namespace ae::runtime {
 
 enum class Durability { fused, split };
 
+struct Stood;
+
 // What the runtime that owns a holder wants to know and provides.
 class HolderHost {
  public:
@@ -32,6 +34,7 @@ class HolderHost {
   virtual const engine::PlanSource& plans() = 0;
   virtual Durability durability() const = 0;
   virtual const std::string& version_of(const std::string& agent) const = 0;
+  virtual std::uint64_t checkpoint_every() const = 0;
   // Events became durable.
   virtual void committed(const JobId& job, const std::vector<Event>& events) = 0;
   // The holder is done with the job (released, lost, or given up). It is destroyed after this call returns.
@@ -96,7 +99,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
     async::Done<Status> noted;
   };
 
-  void loaded(Result<store::Loaded> loaded);
+  void loaded(Result<Stood> stood);
+  bool wants_checkpoint(bool release) const;
   void give_back(Error problem);
   Status catch_up(const store::Loaded& loaded);
   void repair_ledger(const store::Loaded& loaded);
@@ -140,6 +144,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::uint64_t durable_ = 0;  // last seq that is
   Hash head_;
   std::vector<std::string> tool_versions_;
+  std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest one
 
   std::deque<Seen> seen_;
   std::deque<Note> notes_;

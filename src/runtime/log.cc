@@ -1,12 +1,19 @@
 // Reading a job's log back from the store.
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "core/seal.h"
+#include "engine/checkpoint.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
 
-Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded) {
+namespace {
+
+// What follows event `seq`, whose hash is `head`.
+Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& loaded,
+                                     std::uint64_t seq, Hash head) {
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
@@ -14,23 +21,81 @@ Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loade
     return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
   };
   std::vector<Event> events;
-  Hash head;
   for (const std::string& bytes : loaded.commits) {
     AE_ASSIGN(Opened opened, open(job, bytes, head, blobs));
     head = opened.head;
-    const std::uint64_t expected = events.empty() ? 1 : events.back().seq + 1;
-    if (opened.first_seq != expected) {
-      return fail(Code::log_corrupt, "event " + std::to_string(expected) + " is missing");
+    if (opened.first_seq != seq + 1) {
+      return fail(Code::log_corrupt, "event " + std::to_string(seq + 1) + " is missing");
     }
+    seq = opened.last_seq;
     for (Event& event : opened.events) events.push_back(std::move(event));
   }
-  if (events.empty()) return fail(Code::log_corrupt, "the job has no events");
-  if (events.back().seq != loaded.row.last_seq || head != loaded.row.head) {
-    return fail(Code::log_corrupt, "the log ends at event " + std::to_string(events.back().seq) +
+  if (seq == 0) return fail(Code::log_corrupt, "the job has no events");
+  if (seq != loaded.row.last_seq || head != loaded.row.head) {
+    return fail(Code::log_corrupt, "the log ends at event " + std::to_string(seq) +
                                        ", the job's row says " +
                                        std::to_string(loaded.row.last_seq));
   }
   return events;
+}
+
+}  // namespace
+
+Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded) {
+  return open_from(job, loaded, 0, Hash{});
+}
+
+std::optional<engine::State> fold_tail(const JobId& job, const store::Loaded& loaded,
+                                       const engine::PlanSource& plans) {
+  if (!loaded.checkpoint) return std::nullopt;
+  auto restored = engine::restore(job, loaded.checkpoint->seq, loaded.checkpoint->bytes, plans);
+  if (!restored) return std::nullopt;
+  const auto tail = open_from(job, loaded, loaded.checkpoint->seq, restored->head);
+  if (!tail) return std::nullopt;
+  for (const Event& event : *tail) {
+    if (!engine::apply(restored->state, {event.type, event.payload}, event.created_at, plans)) {
+      return std::nullopt;
+    }
+  }
+  return std::move(restored->state);
+}
+
+namespace {
+
+struct Looking {
+  store::Store& store;
+  JobId job;
+  const engine::PlanSource& plans;
+  async::Done<Result<Stood>> done;
+};
+
+void fold_whole(Looking& look, store::Loaded loaded) {
+  Stood stood{.loaded = std::move(loaded), .state = {}};
+  if (auto events = open_log(look.job, stood.loaded)) {
+    stood.state = engine::fold(look.job, *events, look.plans);
+  } else {
+    stood.state = std::unexpected(events.error());
+  }
+  look.done(std::move(stood));
+}
+
+}  // namespace
+
+void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
+                async::Done<Result<Stood>> done) {
+  auto look = std::make_shared<Looking>(Looking{store, job, plans, std::move(done)});
+  store.load(job, store::kFromCheckpoint, [look](Result<store::Loaded> loaded) {
+    if (!loaded) return look->done(std::unexpected(loaded.error()));
+    if (auto state = fold_tail(look->job, *loaded, look->plans)) {
+      return look->done(Stood{.loaded = std::move(*loaded), .state = std::move(*state)});
+    }
+    if (!loaded->checkpoint) return fold_whole(*look, std::move(*loaded));
+    // One that does not fit: what it stands for is read.
+    look->store.load(look->job, 1, [look](Result<store::Loaded> all) {
+      if (!all) return look->done(std::unexpected(all.error()));
+      fold_whole(*look, std::move(*all));
+    });
+  });
 }
 
 std::vector<engine::StoredEffect> stored_effects(const std::vector<store::EffectRow>& effects) {

@@ -7,6 +7,8 @@
 #include "async/point.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/beside.h"
+#include "engine/head.h"
 
 namespace ae::runtime {
 namespace {
@@ -27,6 +29,30 @@ Value labels_value(const std::vector<std::pair<std::string, std::string>>& label
   members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
   return Value::object(std::move(members));
+}
+
+// One act is one entry, however often it is sent; acts that are about different things may use the same id.
+std::string inbox_id(const engine::Act& act) {
+  return to_hex(sha256(canonical(Value::object({{"about", act.correlation_key + act.approval},
+                                                {"channel", act.channel},
+                                                {"id", act.id},
+                                                {"kind", static_cast<int>(act.kind)}}))));
+}
+
+// A pause that was accepted before is asked for, also when the holder has not taken it in: `resume` takes it back.
+void pauses_ahead(engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                  const engine::Stamp& stamp, const engine::PlanSource& plans) {
+  using Kind = engine::Act::Kind;
+  for (const store::InboxEntry& entry : inbox) {
+    auto json = parse_json(entry.act);
+    auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
+    if (!act || (act->kind != Kind::pause && act->kind != Kind::resume)) continue;
+    auto taken = engine::take_in(state, *act, stamp, false);
+    if (!taken) continue;
+    for (const EventDraft& draft : taken->events) {
+      if (!engine::apply(state, draft, stamp.now, plans)) return;
+    }
+  }
 }
 
 }  // namespace
@@ -273,6 +299,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   batch.row.wake_at = state->next_due();
   const std::vector<Event> shown = std::move(sealed->events);
   const Hash head = sealed->head;
+  if (world_.signer != nullptr && !hold) {
+    batch.signed_head =
+        engine::signed_head(*world_.signer, job, sealed->last_seq, sealed->head, now);
+  }
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
                 [this, job, state, shown, head, request_hash, plan = request.plan,
@@ -333,8 +363,21 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
                       auto state = engine::fold(job, *events, plans_);
                       if (!state) return done(std::unexpected(state.error()));
                       done(Read{std::move(loaded->row), std::move(*events), std::move(*state),
-                                std::move(loaded->effects), loaded->inbox.size()});
+                                std::move(loaded->effects), std::move(loaded->inbox)});
                     });
+}
+
+void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {
+  load_state(world_.store, job, plans_, [done = std::move(done)](Result<Stood> stood) mutable {
+    if (!stood) return done(std::unexpected(stood.error()));
+    if (!stood->state) return done(std::unexpected(stood->state.error()));
+    store::Loaded& loaded = stood->loaded;
+    done(Read{std::move(loaded.row),
+              {},
+              std::move(*stood->state),
+              std::move(loaded.effects),
+              std::move(loaded.inbox)});
+  });
 }
 
 struct Runtime::Acting {
@@ -363,7 +406,7 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
   if (++acting->tries > kActTries) {
     return acting->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  read(acting->job, [this, acting](Result<Read> read) {
+  read_state(acting->job, [this, acting](Result<Read> read) {
     if (!read) return acting->done(std::unexpected(read.error()));
     act_on(acting, std::move(*read));
   });
@@ -372,11 +415,8 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
 // One transaction chooses between inbox and log: each write names the state of the claim that it wants to see, and is
 // refused when that has changed; then everything is read again (SPEC §10).
 void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
-  const Instant now = world_.store.now();
-  const engine::Stamp stamp{.now = now,
-                            .lease_until = now,
-                            .owned = world_.store.owned(),
-                            .chance = world_.chance.next()};
+  const engine::Stamp stamp = act_stamp();
+  const Instant now = stamp.now;
   const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventDraft> events;
@@ -389,30 +429,26 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
+  pauses_ahead(read.state, read.inbox, stamp, plans_);
   auto taken = engine::take_in(read.state, acting->act, stamp, settled);
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
   const bool tells = acting->tells && read.row.claim;
   if (events.empty() && (!taken || taken->events.empty()) && !tells) return acting->done(answer);
 
-  if (acting->act.kind == engine::Act::Kind::signal &&
-      read.state.signals + read.inbox >= engine::kSignalsMax) {
+  const bool counts = acting->act.kind == engine::Act::Kind::signal ||
+                      acting->act.kind == engine::Act::Kind::message;
+  if (counts && read.state.signals + read.inbox.size() >= engine::kSignalsMax) {
     return acting->done(fail(Code::signals_limit, "the job has accepted " +
                                                       std::to_string(engine::kSignalsMax) +
                                                       " signals, the most that one job may have"));
   }
   if (read.row.claim) {
-    // A resolution is taken in later: it answers for the try it was judged against, for no later one.
-    if (taken) acting->act.try_no = taken->try_no;
-    store::InboxEntry entry{
-        .number = 0, .id = acting->act.id, .act = canonical(acting->act.to_json())};
-    world_.store.put_inbox(acting->job, std::move(entry), [this, acting](Result<void> put) {
-      if (!put && put.error().code == Code::not_held) return try_act(acting);
-      if (!put) return acting->done(std::unexpected(put.error()));
-      if (auto it = holders_.find(acting->job); it != holders_.end()) it->second->told();
-      acting->done(Value::object({{"accepted", true}}));
-    });
-    return;
+    // Whoever holds it fires its timers, after what the inbox holds.
+    if (acting->act.kind == engine::Act::Kind::timers && !tells) {
+      return acting->done(Value::object({{"fired", 0}}));
+    }
+    return put(acting, taken ? *taken : engine::Taken{});
   }
 
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
@@ -458,6 +494,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   if (read.state.status == engine::JobStatus::queued) batch.row.not_before = read.state.not_before;
   if (!engine::is_terminal(read.state.status)) batch.row.wake_at = read.state.next_due();
   const std::vector<Event> shown = std::move(sealed->events);
+  if (world_.signer != nullptr) {
+    batch.signed_head =
+        engine::signed_head(*world_.signer, acting->job, sealed->last_seq, sealed->head, now);
+  }
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
                 [this, acting, shown, answer](Result<store::Committed> result) {
@@ -472,6 +512,55 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
                   claimable_ = true;
                   claim_more();
                 });
+}
+
+// Post for whoever holds the job.
+void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
+  // A resolution is taken in later: it answers for the try it was judged against, for no later one.
+  acting->act.try_no = taken.try_no;
+  Value answer = Value::object({{"accepted", true}});
+  if (taken.answer.find("buffered")) answer = taken.answer;
+  store::InboxEntry entry{.number = 0, .id = inbox_id(acting->act), .act = {}};
+  entry.act = canonical(
+      engine::with_checksum(engine::inbox_place(acting->job, entry.id), acting->act.to_json()));
+  world_.store.put_inbox(acting->job, std::move(entry),
+                         [this, acting, answer](Result<void> put) mutable {
+                           if (!put && put.error().code == Code::not_held) return try_act(acting);
+                           if (!put) return acting->done(std::unexpected(put.error()));
+                           if (auto it = holders_.find(acting->job); it != holders_.end())
+                             it->second->told();
+                           if (acting->act.kind == engine::Act::Kind::timers)
+                             return acting->done(std::move(answer));
+                           accepted(acting, std::move(answer));
+                         });
+}
+
+// The holder may have closed what the act is about between the reading and the post. Whatever closes it from now on
+// reads the inbox in its own commit, so that one more look is enough: either the act can still be taken in, or it has
+// been, or the job says what came before it.
+void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
+  read(acting->job, [this, acting, answer = std::move(answer)](Result<Read> read) mutable {
+    if (!read) {
+      return acting->done(
+          fail(Code::unknown_outcome,
+               "it is in the job's inbox, and nobody knows whether it came in time: " +
+                   read.error().message));
+    }
+    if (engine::was_taken(read->state, acting->act)) return acting->done(std::move(answer));
+    const engine::Stamp stamp = act_stamp();
+    const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
+    auto taken = engine::take_in(read->state, acting->act, stamp, settled);
+    if (!taken) return acting->done(std::unexpected(taken.error()));
+    acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
+  });
+}
+
+engine::Stamp Runtime::act_stamp() {
+  const Instant now = world_.store.now();
+  return {.now = now,
+          .lease_until = now,
+          .owned = world_.store.owned(),
+          .chance = world_.chance.next()};
 }
 
 // ---------------------------------------------------------------- holders

@@ -28,6 +28,7 @@ struct RuntimeOptions {
   bool claims = true;               // false: only jobs that are created or asked for here
   std::vector<std::string> agents;  // claim only jobs of these; empty = any
   std::string execution_version = "0.1.0";
+  std::uint64_t checkpoint_every = 1000;  // events; fewer for a job that is given back
   // Of the agents that this process offers; another agent's jobs have `execution_version`.
   std::map<std::string, std::string, std::less<>> agent_versions;
   std::vector<std::string> capabilities;  // what this worker offers
@@ -75,8 +76,9 @@ class Runtime : private HolderHost {
   void start();
   // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<Created>> done);
-  // A signal, a cancel or a resolution. The answer says {"delivered"| …} when it is written, or {"accepted": true}
-  // when it is in the inbox of whoever holds the job. Fails as engine::take_in does, or not_found, unavailable.
+  // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
+  // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
+  // engine::take_in does, or not_found, unavailable, unknown_outcome.
   void act(JobId job, engine::Act act, async::Done<Result<Value>> done);
   // Claim this job here when it can be claimed now.
   void claim_job(JobId job, async::Done<Result<bool>> done);
@@ -86,9 +88,11 @@ class Runtime : private HolderHost {
     std::vector<Event> events;
     engine::State state;
     std::vector<store::EffectRow> effects;
-    std::size_t inbox = 0;  // entries in its inbox
+    std::vector<store::InboxEntry> inbox;  // accepted, and not taken in yet
   };
   void read(JobId job, async::Done<Result<Read>> done);
+  // The same without the events, from the job's checkpoint on: what it costs does not grow with the log.
+  void read_state(JobId job, async::Done<Result<Read>> done);
 
   // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
   void stop(Duration grace, std::function<void()> stopped);
@@ -108,6 +112,7 @@ class Runtime : private HolderHost {
   const std::string& version_of(const std::string& agent) const override {
     return options_.version_of(agent);
   }
+  std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
   void committed(const JobId& job, const std::vector<Event>& events) override;
   void ended(const JobId& job, std::optional<Error> problem, Fate fate) override;
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
@@ -125,6 +130,9 @@ class Runtime : private HolderHost {
   struct Acting;
   void try_act(std::shared_ptr<Acting> acting);
   void act_on(std::shared_ptr<Acting> acting, Read read);
+  void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
+  void accepted(std::shared_ptr<Acting> acting, Value answer);
+  engine::Stamp act_stamp();
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);
@@ -155,6 +163,16 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
 
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);
+
+// The state of a job by its checkpoint and what came after it, or by its whole log when there is no checkpoint that
+// fits. The chain is proved from there on.
+struct Stood {
+  store::Loaded loaded;         // of the log, only what was needed
+  Result<engine::State> state;  // or why the log cannot be folded
+};
+// Borrows both until it has answered.
+void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
+                async::Done<Result<Stood>> done);
 
 // Is a call in doubt that this attempt made? Then its process lives, and the call may still be under way.
 bool doubts_own_call(const engine::State& state, const AttemptId& attempt);

@@ -6,10 +6,14 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <deque>
 #include <memory>
 
 #include "core/json.h"
+#include "engine/beside.h"
+#include "engine/checkpoint.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
@@ -121,6 +125,7 @@ class Desk final : public RuntimeObserver {
     bool owned = false;
     Durability durability = Durability::fused;
     std::uint64_t seed = 1;
+    std::uint64_t checkpoint_every = 1000;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -132,7 +137,9 @@ class Desk final : public RuntimeObserver {
       performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
     }
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
-                    RuntimeOptions{.worker = std::move(name), .durability = setup.durability},
+                    RuntimeOptions{.worker = std::move(name),
+                                   .durability = setup.durability,
+                                   .checkpoint_every = setup.checkpoint_every},
                     static_cast<RuntimeObserver*>(this));
   }
 
@@ -436,8 +443,8 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c1"}));
   Desk other(ground, "other", {.owned = false});
   store::InboxEntry entry{.number = 0, .id = "s1", .act = ""};
-  entry.act = canonical(
-      engine::Act{.kind = engine::Act::Kind::signal, .id = "s1", .correlation_key = "k"}.to_json());
+  const engine::Act act{.kind = engine::Act::Kind::signal, .id = "s1", .correlation_key = "k"};
+  entry.act = canonical(engine::with_checksum(engine::inbox_place(kJob, entry.id), act.to_json()));
   auto put = ground.loop.await<Result<void>>(
       [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); });
   ASSERT_TRUE(put) << "accepted while the job was ending";
@@ -446,6 +453,280 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
   EXPECT_EQ(read.events.back().payload["undelivered"],
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+}
+
+// ---------------------------------------------------------------- checkpoints
+
+constexpr std::string_view kManyCalls =
+    "[{'id':'m', 'kind':'map', 'over':[1,2,3,4,5,6,7,8,9,10], 'max_parallel':4, "
+    "'do':{'tool':'do'}},"
+    " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']},"
+    " {'id':'a', 'kind':'tool', 'tool':'do', 'needs':['w']}]";
+
+store::Loaded from_checkpoint(Ground& ground, Desk& desk) {
+  auto loaded = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { desk.memory->load(kJob, store::kFromCheckpoint, std::move(done)); });
+  AE_CHECK(loaded.has_value());
+  return *std::move(loaded);
+}
+
+void answer_all(Desk& desk) {
+  for (std::size_t i = 0; i < desk.calls.size(); ++i) {
+    if (desk.calls[i].done) desk.answer(i, {.kind = OutcomeKind::success, .result = json("'r'")});
+  }
+}
+
+AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability, .checkpoint_every = 40});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kManyCalls));
+    answer_all(desk);
+    ASSERT_EQ(desk.status(), "waiting");
+    const store::Loaded tail = from_checkpoint(ground, desk);
+    ASSERT_TRUE(tail.checkpoint);
+    EXPECT_EQ(tail.checkpoint->seq, tail.row.last_seq) << "it is made at the very end";
+    EXPECT_TRUE(tail.commits.empty());
+    const engine::State whole = desk.read().state;
+    EXPECT_EQ(engine::checkpoint(whole, tail.row.head), tail.checkpoint->bytes);
+    ASSERT_TRUE(desk.signal("k", "s1"));
+    ground.loop.advance(2s);
+    answer_all(desk);
+    EXPECT_EQ(desk.status(), "completed");
+  }
+}
+
+// What a signal costs that wakes a job with a long past.
+AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  std::string over;
+  for (int i = 0; i < 2400; ++i) over += (i == 0 ? "" : ",") + std::to_string(i);
+  desk.create(
+      plan("idempotent",
+           "[{'id':'m', 'kind':'map', 'over':[" + over +
+               "], 'max_parallel':64, 'do':{'tool':'do'}},"
+               " {'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}, 'needs':['m']}]"));
+  while (!desk.calls.empty()) {
+    Waiting next = std::move(desk.calls.front());
+    desk.calls.pop_front();
+    next.done({.kind = OutcomeKind::success, .result = json("{'item':'of a list'}")});
+    ground.loop.run_ready();
+  }
+  ASSERT_EQ(desk.status(), "waiting");
+  const store::Loaded tail = from_checkpoint(ground, desk);
+  ASSERT_GT(tail.row.last_seq, 15'000u);
+  ASSERT_TRUE(tail.checkpoint);
+  EXPECT_LT(tail.row.last_seq - tail.checkpoint->seq, 2'500u);
+  const auto took = [&](auto ask) {
+    const auto begin = std::chrono::steady_clock::now();
+    ask();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  };
+  const double whole = took([&] { static_cast<void>(desk.read()); });
+  const double act = took([&] { EXPECT_FALSE(desk.signal("no such key", "s0")); });
+  std::printf("%llu events: the whole log %.1f ms, an act %.1f ms, a checkpoint of %zu bytes\n",
+              static_cast<unsigned long long>(tail.row.last_seq), whole, act,
+              tail.checkpoint->bytes.size());
+  EXPECT_LT(act * 5, whole);
+}
+
+AE_TEST("checkpoint/one that is damaged or lies is passed over") {
+  Ground ground;
+  std::optional<Desk> desk;
+  desk.emplace(ground, "w", Desk::Setup{.owned = true, .checkpoint_every = 1'000'000});
+  desk->runtime->start();
+  desk->create(plan("idempotent", kOneCall));
+  const auto read = desk->read();
+  ASSERT_TRUE(read.row.claim);
+  store::Batch batch;
+  batch.job = kJob;
+  batch.authority = store::Batch::Held{*read.row.claim};
+  batch.expected_seq = read.row.last_seq;
+  for (const std::string& bytes :
+       {std::string("nonsense"), engine::checkpoint(read.state, sha256("another head"))}) {
+    batch.checkpoint = bytes;
+    auto put = ground.loop.await<Result<store::Committed>>(
+        [&](auto done) { desk->memory->commit(batch, std::move(done)); });
+    ASSERT_TRUE(put);
+    Desk next(ground, "next", {.owned = false, .seed = 77});
+    auto state = ground.loop.await<Result<Runtime::Read>>(
+        [&](auto done) { next.runtime->read_state(kJob, std::move(done)); });
+    ASSERT_TRUE(state) << state.error().message;
+    EXPECT_EQ(engine::checkpoint(state->state, Hash{}), engine::checkpoint(read.state, Hash{}));
+  }
+}
+
+AE_TEST("inbox/an answer says accepted only if it came before what closed its wait") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kWaitAndCall));
+    ground.loop.advance(9s);
+    // The other reads the job while the wait is open; the expiry is written before its post arrives.
+    Desk other(ground, "other", {.owned = false});
+    other.script = [&](const store::Call& call) {
+      if (call.method == Method::put_inbox) ground.loop.advance(5s);
+      return Fault::none;
+    };
+    const auto said = other.signal("k", "s1");
+    ASSERT_TRUE(said);
+    EXPECT_EQ(said->find("accepted"), nullptr) << canonical(*said);
+    EXPECT_EQ((*said)["duplicate"], Value(true));
+    EXPECT_EQ((*said)["outcome"], "timed_out");
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "timed_out");
+  }
+}
+
+AE_TEST("inbox/an answer that the holder has taken in since is accepted, also when asked twice") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  const auto said = desk.signal("k", "s1");
+  ASSERT_TRUE(said);
+  EXPECT_EQ((*said)["accepted"], Value(true));
+  EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "signalled");
+  const auto again = desk.signal("k", "s1");
+  ASSERT_TRUE(again);
+  EXPECT_EQ((*again)["duplicate"], Value(true));
+}
+
+AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(
+        plan("idempotent",
+             "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+             " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal','key':'k'}},"
+             " {'id':'m', 'kind':'wait', 'needs':['w'],"
+             "  'wait':{'type':'message','channel':'c'}}]"));
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    const auto early = other.act({.kind = engine::Act::Kind::signal,
+                                  .id = "1",
+                                  .correlation_key = "k",
+                                  .buffer = true,
+                                  .payload = json("7")});
+    ASSERT_TRUE(early);
+    EXPECT_EQ((*early)["buffered"], Value(true));
+    const auto message = other.act(
+        {.kind = engine::Act::Kind::message, .id = "1", .payload = json("8"), .channel = "c"});
+    ASSERT_TRUE(message) << "the same id on a channel is another thing";
+    EXPECT_EQ((*message)["accepted"], Value(true));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(read.state.steps[1].result, json("7"));
+    EXPECT_EQ(read.state.steps[2].result, json("8"));
+    EXPECT_EQ(read.events.back().payload.find("undelivered"), nullptr);
+  }
+}
+
+AE_TEST("inbox/an early signal that comes while the job ends is listed as undelivered") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kOneCall));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.act({.kind = engine::Act::Kind::signal,
+                         .id = "s1",
+                         .correlation_key = "nobody",
+                         .buffer = true,
+                         .payload = json("7")}));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+  EXPECT_EQ(read.events.back().payload["undelivered"],
+            json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
+}
+
+AE_TEST("pause/is durable once accepted: the holder parks the job, or the next one does") {
+  for (const bool dies : {false, true}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kOneCall));
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    const auto said = other.act({.kind = engine::Act::Kind::pause});
+    ASSERT_TRUE(said);
+    EXPECT_EQ((*said)["accepted"], Value(true));
+    std::optional<Desk> next;
+    if (dies) {
+      desk.runtime.reset();
+      next.emplace(ground, "next", Desk::Setup{.owned = true, .seed = 99});
+      next->runtime->start();
+      ground.loop.advance(60s);
+      EXPECT_EQ(next->status(), "parked");
+      EXPECT_TRUE(next->calls.empty());
+      ASSERT_TRUE(next->act({.kind = engine::Act::Kind::resume}));
+      ground.loop.advance(2s);
+      next->answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    } else {
+      desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    }
+    EXPECT_EQ(other.status(), "completed");
+  }
+}
+
+AE_TEST("pause/resume takes back a pause that still waits in the inbox") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.act({.kind = engine::Act::Kind::pause}));
+  const auto resumed = other.act({.kind = engine::Act::Kind::resume});
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.calls.size(), 2u);
+  EXPECT_EQ(desk.status(), "running");
+}
+
+AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(
+      plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}}]"));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause}));
+  ground.loop.advance(60s);
+  EXPECT_EQ(desk.status(), "parked");
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::resume}));
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.status(), "completed");
+}
+
+AE_TEST("approval/answers of two people to a held job: one counts, and both are told which") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k',"
+                   "  'on_reject':'continue'}}]"));
+  const std::string id = desk.read().state.approval_id(desk.read().state.waits.at("k"));
+  const auto answer = [&](std::string_view decision) {
+    return desk.act({.kind = engine::Act::Kind::signal,
+                     .wait_type = "human",
+                     .approval = id,
+                     .payload = Value::object({{"decision", decision}})});
+  };
+  const auto first = answer("reject"), second = answer("approve");
+  ASSERT_TRUE(first);
+  EXPECT_EQ((*first)["accepted"], Value(true));
+  ASSERT_TRUE(second);
+  EXPECT_EQ((*second)["outcome"], "rejected");
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.read().state.closed_waits.at("k").outcome, "rejected");
 }
 
 AE_TEST("stop/a job that is ending is drained, not cut short") {
@@ -564,6 +845,33 @@ AE_TEST(
                 [](const std::string& text) { return text.find("cannot run") != text.npos; }),
             1)
       << "it is tried once";
+}
+
+AE_TEST("ledger/a try that a crash left open stays unknown when the next one succeeds") {
+  Ground ground;
+  std::optional<Desk> desk;
+  desk.emplace(ground, "first", Desk::Setup{.owned = true, .durability = Durability::split});
+  desk->create(plan("idempotent",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                    " {'id':'t', 'kind':'wait', 'needs':['a'], 'wait':{'type':'timer','for':'5s'}},"
+                    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']}]"));
+  desk->runtime.reset();  // it dies during the call
+  Desk next(ground, "next", {.owned = true, .durability = Durability::split, .seed = 99});
+  next.runtime->start();
+  ground.loop.advance(2s);
+  ASSERT_EQ(next.calls.size(), 1u);
+  next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(10s);  // it rests, is woken and claimed again
+  next.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  auto loaded = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { next.memory->load(kJob, 1, std::move(done)); });
+  ASSERT_TRUE(loaded);
+  std::vector<std::string> states;
+  for (const store::LedgerRow& row : loaded->ledger) {
+    states.push_back(std::to_string(row.try_no) + " " + row.state);
+  }
+  std::ranges::sort(states);
+  EXPECT_EQ(states, (std::vector<std::string>{"1 COMMITTED", "1 UNKNOWN", "2 COMMITTED"}));
 }
 
 AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "async/loop.h"
+#include "core/sign.h"
 #include "store/store.h"
 #include "tools/tool.h"
 
@@ -39,6 +40,8 @@ struct World {
   async::Chance& chance;
   store::Store& store;  // its clock is the clock of leases, timers and deadlines
   Performers& performers;
+  const SigningKey* signer =
+      nullptr;  // signs the heads of jobs that rest; null: they stay unsigned
 };
 
 }  // namespace ae::runtime

@@ -1,16 +1,19 @@
-// The simulated loop, clock and chance: one thread, one seed, time that passes only when nothing else is to be done.
-// Threads: one.
+// The simulated loop, clocks and chance: one thread, one seed, time that passes only when nothing else is to be done.
+//
+// Tasks belong to the world or to an Owner (a process). An owner's tasks are withheld while it is paused and dropped
+// when it dies; the world's go on. Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <utility>
+#include <vector>
 
 #include "async/loop.h"
 
 namespace ae::sim {
 
-// xoshiro-like generator; the last number drawn tells whether two runs were the same.
+// splitmix64; the last number drawn tells whether two runs were the same.
 class SimChance : public async::Chance {
  public:
   explicit SimChance(std::uint64_t seed) : state_(seed) {}
@@ -21,48 +24,87 @@ class SimChance : public async::Chance {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     return x ^ (x >> 31);
   }
-  std::uint64_t below(std::uint64_t n) { return next() % n; }
+  std::uint64_t below(std::uint64_t n) { return next() % n; }  // REQUIRES: n > 0
+  bool one_in(std::uint64_t n) {
+    return n > 0 && below(n) == 0;
+  }  // 0 = never, and nothing is drawn
+  // A duration from `low` up to, not with, `high`.
+  Duration between(Duration low, Duration high) {
+    const auto span = static_cast<std::uint64_t>(std::max<std::int64_t>(1, (high - low).count()));
+    return low + Duration(static_cast<std::int64_t>(below(span)));
+  }
 
  private:
   std::uint64_t state_;
 };
 
+// Whose tasks they are.
+struct Owner {
+  bool paused = false, dead = false;
+
+ private:
+  friend class SimLoop;
+  struct Held {
+    Instant at;
+    std::uint64_t order;
+    std::uint32_t slot;
+  };
+  std::vector<Held> held_;  // what came due while it was paused
+};
+
 class SimLoop : public async::Loop, public async::Clock, public async::SteadyClock {
  public:
-  void post(async::Task task) override {
-    tasks_.emplace(std::pair(now_, ++order_), std::move(task));
-  }
+  void post(async::Task task) override { add(now_, nullptr, std::move(task)); }
   async::TimerId after(Duration delay, async::Task task) override {
-    const Instant at = now_ + std::max(delay, Duration(0));
-    tasks_.emplace(std::pair(at, ++order_), std::move(task));
-    timers_[order_] = at;
-    return order_;
+    return add(now_ + std::max(delay, Duration(0)), nullptr, std::move(task));
+  }
+  async::TimerId add(Instant at, Owner* owner, async::Task task) {
+    std::uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<std::uint32_t>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    slots_[slot] = {std::move(task), ++order_, owner};
+    push({at, order_, slot});
+    return order_ << kSlotBits | slot;
   }
   void forget(async::TimerId timer) override {
-    auto it = timers_.find(timer);
-    if (it == timers_.end()) return;
-    tasks_.erase({it->second, timer});
-    timers_.erase(it);
+    const std::uint32_t slot = static_cast<std::uint32_t>(timer & ((1u << kSlotBits) - 1));
+    if (slots_[slot].order == timer >> kSlotBits) take(slot);
   }
   Instant now() override { return now_; }
   Duration since_start() override { return now_ - kStart; }
 
-  // Runs the next task; false when there is none.
-  bool step() {
-    if (tasks_.empty()) return false;
-    auto it = tasks_.begin();
-    now_ = std::max(now_, it->first.first);
-    async::Task task = std::move(it->second);
-    timers_.erase(it->first.second);
-    tasks_.erase(it);
-    task();
-    return true;
+  // The owner whose task runs; nullptr = the world's, or none.
+  Owner* running() const { return running_; }
+  void resume(Owner& owner) {
+    owner.paused = false;
+    for (const Owner::Held& held : std::exchange(owner.held_, {})) push(held);
   }
+  // Whatever the owner was to do is forgotten.
+  void drop(Owner& owner) {
+    for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].order != 0 && slots_[slot].owner == &owner) take(slot);
+    }
+    owner.held_.clear();
+  }
+  void clear() {
+    steps_ = 0;
+    heap_.clear();
+    for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].order != 0) take(slot);
+    }
+  }
+
   // Until `done` says so, `until` has come, or nothing is left to do. True when `done`.
   template <class Done>
   bool run(Done done, Instant until) {
     while (!done()) {
-      if (tasks_.empty() || tasks_.begin()->first.first > until) {
+      if (spins()) return false;
+      if (heap_.empty() || heap_.front().at > until) {
         now_ = std::max(now_, until);
         return false;
       }
@@ -70,18 +112,100 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     }
     return true;
   }
-  // A crash: whatever was to be done is forgotten.
-  void clear() {
-    tasks_.clear();
-    timers_.clear();
-  }
+  std::uint64_t steps() const { return steps_; }
+  // Far more was done than such a world has to do: somebody works without getting anywhere.
+  bool spins() const { return steps_ > kStepsMax; }
 
  private:
+  static constexpr unsigned kSlotBits = 20;  // a million tasks at once
+  static constexpr std::uint64_t kStepsMax = 400'000;
   static constexpr Instant kStart{1'700'000'000'000'000};
+  using Entry = Owner::Held;
+  struct Slot {
+    async::Task task;
+    std::uint64_t order = 0;  // 0 = free
+    Owner* owner = nullptr;
+  };
+  static bool later(const Entry& a, const Entry& b) {
+    return a.at != b.at ? a.at > b.at : a.order > b.order;
+  }
+  void push(Entry entry) {
+    heap_.push_back(entry);
+    std::ranges::push_heap(heap_, later);
+  }
+  async::Task take(std::uint32_t slot) {
+    async::Task task = std::move(slots_[slot].task);
+    slots_[slot] = {};
+    free_.push_back(slot);
+    return task;
+  }
+  void step() {
+    const Entry entry = heap_.front();
+    std::ranges::pop_heap(heap_, later);
+    heap_.pop_back();
+    Slot& slot = slots_[entry.slot];
+    if (slot.order != entry.order) return;  // forgotten
+    now_ = std::max(now_, entry.at);
+    Owner* owner = slot.owner;
+    if (owner && owner->paused) {
+      owner->held_.push_back(entry);
+      return;
+    }
+    async::Task task = take(entry.slot);
+    if (owner && owner->dead) return;
+    steps_++;
+    running_ = owner;
+    task();
+    running_ = nullptr;
+  }
+
   Instant now_ = kStart;
-  std::uint64_t order_ = 0;
-  std::map<std::pair<Instant, std::uint64_t>, async::Task> tasks_;
-  std::map<std::uint64_t, Instant> timers_;
+  std::uint64_t order_ = 0, steps_ = 0;
+  Owner* running_ = nullptr;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_;
+  std::vector<Entry> heap_;
+};
+
+// The store's clock: it jumps when somebody sets it; the steady one does not.
+class JumpingClock : public async::Clock {
+ public:
+  explicit JumpingClock(SimLoop& loop) : loop_(loop) {}
+  Instant now() override { return loop_.now() + offset_; }
+  void set(Duration offset) {
+    if (offset != offset_) jumped_ = true;
+    offset_ = offset;
+    furthest_ = std::max(furthest_, offset);
+  }
+  // Leases and timers that were given by a clock that was ahead run by that clock.
+  void catch_up() { set(furthest_); }
+  bool jumped() const { return jumped_; }  // ever
+
+ private:
+  SimLoop& loop_;
+  Duration offset_{}, furthest_{};
+  bool jumped_ = false;
+};
+
+// One process from its start to its death: the loop that its runtime runs on.
+class Life : public Owner, public async::Loop, public async::SteadyClock {
+ public:
+  Life(SimLoop& loop, std::size_t worker_index, std::uint64_t nth)
+      : worker(worker_index), number(nth), loop_(loop) {}
+  void post(async::Task task) override {
+    if (!dead) loop_.add(loop_.now(), this, std::move(task));
+  }
+  async::TimerId after(Duration delay, async::Task task) override {
+    return loop_.add(loop_.now() + std::max(delay, Duration(0)), this, std::move(task));
+  }
+  void forget(async::TimerId timer) override { loop_.forget(timer); }
+  Duration since_start() override { return loop_.since_start(); }
+
+  const std::size_t worker;
+  const std::uint64_t number;  // 1 = the worker's first
+
+ private:
+  SimLoop& loop_;
 };
 
 }  // namespace ae::sim

@@ -1,119 +1,121 @@
-// SimStore: any store, until the world crashes. At the n-th call (before or after it took effect) the process above is
-// gone: this call and every later one is never answered, and later ones do nothing. Also: errors after success.
-// Threads: one.
+// SimStore: the store as one process sees it. Before and after every call the process may die; a dead one calls
+// nothing and hears nothing, a paused one hears later. Threads: one.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <limits>
+#include <memory>
+#include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "sim/report.h"
+#include "sim/sim_loop.h"
 #include "store/store.h"
 
 namespace ae::sim {
 
-struct CrashPlan {
-  std::uint64_t at = std::numeric_limits<std::uint64_t>::max();  // the n-th boundary, from 1
-};
-
-// Counts boundaries: each store call has two (before, after), each tool call three (before, after the effect, answer).
-class Crasher {
+class SimStore final : public store::Store {
  public:
-  void plan(CrashPlan plan) {
-    plan_ = plan;
-    passed_ = 0;
-    crashed_ = false;
-  }
-  // False: the process is gone, do nothing more.
-  bool pass() {
-    if (crashed_) return false;
-    if (++passed_ >= plan_.at) crashed_ = true;
-    return !crashed_;
-  }
-  bool crashed() const { return crashed_; }
-  std::uint64_t passed() const { return passed_; }
-
- private:
-  CrashPlan plan_;
-  std::uint64_t passed_ = 0;
-  bool crashed_ = false;
-};
-
-class SimStore : public store::Store {
- public:
-  SimStore(store::Store& inner, Crasher& crasher, async::Chance& chance)
-      : inner_(inner), crasher_(crasher), chance_(chance) {}
-
-  // One commit in `one_in` reports unknown_outcome although it happened; 0 = never.
-  void lie(std::uint64_t one_in) { lie_ = one_in; }
+  struct Host {
+    store::Store* inner;  // borrowed
+    // Something can die here: false when the life has.
+    std::function<bool(Life&, std::string_view where)> boundary;
+    std::set<AttemptId>* refused;  // attempts that were told that they have lost their job
+    Report* report;
+    Duration latency;  // of every answer
+    bool owned;
+  };
+  SimStore(Host host, std::shared_ptr<Life> life)
+      : host_(std::move(host)), life_(std::move(life)) {}
 
   void commit(store::Batch batch, async::Done<Result<store::Committed>> done) override {
-    if (!crasher_.pass()) return;
-    const bool lie = lie_ > 0 && chance_.next() % lie_ == 0;
-    inner_.commit(std::move(batch),
-                  [this, lie, done = std::move(done)](Result<store::Committed> r) mutable {
-                    if (!crasher_.pass()) return;
-                    if (lie && r)
-                      return done(fail(Code::unknown_outcome, "simulated: the answer was lost"));
-                    done(std::move(r));
-                  });
+    const auto* held = std::get_if<store::Batch::Held>(&batch.authority);
+    const AttemptId attempt = held ? held->fence.attempt : AttemptId();
+    if (held && host_.refused->contains(attempt) && !life_->dead) {
+      host_.report->violate("F4 who was told that the job is lost writes nothing more", batch.job,
+                            attempt.text);
+    }
+    call<store::Committed>(
+        {"commit", "commit.answer"},
+        [this, attempt, done = std::move(done)](Result<store::Committed> answer) mutable {
+          if (!answer && answer.error().code == Code::stale_attempt && !attempt.empty()) {
+            host_.refused->insert(attempt);
+          }
+          done(std::move(answer));
+        },
+        [&](auto d) { host_.inner->commit(std::move(batch), std::move(d)); });
   }
   void put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) override {
-    if (!crasher_.pass()) return;
-    inner_.put_inbox(std::move(job), std::move(entry), guard(std::move(done)));
+    call<void>({"put_inbox", "put_inbox.answer"}, std::move(done), [&](auto d) {
+      host_.inner->put_inbox(std::move(job), std::move(entry), std::move(d));
+    });
   }
   void claim(store::ClaimRequest request,
              async::Done<Result<std::vector<store::Lease>>> done) override {
-    if (!crasher_.pass()) return;
-    inner_.claim(std::move(request), guard(std::move(done)));
+    call<std::vector<store::Lease>>({"claim", "claim.answer"}, std::move(done), [&](auto d) {
+      host_.inner->claim(std::move(request), std::move(d));
+    });
   }
   void claim_job(JobId job, store::ClaimRequest request,
                  async::Done<Result<std::optional<store::Lease>>> done) override {
-    if (!crasher_.pass()) return;
-    inner_.claim_job(std::move(job), std::move(request), guard(std::move(done)));
+    call<std::optional<store::Lease>>(
+        {"claim_job", "claim_job.answer"}, std::move(done),
+        [&](auto d) { host_.inner->claim_job(std::move(job), std::move(request), std::move(d)); });
   }
   void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override {
-    if (crasher_.crashed()) return;
-    inner_.heartbeat(std::move(held), lease, guard_quietly(std::move(done)));
+    auto asked = held;
+    call<std::vector<std::optional<Instant>>>(
+        {"heartbeat", "heartbeat.answer"},
+        [this, asked = std::move(asked),
+         done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {
+          for (std::size_t i = 0; until && !host_.owned && i < asked.size(); ++i) {
+            if (!(*until)[i]) host_.refused->insert(asked[i].second.attempt);
+          }
+          done(std::move(until));
+        },
+        [&](auto d) { host_.inner->heartbeat(std::move(held), lease, std::move(d)); });
   }
   void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override {
-    if (crasher_.crashed()) return;
-    inner_.due(limit, guard_quietly(std::move(done)));
+    call<std::vector<JobId>>({"due", "due.answer"}, std::move(done),
+                             [&](auto d) { host_.inner->due(limit, std::move(d)); });
   }
   void next_due(async::Done<Result<std::optional<Instant>>> done) override {
-    if (crasher_.crashed()) return;
-    inner_.next_due(guard_quietly(std::move(done)));
+    call<std::optional<Instant>>({"next_due", "next_due.answer"}, std::move(done),
+                                 [&](auto d) { host_.inner->next_due(std::move(d)); });
   }
-  void load(JobId job, std::uint64_t from, async::Done<Result<store::Loaded>> done) override {
-    if (!crasher_.pass()) return;
-    inner_.load(std::move(job), from, guard(std::move(done)));
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override {
+    call<store::Loaded>({"load", "load.answer"}, std::move(done),
+                        [&](auto d) { host_.inner->load(std::move(job), from_seq, std::move(d)); });
   }
   void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override {
-    if (crasher_.crashed()) return;
-    inner_.query(std::move(filter), guard_quietly(std::move(done)));
+    call<std::vector<store::JobRow>>({"query", "query.answer"}, std::move(done), [&](auto d) {
+      host_.inner->query(std::move(filter), std::move(d));
+    });
   }
-  Instant now() override { return inner_.now(); }
-  bool owned() const override { return inner_.owned(); }
+  Instant now() override { return host_.inner->now(); }
+  bool owned() const override { return host_.owned; }
 
  private:
-  template <class T>
-  async::Done<T> guard(async::Done<T> done) {
-    return [this, done = std::move(done)](T value) mutable {
-      if (crasher_.pass()) done(std::move(value));
-    };
-  }
-  template <class T>
-  async::Done<T> guard_quietly(async::Done<T> done) {
-    return [this, done = std::move(done)](T value) mutable {
-      if (!crasher_.crashed()) done(std::move(value));
-    };
+  struct Where {  // the moments before a call and at its answer
+    std::string_view call, answer;
+  };
+  template <class T, class Start>
+  void call(Where where, async::Done<Result<T>> done, Start start) {
+    if (life_->dead || !host_.boundary(*life_, where.call)) return;
+    start(async::Done<Result<T>>([this, life = life_, answer_of = where.answer,
+                                  latency = host_.latency,
+                                  done = std::move(done)](Result<T> answer) mutable {
+      if (life->dead || !host_.boundary(*life, answer_of)) return;
+      life->post([life, done = std::move(done), answer = std::move(answer)]() mutable {
+        done(std::move(answer));
+      });
+    }));
   }
 
-  store::Store& inner_;
-  Crasher& crasher_;
-  async::Chance& chance_;
-  std::uint64_t lie_ = 0;
+  Host host_;
+  std::shared_ptr<Life> life_;
 };
 
 }  // namespace ae::sim

@@ -461,8 +461,72 @@ inline void failpoint_in_a_group(Rig& r) {
   r.must(r.append("j2", r.held(), 2));
 }
 
+inline void signed_heads(Rig& r) {
+  Batch born = r.create_claimed("j1");
+  r.must(born);
+  EXPECT_FALSE(r.load("j1")->signed_head);
+  Batch next = r.append("j1", r.held(), 2);
+  next.signed_head = "one";
+  r.must(next);
+  EXPECT_EQ(r.load("j1")->signed_head, "one");
+  r.must(r.append("j1", r.held(), 3));
+  EXPECT_EQ(r.load("j1")->signed_head, "one") << "it stays until another comes";
+  Batch rows = r.rows_only("j1", r.held(), 4);
+  rows.signed_head = "two";
+  rows.release = true;
+  r.must(rows);
+  EXPECT_EQ(r.load("j1")->signed_head, "two");
+  Batch freely = r.append("j1", r.free(), 4, "queued");
+  freely.signed_head = "three";
+  r.must(freely);
+  EXPECT_EQ(r.load("j1")->signed_head, "three");
+  Batch other = r.create("j2");
+  other.signed_head = "four";
+  r.must(other);
+  EXPECT_EQ(r.load("j2")->signed_head, "four");
+  EXPECT_EQ(r.load("j1")->signed_head, "three");
+}
+
+inline Result<Loaded> load_from(Rig& r, const char* job, std::uint64_t seq) {
+  return r.loop.await<Result<Loaded>>(
+      [&](auto done) { r.store().load(JobId(job), seq, std::move(done)); });
+}
+
+inline void checkpoints(Rig& r) {
+  r.must(r.create_claimed("j1"));
+  r.must(r.append("j1", r.held(), 2));
+  EXPECT_EQ(load_from(r, "j1", kFromCheckpoint)->commits.size(), 2u)
+      << "without one: the whole log";
+  Batch with = r.append("j1", r.held(), 3);
+  with.checkpoint = "at four";
+  r.must(with);
+  r.must(r.append("j1", r.held(), 4));
+  const auto tail = load_from(r, "j1", kFromCheckpoint);
+  EXPECT_EQ(tail->checkpoint->seq, 4u);
+  EXPECT_EQ(tail->checkpoint->bytes, "at four");
+  EXPECT_EQ(tail->commits, std::vector<std::string>{r.append("j1", r.held(), 4).sealed->bytes});
+  const auto whole = load_from(r, "j1", 1);
+  EXPECT_EQ(whole->commits.size(), 4u);
+  EXPECT_EQ(whole->checkpoint->seq, 4u);
+  EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
+  // A refused commit leaves the old one; a later one replaces it; at the very end there is no tail.
+  Batch stale = r.append("j1", r.held("A9", 9), 5);
+  stale.checkpoint = "stale";
+  EXPECT_EQ(r.refused(stale), Code::stale_attempt);
+  EXPECT_EQ(load_from(r, "j1", 1)->checkpoint->bytes, "at four");
+  Batch rows = r.rows_only("j1", r.held(), 5);
+  rows.checkpoint = "at five";
+  r.must(rows);
+  const auto last = load_from(r, "j1", kFromCheckpoint);
+  EXPECT_EQ(last->checkpoint->seq, 5u);
+  EXPECT_TRUE(last->commits.empty());
+  EXPECT_EQ(last->row.last_seq, 5u);
+}
+
 inline std::vector<Case> commit_cases() {
   return {
+      {"a signed head stands beside its job until another replaces it", signed_heads},
+      {"a checkpoint is kept with its seq, and the log is read from there", checkpoints},
       {"a new job is there whole, with its row as the log has it", creates},
       {"a job born claimed is held by its maker", creates_claimed},
       {"an idempotency key makes one job per agent", same_key_gives_the_same_job},

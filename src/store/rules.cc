@@ -9,7 +9,7 @@ namespace {
 
 bool only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
-         b.inbox_taken.empty() && !b.release;
+         b.inbox_taken.empty() && !b.release && !b.signed_head;
 }
 
 Error not_the_holder(const Batch& batch, const Fence& fence) {
@@ -40,6 +40,7 @@ void check_batch(const Batch& batch) {
     AE_CHECK(only_effects(batch), batch.job.text);
   }
   if (batch.release) AE_CHECK(held, batch.job.text);
+  if (batch.checkpoint) AE_CHECK(held, batch.job.text);
   if (!batch.sealed) return;
   AE_CHECK(batch.sealed->first_seq == batch.expected_seq + 1, batch.job.text);
   AE_CHECK(batch.sealed->last_seq >= batch.sealed->first_seq, batch.job.text);

@@ -125,6 +125,10 @@ struct Batch {
   // What this commit decides must not overtake an accepted entry (an expiry): refused with `inbox_pending` when there is
   // one above this number, the last that was read.
   std::optional<std::uint64_t> inbox_read;
+  // Stands beside the job and replaces what stood there; says itself what it covers. The store does not look inside.
+  std::optional<std::string> signed_head;
+  // The same, of the log as it stands after this commit, whose last seq it is kept under. REQUIRES: Held.
+  std::optional<std::string> checkpoint;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> points;
@@ -158,6 +162,11 @@ struct JobRow {
   std::optional<Instant> lease_until;
 };
 
+struct Checkpoint {
+  std::uint64_t seq = 0;  // the last event that it covers: always the last of a commit
+  std::string bytes;
+};
+
 struct Loaded {
   JobRow row;
   std::vector<std::string>
@@ -166,7 +175,12 @@ struct Loaded {
   std::vector<EffectRow> effects;  // by invocation and try
   std::vector<LedgerRow> ledger;   // by invocation and try
   std::vector<InboxEntry> inbox;   // not yet taken, in order
+  std::optional<std::string> signed_head;
+  std::optional<Checkpoint> checkpoint;  // of loads from 1 or from the checkpoint
 };
+
+// A `from_seq`: only what came after the checkpoint, and the checkpoint; without one the same as 1.
+inline constexpr std::uint64_t kFromCheckpoint = 0;
 
 struct Filter {
   std::string status, agent;  // "" = any

@@ -30,6 +30,8 @@ struct Job {
   std::map<Slot, std::string> effects;
   std::map<Slot, LedgerRow> ledger;
   std::map<std::uint64_t, InboxEntry> inbox;
+  std::optional<std::string> signed_head;
+  std::optional<Checkpoint> checkpoint;
 };
 
 template <class Item>
@@ -152,6 +154,8 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
     job->ledger.erase(Slot(invocation.text, try_no));
   }
   for (const std::uint64_t number : batch.inbox_taken) job->inbox.erase(number);
+  if (batch.signed_head) job->signed_head = batch.signed_head;
+  if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
   list(*job);
   return Committed{.last_seq = job->row.last_seq};
@@ -199,6 +203,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
     job.effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put)
     job.ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
+  job.signed_head = batch.signed_head;
   Committed answer{.last_seq = row.last_seq};
   if (wish.claim) {
     answer.lease = claim(job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
@@ -390,6 +395,9 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
     const Job* job = data_.find(id);
     if (job == nullptr) return std::unexpected(job_not_found(id));
     Loaded loaded{.row = job->row};
+    loaded.signed_head = job->signed_head;
+    if (from_seq <= 1) loaded.checkpoint = job->checkpoint;
+    if (from_seq == kFromCheckpoint) from_seq = job->checkpoint ? job->checkpoint->seq + 1 : 1;
     auto it = std::ranges::upper_bound(job->commits, from_seq, {}, &Commit::first_seq);
     if (it != job->commits.begin()) --it;
     if (from_seq > job->row.last_seq) it = job->commits.end();

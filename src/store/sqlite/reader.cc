@@ -65,6 +65,8 @@ Sql<Views> Views::open(Database db) {
       {v.ledger_,
        "SELECT invocation, try, state, record FROM ledger WHERE job = ?1 ORDER BY invocation, try"},
       {v.inbox_, "SELECT number, id, act FROM inbox WHERE job = ?1 ORDER BY number"},
+      {v.signed_head_, "SELECT body FROM signed_heads WHERE job = ?1"},
+      {v.checkpoint_, "SELECT seq, body FROM checkpoints WHERE job = ?1"},
       {v.due_,
        "SELECT job_id FROM jobs WHERE wake_at IS NOT NULL AND attempt IS NULL AND wake_at <= ?1 "
        "ORDER BY wake_at, id LIMIT ?2"},
@@ -126,7 +128,13 @@ Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
     AE_ASSIGN(found, find(job));
     if (!found) return Result<Loaded>(std::unexpected(job_not_found(job)));
     AE_TRY(read_rows(*found, loaded));
+    if (from_seq <= 1) {
+      Rows row(checkpoint_, found->id);
+      AE_ASSIGN(const bool there, row.next());
+      if (there) loaded.checkpoint = Checkpoint{row->count(0), row->text(1)};
+    }
   }
+  if (from_seq == kFromCheckpoint) from_seq = loaded.checkpoint ? loaded.checkpoint->seq + 1 : 1;
   loaded.row = found->row;
   if (from_seq <= loaded.row.last_seq) AE_TRY(read_commits(*found, from_seq, loaded));
   return Result<Loaded>(std::move(loaded));
@@ -150,6 +158,9 @@ Sql<void> Views::read_rows(const Found& found, Loaded& into) {
     if (!more) break;
     into.inbox.push_back({row->count(0), row->text(1), row->text(2)});
   }
+  Rows row(signed_head_, found.id);
+  AE_ASSIGN(const bool there, row.next());
+  if (there) into.signed_head = row->text(0);
   return {};
 }
 

@@ -47,7 +47,7 @@ class Views {
 
   Database db_;
   Statement begin_, end_;
-  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_;
+  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, checkpoint_;
   Statement due_, next_wake_, next_ripe_, number_;
 };
 

@@ -108,9 +108,24 @@ CREATE TABLE inbox(
 INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
 )sql";
 
-// From each layout to the next; a new file is made of kTables at once.
+// What layout 3 added.
+constexpr const char* kBesides = R"sql(
+CREATE TABLE signed_heads(
+  job INTEGER PRIMARY KEY,
+  body BLOB NOT NULL
+);
+
+CREATE TABLE checkpoints(
+  job INTEGER PRIMARY KEY,
+  seq INTEGER NOT NULL,
+  body BLOB NOT NULL
+);
+)sql";
+
+// From each layout to the next; a new file is made of kTables and kBesides at once.
 constexpr const char* kMigrations[] = {
     "ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''",  // 1 → 2
+    kBesides,                                                             // 2 → 3
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -178,6 +193,7 @@ Status prepare_schema(Database& db, const std::string& path) {
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
     if (layout == 0) {
       AE_TRY(db.execute(kTables));
+      AE_TRY(db.execute(kBesides));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         AE_TRY(db.execute(kMigrations[from - 1]));

@@ -1,7 +1,8 @@
 // The tables of a store file, and what is checked before one is used.
 //
 // Stored: application_id says whose file it is, user_version which layout; a newer layout is refused, an older one
-// is migrated here. See docs/decisions/0006-sqlite-layout.md. Threads: the opening thread.
+// is brought up to date by its owner. See docs/decisions/0006-sqlite-layout.md.
+// Threads: the opening thread.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@
 namespace ae::store::sqlite {
 
 inline constexpr int kApplicationId = 0x41455448;  // "AETH"
-inline constexpr int kLayout = 2;
+inline constexpr int kLayout = 3;
 
 // Makes the tables in an empty file, or brings an older layout up to date in one transaction. Fails with needs_version (made by a newer program) · unavailable (not one of our
 // files, damaged, not writable). The message names the file and says what to do.

@@ -260,7 +260,9 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
     ASSERT_TRUE(bench.open());
     ASSERT_TRUE(bench.commit(Bench::create("j0")));
   }
-  run_sql(path, "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
+  run_sql(path,
+          "DROP TABLE signed_heads; DROP TABLE checkpoints;"
+          "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
   testing::TestLoop loop;
   auto read_only =
       SqliteStore::open({.path = path, .loop = loop, .clock = loop, .read_only = true});

@@ -52,6 +52,12 @@ Sql<Tables> Tables::open(Database& db) {
       {t.update_state_,
        "UPDATE jobs SET status = ?2, not_before = ?3, wake_at = ?4, epoch = ?5, attempt = ?6, "
        "worker = ?7, lease_until = ?8, ready = ?9, ripe_at = ?10 WHERE id = ?1"},
+      {t.put_signed_head_,
+       "INSERT INTO signed_heads(job, body) VALUES(?1, ?2) "
+       "ON CONFLICT DO UPDATE SET body = excluded.body"},
+      {t.put_checkpoint_,
+       "INSERT INTO checkpoints(job, seq, body) VALUES(?1, ?2, ?3) "
+       "ON CONFLICT DO UPDATE SET seq = excluded.seq, body = excluded.body"},
       {t.insert_blob_, "INSERT INTO blobs(hash, bytes) VALUES(?1, ?2) ON CONFLICT DO NOTHING"},
       {t.put_effect_,
        "INSERT INTO effects(job, invocation, try, record) VALUES(?1, ?2, ?3, ?4) "
@@ -312,6 +318,10 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   }
   for (const std::uint64_t number : batch.inbox_taken) {
     AE_TRY(take_inbox_.run(job.id, number));
+  }
+  if (batch.signed_head) AE_TRY(put_signed_head_.run(job.id, Bytes{*batch.signed_head}));
+  if (batch.checkpoint) {
+    AE_TRY(put_checkpoint_.run(job.id, job.last_seq, Bytes{*batch.checkpoint}));
   }
   return {};
 }

@@ -1,0 +1,12 @@
+# Writes OUT: one C++ string, the digest of FILES (separated by |). Run by the build of src/engine.
+string(REPLACE "|" ";" files "${FILES}")
+list(SORT files)
+set(all "")
+foreach(file ${files})
+  file(SHA256 ${file} digest)
+  cmake_path(GET file FILENAME name)
+  string(APPEND all "${name} ${digest}\n")
+endforeach()
+string(SHA256 digest "${all}")
+string(SUBSTRING ${digest} 0 16 digest)
+file(WRITE ${OUT} "\"${digest}\"\n")

@@ -1,0 +1,131 @@
+// What people are asked, over all jobs, and their answers.
+//
+// The list reads the jobs that have not ended, page by page and newest first: the waiting, then the others. A store
+// keeps no list of its own of what is asked; ended jobs cost nothing here.
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "api/asked.h"
+#include "core/json.h"
+#include "engine/view.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kApprovalsDefault = 100;
+constexpr std::size_t kRowsAtOnce = 100;
+// A job that waits may also be running (another branch), queued (it backs off) or parked (paused).
+constexpr std::string_view kOpenStatuses[] = {"waiting", "running", "queued", "parked"};
+
+}  // namespace
+
+// A walk over the jobs that may ask somebody.
+struct Api::Inbox {
+  std::size_t status = 0;  // index into kOpenStatuses
+  std::string after;       // the last job that was looked at
+  std::size_t wanted = kApprovalsDefault;
+  std::deque<JobId> rows;
+  bool last_page = false;
+  std::vector<Value> found;
+};
+
+void Api::approvals(Ask ask) {
+  auto inbox = std::make_shared<Inbox>();
+  const auto wish = [&]() -> Status {
+    AE_TRY(ask->query.only({"cursor", "limit"}));
+    AE_ASSIGN(const auto limit, ask->query.number("limit"));
+    inbox->wanted = std::clamp<std::size_t>(limit.value_or(kApprovalsDefault), 1, kJobsMax);
+    const std::string* cursor = ask->query.find("cursor");
+    if (!cursor) return {};
+    const std::size_t colon = cursor->find(':');
+    const auto status = std::ranges::find(kOpenStatuses, cursor->substr(0, colon));
+    if (colon == cursor->npos || status == std::end(kOpenStatuses)) {
+      return fail(Code::input_invalid, "\"cursor\" is none that an answer gave");
+    }
+    inbox->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
+    inbox->after = cursor->substr(colon + 1);
+    return {};
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  next_jobs(std::move(ask), std::move(inbox));
+}
+
+void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
+  store::Filter filter;
+  filter.status = kOpenStatuses[inbox->status];
+  filter.after = inbox->after;
+  filter.limit = kRowsAtOnce;
+  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
+                                   inbox](Result<std::vector<store::JobRow>> rows) {
+    if (!rows && rows.error().code == Code::not_found) {
+      return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
+    }
+    if (!rows) return ask->refuse(rows.error());
+    inbox->last_page = rows->size() < kRowsAtOnce;
+    for (store::JobRow& row : *rows) inbox->rows.push_back(std::move(row.id));
+    if (alive.lock()) next_job(ask, inbox);
+  });
+}
+
+void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
+  if (inbox->found.size() >= inbox->wanted) return answer_inbox(ask, *inbox);
+  if (inbox->rows.empty() && inbox->last_page) {
+    inbox->status++;
+    inbox->after.clear();
+    if (inbox->status == std::size(kOpenStatuses)) return answer_inbox(ask, *inbox);
+  }
+  if (inbox->rows.empty()) return next_jobs(std::move(ask), std::move(inbox));
+  const JobId job = std::move(inbox->rows.front());
+  inbox->rows.pop_front();
+  inbox->after = job.text;
+  runtime_.read(
+      job, [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
+        if (!alive.lock()) return;
+        if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
+        if (read) {  // a log that cannot be read hides nothing of the others
+          for (Value& asked : engine::approvals_view(read->state)) {
+            inbox->found.push_back(std::move(asked));
+          }
+        }
+        next_job(ask, inbox);
+      });
+}
+
+void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
+  Value next;
+  if (inbox.status < std::size(kOpenStatuses)) {
+    next = std::string(kOpenStatuses[inbox.status]) + ":" + inbox.after;
+  }
+  ask->answer(200, Value::object({{"approvals", Value::array(std::move(inbox.found))},
+                                  {"next_cursor", next}}));
+}
+
+// The id is `<job id>.<16 hex digits>` (engine/view.h).
+void Api::answer_approval(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"decision", "note"}));
+    AE_ASSIGN(const std::string decision, fields.text("decision"));
+    AE_ASSIGN(const std::string note, fields.text("note"));
+    if (decision != "approve" && decision != "reject") {
+      return fail(Code::input_invalid, "\"decision\" is approve or reject");
+    }
+    const std::size_t dot = ask->id.rfind('.');
+    if (dot == ask->id.npos) {
+      return fail(Code::not_found, "there is no approval with the id \"" + ask->id.substr(0, 96) +
+                                       "\"; `aetheris approvals` lists them");
+    }
+    engine::Act wish{.kind = engine::Act::Kind::signal, .wait_type = "human"};
+    wish.approval = ask->id.substr(dot + 1);
+    wish.payload = Value::object({{"decision", decision}});
+    if (!note.empty()) wish.payload = wish.payload.with("note", note);
+    ask->id.resize(dot);
+    if (wish.approval.empty()) return fail(Code::not_found, "there is no such approval");
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  this->act(ask, std::move(*act), 200);
+}
+
+}  // namespace ae::api

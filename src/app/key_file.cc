@@ -1,0 +1,56 @@
+// Reading keys from files.
+#include "app/key_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace ae::app {
+namespace {
+
+constexpr std::size_t kKeyFileMax = 16u << 10;
+
+enum class Readers { anybody, owner };
+
+Result<std::string> read_key_file(const std::string& path, Readers readers) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return fail(Code::usage, "cannot read the key " + path + ": " + std::strerror(errno));
+  struct stat found{};
+  const bool open_to_others = ::fstat(file, &found) != 0 || (found.st_mode & 077) != 0;
+  std::string text(kKeyFileMax, '\0');
+  const ssize_t size = ::read(file, text.data(), text.size());
+  const int error = errno;
+  ::close(file);
+  if (readers == Readers::owner && open_to_others) {
+    return fail(Code::usage, "others may read the signing key " + path + ": run `chmod 600 " +
+                                 path + "`, or make a new one if they have");
+  }
+  if (size < 0) {
+    return fail(Code::usage, "cannot read the key " + path + ": " + std::strerror(error));
+  }
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+}  // namespace
+
+Result<SigningKey> read_signing_key(const std::string& path) {
+  AE_ASSIGN(const std::string pem, read_key_file(path, Readers::owner));
+  auto key = SigningKey::from_pem(pem);
+  if (!key) return fail(Code::usage, path + ": " + key.error().message);
+  return key;
+}
+
+Result<PublicKey> read_public_key(const std::string& text) {
+  if (auto digits = public_key_from_text(text)) return digits;
+  AE_ASSIGN(const std::string file, read_key_file(text, Readers::anybody));
+  auto key = public_key_from_text(file);
+  if (!key) return fail(Code::usage, text + ": " + key.error().message);
+  return key;
+}
+
+}  // namespace ae::app

@@ -1,0 +1,19 @@
+// Key files: where a process finds the key it signs with, and a person the key to check by.
+//
+// Threads: any; they read a file and forget it.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+#include "core/sign.h"
+
+namespace ae::app {
+
+// A PEM file with an Ed25519 private key. Fails with usage: not readable, no such key, or readable by others than its
+// owner (the file must have the mode 0600 or less).
+Result<SigningKey> read_signing_key(const std::string& path);
+// 64 hex digits of a public key, or a file with a public or private key. Fails with usage.
+Result<PublicKey> read_public_key(const std::string& key);
+
+}  // namespace ae::app

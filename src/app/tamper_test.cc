@@ -1,0 +1,568 @@
+// Whoever changes anything that a job has stored is found out, and where.
+//
+// Method: a runtime makes small jobs on a store, fused and split, and leaves some of them with a call in flight. Then each
+// byte of each thing that is stored is changed, one at a time, and verify must say so: first in what a store gives, then
+// in the rows of a real SQLite file, edited behind the store's back.
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "api/views.h"
+#include "core/json.h"
+#include "engine/beside.h"
+#include "runtime/runtime.h"
+#include "store/memory/memory_store.h"
+#include "store/sqlite/sqlite_store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::app {
+namespace {
+
+using runtime::Durability;
+using testing::TestLoop;
+
+Value json(std::string_view text) {
+  std::string quoted(text);
+  std::ranges::replace(quoted, '\'', '"');
+  auto value = parse_json(quoted);
+  AE_CHECK(value.has_value(), quoted);
+  return *value;
+}
+
+// Answers `{"id": n}`; refuses the try that it is told to; a call with {"hang": true} is noted and never answered.
+class ATool final : public tools::Tool {
+ public:
+  explicit ATool(async::Loop& loop) : loop_(loop) {}
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
+    std::move(permit).use(call.invocation, call.try_no);
+    if (call.args["hang"] == Value(true)) {
+      call.note_in_flight(json("{'group':4711}"), [](Status) {});
+      hanging_.push_back(std::move(done));
+      return;
+    }
+    Outcome outcome{.kind = OutcomeKind::success,
+                    .result = json("{'id':7,'what':'done'}"),
+                    .external_id = "ext-7",
+                    .took = std::chrono::milliseconds(5)};
+    if (call.args["fail"] == Value(true) && call.try_no == 1) {
+      outcome = Outcome{.kind = OutcomeKind::failure,
+                        .definite = true,
+                        .retryable = true,
+                        .error_code = "connect",
+                        .error_message = "nobody there"};
+    }
+    loop_.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+      done(std::move(outcome));
+    });
+  }
+  void abandon(const InvocationId&, std::uint32_t) override {}
+
+ private:
+  async::Loop& loop_;
+  std::deque<async::Done<Outcome>> hanging_;
+};
+
+class Steady final : public async::SteadyClock {
+ public:
+  explicit Steady(TestLoop& loop) : loop_(loop) {}
+  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
+
+ private:
+  TestLoop& loop_;
+};
+
+class Counting final : public async::Chance {
+ public:
+  std::uint64_t next() override { return ++n_ * 0x9E3779B97F4A7C15; }
+
+ private:
+  std::uint64_t n_ = 0;
+};
+
+constexpr std::string_view kTool =
+    "{'effect':'idempotent', 'on_in_doubt':'resend', 'timeout':'600s', 'grace':'30s',"
+    " 'dedupe_window':'24h', 'version':'0123456789abcdef', 'retry':{'max_attempts':2,"
+    " 'initial_backoff':'1ms', 'max_backoff':'1ms', 'multiplier':2, 'retry_on':['connect']}}";
+
+std::shared_ptr<const engine::Plan> plan(std::string_view nodes) {
+  const Value graph =
+      json("{'schema':1, 'nodes':" + std::string(nodes) + ", 'output':'${ .steps }'" +
+           ", 'tools':{'do':" + std::string(kTool) + "}}");
+  auto compiled = engine::Plan::compile(graph);
+  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
+  return *compiled;
+}
+
+const SigningKey& signing_key() {
+  static const SigningKey key = SigningKey::from_seed({7});
+  return key;
+}
+
+// Makes the jobs of these tests on a store: `done` ended, `held` has a call in flight and a signal in its inbox.
+class Maker {
+ public:
+  Maker(TestLoop& loop, store::Store& store, Durability durability)
+      : loop_(loop), steady_(loop), store_(store) {
+    performers_.add("do", {std::make_unique<ATool>(loop), "0123456789abcdef"});
+    runtime_.emplace(runtime::World{.loop = loop,
+                                    .steady = steady_,
+                                    .chance = chance_,
+                                    .store = store,
+                                    .performers = performers_,
+                                    .signer = &signing_key()},
+                     runtime::RuntimeOptions{.durability = durability}, nullptr);
+  }
+  void make_all() {
+    make("done",
+         "[{'id':'a','kind':'tool','tool':'do','args':{'fail':true}},"
+         " {'id':'b','kind':'wait','wait':{'type':'signal','key':'go'},'needs':['a']}]",
+         "completed", [&] { signal("done"); });
+    make("held",
+         "[{'id':'a','kind':'tool','tool':'do'},"
+         " {'id':'h','kind':'tool','tool':'do','args':{'hang':true},'needs':['a']},"
+         " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
+         "running", [] {});
+    // Accepted by another than the holder: it stays in the inbox as long as the holder is not told.
+    const engine::Act act{.kind = engine::Act::Kind::signal,
+                          .id = "act-1",
+                          .correlation_key = "go",
+                          .payload = json("{'by':'Ada'}")};
+    store::InboxEntry entry{.id = act.id, .act = {}};
+    entry.act =
+        canonical(engine::with_checksum(engine::inbox_place(JobId("held"), act.id), act.to_json()));
+    auto put = loop_.await<Result<void>>(
+        [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
+    AE_CHECK(put.has_value());
+  }
+
+ private:
+  void make(const char* id, std::string_view nodes, std::string_view status,
+            const std::function<void()>& then) {
+    runtime::NewJobRequest request{.job = JobId(id), .agent = "agent", .plan = plan(nodes)};
+    request.labels = {{"made", "here"}};
+    request.idempotency_key = id;
+    const auto made = loop_.await<Result<runtime::Created>>(
+        [&](auto done) { runtime_->create(request, std::move(done)); });
+    AE_CHECK(made.has_value(), made ? "" : made.error().message);
+    settle(id, status == "completed" ? "waiting" : status);
+    then();
+    settle(id, status);
+  }
+  void signal(const char* id) {
+    const auto said = loop_.await<Result<Value>>([&](auto done) {
+      runtime_->act(
+          JobId(id),
+          {.kind = engine::Act::Kind::signal, .correlation_key = "go", .payload = json("'on'")},
+          std::move(done));
+    });
+    AE_CHECK(said.has_value(), said ? "" : said.error().message);
+    const auto claimed = loop_.await<Result<bool>>(
+        [&](auto done) { runtime_->claim_job(JobId(id), std::move(done)); });
+    AE_CHECK(claimed.has_value() && *claimed);
+  }
+  // Goes on until the job stands so, and its log has come to rest.
+  void settle(const char* id, std::string_view status) {
+    std::uint64_t last = 0;
+    for (int i = 0, same = 0; i < 2000 && same < 20; ++i) {
+      loop_.advance(std::chrono::milliseconds(1));
+      const auto loaded = loop_.await<Result<store::Loaded>>(
+          [&](auto done) { store_.load(JobId(id), 1, std::move(done)); });
+      AE_CHECK(loaded.has_value());
+      const bool still = loaded->row.status == status && loaded->row.last_seq == last;
+      same = still ? same + 1 : 0;
+      last = loaded->row.last_seq;
+    }
+  }
+
+  TestLoop& loop_;
+  Steady steady_;
+  Counting chance_;
+  store::Store& store_;
+  runtime::Performers performers_;
+  std::optional<runtime::Runtime> runtime_;
+};
+
+store::Loaded load(TestLoop& loop, store::Store& store, const char* job) {
+  auto loaded = loop.await<Result<store::Loaded>>(
+      [&](auto done) { store.load(JobId(job), 1, std::move(done)); });
+  AE_CHECK(loaded.has_value(), loaded ? "" : loaded.error().message);
+  return *std::move(loaded);
+}
+
+std::vector<PublicKey> keys() { return {signing_key().public_key()}; }
+Value verified(const char* job, const store::Loaded& loaded) {
+  return api::verify_body(JobId(job), loaded, keys());
+}
+
+// The detail of the first proof that does not hold; "" when all do.
+std::string fault(const Value& proof) {
+  for (const auto& [name, one] : proof["proofs"].members()) {
+    if (one["ok"] != Value(true)) return name + ": " + std::string(one.text("detail"));
+  }
+  return {};
+}
+
+// A changed byte that is another text still: what is not UTF-8 would be found without looking at what it says.
+char changed(char c) { return static_cast<char>(c ^ 1); }
+
+struct Stored {
+  TestLoop loop;
+  store::MemoryStore store{loop, loop};
+  Maker maker;
+  store::Loaded done, held;
+
+  explicit Stored(Durability durability) : maker(loop, store, durability) {
+    maker.make_all();
+    done = load(loop, store, "done");
+    held = load(loop, store, "held");
+  }
+};
+
+// Changes each byte of `text`, which lies somewhere in `loaded`, and asks what verify says.
+std::size_t every_byte(const char* job, store::Loaded& loaded, std::string& text,
+                       const std::string& name, std::string_view said) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char was = text[at];
+    text[at] = changed(was);
+    const Value proof = verified(job, loaded);
+    EXPECT_EQ(proof["ok"], Value(false)) << name << " byte " << at;
+    EXPECT_NE(fault(proof).find(said), std::string::npos)
+        << name << " byte " << at << ": " << fault(proof);
+    text[at] = was;
+  }
+  EXPECT_GT(text.size(), 0u) << name;
+  return text.size();
+}
+
+std::size_t every_stored_byte(const char* job, store::Loaded& loaded) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < loaded.commits.size(); ++i) {
+    bytes += every_byte(job, loaded, loaded.commits[i], "commit " + std::to_string(i), "event");
+  }
+  for (Blob& blob : loaded.blobs) bytes += every_byte(job, loaded, blob.bytes, "blob", "event");
+  for (store::EffectRow& row : loaded.effects) {
+    bytes += every_byte(job, loaded, row.record, "effect", "the effect of");
+    bytes += every_byte(job, loaded, row.invocation.text, "effect's key", "the effect of");
+    row.try_no ^= 2;
+    EXPECT_NE(fault(verified(job, loaded)).find("the effect of"), std::string::npos);
+    row.try_no ^= 2;
+  }
+  for (store::LedgerRow& row : loaded.ledger) {
+    bytes += every_byte(job, loaded, row.record, "entry", "the ledger's entry of");
+    bytes += every_byte(job, loaded, row.state, "entry's state", "the ledger's entry of");
+    bytes += every_byte(job, loaded, row.invocation.text, "entry's key", "the ledger's entry of");
+    row.try_no ^= 2;
+    EXPECT_NE(fault(verified(job, loaded)).find("the ledger's entry"), std::string::npos);
+    row.try_no ^= 2;
+  }
+  for (store::InboxEntry& entry : loaded.inbox) {
+    bytes += every_byte(job, loaded, entry.act, "act", "in the inbox");
+    bytes += every_byte(job, loaded, entry.id, "act's id", "in the inbox");
+  }
+  for (std::string* text : {&loaded.row.status, &loaded.row.agent, &loaded.row.idempotency_key,
+                            &loaded.row.labels[0].first, &loaded.row.labels[0].second}) {
+    bytes += every_byte(job, loaded, *text, "row", "the job's row says");
+  }
+  if (loaded.signed_head) {
+    bytes += every_byte(job, loaded, *loaded.signed_head, "signed head", "head");
+  }
+  return bytes;
+}
+
+void expect_honest(const char* job, const store::Loaded& loaded, std::string_view head) {
+  const Value proof = verified(job, loaded);
+  EXPECT_EQ(proof["ok"], Value(true)) << job << " " << canonical(proof);
+  EXPECT_EQ(proof.text("head"), head) << canonical(proof);
+}
+
+AE_TEST_SLOW("tamper/each byte that a fused job stores is missed") {
+  Stored stored(Durability::fused);
+  expect_honest("done", stored.done, "intact");
+  expect_honest("held", stored.held, "unsigned");  // it has not rested yet
+  EXPECT_EQ(stored.held.ledger.size(), 1u);
+  EXPECT_EQ(stored.held.inbox.size(), 1u);
+  EXPECT_GT(every_stored_byte("done", stored.done), 1500u);
+  EXPECT_GT(every_stored_byte("held", stored.held), 1500u);
+}
+
+AE_TEST_SLOW("tamper/each byte that a split job stores is missed") {
+  Stored stored(Durability::split);
+  expect_honest("done", stored.done, "intact");
+  expect_honest("held", stored.held, "unsigned");
+  EXPECT_EQ(stored.done.effects.size(), 2u);
+  EXPECT_EQ(stored.done.ledger.size(), 2u);
+  EXPECT_EQ(stored.held.ledger.size(), 2u);
+  EXPECT_GT(every_stored_byte("done", stored.done), 2500u);
+  EXPECT_GT(every_stored_byte("held", stored.held), 2500u);
+}
+
+AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
+  const Stored stored(Durability::split);
+  const std::vector<std::string>& commits = stored.done.commits;
+  for (std::size_t i = 0; i < commits.size(); ++i) {
+    store::Loaded gone = stored.done, twice = stored.done;
+    gone.commits.erase(gone.commits.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_NE(fault(verified("done", gone)).find("event"), std::string::npos) << i;
+    EXPECT_EQ(verified("done", gone).text("head"),
+              i + 1 == commits.size() ? "truncated" : "altered");
+    twice.commits.insert(twice.commits.begin() + static_cast<std::ptrdiff_t>(i), commits[i]);
+    EXPECT_EQ(verified("done", twice).text("head"), "altered") << i;
+    for (std::size_t k = i + 1; k < commits.size(); ++k) {
+      store::Loaded swapped = stored.done;
+      std::swap(swapped.commits[i], swapped.commits[k]);
+      EXPECT_EQ(verified("done", swapped).text("head"), "altered") << i << " " << k;
+    }
+  }
+}
+
+// Takes the last commits away, and with them everything that would give it away but the signature.
+store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
+  store::Loaded loaded = whole;
+  loaded.commits.resize(commits);
+  Hash head;
+  std::uint64_t last = 0;
+  engine::State state;
+  state.job = whole.row.id;
+  for (const std::string& bytes : loaded.commits) {
+    auto opened = open(whole.row.id, bytes, head, [&](const Hash& hash) -> Result<std::string> {
+      for (const Blob& blob : whole.blobs) {
+        if (blob.hash == hash) return blob.bytes;
+      }
+      return fail(Code::log_corrupt, "missing");
+    });
+    AE_CHECK(opened.has_value());
+    for (const Event& event : opened->events) {
+      auto applied = engine::apply(state, {event.type, event.payload}, event.created_at,
+                                   engine::compile_each_time());
+      AE_CHECK(applied.has_value());
+    }
+    head = opened->head;
+    last = opened->last_seq;
+  }
+  loaded.row.last_seq = last;
+  loaded.row.head = head;
+  loaded.row.status = engine::to_text(state.status);
+  loaded.effects.clear();
+  loaded.ledger.clear();
+  return loaded;
+}
+
+AE_TEST("tamper/a tail that was taken away with all its traces is found by the signed head") {
+  const Stored stored(Durability::fused);
+  for (std::size_t left = 1; left < stored.done.commits.size(); ++left) {
+    store::Loaded loaded = shortened(stored.done, left);
+    EXPECT_EQ(verified("done", loaded).text("head"), "truncated") << left;
+    EXPECT_EQ(verified("done", loaded)["ok"], Value(false)) << left;
+    EXPECT_EQ(api::verify_body(JobId("done"), loaded).text("head"), "truncated") << left;
+    // Without the signature nobody can know.
+    loaded.signed_head.reset();
+    EXPECT_EQ(verified("done", loaded).text("head"), "unsigned") << left;
+    EXPECT_EQ(verified("done", loaded)["ok"], Value(true))
+        << left << fault(verified("done", loaded));
+  }
+}
+
+AE_TEST("tamper/whose signature it is, matters") {
+  const Stored stored(Durability::fused);
+  const Value no_key = api::verify_body(JobId("done"), stored.done);
+  EXPECT_EQ(no_key.text("head"), "unknown_key");
+  EXPECT_EQ(no_key["ok"], Value(true));
+  EXPECT_EQ(no_key["signature"].text("key_id"), signing_key().public_key().id());
+  const SigningKey other = SigningKey::from_seed({8});
+  const Value by_other = api::verify_body(JobId("done"), stored.done, {other.public_key()});
+  EXPECT_EQ(by_other.text("head"), "unknown_key");
+  EXPECT_EQ(by_other["ok"], Value(false));
+  EXPECT_EQ(
+      api::verify_body(JobId("done"), stored.done, {other.public_key(), keys()[0]}).text("head"),
+      "intact");
+  // The signed head of another job.
+  store::Loaded loaded = stored.done;
+  loaded.signed_head = R"({"count":3,"hash":")" + std::string(64, 'a') +
+                       R"(","job":"done","key_id":")" + signing_key().public_key().id() +
+                       R"(","signature":")" + std::string(128, 'a') +
+                       R"(","time":"2026-01-01T00:00:00.000000Z","v":1})";
+  EXPECT_EQ(verified("done", loaded).text("head"), "altered");
+}
+
+// ---------------------------------------------------------------- a real file
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "aetheris-tamper-XXXXXX";
+    AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
+    path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string store() const { return path_ + "/store.db"; }
+
+ private:
+  std::string path_;
+};
+
+class Edit {
+ public:
+  explicit Edit(const std::string& path) {
+    AE_CHECK(sqlite3_open(path.c_str(), &db_) == SQLITE_OK, path);
+  }
+  ~Edit() { sqlite3_close(db_); }
+  Edit(const Edit&) = delete;
+  Edit& operator=(const Edit&) = delete;
+
+  struct Cell {
+    std::string row;  // which one: the same before and after, as long as no column of it changes
+    std::string bytes;
+    bool is_blob;
+  };
+  std::vector<Cell> cells(const std::string& table, const std::string& column) {
+    std::vector<Cell> cells;
+    sqlite3_stmt* s = prepare("SELECT " + row_of(table) + ", " + column + " FROM " + table);
+    while (sqlite3_step(s) == SQLITE_ROW) {
+      const void* bytes = sqlite3_column_blob(s, 1);
+      if (bytes == nullptr) continue;
+      cells.push_back(
+          {text(s, 0),
+           {static_cast<const char*>(bytes), static_cast<std::size_t>(sqlite3_column_bytes(s, 1))},
+           sqlite3_column_type(s, 1) == SQLITE_BLOB});
+    }
+    sqlite3_finalize(s);
+    return cells;
+  }
+  void change(const std::string& table, const std::string& column, const Cell& cell,
+              const std::string& now) {
+    sqlite3_stmt* s =
+        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + row_of(table) + " = ?2");
+    bind(s, 1, now, cell.is_blob);
+    bind(s, 2, cell.row, false);
+    finish(s, table + "." + column);
+  }
+  // No other row has what it was changed to.
+  void restore(const std::string& table, const std::string& column, const Cell& cell,
+               const std::string& now) {
+    sqlite3_stmt* s =
+        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + column + " = ?2");
+    bind(s, 1, cell.bytes, cell.is_blob);
+    bind(s, 2, now, cell.is_blob);
+    finish(s, table + "." + column);
+  }
+  void run(const std::string& sql) {
+    AE_CHECK(sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK,
+             sqlite3_errmsg(db_));
+  }
+
+ private:
+  static std::string row_of(const std::string& table) {
+    if (table == "effects" || table == "ledger") return "job || '/' || invocation || '/' || try";
+    if (table == "labels") return "job || '/' || number";
+    if (table == "blobs") return "hex(hash)";
+    return "CAST(rowid AS TEXT)";
+  }
+  static std::string text(sqlite3_stmt* s, int column) {
+    return reinterpret_cast<const char*>(sqlite3_column_text(s, column));
+  }
+  void finish(sqlite3_stmt* s, const std::string& what) {
+    AE_CHECK(sqlite3_step(s) == SQLITE_DONE, what + sqlite3_errmsg(db_));
+    AE_CHECK(sqlite3_changes(db_) == 1, what);
+    sqlite3_finalize(s);
+  }
+  sqlite3_stmt* prepare(const std::string& sql) {
+    sqlite3_stmt* s = nullptr;
+    AE_CHECK(sqlite3_prepare_v2(db_, sql.c_str(), -1, &s, nullptr) == SQLITE_OK,
+             sql + ": " + sqlite3_errmsg(db_));
+    return s;
+  }
+  static void bind(sqlite3_stmt* s, int at, const std::string& bytes, bool blob) {
+    const int size = static_cast<int>(bytes.size());
+    if (blob) {
+      sqlite3_bind_blob(s, at, bytes.data(), size, SQLITE_TRANSIENT);
+    } else {
+      sqlite3_bind_text(s, at, bytes.data(), size, SQLITE_TRANSIENT);
+    }
+  }
+  sqlite3* db_ = nullptr;
+};
+
+void every_byte_of_a_file(Durability durability) {
+  const Folder folder;
+  {
+    TestLoop loop;  // what is answered after the end is heard by nobody
+    auto store = store::SqliteStore::open({.path = folder.store(), .loop = loop, .clock = loop});
+    AE_CHECK(store.has_value());
+    Maker maker(loop, **store, durability);
+    maker.make_all();
+    store->reset();
+  }
+  TestLoop loop;
+  auto reader = store::SqliteStore::open(
+      {.path = folder.store(), .loop = loop, .clock = loop, .read_only = true});
+  AE_CHECK(reader.has_value());
+  const auto all = [&] {
+    std::string faults;
+    for (const char* job : {"done", "held"}) {
+      auto loaded = loop.await<Result<store::Loaded>>(
+          [&](auto done) { (*reader)->load(JobId(job), 1, std::move(done)); });
+      faults += loaded ? fault(verified(job, *loaded)) : loaded.error().message;
+    }
+    return faults;
+  };
+  ASSERT_EQ(all(), "");
+  Edit edit(folder.store());
+  edit.run("PRAGMA synchronous = OFF");
+  struct Column {
+    const char *table, *column;
+  };
+  std::size_t bytes = 0;
+  for (const Column& c : std::initializer_list<Column>{{"commits", "body"},
+                                                       {"commits", "blobs"},
+                                                       {"blobs", "bytes"},
+                                                       {"blobs", "hash"},
+                                                       {"effects", "record"},
+                                                       {"effects", "invocation"},
+                                                       {"ledger", "record"},
+                                                       {"ledger", "invocation"},
+                                                       {"ledger", "state"},
+                                                       {"inbox", "act"},
+                                                       {"inbox", "id"},
+                                                       {"heads", "head"},
+                                                       {"signed_heads", "body"},
+                                                       {"jobs", "job_id"},
+                                                       {"jobs", "agent"},
+                                                       {"jobs", "idempotency_key"},
+                                                       {"jobs", "status"},
+                                                       {"labels", "key"},
+                                                       {"labels", "value"}}) {
+    for (const Edit::Cell& cell : edit.cells(c.table, c.column)) {
+      for (std::size_t at = 0; at < cell.bytes.size(); ++at) {
+        std::string now = cell.bytes;
+        now[at] = changed(now[at]);
+        edit.change(c.table, c.column, cell, now);
+        EXPECT_NE(all(), "") << c.table << "." << c.column << " byte " << at;
+        edit.restore(c.table, c.column, cell, now);
+        bytes++;
+      }
+    }
+  }
+  EXPECT_EQ(all(), "");
+  EXPECT_GT(bytes, 4000u);
+}
+
+AE_TEST_SLOW("tamper/each byte of a fused job's rows in a SQLite file is missed") {
+  every_byte_of_a_file(Durability::fused);
+}
+AE_TEST_SLOW("tamper/each byte of a split job's rows in a SQLite file is missed") {
+  every_byte_of_a_file(Durability::split);
+}
+
+}  // namespace
+}  // namespace ae::app

@@ -1,0 +1,213 @@
+// Completion scripts for bash, zsh and fish.
+#include "cli/completion.h"
+
+#include "cli/commands.h"
+
+namespace ae::cli {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// 'text' in single quotes, for every one of the three.
+std::string in_quotes(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::vector<std::string> names_of(const CommandShape& command) {
+  std::vector<std::string> names;
+  for (const OptionShape& option : command.options) {
+    names.insert(names.end(), option.names.begin(), option.names.end());
+  }
+  return names;
+}
+
+std::vector<std::string> commands_of(const std::vector<CommandShape>& commands) {
+  std::vector<std::string> names;
+  for (const CommandShape& command : commands) {
+    if (!command.name.empty()) names.push_back(command.name);
+  }
+  return names;
+}
+
+// Options with a value, as a shell's pattern: a|b|c.
+std::string with_value(const std::vector<CommandShape>& commands) {
+  std::string pattern;
+  for (const CommandShape& command : commands) {
+    for (const OptionShape& option : command.options) {
+      if (!option.takes_value) continue;
+      for (const std::string& name : option.names) {
+        if (("|" + pattern + "|").find("|" + name + "|") != std::string::npos) continue;
+        pattern += (pattern.empty() ? "" : "|") + name;
+      }
+    }
+  }
+  return pattern;
+}
+
+std::string bash_script(const std::vector<CommandShape>& commands) {
+  const std::string valued = with_value(commands);
+  std::string s =
+      "# bash completion for aetheris: source <(aetheris completion bash)\n"
+      "_aetheris() {\n"
+      "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} cmd='' i\n"
+      "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+      "    case ${COMP_WORDS[i]} in\n"
+      "      " +
+      valued +
+      ") ((i++)) ;;\n"
+      "      -*) ;;\n"
+      "      *) cmd=${COMP_WORDS[i]}; break ;;\n"
+      "    esac\n"
+      "  done\n"
+      "  COMPREPLY=()\n"
+      "  case $cmd:$prev in\n";
+  for (const CommandShape& command : commands) {
+    for (const OptionShape& option : command.options) {
+      if (option.choices.empty()) continue;
+      for (const std::string& name : option.names) {
+        s += "    " + command.name + ":" + name + ") COMPREPLY=($(compgen -W " +
+             in_quotes(joined(option.choices)) + " -- \"$cur\")); return ;;\n";
+      }
+    }
+  }
+  s += "  esac\n"
+       "  case $prev in\n"
+       "    " +
+       valued +
+       ") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
+       "  esac\n"
+       "  local options='' words='' files=''\n"
+       "  case $cmd in\n";
+  for (const CommandShape& command : commands) {
+    const std::string words =
+        command.name.empty() ? joined(commands_of(commands)) : joined(command.choices);
+    s += "    " + (command.name.empty() ? "''" : command.name) +
+         ") options=" + in_quotes(joined(names_of(command))) + " words=" + in_quotes(words) +
+         " files=" + (command.takes_files ? "1" : "''") + " ;;\n";
+  }
+  s += "  esac\n"
+       "  if [[ $cur == -* ]]; then\n"
+       "    COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+       "  elif [[ $files ]]; then\n"
+       "    COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+       "  else\n"
+       "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+       "  fi\n"
+       "}\n"
+       "complete -o filenames -F _aetheris aetheris\n";
+  return s;
+}
+
+// In zsh's option specifications: [what], with what is special there taken out.
+std::string zsh_what(const std::string& what) {
+  std::string out;
+  for (const char c : what) {
+    if (c == '[' || c == ']' || c == ':' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string zsh_script(const std::vector<CommandShape>& commands) {
+  std::string s =
+      "#compdef aetheris\n"
+      "# zsh completion for aetheris: source <(aetheris completion zsh)\n"
+      "_aetheris() {\n"
+      "  local curcontext=$curcontext state line\n"
+      "  local -a commands\n"
+      "  commands=(\n";
+  for (const CommandShape& command : commands) {
+    if (!command.name.empty()) {
+      s += "    " + in_quotes(command.name + ":" + zsh_what(command.what)) + "\n";
+    }
+  }
+  s += "  )\n"
+       "  local i cmd=''\n"
+       "  for ((i = 2; i < CURRENT; i++)); do\n"
+       "    case $words[i] in\n"
+       "      " +
+       with_value(commands) +
+       ") ((i++)) ;;\n"
+       "      -*) ;;\n"
+       "      *) cmd=$words[i]; break ;;\n"
+       "    esac\n"
+       "  done\n"
+       "  case $cmd in\n";
+  for (const CommandShape& command : commands) {
+    s += "    " + (command.name.empty() ? "''" : command.name) + ")\n      _arguments";
+    for (const OptionShape& option : command.options) {
+      for (const std::string& name : option.names) {
+        std::string spec = name + "[" + zsh_what(option.what) + "]";
+        if (option.takes_value) {
+          spec += ":value:";
+          spec += option.choices.empty() ? "_files" : "(" + joined(option.choices) + ")";
+        }
+        s += " \\\n        " + in_quotes(spec);
+      }
+    }
+    if (command.name.empty()) {
+      s += " \\\n        '1:command:{_describe command commands}'";
+    } else if (command.takes_files) {
+      s += " \\\n        '*:file:_files'";
+    } else if (!command.choices.empty()) {
+      s += " \\\n        " + in_quotes("2:value:(" + joined(command.choices) + ")");
+    }
+    s += "\n      ;;\n";
+  }
+  s += "  esac\n"
+       "}\n"
+       "compdef _aetheris aetheris\n";
+  return s;
+}
+
+std::string fish_script(const std::vector<CommandShape>& commands) {
+  std::string s =
+      "# fish completion for aetheris: aetheris completion fish | source\n"
+      "complete -c aetheris -f\n";
+  for (const CommandShape& command : commands) {
+    if (command.name.empty()) continue;
+    s += "complete -c aetheris -n __fish_use_subcommand -a " + in_quotes(command.name) + " -d " +
+         in_quotes(command.what) + "\n";
+  }
+  for (const CommandShape& command : commands) {
+    const std::string when = command.name.empty()
+                                 ? std::string()
+                                 : " -n '__fish_seen_subcommand_from " + command.name + "'";
+    if (command.takes_files) s += "complete -c aetheris" + when + " -F\n";
+    if (!command.choices.empty()) {
+      s += "complete -c aetheris" + when + " -a " + in_quotes(joined(command.choices)) + "\n";
+    }
+    for (const OptionShape& option : command.options) {
+      s += "complete -c aetheris" + when;
+      for (const std::string& name : option.names) {
+        s += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+      }
+      if (option.takes_value) {
+        s += option.choices.empty() ? " -r" : " -x -a " + in_quotes(joined(option.choices));
+      }
+      s += " -d " + in_quotes(option.what) + "\n";
+    }
+  }
+  return s;
+}
+
+}  // namespace
+
+std::string completion_script(std::string_view shell, const std::vector<CommandShape>& commands) {
+  if (shell == "zsh") return zsh_script(commands);
+  if (shell == "fish") return fish_script(commands);
+  return bash_script(commands);
+}
+
+int completion_command(const Options& options, Terminal& terminal) {
+  terminal.print(completion_script(options.shell, command_shapes()));
+  return kDone;
+}
+
+}  // namespace ae::cli

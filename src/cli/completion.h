@@ -1,0 +1,33 @@
+// Completion: scripts for shells, made from what the command line takes.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace ae::cli {
+
+// One command as the command line knows it.
+struct OptionShape {
+  std::vector<std::string> names;  // "-f", "--follow"
+  std::string what;
+  bool takes_value = false;
+  std::vector<std::string> choices;  // of the value; empty = anything
+};
+struct CommandShape {
+  std::string name, what;
+  std::vector<OptionShape> options;
+  bool takes_files = false;          // a position is a file
+  std::vector<std::string> choices;  // of its first position
+};
+// "" is the name of what stands before any command.
+std::vector<CommandShape> command_shapes();
+
+// A script for bash, zsh or fish.
+std::string completion_script(std::string_view shell, const std::vector<CommandShape>& commands);
+
+}  // namespace ae::cli

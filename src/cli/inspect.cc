@@ -1,0 +1,231 @@
+// inspect: what a store holds, row by row, read-only and without believing any of it.
+#include <optional>
+#include <utility>
+
+#include "app/site.h"
+#include "cli/commands.h"
+#include "core/json.h"
+#include "core/seal.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kPage = 1000;
+
+Value instant_or_null(const std::optional<Instant>& at) {
+  return at ? Value(to_text(*at)) : Value();
+}
+
+// Bytes that we wrote as JSON; what is none any more is shown as hex.
+Value record_of(const std::string& bytes) {
+  constexpr JsonLimits kAny{
+      .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
+  auto value = parse_json(bytes, kAny);
+  return value ? std::move(*value) : Value::object({{"hex", to_hex(bytes)}});
+}
+
+Value row_view(const store::JobRow& row) {
+  std::vector<Member> labels;
+  labels.reserve(row.labels.size());
+  for (const auto& [name, value] : row.labels) labels.emplace_back(name, value);
+  Value claim;
+  if (row.claim) {
+    claim = Value::object({{"attempt_id", row.claim->attempt.text},
+                           {"epoch", row.claim->epoch},
+                           {"lease_until", instant_or_null(row.lease_until)},
+                           {"worker", row.claim_worker}});
+  }
+  return Value::object({{"agent", row.agent},
+                        {"claim", claim},
+                        {"created_at", to_text(row.created_at)},
+                        {"head", to_hex(row.head)},
+                        {"id", row.id.text},
+                        {"idempotency_key", row.idempotency_key},
+                        {"labels", Value::object(std::move(labels))},
+                        {"last_seq", row.last_seq},
+                        {"not_before", instant_or_null(row.not_before)},
+                        {"priority", row.priority},
+                        {"status", row.status},
+                        {"updated_at", to_text(row.updated_at)},
+                        {"wake_at", instant_or_null(row.wake_at)}});
+}
+
+// Each commit as far as it can be opened: a damaged one says why, and those behind it show their bytes only.
+Value commits_view(const store::Loaded& loaded) {
+  const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+    for (const Blob& blob : loaded.blobs) {
+      if (blob.hash == hash) return blob.bytes;
+    }
+    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+  };
+  std::vector<Value> commits;
+  std::optional<Hash> head = Hash{};
+  for (const std::string& bytes : loaded.commits) {
+    Value view =
+        Value::object({{"bytes", std::uint64_t{bytes.size()}}, {"sha256", to_hex(sha256(bytes))}});
+    if (head) {
+      auto opened = open(loaded.row.id, bytes, *head, blobs);
+      if (opened) {
+        head = opened->head;
+        std::vector<Value> types;
+        for (const Event& event : opened->events) types.emplace_back(event_name(event));
+        view = view.with("first_seq", opened->first_seq)
+                   .with("last_seq", opened->last_seq)
+                   .with("head", to_hex(opened->head))
+                   .with("created_at", to_text(opened->events.front().created_at))
+                   .with("types", Value::array(std::move(types)));
+      } else {
+        head.reset();
+        view = view.with("refused", opened.error().message);
+      }
+    }
+    commits.push_back(std::move(view));
+  }
+  return Value::array(std::move(commits));
+}
+
+Value job_view(const store::Loaded& loaded) {
+  std::vector<Value> blobs, effects, ledger, inbox;
+  for (const Blob& blob : loaded.blobs) {
+    blobs.push_back(Value::object({{"bytes", std::uint64_t{blob.bytes.size()}},
+                                   {"hash", to_hex(blob.hash)},
+                                   {"whole", sha256(blob.bytes) == blob.hash}}));
+  }
+  for (const store::EffectRow& row : loaded.effects) {
+    effects.push_back(Value::object({{"invocation_id", row.invocation.text},
+                                     {"record", record_of(row.record)},
+                                     {"try", std::uint64_t{row.try_no}}}));
+  }
+  for (const store::LedgerRow& row : loaded.ledger) {
+    ledger.push_back(Value::object({{"invocation_id", row.invocation.text},
+                                    {"record", record_of(row.record)},
+                                    {"state", row.state},
+                                    {"try", std::uint64_t{row.try_no}}}));
+  }
+  for (const store::InboxEntry& entry : loaded.inbox) {
+    inbox.push_back(
+        Value::object({{"act", record_of(entry.act)}, {"id", entry.id}, {"number", entry.number}}));
+  }
+  Value checkpoint;
+  if (loaded.checkpoint) {
+    checkpoint = Value::object({{"bytes", std::uint64_t{loaded.checkpoint->bytes.size()}},
+                                {"seq", loaded.checkpoint->seq},
+                                {"sha256", to_hex(sha256(loaded.checkpoint->bytes))}});
+  }
+  return Value::object(
+      {{"blobs", Value::array(std::move(blobs))},
+       {"checkpoint", checkpoint},
+       {"commits", commits_view(loaded)},
+       {"effects", Value::array(std::move(effects))},
+       {"inbox", Value::array(std::move(inbox))},
+       {"job", row_view(loaded.row)},
+       {"ledger", Value::array(std::move(ledger))},
+       {"signed_head", loaded.signed_head ? record_of(*loaded.signed_head) : Value()}});
+}
+
+template <class T, class Start>
+T await(app::Site& site, Start start) {
+  std::optional<T> answer;
+  start(async::Done<T>([&](T value) {
+    answer = std::move(value);
+    site.loop().stop();
+  }));
+  while (!answer) site.loop().run();
+  return std::move(*answer);
+}
+
+Result<Value> all_jobs(app::Site& site) {
+  std::vector<Value> jobs;
+  store::Filter filter{.limit = kPage};
+  while (true) {
+    AE_ASSIGN(const auto rows, (await<Result<std::vector<store::JobRow>>>(site, [&](auto done) {
+                site.store().query(filter, std::move(done));
+              })));
+    for (const store::JobRow& row : rows) jobs.push_back(row_view(row));
+    if (rows.size() < kPage) break;
+    filter.after = rows.back().id.text;
+  }
+  return Value::object({{"jobs", Value::array(std::move(jobs))}});
+}
+
+Result<Value> one_job(app::Site& site, const std::string& id) {
+  AE_ASSIGN(const JobId job, job_id_from_text(id));
+  AE_ASSIGN(const store::Loaded loaded, (await<Result<store::Loaded>>(site, [&](auto done) {
+              site.store().load(job, 1, std::move(done));
+            })));
+  return job_view(loaded);
+}
+
+std::string count(const Value& number) {
+  return number.is_integer() ? std::to_string(number.as_int()) : std::string("?");
+}
+
+void print_jobs(const Value& body, Terminal& terminal) {
+  Table table({"ID", "STATUS", "AGENT", "EVENTS", "HEAD", "HELD BY"});
+  for (const Value& job : body["jobs"].items()) {
+    const std::string status(job.text("status"));
+    table.row({{std::string(job.text("id"))},
+               {status, status_tint(status)},
+               {std::string(job.text("agent"))},
+               {count(job["last_seq"])},
+               {std::string(job.text("head").substr(0, 12))},
+               {std::string(job["claim"].text("worker"))}});
+  }
+  terminal.print(table.text(terminal.out(), terminal.width()));
+}
+
+void print_job(const Value& body, Terminal& terminal) {
+  const Paint& paint = terminal.out();
+  const Value& job = body["job"];
+  terminal.print(paint(Tint::bold, safe(job.text("id"))) + "  " + safe(job.text("agent")) + "  " +
+                 safe(job.text("status")) + "  " + count(job["last_seq"]) + " events, head " +
+                 safe(job.text("head")) + "\n");
+  Table commits({"EVENTS", "BYTES", "HEAD", "TYPES"});
+  for (const Value& commit : body["commits"].items()) {
+    std::string what(commit.text("refused"));
+    if (commit["types"].is_array()) {
+      for (const Value& type : commit["types"].items()) {
+        what += (what.empty() ? "" : " ") + type.as_string();
+      }
+    }
+    const bool opened = commit["first_seq"].is_integer();
+    commits.row({{opened ? count(commit["first_seq"]) + "-" + count(commit["last_seq"]) : "?"},
+                 {count(commit["bytes"])},
+                 {std::string(commit.text("head").substr(0, 12))},
+                 {what}});
+  }
+  terminal.print(commits.text(terminal.out(), terminal.width()));
+  const auto rows = [&](const char* name) {
+    for (const Value& row : body[name].items()) {
+      terminal.print(pad(name, 9) + safe_json(canonical(row)) + "\n");
+    }
+  };
+  for (const char* name : {"blobs", "effects", "ledger", "inbox"}) rows(name);
+  for (const char* name : {"checkpoint", "signed_head"}) {
+    if (!body[name].is_null()) {
+      terminal.print(pad(name, 12) + safe_json(canonical(body[name])) + "\n");
+    }
+  }
+}
+
+}  // namespace
+
+int inspect_command(const Options& options, Terminal& terminal) {
+  const auto body = [&]() -> Result<Value> {
+    app::SiteOptions site;
+    AE_ASSIGN(site.store, store_of(options));
+    AE_ASSIGN(const auto opened, app::Site::open(std::move(site)));
+    return options.id.empty() ? all_jobs(*opened) : one_job(*opened, options.id);
+  }();
+  if (!body) return terminal.fail_with(body.error());
+  if (terminal.json()) {
+    terminal.print_json(*body);
+  } else if (options.id.empty()) {
+    print_jobs(*body, terminal);
+  } else {
+    print_job(*body, terminal);
+  }
+  return kDone;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,424 @@
+// A State's bytes: every field of every part of it, named once, for writing and reading.
+//
+// Whoever adds a field to one of these types is stopped by the compiler here: the structured bindings below name them
+// all. Then the field is written too, or it follows from others and `restore` makes it.
+#include "engine/checkpoint.h"
+
+#include <bit>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "core/bytes.h"
+#include "core/json.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::string_view kVersion =
+#include AE_FOLD_VERSION
+    ;
+constexpr std::size_t kHashSize = 32;
+
+class Writer {
+ public:
+  static constexpr bool kReads = false;
+  explicit Writer(std::string& out) : out_(out) {}
+  void number(std::uint64_t n) { put_varint(n, out_); }
+  void fixed(std::uint64_t n) { put_big_endian64(n, out_); }
+  void text(std::string_view text) { put_text(text, out_); }
+
+ private:
+  std::string& out_;
+};
+
+class Reader {
+ public:
+  static constexpr bool kReads = true;
+  explicit Reader(std::string_view bytes) : in_(bytes) {}
+  std::uint64_t number() { return in_.varint(); }
+  std::uint64_t fixed() { return in_.big_endian64(); }
+  std::string text() { return std::string(in_.text()); }
+  // How many follow: each takes a byte at least.
+  std::uint64_t count() {
+    const std::uint64_t n = in_.varint();
+    if (n > in_.left()) in_.bytes(in_.left() + 1);
+    return ok() ? n : 0;
+  }
+  std::string_view bytes(std::size_t n) { return in_.bytes(n); }
+  bool ok() const { return in_.ok(); }
+  bool at_end() const { return in_.ok() && in_.left() == 0; }
+
+ private:
+  ByteReader in_;
+};
+
+// A part of the state: written from, or read into.
+template <class A, class T>
+using Part = std::conditional_t<A::kReads, T, const T>;
+
+template <class A, class... T>
+void all(A& a, T&... fields);
+
+// ---------------------------------------------------------------- the parts, each with all its fields
+
+template <class A>
+void parts(A& a, Part<A, Failure>& x) {
+  auto& [code, message] = x;
+  all(a, code, message);
+}
+
+template <class A>
+void parts(A& a, Part<A, Invocation>& x) {
+  auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
+         doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, outcome,
+         definite, retryable, error, retry_after] = x;
+  all(a, id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
+      doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, outcome,
+      definite, retryable, error, retry_after);
+}
+
+template <class A>
+void parts(A& a, Part<A, MapProgress>& x) {
+  auto& [over, results, finished, started, active, done, asking, failure] = x;
+  all(a, over, results, finished, started, active, done, asking, failure);
+}
+
+template <class A>
+void parts(A& a, Part<A, Step>& x) {
+  auto& [id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier,
+         needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected,
+         failure, result, result_type, skipped] = x;
+  all(a, id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier,
+      needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected, failure,
+      result, result_type, skipped);
+}
+
+template <class A>
+void parts(A& a, Part<A, Approval>& x) {
+  auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+         asked, used, by, note] = x;
+  all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
+      asked, used, by, note);
+}
+
+template <class A>
+void parts(A& a, Part<A, Kept>& x) {
+  auto& [id, by, wait_type, payload] = x;
+  all(a, id, by, wait_type, payload);
+}
+
+template <class A>
+void parts(A& a, Part<A, PauseRequest>& x) {
+  auto& [by, reason] = x;
+  all(a, by, reason);
+}
+
+template <class A>
+void parts(A& a, Part<A, Wait>& x) {
+  auto& [step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel,
+         opened_seq] = x;
+  all(a, step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel, opened_seq);
+}
+
+template <class A>
+void parts(A& a, Part<A, ClosedWait>& x) {
+  auto& [type, outcome, payload, signal_id, approval] = x;
+  all(a, type, outcome, payload, signal_id, approval);
+}
+
+template <class A>
+void parts(A& a, Part<A, Ending>& x) {
+  auto& [cancelled, code, message, node_id, by, compensate] = x;
+  all(a, cancelled, code, message, node_id, by, compensate);
+}
+
+// `plan` stands before everything else; `by_id` follows from the steps.
+template <class A>
+void parts(A& a, Part<A, State>& x) {
+  auto& [job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
+         epoch, lost_claims, deadline, not_before, deadline_fired, plan, plan_number, steps, by_id,
+         todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
+         early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
+         undone, given_up, result, error, final_in_doubt, undelivered, signals] = x;
+  all(a, job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
+      epoch, lost_claims, deadline, not_before, deadline_fired, plan_number, steps, todo, startable,
+      calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
+      message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable, undone,
+      given_up, result, error, final_in_doubt, undelivered, signals);
+}
+
+// ---------------------------------------------------------------- what fields are made of
+
+template <class T>
+inline constexpr bool kIsId = false;
+template <class Tag>
+inline constexpr bool kIsId<Id<Tag>> = true;
+
+enum Tag : std::uint8_t { kNull, kFalse, kTrue, kInteger, kDouble, kString, kArray, kObject };
+
+void put(Writer& a, const Value& v) {
+  switch (v.kind()) {
+    case Value::Kind::null:
+      return a.number(kNull);
+    case Value::Kind::boolean:
+      return a.number(v.as_bool() ? kTrue : kFalse);
+    case Value::Kind::number:
+      if (v.is_integer()) {
+        a.number(kInteger);
+        return a.number(zig_zag(v.as_int()));
+      }
+      a.number(kDouble);
+      return a.fixed(std::bit_cast<std::uint64_t>(v.as_number()));
+    case Value::Kind::string:
+      a.number(kString);
+      return a.text(v.as_string());
+    case Value::Kind::array:
+      a.number(kArray);
+      a.number(v.size());
+      for (const Value& item : v.items()) put(a, item);
+      return;
+    case Value::Kind::object:
+      a.number(kObject);
+      a.number(v.size());
+      for (const Member& member : v.members()) {
+        a.text(member.first);
+        put(a, member.second);
+      }
+  }
+}
+
+Value take_value(Reader& a, std::size_t depth = 0) {
+  if (depth > kJsonDepthMax) return {};
+  switch (a.number()) {
+    case kFalse:
+      return false;
+    case kTrue:
+      return true;
+    case kInteger:
+      return un_zig_zag(a.number());
+    case kDouble:
+      return std::bit_cast<double>(a.fixed());
+    case kString:
+      return a.text();
+    case kArray: {
+      std::vector<Value> items(a.count());
+      for (Value& item : items) item = take_value(a, depth + 1);
+      return Value::array(std::move(items));
+    }
+    case kObject: {
+      std::vector<Member> members(a.count());
+      for (Member& member : members) {
+        member.first = a.text();
+        member.second = take_value(a, depth + 1);
+      }
+      if (!a.ok()) return {};
+      return Value::object(std::move(members));
+    }
+    default:
+      return {};
+  }
+}
+
+template <class T>
+void put(Writer& a, const T& x) {
+  if constexpr (std::same_as<T, bool> || std::unsigned_integral<T>) {
+    a.number(x);
+  } else if constexpr (std::is_enum_v<T>) {
+    a.number(static_cast<std::uint64_t>(x));
+  } else if constexpr (std::same_as<T, std::string>) {
+    a.text(x);
+  } else if constexpr (kIsId<T>) {
+    a.text(x.text);
+  } else if constexpr (std::same_as<T, Instant>) {
+    a.number(zig_zag(x.us));
+  } else if constexpr (std::same_as<T, Duration>) {
+    a.number(zig_zag(x.count()));
+  } else {
+    parts(a, x);
+  }
+}
+void put(Writer& a, const std::vector<bool>& x) {
+  a.number(x.size());
+  for (const bool bit : x) a.number(bit);
+}
+template <class T>
+void put(Writer& a, const std::vector<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+template <class T>
+void put(Writer& a, const std::optional<T>& x) {
+  a.number(x.has_value());
+  if (x) put(a, *x);
+}
+template <class T>
+void put(Writer& a, const std::unique_ptr<T>& x) {
+  a.number(x != nullptr);
+  if (x) put(a, *x);
+}
+template <class T>
+void put(Writer& a, const std::set<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+template <class T>
+void put(Writer& a, const std::map<std::string, T>& x) {
+  a.number(x.size());
+  for (const auto& [key, item] : x) {
+    a.text(key);
+    put(a, item);
+  }
+}
+template <class T>
+void put(Writer& a, const std::deque<T>& x) {
+  a.number(x.size());
+  for (const T& item : x) put(a, item);
+}
+
+template <class T>
+void take(Reader& a, T& x) {
+  if constexpr (std::same_as<T, Value>) {
+    x = take_value(a);
+  } else if constexpr (std::same_as<T, bool>) {
+    x = a.number() != 0;
+  } else if constexpr (std::unsigned_integral<T> || std::is_enum_v<T>) {
+    x = static_cast<T>(a.number());
+  } else if constexpr (std::same_as<T, std::string>) {
+    x = a.text();
+  } else if constexpr (kIsId<T>) {
+    x.text = a.text();
+  } else if constexpr (std::same_as<T, Instant>) {
+    x.us = un_zig_zag(a.number());
+  } else if constexpr (std::same_as<T, Duration>) {
+    x = Duration(un_zig_zag(a.number()));
+  } else {
+    parts(a, x);
+  }
+}
+void take(Reader& a, std::vector<bool>& x) {
+  x.resize(a.count());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = a.number() != 0;
+}
+template <class T>
+void take(Reader& a, std::vector<T>& x) {
+  x.resize(a.count());
+  for (T& item : x) take(a, item);
+}
+template <class T>
+void take(Reader& a, std::optional<T>& x) {
+  if (a.number() != 0) take(a, x.emplace());
+}
+template <class T>
+void take(Reader& a, std::unique_ptr<T>& x) {
+  if (a.number() == 0) return;
+  x = std::make_unique<T>();
+  take(a, *x);
+}
+template <class T>
+void take(Reader& a, std::set<T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    T item{};
+    take(a, item);
+    x.insert(x.end(), std::move(item));
+  }
+}
+template <class T>
+void take(Reader& a, std::map<std::string, T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
+    std::string key = a.text();
+    take(a, x[std::move(key)]);
+  }
+}
+template <class T>
+void take(Reader& a, std::deque<T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) take(a, x.emplace_back());
+}
+
+template <class A, class... T>
+void all(A& a, T&... fields) {
+  if constexpr (A::kReads) {
+    (take(a, fields), ...);
+  } else {
+    (put(a, fields), ...);
+  }
+}
+
+std::unexpected<Error> damaged() {
+  return fail(Code::log_corrupt, "the checkpoint is damaged, or not of this job and event");
+}
+
+// Everything that is used as a position is one.
+bool sound(const State& state) {
+  const std::size_t nodes = state.plan->nodes.size();
+  if (state.steps.size() < nodes || state.by_id.size() != state.steps.size()) return false;
+  for (const Step& step : state.steps) {
+    if (step.node >= nodes || (step.role != Role::node) != (step.of < state.steps.size())) {
+      return false;
+    }
+    for (const std::uint32_t beside : {step.probe, step.undo}) {
+      if (beside != kNoStep && beside >= state.steps.size()) return false;
+    }
+  }
+  for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
+    for (const std::uint32_t index : *indexes) {
+      if (index >= state.steps.size()) return false;
+    }
+  }
+  for (const auto* indexes : {&state.todo, &state.startable, &state.calling}) {
+    if (!indexes->empty() && *indexes->rbegin() >= state.steps.size()) return false;
+  }
+  for (const auto& [key, wait] : state.waits) {
+    if (wait.step >= state.steps.size()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string_view fold_version() { return kVersion; }
+
+std::string checkpoint(const State& state, const Hash& head) {
+  AE_CHECK(state.plan != nullptr, state.job.text);
+  std::string out;
+  put_text(kVersion, out);
+  out.append(reinterpret_cast<const char*>(head.bytes.data()), kHashSize);
+  Writer a(out);
+  put(a, to_hex(state.plan->hash));
+  put(a, state.plan->task_graph);
+  put(a, state);
+  const Hash sum = sha256(out);
+  out.append(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize);
+  return out;
+}
+
+Result<Restored> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
+                         const PlanSource& plans) {
+  if (bytes.size() < kHashSize) return damaged();
+  const std::string_view content = bytes.substr(0, bytes.size() - kHashSize);
+  const Hash sum = sha256(content);
+  const std::string_view stored = bytes.substr(content.size());
+  if (stored != std::string_view(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize)) {
+    return damaged();
+  }
+  Reader a(content);
+  if (a.text() != kVersion) {
+    return fail(Code::needs_version, "another version of the fold made the checkpoint");
+  }
+  Restored restored;
+  const std::string_view head = a.bytes(kHashSize);
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    restored.head.bytes[i] = static_cast<std::uint8_t>(head[i]);
+  }
+  const std::string plan_hash = a.text();
+  const Value task_graph = take_value(a);
+  State& state = restored.state;
+  take(a, state);
+  if (!a.at_end() || state.job != job || state.seq != seq) return damaged();
+  AE_ASSIGN(state.plan, plans(task_graph, plan_hash));
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) state.by_id.emplace(state.steps[i].id, i);
+  if (!sound(state)) return damaged();
+  return restored;
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,257 @@
+// Acts that answer a wait, or will: signals, early ones too, approvals, messages. And pause and resume.
+#include <algorithm>
+#include <utility>
+
+#include "core/json.h"
+#include "engine/take.h"
+
+namespace ae::engine {
+namespace {
+
+bool is_own_key(std::string_view key) {
+  return key.starts_with("resolve/") || key.starts_with("approval/");
+}
+
+// The wait that the act names, by its key or by its id among the approvals. Fails with not_found.
+Result<std::string> key_of(const State& state, const Act& act) {
+  if (act.approval.empty()) return act.correlation_key;
+  for (const auto& [key, wait] : state.waits) {
+    if (state.approval_id(wait) == act.approval) return key;
+  }
+  for (const auto& [key, wait] : state.closed_waits) {
+    if (wait.approval == act.approval) return key;
+  }
+  return fail(Code::not_found,
+              "nobody is asked for an approval with this id; `aetheris approvals` "
+              "lists what is asked for");
+}
+
+Value duplicate(const std::string& key, const ClosedWait& closed, const Value& payload) {
+  const bool delivered =
+      closed.outcome == "signalled" || closed.outcome == "approved" || closed.outcome == "rejected";
+  return Value::object({{"applied", delivered && closed.payload == payload},
+                        {"correlation_key", key},
+                        {"delivered", delivered},
+                        {"duplicate", true},
+                        {"outcome", closed.outcome},
+                        {"payload", closed.payload}});
+}
+
+// A signal that nobody waits for yet is kept for the wait that opens with its key (SPEC §10).
+Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
+  if (is_own_key(key)) {
+    return fail(Code::wait_mismatch,
+                "keys that begin with resolve/ or approval/ are the runtime's "
+                "own: what is asked there cannot be answered early");
+  }
+  if (key.empty() || key.size() > 256) {
+    return fail(Code::wait_mismatch, "a correlation key has 1 to 256 bytes");
+  }
+  if (state.ending) {
+    return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
+  }
+  const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
+  if (state.message_names.contains(message_name({}, key, act.id))) {
+    return Taken{.events = {}, .answer = answer.with("duplicate", true)};
+  }
+  return Taken{.events = {kept_event(act)}, .answer = answer};
+}
+
+// A person answers whether a call may be made: the decision, and with it the end of the wait.
+EventDraft approval_decision(const State& state, const Wait& wait, const Act& act,
+                             const Stamp& stamp, std::string_view outcome) {
+  const Step& step = state.steps[wait.step];
+  std::vector<Member> p{
+      {"at", to_text(stamp.now)},
+      {"decision_id",
+       step_id(state.job, state.plan->decision, step.approval->id + "#answer", "decision").text},
+      {"kind", "approval"},
+      {"node_id", state.node_of(step).id},
+      {"payload", Value::object({{"approval_id", step.approval->id},
+                                 {"arguments_hash", step.approval->arguments_hash},
+                                 {"command_id", step.id.text},
+                                 {"tool", step.approval->tool}})},
+      {"state", outcome},
+      {"step_id", step.id.text}};
+  if (!act.by.empty()) p.emplace_back("by", act.by);
+  if (const std::string_view note = act.payload.text("note"); !note.empty()) {
+    p.emplace_back("reason", note);
+  }
+  return {EventType::decision_recorded, Value::object(std::move(p))};
+}
+
+}  // namespace
+
+std::string message_name(std::string_view channel, std::string_view key, std::string_view id) {
+  std::string name(channel);
+  name += '\0';
+  name += key;
+  name += '\0';
+  name += id;
+  return name;
+}
+
+EventDraft kept_event(const Act& act) {
+  std::vector<Member> p{{"channel", act.channel}, {"message_id", act.id}, {"payload", act.payload}};
+  if (act.kind == Act::Kind::signal) p.emplace_back("correlation_key", act.correlation_key);
+  if (!act.by.empty()) p.emplace_back("by", act.by);
+  if (!act.wait_type.empty()) p.emplace_back("wait_type", act.wait_type);
+  return {EventType::agent_message, Value::object(std::move(p))};
+}
+
+Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
+  const bool asks = node.kind != NodeKind::wait;  // a call that is to be approved
+  if (!asks && node.wait_type != WaitType::human) return "signalled";
+  const std::string_view decision = payload.text("decision");
+  if (decision == "approve") return "approved";
+  if (decision == "reject") return "rejected";
+  if (!asks && node.wants_data) return "approved";
+  return fail(Code::input_invalid,
+              "a person's answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; "
+              "`aetheris approve` and `aetheris reject` say so");
+}
+
+const Kept* fitting(const std::deque<Kept>& early, const Node& node) {
+  for (const Kept& kept : early) {
+    if (!kept.wait_type.empty() && kept.wait_type != to_text(node.wait_type)) continue;
+    if (outcome_of_answer(node, kept.payload)) return &kept;
+  }
+  return nullptr;
+}
+
+Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp) {
+  AE_ASSIGN(const std::string key, key_of(state, act));
+  if (auto closed = state.closed_waits.find(key);
+      closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
+    return Taken{.events = {}, .answer = duplicate(key, closed->second, act.payload)};
+  }
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  auto wait = state.waits.find(key);
+  if (wait == state.waits.end() && act.buffer) return keep_early(state, act, key);
+  const bool open = wait != state.waits.end() && !wait->second.resolve &&
+                    wait->second.type != WaitType::timer &&
+                    wait->second.type != WaitType::message && !state.ending;
+  if (!open) {
+    return fail(Code::wait_mismatch, "no open wait of this job has the key \"" + key +
+                                         "\"; `aetheris job " + state.job.text +
+                                         "` lists its waits");
+  }
+  if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
+    return fail(Code::wait_mismatch,
+                "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
+  }
+  AE_ASSIGN(const std::string_view outcome,
+            outcome_of_answer(state.node_of(state.steps[wait->second.step]), act.payload));
+  Taken taken;
+  if (wait->second.approval) {
+    taken.events.push_back(approval_decision(state, wait->second, act, stamp, outcome));
+  }
+  std::vector<Member> more{{"outcome", outcome}, {"payload", act.payload}};
+  if (!act.by.empty()) more.emplace_back("by", act.by);
+  if (!act.id.empty()) more.emplace_back("signal_id", act.id);
+  taken.events.push_back(
+      {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))});
+  taken.answer =
+      Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
+  return taken;
+}
+
+// Kept in the order of arrival; whoever has waited longest for the channel gets it at once.
+Result<Taken> take_message(const State& state, const Act& act) {
+  if (act.channel.empty() || act.channel.size() > 256) {
+    return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
+  }
+  Taken taken;
+  taken.answer =
+      Value::object({{"accepted", true}, {"channel", act.channel}, {"message_id", act.id}});
+  if (state.message_names.contains(message_name(act.channel, {}, act.id))) {
+    taken.answer = taken.answer.with("duplicate", true);
+    return taken;
+  }
+  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+  if (state.ending) return fail(Code::job_terminal, "the job is ending");
+  taken.events.push_back(kept_event(act));
+  const std::pair<const std::string, Wait>* first = nullptr;
+  for (const auto& entry : state.waits) {
+    const Wait& wait = entry.second;
+    if (wait.type != WaitType::message || wait.channel != act.channel) continue;
+    if (!first || wait.opened_seq < first->second.opened_seq) first = &entry;
+  }
+  if (first) {  // the payload stands in the message
+    taken.events.push_back({EventType::wait_completed,
+                            wait_members(state, first->first, first->second,
+                                         {{"outcome", "signalled"}, {"signal_id", act.id}})});
+  }
+  return taken;
+}
+
+Result<Taken> take_pause(const State& state, const Act& act) {
+  if (is_terminal(state.status) || state.ending) {
+    return fail(Code::job_terminal,
+                is_terminal(state.status)
+                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
+                    : "the job is ending: it starts nothing any more");
+  }
+  if (state.is_paused()) return Taken{.events = {}, .answer = Value::object({{"paused", true}})};
+  Taken taken;
+  taken.answer = Value::object({{"pause_requested", true}});
+  if (!state.pausing) {
+    std::vector<Member> p;
+    if (!act.by.empty()) p.emplace_back("by", act.by);
+    if (!act.reason.empty()) p.emplace_back("reason", act.reason);
+    taken.events.push_back({EventType::job_pause_requested, Value::object(std::move(p))});
+  }
+  if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
+    taken.events.push_back(paused_event(act.reason));
+    taken.answer = Value::object({{"paused", true}});
+  }
+  return taken;
+}
+
+Result<Taken> take_resume(const State& state, const Act& act) {
+  if (is_terminal(state.status)) {
+    return fail(Code::job_terminal,
+                "the job has ended (" + std::string(to_text(state.status)) + ")");
+  }
+  const std::string by = act.by.empty() ? "somebody" : act.by;
+  const Value answer = Value::object({{"resumed", true}});
+  if (state.is_paused()) {
+    return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
+                 .answer = answer};
+  }
+  if (state.pausing) {  // before it came to rest
+    return Taken{.events = {{EventType::job_pause_requested,
+                             Value::object({{"by", by}, {"withdrawn", true}})}},
+                 .answer = answer};
+  }
+  if (state.status == JobStatus::parked) {
+    return fail(Code::not_paused, "the job is parked (" + state.parked_reason + ") until `" +
+                                      state.parked_until +
+                                      "`, which `resume` does not do; "
+                                      "`aetheris job " +
+                                      state.job.text + "` says how");
+  }
+  return fail(Code::not_paused,
+              "the job is not paused: it is " + std::string(to_text(state.status)));
+}
+
+bool was_taken(const State& state, const Act& act) {
+  if (state.message_names.contains(message_name(act.channel, act.correlation_key, act.id))) {
+    return true;
+  }
+  switch (act.kind) {
+    case Act::Kind::signal:
+    case Act::Kind::resolve:  // its key says which call; the wait's key may have a number behind it
+      return !act.id.empty() && std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
+        return closed.second.signal_id == act.id && closed.second.outcome != "cancelled";
+      });
+    case Act::Kind::cancel:
+      return state.status == JobStatus::cancelled;
+    case Act::Kind::resume:
+      return !state.pausing && !is_blocked(state.status);
+    default:
+      return false;
+  }
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,450 @@
+// aetheris_sim: storms by seed, the sweep, the canary. See docs/simulation.md.
+//
+//   aetheris_sim --seeds 2000 [--from N] [--jobs J] [--twice]    --seed N [--verbose]    --long
+//   aetheris_sim --sweep [--jobs J] [--full] [--only CASE]       --sweep-case N --crashes 3,7 [--verbose]
+//   aetheris_sim --canary
+//
+// Prints `SEED … COMMIT …` first and the command that repeats it last. Ends with 0 · 70 it crashed · 71 liveness ·
+// 72 correctness · 73 the canary was found, as it must be · 2 usage.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/hash.h"
+#include "sim/check.h"
+#include "sim/storm.h"
+#include "sim/sweep.h"
+
+namespace ae::sim {
+namespace {
+
+enum Exit { kFine = 0, kUsage = 2, kCrash = 70, kLiveness = 71, kCorrectness = 72, kCanary = 73 };
+
+// API.md names these; a run that never reaches one says so.
+constexpr std::string_view kPoints[] = {
+    "tool.before",        "tool.after",          "effect.after_put", "append.before",
+    "append.after",       "ledger.after_commit", "claim.after",      "heartbeat.before",
+    "signal.after_inbox", "timer.after_fire"};
+// What a long run is to have seen besides.
+constexpr std::string_view kMarks[] = {"clock.jump",
+                                       "death.in_recovery",
+                                       "ended.cancelled",
+                                       "ended.completed",
+                                       "ended.failed",
+                                       "pause",
+                                       "people.accepted_in_inbox",
+                                       "people.acknowledged",
+                                       "people.duplicate",
+                                       "people.not_settled",
+                                       "people.resolve_fail",
+                                       "people.resolve_happened",
+                                       "people.resolve_not_happened",
+                                       "people.too_early",
+                                       "swap"};
+
+struct Options {
+  enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
+  std::uint64_t seeds = 0, from = 1, sweep_case = 0;
+  std::optional<std::uint64_t> only;  // this case of the sweep
+  std::string commit = "unknown", crashes;
+  std::size_t jobs = 1;
+  bool verbose = false, twice = false, full = false;
+};
+
+// What the children take their work from.
+struct Queue {
+  std::atomic<std::uint64_t> next = 0;
+};
+
+// What a child process tells, in memory that parent and child share.
+struct Shared {
+  std::uint64_t current = 0;  // the seed or case it is at
+  std::uint64_t done = 0, jobs = 0, events = 0;
+  std::uint64_t points = 0, recovery_points = 0, third_points = 0;
+  std::uint64_t busy_us = 0;
+  bool stuck = false, wrong = false;
+  std::size_t violations = 0, text_size = 0;
+  char text[1u << 16];
+  char marks[1u << 14];  // "name count\n"
+};
+
+std::uint64_t cpu_us() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000 +
+         static_cast<std::uint64_t>(t.tv_nsec) / 1000;
+}
+
+void tell(Shared& shared, const Report& report, const std::string& where,
+          const std::string& repeat) {
+  shared.stuck = shared.stuck || report.stuck;
+  shared.wrong = shared.wrong || report.wrong;
+  shared.violations += report.violations.size();
+  std::string text;
+  for (std::size_t i = 0; i < report.violations.size() && i < 6; ++i) {
+    const Violation& v = report.violations[i];
+    text += where + "  " + v.rule + "\n    " + v.job + " " + v.what.substr(0, 1500) + "\n";
+  }
+  if (!text.empty()) text += "  repeat: " + repeat + "\n";
+  const std::size_t room = sizeof shared.text - shared.text_size;
+  const std::size_t size = std::min(room, text.size());
+  std::memcpy(shared.text + shared.text_size, text.data(), size);
+  shared.text_size += size;
+}
+
+using Marks = std::map<std::string, std::uint64_t, std::less<>>;
+
+void keep_marks(Shared& shared, const Marks& marks) {
+  std::string text;
+  for (const auto& [mark, times] : marks) text += mark + " " + std::to_string(times) + "\n";
+  std::memcpy(shared.marks, text.data(), std::min(text.size(), sizeof shared.marks - 1));
+}
+
+void read_marks(const Shared& shared, Marks& marks) {
+  std::string_view text(shared.marks);
+  while (!text.empty()) {
+    const std::size_t space = text.find(' '), end = text.find('\n');
+    if (space == text.npos || end == text.npos) return;
+    std::uint64_t times = 0;
+    std::from_chars(text.data() + space + 1, text.data() + end, times);
+    marks[std::string(text.substr(0, space))] += times;
+    text.remove_prefix(end + 1);
+  }
+}
+
+void storms(const Options& o, Queue& queue, Shared& shared) {
+  PlanBook plans;
+  Marks marks;
+  for (std::uint64_t i = 0; (i = queue.next++) < o.seeds;) {
+    const std::uint64_t seed = o.from + i;
+    shared.current = seed;
+    StormResult result = run_storm({.seed = seed, .verbose = o.verbose}, plans);
+    if (o.twice || seed % 50 == 0) {
+      const StormResult again = run_storm({.seed = seed}, plans);
+      if (again.last_draw != result.last_draw) {
+        result.report.violate("DET the same seed goes the same way", {}, "the last draws differ");
+      }
+      shared.jobs += again.report.jobs;
+      shared.events += again.report.events;
+    }
+    shared.done++;
+    shared.jobs += result.report.jobs;
+    shared.events += result.report.events;
+    for (const auto& [mark, times] : result.report.marks) marks[mark] += times;
+    const std::string name = std::to_string(seed);
+    tell(shared, result.report, "seed " + name, "./dev sim --seed " + name + " --verbose");
+    if (shared.violations > 20) break;
+  }
+  keep_marks(shared, marks);
+}
+
+// The crashes that led to the first violation, as `--crashes` takes them.
+std::string crashes_of(const Report& report) {
+  if (report.violations.empty()) return {};
+  const std::string& what = report.violations.front().what;
+  const std::size_t begin = what.find("crashes ") + 8;
+  return what.substr(begin, what.find(':', begin) - begin);
+}
+
+void sweeps(const Options& o, Queue& queue, Shared& shared) {
+  PlanBook plans;
+  Marks marks;
+  const std::vector<SweepCase> cases = sweep_cases();
+  const SweepDepth depth{.third_one_in = o.full ? 1u : 4u};
+  for (std::size_t i = 0; (i = queue.next++) < cases.size();) {
+    if (o.only && i != *o.only) continue;
+    shared.current = i;
+    Report report;
+    const SweepCount count = sweep(cases[i], depth, plans, report);
+    shared.done++;
+    shared.points += count.points;
+    shared.recovery_points += count.recovery_points;
+    shared.third_points += count.third_points;
+    shared.jobs += count.runs;
+    shared.events += report.events;
+    for (const auto& [mark, times] : report.marks) marks[mark] += times;
+    tell(shared, report, "case " + std::to_string(i),
+         "./dev sim --sweep-case " + std::to_string(i) + " --crashes " + crashes_of(report) +
+             " --verbose");
+    if (o.verbose) {
+      std::printf("%3zu %6llu %8llu %8llu  %s\n", i, static_cast<unsigned long long>(count.points),
+                  static_cast<unsigned long long>(count.recovery_points),
+                  static_cast<unsigned long long>(count.third_points), cases[i].name().c_str());
+      std::fflush(stdout);
+    }
+  }
+  keep_marks(shared, marks);
+}
+
+void* shared_memory(std::size_t size) {
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  AE_CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+// Runs `work` in `o.jobs` processes; a child that crashes is a violation of its own.
+template <class Work>
+std::vector<Shared*> in_children(const Options& o, Work work, bool& crashed) {
+  std::vector<Shared*> all;
+  std::vector<pid_t> children;
+  Queue* queue = new (shared_memory(sizeof(Queue))) Queue;
+  std::fflush(stdout);
+  for (std::size_t child = 0; child < o.jobs; ++child) {
+    all.push_back(new (shared_memory(sizeof(Shared))) Shared);
+    const pid_t pid = fork();
+    AE_CHECK(pid >= 0);
+    if (pid == 0) {
+      const std::uint64_t begin = cpu_us();
+      work(*queue, *all.back());
+      all.back()->busy_us = cpu_us() - begin;
+      std::fflush(stdout);
+      _exit(0);
+    }
+    children.push_back(pid);
+  }
+  for (std::size_t child = 0; child < o.jobs; ++child) {
+    int status = 0;
+    waitpid(children[child], &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    crashed = true;
+    std::printf("crashed at seed or case %llu\n",
+                static_cast<unsigned long long>(all[child]->current));
+  }
+  return all;
+}
+
+std::string grouped(std::uint64_t n) {
+  std::string text = std::to_string(n);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  return text;
+}
+
+int end_of(const std::vector<Shared*>& all, bool crashed, std::uint64_t& violations) {
+  bool stuck = false, wrong = false;
+  for (const Shared* shared : all) {
+    std::printf("%.*s", static_cast<int>(shared->text_size), shared->text);
+    violations += shared->violations;
+    stuck = stuck || shared->stuck;
+    wrong = wrong || shared->wrong;
+  }
+  return crashed ? kCrash : wrong ? kCorrectness : stuck ? kLiveness : kFine;
+}
+
+void show_marks(const std::vector<Shared*>& all, bool storms_too) {
+  Marks marks;
+  for (const Shared* shared : all) read_marks(*shared, marks);
+  std::string never;
+  std::printf("marks:");
+  for (const auto& [mark, times] : marks)
+    std::printf(" %s %s ·", mark.c_str(), grouped(times).c_str());
+  std::printf("\n");
+  for (std::string_view point : kPoints) {
+    if (!marks.contains(point)) never += " " + std::string(point);
+  }
+  for (std::string_view mark : kMarks) {
+    if (storms_too && !marks.contains(mark)) never += " " + std::string(mark);
+  }
+  std::printf("never reached:%s\n", never.empty() ? " none" : never.c_str());
+}
+
+int run_seeds(const Options& o) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool crashed = false;
+  const auto all =
+      in_children(o, [&](Queue& queue, Shared& shared) { storms(o, queue, shared); }, crashed);
+  std::uint64_t violations = 0, done = 0, jobs = 0, events = 0, busy = 0;
+  const int end = end_of(all, crashed, violations);
+  for (const Shared* shared : all) {
+    done += shared->done;
+    jobs += shared->jobs;
+    events += shared->events;
+    busy += shared->busy_us;
+  }
+  show_marks(all, o.seeds >= 500);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf(
+      "%s seeds, %s violations; %s jobs with faults, %s events in %.1f s; %s jobs a second and "
+      "core\n",
+      grouped(done).c_str(), grouped(violations).c_str(), grouped(jobs).c_str(),
+      grouped(events).c_str(), seconds, grouped(busy ? jobs * 1'000'000 / busy : 0).c_str());
+  std::printf("repeat: ./dev sim --seeds %llu --from %llu\n",
+              static_cast<unsigned long long>(o.seeds), static_cast<unsigned long long>(o.from));
+  return end;
+}
+
+int run_sweep(const Options& o) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool crashed = false;
+  const auto all =
+      in_children(o, [&](Queue& queue, Shared& shared) { sweeps(o, queue, shared); }, crashed);
+  std::uint64_t violations = 0, points = 0, recovery = 0, third = 0, runs = 0;
+  const int end = end_of(all, crashed, violations);
+  for (const Shared* shared : all) {
+    points += shared->points;
+    recovery += shared->recovery_points;
+    third += shared->third_points;
+    runs += shared->jobs;
+  }
+  show_marks(all, false);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf(
+      "%s crash points, %s recovery crash points, %s third crash points, %s violations; "
+      "%zu cases, %s runs in %.1f s\n",
+      grouped(points).c_str(), grouped(recovery).c_str(), grouped(third).c_str(),
+      grouped(violations).c_str(), sweep_cases().size(), grouped(runs).c_str(), seconds);
+  std::printf("repeat: ./dev sim --sweep%s\n", o.full ? " --full" : "");
+  return end;
+}
+
+int run_case(const Options& o) {
+  const std::vector<SweepCase> cases = sweep_cases();
+  if (o.sweep_case >= cases.size()) return kUsage;
+  std::vector<std::uint64_t> crashes;
+  for (std::size_t at = 0; at < o.crashes.size();) {
+    std::uint64_t n = 0;
+    const auto [end, problem] =
+        std::from_chars(o.crashes.data() + at, o.crashes.data() + o.crashes.size(), n);
+    if (problem != std::errc()) return kUsage;
+    crashes.push_back(n);
+    at = static_cast<std::size_t>(end - o.crashes.data()) + 1;
+  }
+  PlanBook plans;
+  const SmallEnd end = run_small(cases[o.sweep_case], crashes, plans, o.verbose);
+  std::printf("%s: %s %s\n", cases[o.sweep_case].name().c_str(), end.status.c_str(),
+              end.result.c_str());
+  for (const Violation& v : end.report.violations) {
+    std::printf("  %s\n    %s %s\n", v.rule.c_str(), v.job.c_str(), v.what.c_str());
+  }
+  return end.report.wrong ? kCorrectness : end.report.stuck ? kLiveness : kFine;
+}
+
+// Each planted fault is looked for over a few seeds. Found is the good end, and ends with 73.
+int run_canary(const Options& o) {
+  constexpr struct {
+    Canary canary;
+    const char* name;
+    std::string_view rule;
+  } kCanaries[] = {{Canary::duplicate_request, "requests arrive twice", "A1 at_most_once"},
+                   {Canary::lost_signal, "the store loses what it acknowledged", "N1 an accepted"},
+                   {Canary::forgotten_job, "a job is never given to anybody", "PR1 all jobs end"}};
+  bool all_found = true;
+  for (const auto& canary : kCanaries) {
+    PlanBook plans;
+    std::string found;
+    for (std::uint64_t seed = o.from; found.empty() && seed < o.from + 40; ++seed) {
+      const StormResult result =
+          run_storm({.seed = seed, .canary = canary.canary, .verbose = o.verbose}, plans);
+      for (const Violation& v : result.report.violations) {
+        if (found.empty() && v.rule.starts_with(canary.rule)) {
+          found = "seed " + std::to_string(seed) + "  " + v.rule + "\n    " + v.job + " " +
+                  v.what.substr(0, 300);
+        }
+      }
+    }
+    all_found = all_found && !found.empty();
+    std::printf("canary: %s: %s\n", canary.name,
+                found.empty() ? "NOT FOUND" : ("found\n  " + found).c_str());
+  }
+  std::printf("repeat: ./dev sim --canary --from %llu\n", static_cast<unsigned long long>(o.from));
+  return all_found ? kCanary : kFine;
+}
+
+int usage() {
+  std::fputs(
+      "aetheris_sim --seeds N [--from SEED|COMMIT] [--twice] | --seed S [--verbose] | --long\n"
+      "             --sweep [--full] [--only CASE] | --sweep-case N [--crashes I,J,K] [--verbose] "
+      "| --canary\n"
+      "             [--jobs J] [--commit HASH]\n",
+      stderr);
+  return kUsage;
+}
+
+// A number, or any other text (a commit's hash) hashed to one.
+std::uint64_t seed_of(std::string_view text) {
+  std::uint64_t n = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (problem == std::errc() && end == text.data() + text.size()) return n;
+  const Hash hash = sha256(text);
+  for (int i = 0; i < 6; ++i) n = n << 8 | hash.bytes[static_cast<std::size_t>(i)];
+  return n;
+}
+
+bool read(int argc, char** argv, Options& o) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const auto value = [&]() -> std::string_view { return i + 1 < argc ? argv[++i] : ""; };
+    if (flag == "--seeds") {
+      o.verb = Options::Verb::seeds;
+      o.seeds = seed_of(value());
+    } else if (flag == "--seed") {
+      o.verb = Options::Verb::seeds;
+      o.seeds = 1;
+      o.from = seed_of(value());
+    } else if (flag == "--long") {
+      o.verb = Options::Verb::seeds;
+      o.seeds = 100'000;
+    } else if (flag == "--sweep") {
+      o.verb = Options::Verb::sweep;
+    } else if (flag == "--sweep-case") {
+      o.verb = Options::Verb::sweep_case;
+      o.sweep_case = seed_of(value());
+    } else if (flag == "--canary") {
+      o.verb = Options::Verb::canary;
+    } else if (flag == "--only") {
+      o.only = seed_of(value());
+    } else if (flag == "--crashes") {
+      o.crashes = value();
+    } else if (flag == "--from") {
+      o.from = seed_of(value());
+    } else if (flag == "--commit") {
+      o.commit = value();
+    } else if (flag == "--jobs") {
+      o.jobs = std::clamp<std::size_t>(seed_of(value()), 1, 64);
+    } else if (flag == "--verbose") {
+      o.verbose = true;
+    } else if (flag == "--twice") {
+      o.twice = true;
+    } else if (flag == "--full") {
+      o.full = true;
+    } else {
+      return false;
+    }
+  }
+  return o.verb != Options::Verb::none;
+}
+
+int run(int argc, char** argv) {
+  Options o;
+  if (!read(argc, argv, o)) return usage();
+  std::printf("SEED %llu COMMIT %s\n", static_cast<unsigned long long>(o.from), o.commit.c_str());
+  switch (o.verb) {
+    case Options::Verb::seeds:
+      return run_seeds(o);
+    case Options::Verb::sweep:
+      return run_sweep(o);
+    case Options::Verb::sweep_case:
+      return run_case(o);
+    case Options::Verb::canary:
+      return run_canary(o);
+    case Options::Verb::none:
+      break;
+  }
+  return usage();
+}
+
+}  // namespace
+}  // namespace ae::sim
+
+int main(int argc, char** argv) { return ae::sim::run(argc, argv); }

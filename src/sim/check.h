@@ -1,0 +1,45 @@
+// Checkers: the rules of the world, each a function with the rule as its name, evaluated when all has come to rest.
+//
+// They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people were
+// told. To add one is to add a function and a line in `kCheckers` (check.cc). Rules that can only be seen at the moment
+// they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/state.h"
+#include "sim/outside.h"
+#include "sim/people.h"
+#include "sim/report.h"
+#include "store/store.h"
+
+namespace ae::sim {
+
+// Everything that is known about a job in the end.
+struct JobEvidence {
+  JobId job;
+  const store::Loaded& loaded;
+  const std::vector<Event>& events;
+  const engine::State& state;
+  const Seen& seen;                                 // what the disk did, in its order
+  const std::map<std::string, KeyRecord>& journal;  // of all jobs, by idempotency key
+  std::vector<const KeyRecord*> touched;            // of this job
+  std::vector<const Ack*> acks;                     // of this job
+  bool leases_bind = true;
+  bool clock_jumped = false;
+  const engine::PlanSource& plans;
+};
+
+// Reads every job from the disk and judges it. REQUIRES (both): the world is frozen.
+void check_all(SimWorld& world, const People& people, const engine::PlanSource& plans);
+
+// Every job has ended, or says what it waits for and which command answers it. For any moment after the healing.
+void check_visible(SimWorld& world, const engine::PlanSource& plans);
+
+// The names of all checkers.
+std::vector<std::string_view> checker_names();
+
+}  // namespace ae::sim

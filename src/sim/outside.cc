@@ -1,0 +1,284 @@
+// The services, the way to them, and the journal.
+#include "sim/outside.h"
+
+#include <utility>
+
+#include "core/hash.h"
+#include "core/json.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+const ToolKind* tool_kind(std::string_view name) {
+  for (const ToolKind& kind : kTools) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+Value tool_policy(const ToolKind& kind) {
+  static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
+  std::vector<Value> retry_on{"connect"};
+  if (kind.nature != Nature::at_most_once) {
+    retry_on.emplace_back("timeout");
+    retry_on.emplace_back("5xx");
+  }
+  return Value::object({{"dedupe_window", kind.dedupe_window},
+                        {"effect", kEffects[static_cast<int>(kind.nature)]},
+                        {"grace", to_text(kToolGrace)},
+                        {"on_in_doubt", kind.in_doubt},
+                        {"retry", Value::object({{"initial_backoff", "200ms"},
+                                                 {"max_attempts", 3},
+                                                 {"max_backoff", "8s"},
+                                                 {"multiplier", 6},
+                                                 {"retry_on", Value::array(std::move(retry_on))}})},
+                        {"timeout", to_text(kToolTimeout)},
+                        {"version", kToolVersion}});
+}
+
+struct Outside::Flight {
+  Nature nature{};
+  tools::Call call;
+  async::Done<Outcome> done;
+  std::shared_ptr<Life> life;
+  Instant begun;  // by the loop: the permit was given
+  bool sent = false, answered = false;
+  std::optional<async::TimerId> timeout;
+  std::function<void()> forget;  // from the tool's list
+
+  // Once; and never when the caller's process is gone.
+  void answer(Outcome outcome) {
+    if (answered || life->dead) return;
+    answered = true;
+    if (timeout) life->forget(*std::exchange(timeout, std::nullopt));
+    async::Done<Outcome> tell = std::move(done);
+    forget();
+    tell(std::move(outcome));
+  }
+};
+
+class SimTool final : public tools::Tool {
+ public:
+  SimTool(Outside& outside, Nature nature, std::shared_ptr<Life> life)
+      : outside_(outside), nature_(nature), life_(std::move(life)) {}
+
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
+    std::move(permit).use(call.invocation, call.try_no);
+    auto flight = std::make_shared<Outside::Flight>();
+    const std::pair<std::string, std::uint32_t> name(call.invocation.text, call.try_no);
+    flight->nature = nature_;
+    flight->call = std::move(call);
+    flight->done = std::move(done);
+    flight->life = life_;
+    flight->begun = outside_.host_.loop.now();
+    flight->forget = [this, name] { flights_.erase(name); };
+    flights_[name] = flight;
+    const Duration before = outside_.host_.chance.between(0ms, 40ms);
+    life_->after(before, [&outside = outside_, flight] { outside.send(flight); });
+  }
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
+    const auto it = flights_.find({invocation.text, try_no});
+    if (it == flights_.end()) return;
+    const std::shared_ptr<Outside::Flight> flight = it->second;
+    const bool sent = flight->sent;
+    life_->post([flight, sent] {
+      flight->answer(sent ? Outcome{.kind = OutcomeKind::unknown,
+                                    .error_code = "killed",
+                                    .error_message = "cut off"}
+                          : Outcome{.kind = OutcomeKind::failure,
+                                    .definite = true,
+                                    .retryable = true,
+                                    .error_code = "not_sent",
+                                    .error_message = "withdrawn"});
+    });
+    if (!sent) flight->sent = true;  // it never leaves
+  }
+
+ private:
+  Outside& outside_;
+  Nature nature_;
+  std::shared_ptr<Life> life_;
+  std::map<std::pair<std::string, std::uint32_t>, std::shared_ptr<Outside::Flight>> flights_;
+};
+
+std::unique_ptr<tools::Tool> Outside::tool(const ToolKind& kind, std::shared_ptr<Life> life) {
+  return std::make_unique<SimTool>(*this, kind.nature, std::move(life));
+}
+
+const KeyRecord* Outside::find(const std::string& idempotency_key) const {
+  const auto it = journal_.find(idempotency_key);
+  return it == journal_.end() ? nullptr : &it->second;
+}
+
+Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
+  static constexpr std::pair<std::string_view, Fate> kNames[] = {{"ok", Fate::ok},
+                                                                 {"refused", Fate::refused},
+                                                                 {"denied", Fate::denied},
+                                                                 {"down", Fate::down},
+                                                                 {"down_after", Fate::down_after},
+                                                                 {"lost", Fate::lost},
+                                                                 {"silent", Fate::silent},
+                                                                 {"late", Fate::late},
+                                                                 {"broken", Fate::broken}};
+  if (const Value& fates = flight.call.args["fate"]; fates.size() > 0) {
+    const std::size_t nth = std::min<std::size_t>(record.sends, fates.size()) - 1;
+    for (const auto& [name, fate] : kNames) {
+      if (fates.items()[nth].is_string() && fates.items()[nth].as_string() == name) return fate;
+    }
+    return Fate::ok;
+  }
+  const std::pair<std::uint64_t, Fate> odds[] = {{odds_.refused, Fate::refused},
+                                                 {odds_.denied, Fate::denied},
+                                                 {odds_.down, Fate::down},
+                                                 {odds_.lost, Fate::lost},
+                                                 {odds_.down_after, Fate::down_after},
+                                                 {odds_.silent, Fate::silent},
+                                                 {odds_.late, Fate::late},
+                                                 {odds_.broken, Fate::broken}};
+  for (const auto& [one_in, fate] : odds) {
+    if (host_.chance.one_in(one_in)) return fate;
+  }
+  return Fate::ok;
+}
+
+// What must be so when a request leaves.
+void Outside::check_send(const Flight& flight) {
+  const tools::Call& call = flight.call;
+  const Intent* intent = host_.witness.intent(call.invocation, call.try_no);
+  if (!intent) {
+    host_.report.violate("A6 nothing is sent before its declaration is durable", call.job,
+                         call.tool + " " + call.invocation.text);
+    return;
+  }
+  if (intent->arguments_hash != to_hex(sha256(canonical(call.args))) ||
+      intent->external_key != call.external_key.text || intent->idempotency_key != call.key.text) {
+    host_.report.violate("A6 what is sent is what was declared", call.job,
+                         call.tool + " " + call.invocation.text);
+  }
+  // A clock that was set meanwhile proves nothing: send_by is the store's.
+  if (!host_.clock.jumped() && host_.loop.now() > intent->send_by) {
+    host_.report.violate("F3 nothing is sent after send_by", call.job,
+                         call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
+                             to_text(intent->send_by));
+  }
+  if (host_.refused(intent->attempt)) {
+    host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
+                         call.tool + " by " + intent->attempt.text);
+  }
+}
+
+void Outside::send(std::shared_ptr<Flight> flight) {
+  if (flight->answered || flight->sent) return;  // withdrawn
+  const tools::Call& call = flight->call;
+  if (host_.loop.now() - flight->begun > call.send_within) {
+    return flight->answer({.kind = OutcomeKind::failure,
+                           .definite = true,
+                           .retryable = true,
+                           .error_code = "not_sent",
+                           .error_message = "its time had passed"});
+  }
+  if (!host_.boundary(*flight->life, "tool.leaves")) return;
+  check_send(*flight);
+  flight->sent = true;
+  KeyRecord& record = journal_[call.key.text];
+  record.job = call.job;
+  record.nature = flight->nature;
+  record.tool = call.tool;
+  record.sends++;
+  record.external_keys.insert(call.external_key.text);
+  const Fate what = fate(*flight, record);
+  if (what == Fate::refused) {
+    flight->life->after(host_.chance.between(0ms, 20ms), [flight] {
+      flight->answer({.kind = OutcomeKind::failure,
+                      .definite = true,
+                      .retryable = true,
+                      .error_code = "connect",
+                      .error_message = "refused"});
+    });
+    return;
+  }
+  flight->timeout = flight->life->after(call.timeout, [flight] {
+    flight->timeout.reset();
+    flight->answer({.kind = OutcomeKind::timeout,
+                    .retryable = true,
+                    .error_code = "timeout",
+                    .error_message = "no answer"});
+  });
+  if (what == Fate::lost) return;
+  const Duration on_its_way = what == Fate::late
+                                  ? call.timeout + host_.chance.between(0ms, kToolGrace / 2)
+                                  : host_.chance.between(1ms, 30ms);
+  record.in_transit++;
+  host_.loop.after(on_its_way, [this, flight, what] { arrive(flight, what, true); });
+  if (duplicate_ && flight->nature == Nature::at_most_once) {
+    host_.loop.after(on_its_way, [this, flight] { arrive(flight, Fate::silent, false); });
+  }
+}
+
+void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last) {
+  const tools::Call& call = flight->call;
+  KeyRecord& record = journal_[call.key.text];
+  if (last) record.in_transit--;
+  Arrival arrival{.job = call.job,
+                  .invocation = call.invocation,
+                  .try_no = call.try_no,
+                  .arguments_hash = to_hex(sha256(canonical(call.args)))};
+  // A downstream that de-duplicates does so on the external key.
+  bool known = false;
+  for (const Arrival& before : record.arrivals) known = known || before.effect;
+  // What took effect before cannot be denied any more.
+  const bool refuses = fate == Fate::down || (fate == Fate::denied && !known);
+  arrival.refused = refuses;
+  const bool repeats =
+      flight->nature != Nature::at_most_once && known && record.external_keys.size() == 1;
+  arrival.effect = !refuses && !repeats;
+  if (arrival.effect && flight->nature != Nature::read) record.effects++;
+  if (arrival.effect && record.result.is_null()) {
+    record.result = Value::object({{"args", call.args}, {"tool", call.tool}});
+    record.broken = fate == Fate::broken;
+  }
+  record.arrivals.push_back(std::move(arrival));
+  if (flight->life->dead ? false : !host_.boundary(*flight->life, "tool.effect")) return;
+  const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
+    respond(flight, {.kind = kind,
+                     .definite = definite,
+                     .retryable = retryable,
+                     .error_code = std::string(code),
+                     .error_message = "said the service"});
+  };
+  const auto broken = [&] {
+    respond(flight, {.kind = OutcomeKind::success,
+                     .invalid = Value::object({{"invalid", true}, {"size", 3}}),
+                     .took = 1ms});
+  };
+  switch (fate) {
+    case Fate::denied:
+      if (known) break;
+      return problem(OutcomeKind::failure, true, false, "http_422");
+    case Fate::down:
+    case Fate::down_after:
+      return problem(OutcomeKind::unknown, false, true, "http_503");
+    case Fate::silent:
+      return;
+    case Fate::broken:
+      return broken();
+    default:
+      break;
+  }
+  if (record.broken) return broken();
+  respond(flight, {.kind = OutcomeKind::success, .result = record.result, .took = 1ms});
+}
+
+void Outside::respond(const std::shared_ptr<Flight>& flight, Outcome outcome) {
+  host_.loop.after(host_.chance.between(1ms, 30ms),
+                   [this, flight, outcome = std::move(outcome)]() mutable {
+                     if (flight->life->dead || flight->answered) return;
+                     if (!host_.boundary(*flight->life, "tool.answers")) return;
+                     flight->life->post([flight, outcome = std::move(outcome)]() mutable {
+                       flight->answer(std::move(outcome));
+                     });
+                   });
+}
+
+}  // namespace ae::sim

@@ -1,0 +1,118 @@
+// Outside: what the jobs touch. Services that take effect, and the journal of what reached them; no crash touches it.
+//
+// A request that has left a process arrives whatever becomes of the process; its answer finds the process alive or is
+// lost. What a service does with a call is drawn (Odds), or written in its arguments: {"fate": ["refused", "ok"]} for
+// the first, second, … sending of its key. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/report.h"
+#include "sim/sim_loop.h"
+#include "sim/witness.h"
+#include "tools/tool.h"
+
+namespace ae::sim {
+
+// What the downstream does with a second arrival of a key.
+enum class Nature : std::uint8_t { read, idempotent, at_most_once };
+
+// The tools of the simulated world, by their names in plans. To add one is to add a line.
+struct ToolKind {
+  std::string_view name;
+  Nature nature;
+  std::string_view in_doubt;  // on_in_doubt
+  std::string_view dedupe_window;
+};
+constexpr ToolKind kTools[] = {
+    {"look", Nature::read, "resend", "24h"},       {"put", Nature::idempotent, "resend", "24h"},
+    {"stow", Nature::idempotent, "resend", "20s"},  // may be resent for a short time only
+    {"mail", Nature::idempotent, "park", "24h"},   {"once", Nature::at_most_once, "park", "24h"},
+    {"pay", Nature::at_most_once, "fail", "24h"},
+};
+const ToolKind* tool_kind(std::string_view name);
+constexpr Duration kToolTimeout = std::chrono::seconds(4);
+constexpr Duration kToolGrace = std::chrono::seconds(6);
+constexpr std::string_view kToolVersion = "0123456789abcdef";
+// Its policy as a task graph holds it.
+Value tool_policy(const ToolKind& kind);
+
+// One in n; 0 = never.
+struct Odds {
+  std::uint64_t refused = 0;     // no connection: a definite failure, nothing arrives
+  std::uint64_t denied = 0;      // arrives, 422: a definite failure, no effect
+  std::uint64_t down = 0;        // arrives, 503 before the effect
+  std::uint64_t down_after = 0;  // arrives, takes effect, 503
+  std::uint64_t lost = 0;        // the request vanishes on its way: timeout
+  std::uint64_t silent = 0;      // takes effect, the answer vanishes: timeout
+  std::uint64_t late = 0;        // arrives after the caller's timeout
+  std::uint64_t broken = 0;      // takes effect, its answer breaks a rule
+};
+
+struct Arrival {
+  JobId job;
+  InvocationId invocation;
+  std::uint32_t try_no = 1;
+  std::string arguments_hash;
+  bool effect = false;   // it took effect
+  bool refused = false;  // it was answered that it did not
+};
+
+struct KeyRecord {  // of an idempotency key
+  JobId job;
+  Nature nature{};
+  std::string tool;
+  std::uint64_t sends = 0, in_transit = 0, effects = 0;
+  std::set<std::string> external_keys;
+  std::vector<Arrival> arrivals;
+  Value result;         // of its first effect
+  bool broken = false;  // which the caller could not use
+};
+
+class Outside {
+ public:
+  struct Host {  // what the world lends
+    SimLoop& loop;
+    SimChance& chance;
+    JumpingClock& clock;
+    Witness& witness;
+    Report& report;
+    // Something can die here: false when the life has.
+    std::function<bool(Life&, std::string_view where)> boundary;
+    // This attempt was told that it has lost the job.
+    std::function<bool(const AttemptId&)> refused;
+  };
+  Outside(Host host, Odds odds) : host_(std::move(host)), odds_(odds) {}
+
+  std::unique_ptr<tools::Tool> tool(const ToolKind& kind, std::shared_ptr<Life> life);
+  void calm() { odds_ = {}; }
+  // The canary: a request of an at_most_once tool arrives twice.
+  void duplicate_requests(bool wish) { duplicate_ = wish; }
+
+  const std::map<std::string, KeyRecord>& journal() const { return journal_; }
+  const KeyRecord* find(const std::string& idempotency_key) const;
+
+ private:
+  friend class SimTool;
+  struct Flight;
+  enum class Fate { ok, refused, denied, down, down_after, lost, silent, late, broken };
+  Fate fate(const Flight& flight, const KeyRecord& record);
+  void send(std::shared_ptr<Flight> flight);
+  void arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last);
+  void respond(const std::shared_ptr<Flight>& flight, Outcome outcome);
+  void check_send(const Flight& flight);
+
+  Host host_;
+  Odds odds_;
+  bool duplicate_ = false;
+  std::map<std::string, KeyRecord> journal_;  // by idempotency key
+};
+
+}  // namespace ae::sim

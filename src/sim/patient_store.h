@@ -1,0 +1,113 @@
+// PatientStore: a store that answers from threads of its own, made to answer in the simulation's one thread.
+//
+// Each call waits until it is answered, so that the machine's own timing decides nothing; then the answer is posted to
+// the simulated loop, as a memory store would. For the real SQLite driver. Threads: the simulation's.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "async/loop.h"
+#include "store/store.h"
+
+namespace ae::sim {
+
+// Where the store's threads put their answers.
+class Mailbox : public async::Loop {
+ public:
+  void post(async::Task task) override {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    arrived_.notify_one();
+  }
+  // Stores ask for no timers.
+  async::TimerId after(Duration, async::Task task) override {
+    post(std::move(task));
+    return 0;
+  }
+  void forget(async::TimerId) override {}
+  void run_one() {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [this] { return !tasks_.empty(); });
+    async::Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<async::Task> tasks_;  // protected by mutex_
+};
+
+class PatientStore final : public store::Store {
+ public:
+  // Borrows both; `inner` answers into `mailbox`.
+  PatientStore(async::Loop& loop, Mailbox& mailbox, std::unique_ptr<store::Store> inner)
+      : loop_(loop), mailbox_(mailbox), inner_(std::move(inner)) {}
+
+  void commit(store::Batch batch, async::Done<Result<store::Committed>> done) override {
+    await<store::Committed>(std::move(done),
+                            [&](auto d) { inner_->commit(std::move(batch), std::move(d)); });
+  }
+  void put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) override {
+    await<void>(std::move(done),
+                [&](auto d) { inner_->put_inbox(std::move(job), std::move(entry), std::move(d)); });
+  }
+  void claim(store::ClaimRequest request,
+             async::Done<Result<std::vector<store::Lease>>> done) override {
+    await<std::vector<store::Lease>>(
+        std::move(done), [&](auto d) { inner_->claim(std::move(request), std::move(d)); });
+  }
+  void claim_job(JobId job, store::ClaimRequest request,
+                 async::Done<Result<std::optional<store::Lease>>> done) override {
+    await<std::optional<store::Lease>>(std::move(done), [&](auto d) {
+      inner_->claim_job(std::move(job), std::move(request), std::move(d));
+    });
+  }
+  void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override {
+    await<std::vector<std::optional<Instant>>>(
+        std::move(done), [&](auto d) { inner_->heartbeat(std::move(held), lease, std::move(d)); });
+  }
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override {
+    await<std::vector<JobId>>(std::move(done), [&](auto d) { inner_->due(limit, std::move(d)); });
+  }
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override {
+    await<std::optional<Instant>>(std::move(done), [&](auto d) { inner_->next_due(std::move(d)); });
+  }
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override {
+    await<store::Loaded>(std::move(done),
+                         [&](auto d) { inner_->load(std::move(job), from_seq, std::move(d)); });
+  }
+  void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override {
+    await<std::vector<store::JobRow>>(
+        std::move(done), [&](auto d) { inner_->query(std::move(filter), std::move(d)); });
+  }
+  Instant now() override { return inner_->now(); }
+  bool owned() const override { return inner_->owned(); }
+
+ private:
+  template <class T, class Start>
+  void await(async::Done<Result<T>> done, Start start) {
+    std::optional<Result<T>> answer;
+    start([&answer](Result<T> value) { answer.emplace(std::move(value)); });
+    while (!answer) mailbox_.run_one();
+    loop_.post([done = std::move(done), answer = std::move(*answer)]() mutable {
+      done(std::move(answer));
+    });
+  }
+
+  async::Loop& loop_;
+  Mailbox& mailbox_;
+  std::unique_ptr<store::Store> inner_;
+};
+
+}  // namespace ae::sim

@@ -1,0 +1,155 @@
+// Errands: asking, waiting for the answer, asking again.
+#include "sim/people.h"
+
+#include "core/json.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+struct People::Errand {
+  JobId job;
+  engine::Act act;
+  int tries = 0;
+  std::uint64_t asked = 0;  // the number of the newest question
+  bool over = false;
+  std::string name;
+};
+
+struct People::Birth {
+  runtime::NewJobRequest request;
+  std::uint64_t asked = 0;
+  bool over = false;
+};
+
+std::optional<std::size_t> People::any_worker() {
+  const std::size_t first = world_.chance().below(world_.workers());
+  for (std::size_t i = 0; i < world_.workers(); ++i) {
+    const std::size_t worker = (first + i) % world_.workers();
+    if (world_.lives(worker)) return worker;
+  }
+  return std::nullopt;
+}
+
+void People::create(runtime::NewJobRequest request) {
+  wanted_++;
+  busy_++;
+  auto birth = std::make_shared<Birth>();
+  birth->request = std::move(request);
+  try_birth(birth);
+}
+
+void People::try_birth(const std::shared_ptr<Birth>& birth) {
+  if (birth->over) return;
+  const std::uint64_t question = ++birth->asked;
+  if (auto worker = any_worker()) {
+    world_.create(*worker, birth->request, [this, birth](Result<runtime::Created> created) {
+      if (birth->over) return;
+      const bool there = created || created.error().code == Code::already_exists;
+      if (!there) return;  // asked again below
+      if (created && created->job != birth->request.job) {
+        world_.report().violate("D3 one idempotency key makes one job", birth->request.job,
+                                "it was answered with " + created->job.text);
+      }
+      birth->over = true;
+      busy_--;
+      created_.push_back(birth->request.job);
+    });
+  }
+  world_.loop().after(world_.chance().between(2s, 6s), [this, birth, question] {
+    if (birth->asked == question) try_birth(birth);
+  });
+}
+
+void People::act(const JobId& job, engine::Act act, int tries) {
+  const bool named = !act.id.empty();
+  if (!named) act.id = "act-" + std::to_string(++last_id_);
+  std::string name = act.id;
+  if (!under_way_.emplace(job, name).second) return;
+  busy_++;
+  try_errand(
+      std::make_shared<Errand>(Errand{job, std::move(act), tries, 0, false, std::move(name)}));
+}
+
+void People::try_errand(const std::shared_ptr<Errand>& errand) {
+  if (errand->over) return;
+  if (errand->tries-- <= 0) return give_up(errand);
+  const std::uint64_t question = ++errand->asked;
+  if (auto worker = any_worker()) {
+    world_.act(*worker, errand->job, errand->act,
+               [this, errand](Result<Value> answer) { answered(errand, std::move(answer)); });
+  }
+  world_.loop().after(world_.chance().between(3s, 6s), [this, errand, question] {
+    if (errand->asked == question) try_errand(errand);
+  });
+}
+
+void People::give_up(const std::shared_ptr<Errand>& errand) {
+  if (std::exchange(errand->over, true)) return;
+  busy_--;
+  under_way_.erase({errand->job, errand->name});
+}
+
+void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answer) {
+  if (answer) {  // also one that comes when nobody waits for it any more: it was said
+    world_.say("  " + errand->job.text + ": " + canonical(errand->act.to_json()) + " → " +
+               canonical(*answer));
+    acks_.push_back({errand->job, errand->act, *answer});
+    world_.report().mark("people.acknowledged");
+    if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
+    if ((*answer)["accepted"].is_bool()) world_.report().mark("people.accepted_in_inbox");
+    return give_up(errand);
+  }
+  switch (answer.error().code) {
+    case Code::job_terminal:
+    case Code::not_in_doubt:
+    case Code::input_invalid:
+      return give_up(errand);
+    case Code::not_settled:
+      world_.report().mark("people.not_settled");
+      return give_up(errand);  // whoever looks around comes back
+    case Code::wait_mismatch:
+      world_.report().mark("people.too_early");
+      return;  // too early: asked again
+    default:
+      return;
+  }
+}
+
+void People::resolve(const JobId& job, const std::string& key) {
+  engine::Act act{.kind = engine::Act::Kind::resolve, .by = "someone", .idempotency_key = key};
+  const KeyRecord* record = world_.outside().find(key);
+  if (world_.chance().one_in(manners_.say_fail_one_in)) {
+    act.resolution = "fail";
+  } else if (record && record->effects > 0) {
+    act.resolution = "happened";
+    act.result = record->result;
+  } else if (!manners_.impatient && record && record->in_transit > 0) {
+    return;  // it may still arrive: look again later
+  } else {
+    act.resolution = "not_happened";
+  }
+  act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  world_.report().mark("people.resolve_" + act.resolution);
+  this->act(job, std::move(act), 1);
+}
+
+void People::look_around(bool answer_waits) {
+  for (const auto& [job, seen] : world_.witness().jobs()) {
+    for (const auto& [key, type] : seen.open_waits) {
+      if (key.starts_with("resolve/")) {
+        resolve(job, key.substr(8, 64));
+      } else if (answer_waits && (type == "signal" || type == "webhook")) {
+        act(job,
+            {.kind = engine::Act::Kind::signal,
+             .id = "late-" + key,
+             .by = "someone",
+             .correlation_key = key,
+             .payload = Value::object({{"late", true}})},
+            2);
+      }
+    }
+  }
+}
+
+}  // namespace ae::sim

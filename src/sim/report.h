@@ -1,0 +1,46 @@
+// What a simulation found: violations by the name of the rule, and marks of what was reached.
+// Threads: one owner.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace ae::sim {
+
+struct Violation {
+  std::string rule;  // a checker's name: its letter of the catalogue and a sentence
+  std::string job;   // "" = of the world
+  std::string what;
+};
+
+// `liveness`: nothing wrong was done, but something that had to come did not.
+enum class Harm { correctness, liveness };
+
+struct Report {
+  std::vector<Violation> violations;
+  bool stuck = false;  // one of them is of liveness
+  bool wrong = false;  // one of them is of correctness
+  std::map<std::string, std::uint64_t, std::less<>> marks;
+  std::uint64_t jobs = 0, events = 0;
+
+  void violate(std::string_view rule, const JobId& job, std::string what,
+               Harm harm = Harm::correctness) {
+    (harm == Harm::liveness ? stuck : wrong) = true;
+    if (violations.size() < 64)
+      violations.push_back({std::string(rule), job.text, std::move(what)});
+  }
+  void mark(std::string_view name) {
+    if (auto it = marks.find(name); it != marks.end()) {
+      it->second++;
+    } else {
+      marks.emplace(name, 1);
+    }
+  }
+};
+
+}  // namespace ae::sim

@@ -1,0 +1,282 @@
+// The simulation in small: a few storms, a piece of the sweep, the alarm, and what it once found, each as a world.
+//
+// The share that CI runs at length is `./dev sim`; see docs/simulation.md.
+#include "core/json.h"
+#include "sim/check.h"
+#include "sim/storm.h"
+#include "sim/sweep.h"
+#include "testing/test.h"
+
+namespace ae::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string text_of(const Report& report) {
+  std::string text;
+  for (const Violation& v : report.violations) text += v.rule + ": " + v.job + " " + v.what + "\n";
+  return text;
+}
+
+AE_TEST("sim/storms break no rule") {
+  PlanBook plans;
+  const std::uint64_t count = testing::slow_tests_wanted() ? 2000 : 30;
+  for (std::uint64_t seed = 1; seed <= count; ++seed) {
+    const StormResult result = run_storm({.seed = seed}, plans);
+    ASSERT_TRUE(result.report.violations.empty())
+        << "SEED " << seed << "; repeat: ./dev sim --seed " << seed << " --verbose\n"
+        << text_of(result.report);
+  }
+}
+
+AE_TEST("sim/one seed goes one way") {
+  PlanBook plans;
+  for (std::uint64_t seed = 100; seed < 104; ++seed) {
+    EXPECT_EQ(run_storm({.seed = seed}, plans).last_draw,
+              run_storm({.seed = seed}, plans).last_draw)
+        << seed;
+  }
+  EXPECT_NE(run_storm({.seed = 1}, plans).last_draw, run_storm({.seed = 2}, plans).last_draw);
+}
+
+AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of the end") {
+  PlanBook plans;
+  const std::vector<SweepCase> cases = sweep_cases();
+  // Of each small job one of its four cases, and of each of these every crash; the recoveries are the sweep's.
+  for (std::size_t i = 0; i < cases.size(); i += 5) {
+    Report report;
+    const SweepCount count = sweep(
+        cases[i], {.recovery = testing::slow_tests_wanted(), .third_one_in = 0}, plans, report);
+    EXPECT_TRUE(report.violations.empty()) << text_of(report);
+    EXPECT_GT(count.points, 20u) << cases[i].name();
+  }
+}
+
+AE_TEST("sim/the alarm works: planted faults are found") {
+  PlanBook plans;
+  const auto found = [&](Canary canary, std::string_view rule) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      const StormResult result = run_storm({.seed = seed, .canary = canary}, plans);
+      for (const Violation& v : result.report.violations) {
+        if (v.rule.starts_with(rule)) return true;
+      }
+    }
+    return false;
+  };
+  EXPECT_TRUE(found(Canary::duplicate_request, "A1 at_most_once"));
+  EXPECT_TRUE(found(Canary::lost_signal, "N1 an accepted"));
+  EXPECT_TRUE(found(Canary::forgotten_job, "PR1 all jobs end"));
+}
+
+// ---------------------------------------------------------------- what it once found
+
+// One job in a world whose troubles a test makes itself.
+class Rig {
+ public:
+  Rig(WorldOptions options, SmallJob job) : small_(job), world_(options), people_(world_, {}) {
+    world_.set_fates(
+        {.dies =
+             [this](const Life& life, std::string_view where) {
+               if (watch) watch(life, where);
+               return false;
+             },
+         .fails = {},
+         .store =
+             [this](const store::Call& call) { return fault ? fault(call) : store::Fault::none; },
+         .died = {}});
+  }
+  void start(std::size_t worker) { world_.start(worker); }
+  void create() {
+    runtime::NewJobRequest request;
+    request.job = kJob;
+    request.agent = "sim";
+    request.plan = plans_.small(small_);
+    request.input = Value::object({{"x", 1}});
+    people_.create(std::move(request));
+  }
+  // To a worker of the test's choice; nothing is repeated.
+  void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
+    world_.act(worker, kJob,
+               {.kind = engine::Act::Kind::signal,
+                .id = id + "-" + key,
+                .correlation_key = key,
+                .payload = Value::object({{"key", key}})},
+               [this](Result<Value> answer) {
+                 if (answer) answers.push_back(*answer);
+               });
+  }
+  void cancel(std::size_t worker) {
+    world_.act(worker, kJob, {.kind = engine::Act::Kind::cancel, .id = "cancel"},
+               [this](Result<Value> answer) {
+                 if (answer) answers.push_back(*answer);
+               });
+  }
+  void fire_timers(std::size_t worker) {
+    world_.act(worker, kJob, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+  }
+  void run(Duration span) {
+    world_.loop().run([] { return false; }, world_.loop().now() + span);
+  }
+  const std::string& status() { return world_.witness().jobs().at(kJob).status; }
+  SimWorld& world() { return world_; }
+
+  // Stops the world, judges it, and gives the job's result.
+  Value end() {
+    world_.freeze();
+    check_all(world_, people_, plans_.source());
+    EXPECT_TRUE(world_.report().violations.empty()) << text_of(world_.report());
+    auto loaded = world_.read_disk(kJob);
+    auto events = runtime::open_log(kJob, *loaded);
+    return engine::fold(kJob, *events, plans_.source())->result;
+  }
+
+  std::function<void(const Life&, std::string_view)> watch;
+  store::FaultScript fault;
+  std::vector<Value> answers;
+
+ private:
+  inline static const JobId kJob{"job-0"};
+  SmallJob small_;
+  PlanBook plans_;
+  SimWorld world_;
+  People people_;
+};
+
+constexpr std::string_view kTwoSignals = R"({"schema":1,"nodes":[
+  {"id":"a","kind":"wait","wait":{"type":"signal","key":"a"}},
+  {"id":"b","kind":"wait","wait":{"type":"signal","key":"b"}},
+  {"id":"c","kind":"tool","tool":"once","needs":["a","b"],"args":{}}],
+  "output":{"a":"${ .steps.a.key }","b":"${ .steps.b.key }"}})";
+
+AE_TEST("sim/what is accepted while a claimed job is being read is taken in afterwards") {
+  for (const Duration slow : {Duration(0), Duration(2ms), Duration(1s)}) {
+    Rig rig({.workers = 1, .owned = true, .store_delay = slow},
+            {.name = "two", .nodes = kTwoSignals});
+    rig.start(0);
+    rig.create();
+    rig.run(1s);
+    ASSERT_EQ(rig.status(), "waiting");
+    bool claimed = false, reading = false;
+    rig.watch = [&](const Life&, std::string_view where) {
+      claimed = claimed || where == "claim.after";
+    };
+    rig.fault = [&](const store::Call& call) {
+      if (!claimed || reading || call.method != store::Method::load) return store::Fault::none;
+      reading = true;
+      return store::Fault::delay_answer;
+    };
+    rig.signal(0, "a");
+    rig.world().loop().run([&] { return reading; }, rig.world().loop().now() + 1s);
+    ASSERT_TRUE(reading);
+    rig.signal(0, "b");
+    rig.cancel(0);
+    rig.run(10s);
+    ASSERT_EQ(rig.answers.size(), 3u);
+    EXPECT_TRUE(slow < 1s || rig.answers[2]["accepted"].is_bool()) << canonical(rig.answers[2]);
+    EXPECT_EQ(rig.status(), "cancelled");
+    rig.end();
+  }
+}
+
+AE_TEST("sim/a worker that sleeps between its claim and its first read has lost the job") {
+  Rig rig({.workers = 2, .owned = false, .lease = 6s, .poll = 2s},
+          {.name = "two", .nodes = kTwoSignals});
+  rig.start(0);
+  rig.create();
+  rig.run(1s);
+  rig.watch = [&](const Life& life, std::string_view where) {
+    if (life.worker == 0 && where == "claim.after") {
+      rig.watch = {};
+      rig.world().pause(0);
+    }
+  };
+  rig.signal(0, "a");
+  rig.run(1s);
+  ASSERT_TRUE(rig.world().paused(0));
+  rig.start(1);
+  rig.run(20s);
+  EXPECT_EQ(rig.status(), "waiting") << "the other worker took it over";
+  rig.world().resume(0);
+  rig.run(5s);
+  rig.signal(1, "b");
+  rig.run(20s);
+  EXPECT_EQ(rig.status(), "completed");
+  EXPECT_EQ(canonical(rig.end()), R"({"a":"a","b":"b"})");
+}
+
+AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and split") {
+  for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
+    // The slow call keeps the job held; the holder is not told of what another worker posts.
+    Rig rig({.workers = 2, .owned = false, .durability = {durability}},
+            {.name = "expires", .nodes = R"({"schema":1,"nodes":[
+              {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
+               "on_expire":"continue"}},
+              {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}},
+              {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}],
+              "output":"${ .steps.a }"})"});
+    rig.start(0);
+    rig.create();
+    rig.run(1s);
+    rig.start(1);
+    rig.run(1500ms);
+    rig.signal(1, "a");
+    rig.run(100ms);
+    ASSERT_EQ(rig.answers.size(), 1u);
+    EXPECT_TRUE(rig.answers[0]["accepted"].is_bool()) << canonical(rig.answers[0]);
+    rig.run(30s);
+    EXPECT_EQ(rig.status(), "completed");
+    EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
+  }
+}
+
+AE_TEST("sim/a signal that leaves no event does not hold up an expiry, fused and split") {
+  for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
+    Rig rig({.workers = 2, .owned = false, .durability = {durability}},
+            {.name = "two posts", .nodes = R"({"schema":1,"nodes":[
+              {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
+               "on_expire":"continue"}},
+              {"id":"b","kind":"wait","wait":{"type":"signal","key":"b"}},
+              {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
+              "output":"${ .steps.b }"})"});
+    rig.start(0);
+    rig.create();
+    rig.run(1s);
+    rig.start(1);
+    rig.run(1s);
+    rig.signal(1, "b", "first");
+    rig.signal(1, "b", "second");  // finds its wait answered
+    rig.run(30s);
+    EXPECT_EQ(rig.answers.size(), 2u);
+    EXPECT_EQ(rig.status(), "completed");
+    EXPECT_EQ(canonical(rig.end()), R"({"key":"b"})");
+  }
+}
+
+AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
+  Rig rig({.workers = 2, .owned = false, .lease = 30s},
+          {.name = "timers", .nodes = R"({"schema":1,"nodes":[
+            {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
+            {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
+             "on_expire":"continue"}},
+            {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
+            "output":"${ .steps.a }"})"});
+  rig.start(0);
+  rig.create();
+  rig.run(1s);
+  rig.start(1);
+  rig.world().pause(0);
+  rig.run(1500ms);
+  rig.fire_timers(1);
+  rig.run(100ms);
+  rig.signal(1, "a");
+  rig.run(100ms);
+  EXPECT_EQ(rig.answers.size(), 1u);
+  rig.run(5s);
+  rig.world().resume(0);
+  rig.run(30s);
+  EXPECT_EQ(rig.status(), "completed");
+  EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
+}
+
+}  // namespace
+}  // namespace ae::sim

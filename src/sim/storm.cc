@@ -1,0 +1,317 @@
+// What is drawn from a seed, and the course of a storm.
+#include "sim/storm.h"
+
+#include <memory>
+#include <utility>
+
+#include "core/json.h"
+#include "sim/check.h"
+#include "sim/people.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class T, std::size_t N>
+T pick(SimChance& chance, const T (&all)[N]) {
+  return all[chance.below(N)];
+}
+
+struct Troubles {
+  std::uint64_t dies_one_in = 0;    // at a boundary
+  std::uint64_t deaths_max = 0;     // in all
+  std::uint64_t again_percent = 0;  // dies again soon after it came back …
+  std::uint64_t again_depth = 3;    // … so many times in a row
+  store::FaultRates store;          // of 1,000 calls
+  std::uint64_t points_one_in = 0;  // an AE_POINT fails
+  std::uint64_t pauses = 0, jumps = 0, swaps = 0;
+  Duration jump_max{};
+  Duration horizon = 40s;  // then everything heals
+};
+
+WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
+  using runtime::Durability;
+  WorldOptions o;
+  o.seed = chance.next();
+  o.workers = 1 + chance.below(3);
+  o.owned = o.workers == 1 && chance.one_in(2);
+  o.sqlite = chance.one_in(40);
+  o.durability.clear();
+  for (std::size_t i = 0; i < o.workers; ++i) {
+    o.durability.push_back(i == 0 || chance.one_in(4)
+                               ? (chance.one_in(2) ? Durability::fused : Durability::split)
+                               : o.durability.back());
+  }
+  o.lease = pick(chance, {Duration(6s), Duration(12s), Duration(25s)});
+  o.poll = pick(chance, {Duration(3s), Duration(8s)});
+  o.held_max = pick(chance, {std::size_t{2}, std::size_t{8}, std::size_t{16}});
+  o.store_latency = pick(chance, {Duration(100us), Duration(1ms), Duration(30ms)});
+  o.store_delay = pick(chance, {Duration(20ms), Duration(700ms), Duration(8s)});
+  switch (chance.below(3)) {
+    case 0:
+      break;
+    case 1:
+      o.odds = {.refused = 12,
+                .denied = 40,
+                .down = 20,
+                .down_after = 30,
+                .lost = 40,
+                .silent = 40,
+                .late = 40,
+                .broken = 60};
+      break;
+    default:
+      o.odds = {.refused = 5,
+                .denied = 12,
+                .down = 7,
+                .down_after = 7,
+                .lost = 8,
+                .silent = 8,
+                .late = 8,
+                .broken = 20};
+      break;
+  }
+  o.canary = wish.canary;
+  o.verbose = wish.verbose;
+  return o;
+}
+
+Troubles draw_troubles(SimChance& chance, const WorldOptions& world) {
+  Troubles t;
+  t.dies_one_in =
+      pick(chance, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{150}, std::uint64_t{600}});
+  t.deaths_max = chance.below(10);
+  t.again_percent = pick(chance, {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{90}});
+  const auto rate = [&] {
+    return pick(chance, {std::uint32_t{0}, std::uint32_t{0}, std::uint32_t{15}, std::uint32_t{80}});
+  };
+  t.store = {.fail_before = rate(), .fail_after = rate(), .delay = rate(), .delay_answer = rate()};
+  t.points_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{30}});
+  if (!world.owned) t.pauses = chance.below(4);
+  if (chance.one_in(4)) {
+    t.jumps = 1 + chance.below(2);
+    t.jump_max = chance.one_in(2) ? Duration(3s) : Duration(1h);
+  }
+  if (world.workers > 1 && chance.one_in(6)) t.swaps = 1;
+  t.horizon = chance.between(15s, 60s);
+  return t;
+}
+
+// One storm in one world.
+class Storm {
+ public:
+  Storm(SimChance chance, const StormOptions& options, PlanBook& plans)
+      : plans_(plans),
+        chance_(chance),
+        world_(draw_world(chance_, options)),
+        troubles_(draw_troubles(chance_, world_.options())),
+        people_(world_,
+                {.impatient = !world_.options().owned && troubles_.jumps == 0 && chance_.one_in(2),
+                 .say_fail_one_in = chance_.one_in(4) ? 4u : 0u}) {}
+
+  StormResult run();
+
+ private:
+  void schedule_jobs();
+  void schedule_people(const JobId& job, const SimPlan& plan);
+  void schedule_troubles();
+  void look_around();
+  bool all_over() const;
+  bool dies(const Life& life, std::string_view where);
+  void died(std::size_t worker);
+  store::Fault fault();
+
+  PlanBook& plans_;
+  SimChance chance_;  // of the storm; the world has its own
+  SimWorld world_;
+  Troubles troubles_;
+  People people_;
+  bool healed_ = false;
+  std::uint64_t again_ = 0, again_left_ = 0;  // dies in so many boundaries, so many times more
+};
+
+bool Storm::dies(const Life&, std::string_view where) {
+  if (world_.deaths() >= troubles_.deaths_max) return false;
+  bool now = chance_.one_in(troubles_.dies_one_in);
+  if (again_ > 0 && --again_ == 0) {
+    now = true;
+    world_.report().mark("death.in_recovery");
+  }
+  if (now) world_.report().mark("death." + std::string(where));
+  return now;
+}
+
+void Storm::died(std::size_t worker) {
+  if (healed_) return;
+  const Duration away = chance_.one_in(3) ? chance_.between(0s, 30s) : chance_.between(0s, 500ms);
+  world_.loop().after(away, [this, worker] {
+    if (world_.lives(worker)) return;
+    world_.start(worker);
+    if (healed_) return;
+    if (again_left_ == 0 && chance_.below(100) < troubles_.again_percent) {
+      again_left_ = troubles_.again_depth;
+    }
+    if (again_left_ > 0) {
+      again_left_--;
+      again_ = 1 + chance_.below(25);
+    }
+  });
+}
+
+store::Fault Storm::fault() {
+  using store::Fault;
+  std::uint64_t draw = chance_.below(1000);
+  const store::FaultRates& rates = troubles_.store;
+  const std::pair<std::uint32_t, Fault> faults[] = {{rates.fail_before, Fault::fail_before},
+                                                    {rates.fail_after, Fault::fail_after},
+                                                    {rates.delay, Fault::delay},
+                                                    {rates.delay_answer, Fault::delay_answer}};
+  for (const auto& [of_1000, fault] : faults) {
+    if (draw < of_1000) return fault;
+    draw -= of_1000;
+  }
+  return Fault::none;
+}
+
+void Storm::schedule_jobs() {
+  const std::uint64_t count = 4 + chance_.below(9);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const SimPlan& plan = plans_.random(chance_.below(PlanBook::kPlans));
+    runtime::NewJobRequest request;
+    request.job = JobId("job-" + std::to_string(i));
+    request.agent = "sim";
+    request.plan = plan.plan;
+    request.input = random_input(chance_);
+    if (chance_.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    request.hold = !chance_.one_in(3);
+    world_.loop().after(chance_.between(0s, troubles_.horizon / 2),
+                        [this, request = std::move(request), &plan]() mutable {
+                          schedule_people(request.job, plan);
+                          people_.create(std::move(request));
+                        });
+  }
+  world_.report().jobs = count;
+}
+
+void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
+  const auto later = [&](const engine::Act& act) {
+    world_.loop().after(chance_.between(0s, troubles_.horizon),
+                        [this, job, act] { people_.act(job, act, 5); });
+  };
+  for (const std::string& key : plan.signal_keys) {
+    engine::Act signal{.kind = engine::Act::Kind::signal,
+                       .id = "first-" + key,
+                       .by = "someone",
+                       .correlation_key = key,
+                       .payload = Value::object({{"from", "first"}})};
+    if (!chance_.one_in(4)) later(signal);
+    if (chance_.one_in(4)) later(signal);  // the same again
+    if (chance_.one_in(4)) {               // another, perhaps too late
+      signal.id = "second-" + key;
+      signal.payload = Value::object({{"from", "second"}});
+      later(signal);
+    }
+  }
+  if (chance_.one_in(5)) {
+    later(
+        {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone", .reason = "a storm"});
+  }
+}
+
+void Storm::schedule_troubles() {
+  const auto sometime = [&] { return chance_.between(0s, troubles_.horizon); };
+  for (std::uint64_t i = 0; i < troubles_.pauses; ++i) {
+    const std::size_t worker = chance_.below(world_.workers());
+    const Duration span = chance_.between(1s, 3 * world_.options().lease);
+    world_.loop().after(sometime(), [this, worker, span] {
+      if (healed_ || !world_.lives(worker) || world_.paused(worker)) return;
+      world_.report().mark("pause");
+      world_.pause(worker);
+      world_.loop().after(span, [this, worker] { world_.resume(worker); });
+    });
+  }
+  for (std::uint64_t i = 0; i < troubles_.jumps; ++i) {
+    const Duration offset = chance_.between(-troubles_.jump_max, troubles_.jump_max);
+    world_.loop().after(sometime(), [this, offset] {
+      if (healed_) return;
+      world_.report().mark("clock.jump");
+      world_.say("the store's clock is set");
+      world_.clock().set(offset);
+    });
+  }
+  for (std::uint64_t i = 0; i < troubles_.swaps; ++i) {
+    const std::size_t worker = chance_.below(world_.workers());
+    const bool gone = chance_.one_in(2);
+    const std::string without(gone ? kTools[chance_.below(std::size(kTools))].name : "");
+    world_.loop().after(sometime(), [this, worker, without] {
+      if (healed_) return;
+      world_.report().mark("swap");
+      world_.swap_tools(worker, without.empty() ? "fedcba9876543210" : std::string(kToolVersion),
+                        without);
+      world_.kill(worker);
+    });
+  }
+}
+
+void Storm::look_around() {
+  people_.look_around(healed_);
+  world_.loop().after(healed_ ? 3s : 7s, [this] { look_around(); });
+}
+
+bool Storm::all_over() const {
+  if (people_.created().size() < people_.wanted() || people_.busy() > 0) return false;
+  for (const auto& [job, seen] : const_cast<SimWorld&>(world_).witness().jobs()) {
+    if (seen.status != "completed" && seen.status != "failed" && seen.status != "cancelled") {
+      return false;
+    }
+  }
+  return true;
+}
+
+StormResult Storm::run() {
+  world_.set_fates(
+      {.dies = [this](const Life& life, std::string_view where) { return dies(life, where); },
+       .fails = [this](std::string_view) { return chance_.one_in(troubles_.points_one_in); },
+       .store = [this](const store::Call&) { return fault(); },
+       .died = [this](std::size_t worker) { died(worker); }});
+  for (std::size_t i = 0; i < world_.workers(); ++i) world_.start(i);
+  schedule_jobs();
+  schedule_troubles();
+  look_around();
+  SimLoop& loop = world_.loop();
+  loop.run([] { return false; }, loop.now() + troubles_.horizon);
+  // Safety was watched all along. From here on the world is kind, and everything must come to its end.
+  healed_ = true;
+  world_.say("the world heals");
+  world_.heal();
+  // Who asked to be woken while the clock was set back sleeps that much longer.
+  const bool over =
+      loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * troubles_.jump_max);
+  if (loop.spins()) {
+    world_.report().violate("PR5 nobody works without getting anywhere", {},
+                            "the world was stopped", Harm::liveness);
+  } else if (!over) {
+    if (people_.created().size() < people_.wanted() || people_.busy() > 0) {
+      world_.report().violate("PR1 people are answered once the world is healed", {},
+                              std::to_string(people_.busy()) + " still ask", Harm::liveness);
+    }
+    world_.freeze();
+    check_visible(world_, plans_.source());
+    world_.report().violate("PR1 all jobs end once the world is healed and people answer", {},
+                            "not within 20 minutes (and twice what the clock was set)",
+                            Harm::liveness);
+  }
+  world_.freeze();
+  check_all(world_, people_, plans_.source());
+  return {std::move(world_.report()), chance_.next() ^ world_.chance().next()};
+}
+
+}  // namespace
+
+StormResult run_storm(const StormOptions& options, PlanBook& plans) {
+  return Storm(SimChance(options.seed), options, plans).run();
+}
+
+}  // namespace ae::sim

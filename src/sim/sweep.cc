@@ -1,0 +1,226 @@
+// Counting boundaries, crashing at them, and comparing the ends.
+#include "sim/sweep.h"
+
+#include <algorithm>
+
+#include "core/json.h"
+#include "sim/check.h"
+#include "sim/people.h"
+
+namespace ae::sim {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+std::string text_of(const std::vector<std::uint64_t>& crashes) {
+  std::string text;
+  for (std::uint64_t at : crashes) text += (text.empty() ? "" : ",") + std::to_string(at);
+  return text.empty() ? "none" : text;
+}
+
+WorldOptions world_of(const SweepCase& c, bool verbose) {
+  WorldOptions o;
+  o.seed = 7;
+  o.workers = c.owned ? 1 : 2;
+  o.owned = c.owned;
+  o.durability = {c.durability};
+  o.lease = 6s;
+  o.poll = 5s;
+  o.held_max = 2;
+  o.verbose = verbose;
+  return o;
+}
+
+// People come and go until the job has ended.
+void look_around(SimWorld& world, People& people) {
+  people.look_around(false);
+  world.loop().after(3s, [&world, &people] { look_around(world, people); });
+}
+
+std::string end_text(const engine::State& state) {
+  std::string text(engine::to_text(state.status));
+  if (state.error) text += ":" + state.error->code;
+  return text;
+}
+
+void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes, const SmallEnd& calm,
+             SmallEnd& end, Report& report) {
+  const std::string where = c.name() + ", crashes " + text_of(crashes);
+  for (const Violation& v : end.report.violations) {
+    report.violate(v.rule, JobId(v.job), where + ": " + v.what,
+                   end.report.stuck && !end.report.wrong ? Harm::liveness : Harm::correctness);
+  }
+  constexpr std::string_view kRule = "SW a crash changes nothing of the end";
+  const bool other = end.status != calm.status;
+  if (other &&
+      std::ranges::find(c.job->may_end, std::string_view(end.status)) == c.job->may_end.end()) {
+    report.violate(kRule, {}, where + ": it ended " + end.status + ", undisturbed " + calm.status);
+  }
+  if (!other && end.result != calm.result) {
+    report.violate(kRule, {},
+                   where + ": the result is " + end.result + ", undisturbed " + calm.result);
+  }
+  if (end.status == "completed" && !other && end.effects != calm.effects) {
+    report.violate(kRule, {}, where + ": the effects are not those of the undisturbed run");
+  }
+  for (const auto& [key, effects] : end.effects) {
+    // A cancel that a crash delays comes later into the course of the job.
+    if (!calm.effects.contains(key) && c.job->cancel_at.count() == 0) {
+      std::string what = where;
+      what.append(": an effect that the undisturbed run has not: ").append(key);
+      report.violate(kRule, {}, std::move(what));
+    }
+  }
+}
+
+}  // namespace
+
+std::string SweepCase::name() const {
+  return "\"" + std::string(job->name) + "\" " +
+         (durability == runtime::Durability::fused ? "fused" : "split") +
+         (owned ? " owned" : " leased");
+}
+
+std::vector<SweepCase> sweep_cases() {
+  std::vector<SweepCase> cases;
+  for (const SmallJob& job : small_jobs()) {
+    for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
+      for (bool owned : {true, false}) cases.push_back({&job, durability, owned});
+    }
+  }
+  return cases;
+}
+
+SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes, PlanBook& plans,
+                   bool verbose) {
+  SimWorld world(world_of(c, verbose));
+  People people(world, {});
+  SmallEnd end;
+  end.boundaries.push_back(0);
+  std::size_t crashed = 0;
+  // After the first crash, boundaries between which nothing happened count as one.
+  std::pair<std::uint64_t, std::uint64_t> counted;
+  const auto counts = [&](std::string_view where) {
+    if (crashed == 0) return true;
+    if (where == "load.answer" || where == "due.answer" || where.starts_with("next_due"))
+      return false;
+    const std::pair now(world.loop().steps(), world.witness().writes());
+    return std::exchange(counted, now) != now;
+  };
+  world.set_fates({.dies =
+                       [&](const Life&, std::string_view where) {
+                         if (!counts(where)) return false;
+                         end.boundaries.back()++;
+                         if (crashed >= crashes.size() ||
+                             end.boundaries.back() != crashes[crashed]) {
+                           return false;
+                         }
+                         crashed++;
+                         end.boundaries.push_back(0);
+                         return true;
+                       },
+                   .fails = {},
+                   .store = {},
+                   .died =
+                       [&](std::size_t worker) {
+                         world.loop().after(200ms, [&world, worker] {
+                           if (!world.lives(worker)) world.start(worker);
+                         });
+                       }});
+  const JobId job("job-0");
+  for (std::size_t i = 0; i < world.workers(); ++i) world.start(i);
+  runtime::NewJobRequest request;
+  request.job = job;
+  request.agent = "sim";
+  request.plan = plans.small(*c.job);
+  request.input = Value::object({{"x", 5}});
+  people.create(std::move(request));
+  if (c.job->cancel_at.count() > 0) {
+    world.loop().after(c.job->cancel_at, [&] {
+      people.act(job, {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone"}, 100);
+    });
+  }
+  if (!c.job->signal_key.empty()) {
+    world.loop().after(c.job->signal_at, [&] {
+      people.act(job,
+                 {.kind = engine::Act::Kind::signal,
+                  .id = "signal",
+                  .by = "someone",
+                  .correlation_key = std::string(c.job->signal_key),
+                  .payload = Value::object({{"go", true}})},
+                 100);
+    });
+  }
+  look_around(world, people);
+  const auto& jobs = world.witness().jobs();
+  const auto over = [&] {
+    const auto it = jobs.find(job);
+    return it != jobs.end() && people.busy() == 0 &&
+           (it->second.status == "completed" || it->second.status == "failed" ||
+            it->second.status == "cancelled");
+  };
+  world.report().jobs = 1;
+  const bool ended = world.loop().run(over, world.loop().now() + 1h);
+  if (world.loop().spins()) {
+    world.report().violate("PR5 nobody works without getting anywhere", job,
+                           "the world was stopped", Harm::liveness);
+  } else if (!ended) {
+    world.freeze();
+    check_visible(world, plans.source());
+    world.report().violate("PR1 all jobs end once the world is healed and people answer", job,
+                           "not within an hour", Harm::liveness);
+  }
+  world.freeze();
+  check_all(world, people, plans.source());
+  if (auto loaded = world.read_disk(job)) {
+    if (auto events = runtime::open_log(job, *loaded)) {
+      if (auto state = engine::fold(job, *events, plans.source())) {
+        end.status = end_text(*state);
+        end.result = canonical(state->result);
+      }
+    }
+  }
+  for (const auto& [key, record] : world.outside().journal()) {
+    if (record.effects > 0) end.effects[key] = record.effects;
+  }
+  end.last_draw = world.chance().next();
+  world.set_fates({});
+  end.report = std::move(world.report());
+  return end;
+}
+
+SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, Report& report) {
+  SweepCount count;
+  const auto gather = [&](SmallEnd& end) {
+    count.runs++;
+    report.jobs++;
+    report.events += end.report.events;
+    for (const auto& [mark, times] : end.report.marks) report.marks[mark] += times;
+  };
+  SmallEnd calm = run_small(c, {}, plans);
+  gather(calm);
+  compare(c, {}, calm, calm, report);
+  const auto run = [&](const std::vector<std::uint64_t>& crashes) {
+    SmallEnd end = run_small(c, crashes, plans);
+    gather(end);
+    compare(c, crashes, calm, end, report);
+    return end.boundaries.back();
+  };
+  for (std::uint64_t first = 1; first <= calm.boundaries[0]; ++first) {
+    count.points++;
+    const std::uint64_t recovery = run({first});
+    for (std::uint64_t second = 1; depth.recovery && second <= recovery; ++second) {
+      count.recovery_points++;
+      const std::uint64_t again = run({first, second});
+      const bool go_on = depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;
+      if (!go_on || again == 0) continue;
+      count.third_points++;
+      run({first, second, 1 + (first * 31 + second) % again});
+    }
+    if (!report.violations.empty()) break;
+  }
+  return count;
+}
+
+}  // namespace ae::sim

@@ -1,0 +1,190 @@
+// What the disk truly did.
+#include "sim/witness.h"
+
+#include <memory>
+
+namespace ae::sim {
+
+void Witness::opened_by_owner() {
+  for (auto& [job, seen] : jobs_) seen.lease_until = {};
+}
+
+const Intent* Witness::intent(const InvocationId& invocation, std::uint32_t try_no) const {
+  const auto it = intents_.find({invocation.text, try_no});
+  return it == intents_.end() ? nullptr : &it->second;
+}
+
+void Witness::commit(store::Batch batch, async::Done<Result<store::Committed>> done) {
+  auto written = std::make_shared<Written>();
+  written->job = batch.job;
+  written->authority = batch.authority;
+  if (batch.sealed) written->sealed = *batch.sealed;
+  written->status = batch.row.status;
+  written->release = batch.release;
+  inside_batch_ = batch.sealed.has_value();
+  inner_->commit(std::move(batch),
+                 [this, written, done = std::move(done)](Result<store::Committed> answer) mutable {
+                   if (answer && !answer->existing && !answer->repeated)
+                     committed(*written, *answer);
+                   done(std::move(answer));
+                 });
+  inside_batch_ = false;
+  writes_++;
+}
+
+void Witness::committed(const Written& written, const store::Committed& answer) {
+  Seen& seen = jobs_[written.job];
+  if (const auto* held = std::get_if<store::Batch::Held>(&written.authority)) {
+    if (seen.claim != held->fence) {
+      report_.violate("F6 a write is fenced by the claim that stands", written.job,
+                      "a commit of epoch " + std::to_string(held->fence.epoch) +
+                          " was accepted, the job is held by epoch " +
+                          std::to_string(seen.claim ? seen.claim->epoch : 0));
+    }
+  } else if (std::holds_alternative<store::Batch::Free>(written.authority) && seen.claim) {
+    report_.violate("F6 a write is fenced by the claim that stands", written.job,
+                    "a commit for a free job was accepted, but the job is held");
+  }
+  if (written.sealed) {
+    const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+      for (const Blob& blob : written.sealed->blobs) {
+        if (blob.hash == hash) return blob.bytes;
+      }
+      return fail(Code::log_corrupt, "a value that stands apart is missing");
+    };
+    auto opened = open(written.job, written.sealed->bytes, seen.head, blobs);
+    if (!opened) {
+      return report_.violate("L6 what is written goes on from what stands", written.job,
+                             opened.error().message);
+    }
+    for (const Event& event : opened->events) learn(seen, event);
+    seen.head = opened->head;
+    seen.status = written.status;
+  }
+  if (answer.lease) {
+    seen.claim = answer.lease->fence;
+    seen.epoch = answer.lease->fence.epoch;
+    seen.lease_until = answer.lease->lease_until;
+  }
+  if (written.release) seen.claim.reset();
+}
+
+void Witness::learn(Seen& seen, const Event& event) {
+  const Value& p = event.payload;
+  switch (event.type) {
+    case EventType::tool_invocation_started: {
+      const auto send_by = instant_from_text(p.text("send_by"));
+      intents_[{std::string(p.text("invocation_id")),
+                static_cast<std::uint32_t>(p["try"].as_int())}] = {
+          event.attempt_id.value_or(AttemptId()), std::string(p.text("arguments_hash")),
+          std::string(p.text("external_key")), std::string(p.text("idempotency_key")),
+          send_by.value_or(Instant{})};
+      return;
+    }
+    case EventType::wait_opened:
+      seen.open_waits.emplace(p.text("correlation_key"), p.text("wait_type"));
+      return;
+    case EventType::wait_completed:
+      seen.open_waits.erase(std::string(p.text("correlation_key")));
+      seen.closed.try_emplace(std::string(p.text("correlation_key")), ++order_);
+      return;
+    case EventType::job_cancel_requested:
+      seen.cancel_requested = true;
+      return;
+    default:
+      return;
+  }
+}
+
+void Witness::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
+  const std::string id = entry.id;
+  if (forget_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
+  writes_++;
+  inner_->put_inbox(job, std::move(entry),
+                    [this, job, id, done = std::move(done)](Result<void> put) mutable {
+                      if (put) jobs_[job].posted.try_emplace(id, ++order_);
+                      done(std::move(put));
+                    });
+}
+
+void Witness::claimed(const store::Lease& lease, Instant at) {
+  Seen& seen = jobs_[lease.job];
+  if (lease.fence.epoch != seen.epoch + 1) {
+    report_.violate("F1 epochs of a job are 1, 2, 3, …", lease.job,
+                    "epoch " + std::to_string(lease.fence.epoch) + " was given after " +
+                        std::to_string(seen.epoch));
+  }
+  if (seen.claim && seen.lease_until > at) {
+    report_.violate("F1 a lease is given when the one before has run out", lease.job,
+                    "at " + to_text(at) + ", the lease of epoch " +
+                        std::to_string(seen.claim->epoch) + " runs until " +
+                        to_text(seen.lease_until));
+  }
+  if (seen.status != "queued" && seen.status != "running") {
+    report_.violate("F1 a blocked or ended job is never claimed", lease.job,
+                    "it was " + seen.status);
+  }
+  seen.claim = lease.fence;
+  seen.epoch = lease.fence.epoch;
+  seen.lease_until = lease.lease_until;
+}
+
+void Witness::claim(store::ClaimRequest request,
+                    async::Done<Result<std::vector<store::Lease>>> done) {
+  if (never_given_) request.except.push_back(*never_given_);
+  writes_++;
+  inner_->claim(std::move(request), [this, at = now(), done = std::move(done)](
+                                        Result<std::vector<store::Lease>> leases) mutable {
+    if (leases) {
+      for (const store::Lease& lease : *leases) claimed(lease, at);
+    }
+    done(std::move(leases));
+  });
+}
+
+void Witness::claim_job(JobId job, store::ClaimRequest request,
+                        async::Done<Result<std::optional<store::Lease>>> done) {
+  writes_++;
+  inner_->claim_job(std::move(job), std::move(request),
+                    [this, at = now(),
+                     done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
+                      if (lease && *lease) claimed(**lease, at);
+                      done(std::move(lease));
+                    });
+}
+
+void Witness::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
+                        async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  auto asked = held;
+  writes_++;
+  inner_->heartbeat(
+      std::move(held), lease,
+      [this, at = now(), asked = std::move(asked),
+       done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {
+        for (std::size_t i = 0; until && i < asked.size(); ++i) {
+          if (!(*until)[i]) continue;
+          Seen& seen = jobs_[asked[i].first];
+          if (seen.claim != asked[i].second || seen.lease_until <= at) {
+            report_.violate("F5 a heartbeat never revives a lease that is over", asked[i].first,
+                            "epoch " + std::to_string(asked[i].second.epoch));
+          }
+          seen.lease_until = *(*until)[i];
+        }
+        done(std::move(until));
+      });
+}
+
+void Witness::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  inner_->due(limit, std::move(done));
+}
+void Witness::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  inner_->next_due(std::move(done));
+}
+void Witness::load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) {
+  inner_->load(std::move(job), from_seq, std::move(done));
+}
+void Witness::query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) {
+  inner_->query(std::move(filter), std::move(done));
+}
+
+}  // namespace ae::sim

@@ -1,0 +1,93 @@
+// Witness: stands right above the disk and sees what truly happened, whatever the workers are told.
+//
+// It keeps what the checkers and the people of the simulated world need (who holds a job, what is declared, which waits
+// are open) and raises the fencing rules at the moment they are broken. The answers pass unchanged.
+// Threads: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sim/report.h"
+#include "store/store.h"
+
+namespace ae::sim {
+
+struct Intent {  // a durable declaration
+  AttemptId attempt;
+  std::string arguments_hash, external_key, idempotency_key;
+  Instant send_by;
+};
+
+struct Seen {  // of a job
+  std::string status;
+  std::uint64_t epoch = 0;
+  Hash head;  // of its log
+  std::optional<store::Fence> claim;
+  Instant lease_until;
+  bool cancel_requested = false;
+  std::map<std::string, std::string> open_waits;  // correlation key → type
+  // The order in which posts were accepted (by id, the first of each) and waits were closed (by key).
+  std::map<std::string, std::uint64_t, std::less<>> posted, closed;
+};
+
+class Witness final : public store::Store {
+ public:
+  explicit Witness(Report& report) : report_(report) {}
+
+  void stand_on(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is gone
+  // Canaries: a disk that does not keep what it says.
+  void forget_posts(bool wish) { forget_posts_ = wish; }
+  void never_give(std::optional<JobId> job) { never_given_ = std::move(job); }
+  // The store was opened by its only owner: every earlier lease is over.
+  void opened_by_owner();
+
+  const std::map<JobId, Seen>& jobs() const { return jobs_; }
+  const Intent* intent(const InvocationId& invocation, std::uint32_t try_no) const;
+  std::uint64_t writes() const { return writes_; }  // calls that may change something, so far
+  // A batch with events is being written: a point inside it comes before its COMMIT.
+  bool inside_batch() const { return inside_batch_; }
+
+  void commit(store::Batch batch, async::Done<Result<store::Committed>> done) override;
+  void put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(store::ClaimRequest request,
+             async::Done<Result<std::vector<store::Lease>>> done) override;
+  void claim_job(JobId job, store::ClaimRequest request,
+                 async::Done<Result<std::optional<store::Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override;
+  void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
+  Instant now() override { return inner_->now(); }
+  bool owned() const override { return inner_->owned(); }
+
+ private:
+  struct Written {  // what a commit says, kept while it is under way
+    JobId job;
+    store::Batch::Authority authority;
+    std::optional<Sealed> sealed;
+    std::string status;
+    bool release = false;
+  };
+  void committed(const Written& written, const store::Committed& answer);
+  void learn(Seen& seen, const Event& event);
+  void claimed(const store::Lease& lease, Instant at);
+
+  Report& report_;
+  store::Store* inner_ = nullptr;
+  std::map<JobId, Seen> jobs_;
+  std::map<std::pair<std::string, std::uint32_t>, Intent> intents_;
+  std::uint64_t order_ = 0, writes_ = 0;
+  bool inside_batch_ = false, forget_posts_ = false;
+  std::optional<JobId> never_given_;
+};
+
+}  // namespace ae::sim

@@ -1,0 +1,50 @@
+// Workload: the plans that simulated jobs run. Random ones by number, and the small ones of the sweep.
+//
+// A plan of a number is always the same, and compiled once. To add a kind of node, add a line to `kKinds` in
+// workload.cc and, if the sweep is to cover it, a plan to `small_jobs`. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/state.h"
+#include "sim/sim_loop.h"
+
+namespace ae::sim {
+
+// What happens to a job of the sweep besides crashes.
+struct SmallJob {
+  std::string_view name;
+  std::string_view nodes;  // JSON of the task graph, without its tools
+  Duration cancel_at{};    // 0 = never
+  std::string_view signal_key = {};
+  Duration signal_at{};
+  // How else it may end when a crash hits it: each is "status" or "status:code".
+  std::vector<std::string_view> may_end = {};
+};
+const std::vector<SmallJob>& small_jobs();
+struct SimPlan {
+  std::shared_ptr<const engine::Plan> plan;
+  std::vector<std::string> signal_keys;  // of its signal waits
+};
+
+class PlanBook {
+ public:
+  static constexpr std::uint64_t kPlans = 1500;
+  const SimPlan& random(std::uint64_t number);  // REQUIRES: number < kPlans
+  std::shared_ptr<const engine::Plan> small(const SmallJob& job);
+  // By hash, for folding and verifying.
+  engine::PlanSource source();
+
+ private:
+  std::map<std::uint64_t, SimPlan> plans_;
+  std::map<std::string_view, std::shared_ptr<const engine::Plan>> small_;
+  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> by_hash_;
+};
+Value random_input(SimChance& chance);
+
+}  // namespace ae::sim

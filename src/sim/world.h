@@ -1,0 +1,152 @@
+// SimWorld: the real engine and runtime in many workers on one store, in one thread that one seed decides.
+//
+// A world has a disk, a clock that may jump, workers that are born, paused and killed, and an outside that none of this
+// touches. Who decides what goes wrong stands apart: the storm draws it (storm.cc), the sweep counts it (sweep.cc).
+//
+//   worker: Runtime → SimStore → FaultyStore → Witness → MemoryStore or SQLite
+//
+// Threads: one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "async/point.h"
+#include "runtime/runtime.h"
+#include "sim/outside.h"
+#include "sim/patient_store.h"
+#include "sim/report.h"
+#include "sim/sim_loop.h"
+#include "sim/sim_store.h"
+#include "sim/witness.h"
+#include "store/faulty/faulty_store.h"
+#include "store/memory/memory_store.h"
+
+namespace ae::sim {
+
+// Planted faults that the checkers must find.
+enum class Canary : std::uint8_t {
+  none,
+  duplicate_request,  // the network delivers requests twice
+  lost_signal,        // the store acknowledges a post and does not keep it
+  forgotten_job,      // the store never gives the first job to anybody
+};
+
+struct WorldOptions {
+  std::uint64_t seed = 1;
+  std::size_t workers = 1;
+  bool owned = true;  // one process owns the store; false: leases bind
+  bool sqlite = false;
+  std::vector<runtime::Durability> durability{
+      runtime::Durability::fused};  // by worker, the last one for the rest
+  Duration lease = std::chrono::seconds(10);
+  Duration poll = std::chrono::seconds(5);
+  std::size_t held_max = 8;
+  Odds odds;
+  Duration store_latency = std::chrono::milliseconds(1);  // of every answer
+  Duration store_delay = std::chrono::milliseconds(300);  // of a slow one
+  Canary canary = Canary::none;
+  bool verbose = false;
+};
+
+class SimWorld final : private async::PointHandler, private runtime::RuntimeObserver {
+ public:
+  explicit SimWorld(const WorldOptions& options);
+  ~SimWorld() override;
+  SimWorld(const SimWorld&) = delete;
+  SimWorld& operator=(const SimWorld&) = delete;
+
+  // Who decides. `at` is asked at every boundary of a live process, with where it is: true = it dies there.
+  // `point` at every AE_POINT that may fail: true = it does. `fault` at every store call.
+  struct Fates {
+    std::function<bool(const Life&, std::string_view)> dies;
+    std::function<bool(std::string_view)> fails;
+    store::FaultScript store;
+    std::function<void(std::size_t worker)> died;  // when to start again is up to you
+  };
+  void set_fates(Fates fates) { fates_ = std::move(fates); }
+
+  void start(std::size_t worker);
+  void kill(std::size_t worker);  // at once, between two of its tasks or inside one
+  void pause(std::size_t worker);
+  void resume(std::size_t worker);
+  bool lives(std::size_t worker) const {
+    return workers_[worker].life && !workers_[worker].life->dead;
+  }
+  bool paused(std::size_t worker) const { return lives(worker) && workers_[worker].life->paused; }
+  std::size_t workers() const { return workers_.size(); }
+  // From now on nothing goes wrong any more: all workers live and offer everything.
+  void heal();
+  // This worker offers its tools in another version, or without one, from its next start.
+  void swap_tools(std::size_t worker, std::string version, std::string without);
+
+  // Asks a worker; the answer never comes when it dies.
+  void create(std::size_t worker, runtime::NewJobRequest request,
+              async::Done<Result<runtime::Created>> done);
+  void act(std::size_t worker, JobId job, engine::Act act, async::Done<Result<Value>> done);
+  // All is over: nothing moves any more, what is on the disk can be read in peace.
+  void freeze();
+  // The disk itself, past all workers. REQUIRES: frozen.
+  Result<store::Loaded> read_disk(const JobId& job);
+
+  SimLoop& loop() { return loop_; }
+  SimChance& chance() { return chance_; }
+  JumpingClock& clock() { return clock_; }
+  Witness& witness() { return witness_; }
+  Outside& outside() { return outside_; }
+  Report& report() { return report_; }
+  const WorldOptions& options() const { return options_; }
+  std::uint64_t deaths() const { return deaths_; }
+  // For whoever looks at one seed.
+  void say(const std::string& what);
+
+ private:
+  struct Worker {
+    std::shared_ptr<Life> life;
+    std::unique_ptr<SimStore> store;
+    std::unique_ptr<runtime::Performers> performers;
+    std::unique_ptr<runtime::Runtime> runtime;
+    std::uint64_t lives = 0;
+    std::string version{kToolVersion}, without;
+  };
+  async::PointAction hit(std::string_view name) override;
+  void on_warning(const JobId& job, const std::string& what) override;
+  bool boundary(Life& life, std::string_view where);
+  void open_disk();
+  void close_disk();
+  void bury(const std::shared_ptr<Life>& life);
+
+  WorldOptions options_;
+  Report report_;
+  SimLoop loop_;
+  SimChance chance_;
+  JumpingClock clock_{loop_};
+  Fates fates_;
+  Witness witness_{report_};
+  Outside outside_;
+  std::set<AttemptId> refused_;
+  store::MemoryDisk memory_;
+  Mailbox mailbox_;
+  std::string folder_;  // of the SQLite file
+  std::unique_ptr<store::Store> disk_;
+  std::unique_ptr<store::FaultyStore> faulty_;
+  std::vector<Worker> workers_;
+  std::uint64_t deaths_ = 0;
+  async::PointHandler* earlier_handler_ = nullptr;
+};
+
+// Waits in simulated time for an answer that comes; nullopt when it does not within `limit`.
+template <class T, class Start>
+std::optional<T> wait_for(SimLoop& loop, Start start, Duration limit = std::chrono::minutes(5)) {
+  auto answer = std::make_shared<std::optional<T>>();
+  start([answer](T value) { answer->emplace(std::move(value)); });
+  loop.run([&] { return answer->has_value(); }, loop.now() + limit);
+  return std::move(*answer);
+}
+
+}  // namespace ae::sim
