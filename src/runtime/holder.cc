@@ -761,7 +761,7 @@ void Holder::end(std::optional<Error> problem) {
   const bool doubts = !in_flight_.empty() || doubts_own_call(state_, lease_.fence.attempt);
   const bool over = engine::is_terminal(state_.status);
   const Fate fate = doubts ? Fate::in_doubt : over ? Fate::over : Fate::goes_on;
-  host_.ended(job_, std::move(problem), fate);
+  host_.ended(*this, std::move(problem), fate);
 }
 
 }  // namespace ae::runtime

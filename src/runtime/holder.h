@@ -27,6 +27,8 @@ enum class Durability { fused, split };
 
 struct Stood;
 
+class Holder;
+
 // What the runtime that owns a holder wants to know and provides.
 class HolderHost {
  public:
@@ -43,7 +45,7 @@ class HolderHost {
     over,
     in_doubt
   };  // in_doubt: a call of this process may still be under way
-  virtual void ended(const JobId& job, std::optional<Error> problem, Fate fate) = 0;
+  virtual void ended(const Holder& holder, std::optional<Error> problem, Fate fate) = 0;
   // Did an earlier attempt of this process leave a call in doubt?
   virtual bool left_in_doubt(const JobId& job) const = 0;
   // What was seen of a call that nobody here holds any more: what is certain goes into the effect store alone.

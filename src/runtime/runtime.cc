@@ -154,10 +154,23 @@ void Runtime::heartbeat() {
       });
 }
 
-void Runtime::hold(store::Lease lease) {
+// Every lease that is given to this process comes in here, and the answers that bring them may overtake each other. An
+// older holder is told that it has lost the job before the new one is entered; nullptr: a newer one holds it already.
+std::shared_ptr<Holder> Runtime::take_on(store::Lease lease) {
   const JobId job = lease.job;
+  if (auto it = holders_.find(job); it != holders_.end()) {
+    if (it->second->fence().epoch >= lease.fence.epoch) return nullptr;
+    const std::shared_ptr<Holder> older = it->second;
+    older->lost();
+  }
   auto holder = std::make_shared<Holder>(world_, host(), job, std::move(lease), options_.worker);
   holders_[job] = holder;
+  return holder;
+}
+
+void Runtime::hold(store::Lease lease) {
+  const std::shared_ptr<Holder> holder = take_on(std::move(lease));
+  if (!holder) return;
   holder->begin();
   if (stopping_) holder->drain(grace_);
 }
@@ -319,10 +332,9 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                   committed(job, shown);
                   if (result->lease) {
                     plan_cache_.emplace(to_hex(plan->hash), plan);
-                    auto holder = std::make_shared<Holder>(world_, host(), job, *result->lease,
-                                                           options_.worker);
-                    holders_[job] = holder;
+                    const std::shared_ptr<Holder> holder = take_on(*result->lease);
                     done(Created{job, false});
+                    if (!holder) return;
                     holder->adopt(std::move(*state), head);
                     if (stopping_) holder->drain(grace_);
                     return;
@@ -572,7 +584,8 @@ void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   if (observer_) observer_->on_events(job, events);
 }
 
-void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
+void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
+  const JobId job = holder.job();
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
   // What may be otherwise the next time; everything else is so for as long as this process lives.
@@ -583,9 +596,9 @@ void Runtime::ended(const JobId& job, std::optional<Error> problem, Fate fate) {
     refused_.insert_or_assign(job, *problem);
     warn(job, "this process cannot run the job: " + problem->message);
   }
-  if (auto it = holders_.find(job); it != holders_.end()) {
+  if (auto it = holders_.find(job); it != holders_.end() && it->second.get() == &holder) {
     // The holder is still on the stack: let it go in a later turn.
-    world_.loop.post([holder = std::move(it->second)] {});
+    world_.loop.post([gone = std::move(it->second)] {});
     holders_.erase(it);
   }
   if (observer_) observer_->on_released(job, problem);

@@ -114,7 +114,7 @@ class Runtime : private HolderHost {
   }
   std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
   void committed(const JobId& job, const std::vector<Event>& events) override;
-  void ended(const JobId& job, std::optional<Error> problem, Fate fate) override;
+  void ended(const Holder& holder, std::optional<Error> problem, Fate fate) override;
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
@@ -123,6 +123,7 @@ class Runtime : private HolderHost {
 
   void tick();
   void claim_more();
+  std::shared_ptr<Holder> take_on(store::Lease lease);
   void hold(store::Lease lease);
   void fire_due();
   void look_ahead();

@@ -126,13 +126,15 @@ class Desk final : public RuntimeObserver {
     Durability durability = Durability::fused;
     std::uint64_t seed = 1;
     std::uint64_t checkpoint_every = 1000;
+    Duration delay = 100ms;  // of what is slow
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
                    store::MemoryStore::Options{.owned = setup.owned});
     faulty.emplace(ground.loop, *memory,
                    store::FaultyStore::Options{
-                       .script = [this](const store::Call& call) { return script(call); }});
+                       .script = [this](const store::Call& call) { return script(call); },
+                       .delay = setup.delay});
     for (const char* tool : {"do", "ask", "undo"}) {
       performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
     }
@@ -240,6 +242,79 @@ AE_TEST(
     ASSERT_EQ(read.effects.size(), 1u);
     EXPECT_NE(read.effects[0].record.find(R"("late":true)"), std::string::npos);
     EXPECT_EQ(read.state.attempt, read.row.claim->attempt) << "the log is the second worker's";
+  }
+}
+
+NewJobRequest one_call(bool hold) {
+  NewJobRequest request;
+  request.job = kJob;
+  request.agent = "agent";
+  request.plan = plan("at_most_once", kOneCall);
+  request.hold = hold;
+  return request;
+}
+
+// The call that is under way is answered, and the job goes on with the holder of the newer lease.
+void expect_goes_on(Ground& ground, Desk& desk) {
+  ASSERT_TRUE(desk.runtime->holds(kJob));
+  EXPECT_EQ(desk.read().row.claim->epoch, 2u);
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  ground.loop.advance(2s);
+  EXPECT_EQ(desk.calls.size(), 1u);
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+  EXPECT_EQ(read.state.steps[0].result, json("7"));
+}
+
+AE_TEST("lease/a newer lease of a job that is held here ends the older holder first") {
+  for (const bool by_name : {false, true}) {
+    Ground ground;
+    Desk desk(ground, "w", {.delay = 40s});
+    // The claim is under way while the job is created here, and nothing is heard of the lease that runs out.
+    desk.script = [](const store::Call& call) {
+      const bool slow = call.method == Method::heartbeat || call.method == Method::claim ||
+                        call.method == Method::claim_job;
+      return slow ? Fault::delay : Fault::none;
+    };
+    if (by_name) desk.runtime->claim_job(kJob, [](Result<bool>) {});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kOneCall));
+    ASSERT_EQ(desk.calls.size(), 1u);
+    ground.loop.advance(39s);
+    EXPECT_FALSE(desk.calls[0].abandoned);
+    desk.script = [](const store::Call&) { return Fault::none; };
+    ground.loop.advance(2s);
+    EXPECT_TRUE(desk.calls[0].abandoned) << "the older holder was never told";
+    EXPECT_TRUE(desk.warned("the lease is lost"));
+    expect_goes_on(ground, desk);
+  }
+}
+
+AE_TEST("lease/the answer of a create or a claim that a newer lease overtook is not taken on") {
+  for (const Method late : {Method::commit, Method::claim_job}) {
+    Ground ground;
+    Desk desk(ground, "w", {.delay = 40s});
+    bool slow = late == Method::commit;
+    desk.script = [&](const store::Call& call) {
+      return call.method == late && std::exchange(slow, false) ? Fault::delay_answer : Fault::none;
+    };
+    int answers = 0;
+    if (late == Method::commit) {
+      desk.runtime->create(one_call(true), [&](Result<Created> made) { answers += made ? 1 : 0; });
+    } else {
+      desk.runtime->create(one_call(false), [](Result<Created>) {});
+      ground.loop.run_ready();
+      slow = true;
+      desk.runtime->claim_job(kJob, [&](Result<bool> held) { answers += held && *held ? 1 : 0; });
+    }
+    desk.runtime->start();
+    ground.loop.advance(39s);
+    ASSERT_EQ(desk.calls.size(), 1u) << "its own lease ran out, and it claimed the job again";
+    EXPECT_EQ(answers, 0);
+    ground.loop.advance(2s);
+    EXPECT_EQ(answers, 1) << "whoever asked is answered";
+    EXPECT_FALSE(desk.calls[0].abandoned);
+    expect_goes_on(ground, desk);
   }
 }
 
