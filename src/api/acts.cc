@@ -104,10 +104,10 @@ void Api::resume(Ask ask) {
 void Api::resolve(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(
-        const Fields fields,
-        Fields::parse(ask->request.body, {"idempotency_key", "resolution", "result", "note", "try"},
-                      {{"step_id", "confirmations come later"}}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"idempotency_key", "resolution", "result", "note", "try", "looked_at"},
+                            {{"step_id", "confirmations come later"}}));
     engine::Act wish{.kind = engine::Act::Kind::resolve};
     AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
     AE_ASSIGN(wish.resolution, fields.text("resolution"));
@@ -124,6 +124,12 @@ void Api::resolve(Ask ask) {
         return fail(Code::input_invalid, "\"try\" is the number of a try, as in_doubt shows it");
       }
       wish.try_no = static_cast<std::uint32_t>(of.as_int());
+    }
+    AE_ASSIGN(const std::string looked_at, fields.text("looked_at"));
+    if (!looked_at.empty()) {
+      auto at = instant_from_text(looked_at);
+      if (!at) return std::unexpected(std::move(at).error().in("\"looked_at\""));
+      wish.looked_at = *at;
     }
     if (const Value* result = fields.find("result")) wish.result = *result;
     return wish;

@@ -380,6 +380,26 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
 }
 
+AE_TEST("api/who says that a call in doubt did not happen may say when they looked") {
+  Here here;
+  const auto id = here.make(R"({"agent":"doubts"})");
+  const Value job = here.get({"api", "jobs", id}).body;
+  const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
+  const Instant before = here.loop.now();
+  here.loop.advance(std::chrono::minutes(10));
+  const auto say = [&](std::string_view looked_at) {
+    return here.post({"api", "jobs", id, "resolve"},
+                     R"({"resolution":"not_happened","idempotency_key":")" + key +
+                         R"(","looked_at":)" + std::string(looked_at) + "}");
+  };
+  expect_problem(say("7"), 400, "input_invalid");
+  expect_problem(say(R"("yesterday")"), 400, "input_invalid");
+  expect_problem(say("\"" + to_text(before) + "\""), 409, "not_settled");
+  EXPECT_EQ(here.status(id), "parked");
+  const auto ahead = here.loop.now() + std::chrono::minutes(3);
+  EXPECT_EQ(say("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
+}
+
 AE_TEST("api/what people are asked is listed over all jobs, in pages, and answered by id") {
   Here here;
   here.make(R"({"agent":"asks","id":"j0"})");

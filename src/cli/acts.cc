@@ -3,6 +3,7 @@
 #include "app/door.h"
 #include "cli/commands.h"
 #include "core/json.h"
+#include "net/system.h"
 
 namespace ae::cli {
 namespace {
@@ -131,7 +132,9 @@ int approve_command(const Options& options, Terminal& terminal) {
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {
+  // Whoever says this has looked by now; the process that takes it in may stand still until later.
   std::vector<Member> body = given({{"idempotency_key", options.key},
+                                    {"looked_at", to_text(net::SystemClock().now())},
                                     {"note", options.note},
                                     {"resolution", options.resolution}});
   if (options.has_data) {

@@ -115,9 +115,11 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   const Instant settles =
       step.call ? step.call->deadline + state.tool_of(step).grace : state.updated_at;
   const bool under_way = step.call && (step.call->open || state.may_have_happened(step));
-  if (not_happened && under_way && !settled && stamp.now < settles) {
-    return fail(Code::not_settled,
-                "the call may still be under way until " + to_text(settles) + "; ask again then");
+  const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
+  if (not_happened && under_way && !settled && looked_at < settles) {
+    return fail(Code::not_settled, "at " + to_text(looked_at) +
+                                       " the call could still be under way, until " +
+                                       to_text(settles) + "; look then, and say it then");
   }
   Taken taken;
   taken.try_no = try_no;
@@ -392,6 +394,7 @@ Value Act::to_json() const {
   if (result) p.emplace_back("result", *result);
   if (buffer) p.emplace_back("buffer", true);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
+  if (looked_at) p.emplace_back("looked_at", to_text(*looked_at));
   return Value::object(std::move(p));
 }
 
@@ -417,6 +420,9 @@ Result<Act> Act::from_json(const Value& json) {
   if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
   if (const Value* result = json.find("result")) act.result = *result;
   if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
+  if (json.find("looked_at") != nullptr) {
+    AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));
+  }
   return act;
 }
 

@@ -84,6 +84,8 @@ struct Act {
   std::string resolution;    // happened | not_happened | fail
   std::uint32_t try_no = 0;  // the try that it is about; 0 = whichever is in doubt
   std::optional<Value> result;
+  // When its giver looked, by the store's clock: `not_happened` is worth what could be seen then. Absent = now.
+  std::optional<Instant> looked_at;
 
   Value to_json() const;
   static Result<Act> from_json(const Value& json);

@@ -684,6 +684,39 @@ AE_TEST("resolve/not_happened is too early before deadline and grace have passed
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
+AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const Instant settles = job.step("a").call->deadline + 30s;
+  const auto says = [&](std::string resolution, Instant looked_at) {
+    const Act act{.kind = Act::Kind::resolve,
+                  .by = "someone",
+                  .idempotency_key = job.sent[0].key,
+                  .resolution = std::move(resolution),
+                  .looked_at = looked_at};
+    return job.act(*Act::from_json(act.to_json())).refused;  // as the inbox keeps it
+  };
+  EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
+  job.now = settles + 60s;
+  EXPECT_EQ(says("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(says("not_happened", settles), std::nullopt);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
+  for (const std::string resolution : {"happened", "fail", "not_happened"}) {
+    GivenJob job(one("pay"));
+    job.claim().crash();
+    job.settled = resolution == "not_happened";  // the process that made the call is gone
+    job.act({.kind = Act::Kind::resolve,
+             .idempotency_key = job.sent[0].key,
+             .resolution = resolution,
+             .looked_at = job.step("a").call->deadline - 1h});
+    EXPECT_EQ(job.refused, std::nullopt) << resolution;
+  }
+}
+
 AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
   GivenJob job(one("pay"));
   job.claim().crash().resolve("a", "fail");

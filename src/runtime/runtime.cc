@@ -410,6 +410,11 @@ void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
     });
   }
   if (act.id.empty()) act.id = fresh_attempt().text;
+  if (act.kind == engine::Act::Kind::resolve) {
+    // Nobody has looked later than now, however long the act waits from here on.
+    const Instant now = world_.store.now();
+    act.looked_at = std::min(now, act.looked_at.value_or(now));
+  }
   try_act(std::make_shared<Acting>(
       Acting{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));
 }
@@ -429,7 +434,6 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
 void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   const engine::Stamp stamp = act_stamp();
   const Instant now = stamp.now;
-  const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventDraft> events;
   if (!read.row.claim) {
@@ -442,7 +446,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     }
   }
   pauses_ahead(read.state, read.inbox, stamp, plans_);
-  auto taken = engine::take_in(read.state, acting->act, stamp, settled);
+  auto taken = engine::take_in(read.state, acting->act, stamp, settled(acting->job, read.state));
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
   const bool tells = acting->tells && read.row.claim;
@@ -560,11 +564,18 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
     }
     if (engine::was_taken(read->state, acting->act)) return acting->done(std::move(answer));
     const engine::Stamp stamp = act_stamp();
-    const bool settled = world_.store.owned() && !left_in_doubt_.contains(acting->job);
-    auto taken = engine::take_in(read->state, acting->act, stamp, settled);
+    auto taken =
+        engine::take_in(read->state, acting->act, stamp, settled(acting->job, read->state));
     if (!taken) return acting->done(std::unexpected(taken.error()));
     acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
   });
+}
+
+// Is whoever made the job's calls in doubt gone? As its holder judges too, when this process holds it.
+bool Runtime::settled(const JobId& job, const engine::State& state) const {
+  if (!world_.store.owned() || left_in_doubt_.contains(job)) return false;
+  const auto it = holders_.find(job);
+  return it == holders_.end() || !doubts_own_call(state, it->second->fence().attempt);
 }
 
 engine::Stamp Runtime::act_stamp() {

@@ -78,7 +78,8 @@ class Runtime : private HolderHost {
   void create(NewJobRequest request, async::Done<Result<Created>> done);
   // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
   // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
-  // engine::take_in does, or not_found, unavailable, unknown_outcome.
+  // engine::take_in does, or not_found, unavailable, unknown_outcome. A resolution that does not say when its giver
+  // looked was given now.
   void act(JobId job, engine::Act act, async::Done<Result<Value>> done);
   // Claim this job here when it can be claimed now.
   void claim_job(JobId job, async::Done<Result<bool>> done);
@@ -134,6 +135,7 @@ class Runtime : private HolderHost {
   void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
   void accepted(std::shared_ptr<Acting> acting, Value answer);
   engine::Stamp act_stamp();
+  bool settled(const JobId& job, const engine::State& state) const;
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);

@@ -897,6 +897,115 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
+engine::Act not_happened(const Runtime::Read& read) {
+  engine::Act act{.kind = engine::Act::Kind::resolve, .resolution = "not_happened"};
+  act.idempotency_key = read.state.steps[0].call->key.text;
+  return act;
+}
+
+AE_TEST("doubt/an answer counts from when it was asked to be taken, however long that takes") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true, .delay = 100s});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  ASSERT_EQ(desk.status(), "parked");
+  const engine::Invocation& call = *desk.read().state.steps[0].call;
+  const Instant settles = call.deadline + 30s;
+  ground.loop.advance(settles - ground.loop.now() - 50s);
+  std::optional<Result<Value>> said;
+  engine::Act act = not_happened(desk.read());
+  bool slow = true;
+  desk.script = [&](const store::Call& of) {
+    const bool is_load = of.method == Method::load && std::exchange(slow, false);
+    return is_load ? Fault::delay : Fault::none;
+  };
+  act.looked_at = settles + 1h;  // its giver's clock is ahead
+  desk.runtime->act(kJob, act, [&](Result<Value> answer) { said.emplace(std::move(answer)); });
+  ground.loop.advance(101s);
+  ASSERT_TRUE(said);
+  ASSERT_FALSE(*said) << "nobody could know yet when it was said";
+  EXPECT_EQ(said->error().code, Code::not_settled);
+  EXPECT_TRUE(desk.act(not_happened(desk.read())));
+  ground.loop.advance(2s);
+  EXPECT_EQ(desk.calls.size(), 2u);
+}
+
+AE_TEST("doubt/an answer that somebody gave before the call had settled is refused at any time") {
+  TwoWorkers two("at_most_once");
+  two.ground.loop.advance(120s);
+  ASSERT_EQ(two.second.status(), "parked");
+  const Instant looked_at = two.ground.loop.now();
+  two.ground.loop.advance(1200s);
+  engine::Act act = not_happened(two.second.read());
+  act.looked_at = looked_at;
+  const auto early = two.second.act(act);
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, Code::not_settled);
+  EXPECT_NE(early.error().message.find(to_text(looked_at)), std::string::npos);
+  act.looked_at = two.ground.loop.now();
+  EXPECT_TRUE(two.second.act(act));
+}
+
+AE_TEST("doubt/the holder judges what stands in the inbox by when its giver looked") {
+  Ground ground;
+  Desk first(ground, "first", {.seed = 1});
+  Desk second(ground, "second", {.seed = 1'000'001});
+  first.runtime->start();
+  first.create(plan("at_most_once",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                    " {'id':'b', 'kind':'tool', 'tool':'do'}]"));
+  first.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  const auto read = second.read();
+  ASSERT_TRUE(read.row.claim) << "the other call keeps the job held";
+  const Instant settles = read.state.steps[0].call->deadline + 30s;
+  ground.loop.advance(settles + 1s - ground.loop.now());
+  // Whoever let it in: this one was seen too early.
+  engine::Act early = not_happened(read);
+  early.id = "early";
+  early.looked_at = settles - 1s;
+  store::InboxEntry entry{.number = 0, .id = early.id, .act = {}};
+  entry.act =
+      canonical(engine::with_checksum(engine::inbox_place(kJob, entry.id), early.to_json()));
+  auto put = ground.loop.await<Result<void>>(
+      [&](auto done) { second.memory->put_inbox(kJob, entry, std::move(done)); });
+  ASSERT_TRUE(put);
+  engine::Act act = not_happened(read);
+  act.id = "in time";
+  const auto said = second.act(act);
+  ASSERT_TRUE(said);
+  EXPECT_EQ((*said)["accepted"], Value(true));
+  const auto posted = second.read();
+  ASSERT_EQ(posted.inbox.size(), 2u) << "the holder has not been told";
+  EXPECT_EQ(parse_json(posted.inbox[1].act)->text("looked_at"), to_text(ground.loop.now()));
+  first.answer(1, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  ground.loop.advance(2s);
+  std::vector<std::string_view> believed;
+  const auto after = first.read();
+  for (const Event& event : after.events) {
+    if (event.type == EventType::wait_completed) {
+      believed.push_back(event.payload.text("signal_id"));
+    }
+  }
+  EXPECT_EQ(believed, (std::vector<std::string_view>{"in time"}));
+  EXPECT_TRUE(first.warned("under way"));
+}
+
+AE_TEST("doubt/who holds the job and made the call in doubt says at once that it has not settled") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'b', 'kind':'tool', 'tool':'do'}]"));
+  desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  ASSERT_TRUE(desk.runtime->holds(kJob));
+  const auto early = desk.act(not_happened(desk.read()));
+  ASSERT_FALSE(early) << "told accepted, and dropped: " << canonical(*early);
+  EXPECT_EQ(early.error().code, Code::not_settled);
+  EXPECT_FALSE(desk.warned("came too late"));
+}
+
 AE_TEST(
     "versions/a worker without the job's tool writes nothing, says what is missing, and leaves "
     "it") {

@@ -24,7 +24,6 @@ struct JobEvidence {
   const store::Loaded& loaded;
   const std::vector<Event>& events;
   const engine::State& state;
-  const Seen& seen;                                 // what the disk did, in its order
   const std::map<std::string, KeyRecord>& journal;  // of all jobs, by idempotency key
   std::vector<const KeyRecord*> touched;            // of this job
   std::vector<const Ack*> acks;                     // of this job

@@ -129,6 +129,7 @@ void People::resolve(const JobId& job, const std::string& key) {
   } else {
     act.resolution = "not_happened";
   }
+  act.looked_at = world_.clock().now();
   act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
   world_.report().mark("people.resolve_" + act.resolution);
   this->act(job, std::move(act), 1);

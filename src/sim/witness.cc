@@ -86,7 +86,6 @@ void Witness::learn(Seen& seen, const Event& event) {
       return;
     case EventType::wait_completed:
       seen.open_waits.erase(std::string(p.text("correlation_key")));
-      seen.closed.try_emplace(std::string(p.text("correlation_key")), ++order_);
       return;
     case EventType::job_cancel_requested:
       seen.cancel_requested = true;
@@ -97,14 +96,9 @@ void Witness::learn(Seen& seen, const Event& event) {
 }
 
 void Witness::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
-  const std::string id = entry.id;
   if (forget_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
   writes_++;
-  inner_->put_inbox(job, std::move(entry),
-                    [this, job, id, done = std::move(done)](Result<void> put) mutable {
-                      if (put) jobs_[job].posted.try_emplace(id, ++order_);
-                      done(std::move(put));
-                    });
+  inner_->put_inbox(std::move(job), std::move(entry), std::move(done));
 }
 
 void Witness::claimed(const store::Lease& lease, Instant at) {

@@ -33,8 +33,6 @@ struct Seen {  // of a job
   Instant lease_until;
   bool cancel_requested = false;
   std::map<std::string, std::string> open_waits;  // correlation key → type
-  // The order in which posts were accepted (by id, the first of each) and waits were closed (by key).
-  std::map<std::string, std::uint64_t, std::less<>> posted, closed;
 };
 
 class Witness final : public store::Store {
@@ -85,7 +83,7 @@ class Witness final : public store::Store {
   store::Store* inner_ = nullptr;
   std::map<JobId, Seen> jobs_;
   std::map<std::pair<std::string, std::uint32_t>, Intent> intents_;
-  std::uint64_t order_ = 0, writes_ = 0;
+  std::uint64_t writes_ = 0;
   bool inside_batch_ = false, forget_posts_ = false;
   std::optional<JobId> never_given_;
 };
