@@ -111,6 +111,20 @@ class Rig {
                  if (answer) answers.push_back(*answer);
                });
   }
+  // What became of the job's one call, as somebody sees it now.
+  void resolve(std::size_t worker, const std::string& resolution) {
+    AE_CHECK(world_.outside().journal().size() == 1);
+    const auto& [key, record] = *world_.outside().journal().begin();
+    engine::Act act{.kind = engine::Act::Kind::resolve,
+                    .id = resolution,
+                    .idempotency_key = key,
+                    .resolution = resolution,
+                    .looked_at = world_.clock().now()};
+    if (resolution == "happened") act.result = record.result;
+    world_.act(worker, kJob, std::move(act), [this](Result<Value> answer) {
+      answers.push_back(answer ? *answer : Value(std::string(code_name(answer.error().code))));
+    });
+  }
   void fire_timers(std::size_t worker) {
     world_.act(worker, kJob, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
   }
@@ -276,6 +290,32 @@ AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
   rig.run(30s);
   EXPECT_EQ(rig.status(), "completed");
   EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
+}
+
+AE_TEST(
+    "sim/what was seen too early is not believed by a worker that slept until it was late enough") {
+  Rig rig({.workers = 2, .owned = false}, {.name = "late", .nodes = R"({"schema":1,"nodes":[
+            {"id":"a","kind":"tool","tool":"once","args":{"fate":["late","ok"]}}],
+            "output":"${ .steps.a.tool }"})"});
+  rig.start(0);
+  rig.create();
+  rig.run(1s);
+  rig.start(1);
+  rig.run(3100ms);  // the call is given up, and arrives all the same
+  ASSERT_EQ(rig.status(), "parked");
+  ASSERT_EQ(rig.world().outside().journal().begin()->second.in_transit, 1u);
+  rig.world().pause(1);
+  rig.resolve(1, "not_happened");
+  rig.run(60s);
+  rig.world().resume(1);
+  rig.run(5s);
+  ASSERT_EQ(rig.answers.size(), 1u);
+  EXPECT_EQ(rig.answers[0], "not_settled");
+  EXPECT_EQ(rig.status(), "parked");
+  rig.resolve(1, "happened");
+  rig.run(5s);
+  EXPECT_EQ(rig.status(), "completed");
+  EXPECT_EQ(canonical(rig.end()), R"("once")");
 }
 
 }  // namespace
