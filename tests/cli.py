@@ -5,6 +5,7 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
   cli.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
+import datetime
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -861,6 +863,56 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
         expect(h.run("verify", "d"), 0)
+
+
+@contextlib.contextmanager
+def slow_way(h, seconds):
+    """Between the command line and the owner: what changes something arrives later. Yields when each was let through."""
+    here, there = h.path / ".aetheris/aetheris.sock", h.path / "owner.sock"
+    here.rename(there)
+    through, door = [], socket.socket(socket.AF_UNIX)
+    door.bind(str(here))
+    door.listen()
+
+    def carry(source, target, posts):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if posts and data.startswith(b"POST"):
+                    time.sleep(seconds)
+                    through.append(datetime.datetime.now(datetime.timezone.utc))
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                caller, owner = door.accept()[0], socket.socket(socket.AF_UNIX)
+                owner.connect(str(there))
+                threading.Thread(target=carry, args=(caller, owner, True), daemon=True).start()
+                threading.Thread(target=carry, args=(owner, caller, False), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield through
+    finally:
+        door.shutdown(socket.SHUT_RDWR)
+        door.close()
+        there.rename(here)
+
+
+@test
+def not_happened_counts_from_when_the_command_was_called():
+    with home() as h:
+        (h.path / "both.yaml").write_text(
+            AGENTS + "  both: { plan: [ { id: d, tool: doubt, args: { message: m } }, { id: h, tool: hold } ] }\n")
+        runner = h.start("run", "both.yaml", "both", "--job-id", "d")
+        h.began()
+        key = until(lambda: expect(h.run("job", "d", "--json"), 0).json()["in_doubt"])[0]["idempotency_key"]
+        with slow_way(h, 0.5) as through:
+            said = expect(h.run("resolve", "d", key, "not_happened", "--json"), 5).json()
+        assert said["code"] == "not_settled", said
+        looked_at = datetime.datetime.fromisoformat(re.search(r"at (\S+)Z the call", said["detail"])[1] + "+00:00")
+        assert (through[0] - looked_at).total_seconds() >= 0.4, (looked_at, through)
 
 
 def pasted(h, command):
