@@ -123,6 +123,10 @@ StepId step_id(const JobId& job, const DecisionId& decision, std::string_view pa
   return StepId(short_hex(hash_joined({job.text, decision.text, path, node_type})));
 }
 
+std::string model_tool_name(std::string_view model) {
+  return std::string(kModelToolPrefix) + std::string(model);
+}
+
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
                                std::string_view canonical_args) {
   return IdempotencyKey(to_hex(hash_joined({job.text, command.text, tool, canonical_args})));

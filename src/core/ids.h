@@ -56,6 +56,9 @@ DecisionId decision_id(const Hash& plan_hash);
 // First 16 hex of SHA256(job ␀ decision ␀ path ␀ node_type); node_type ∈ tool llm wait map job loop code planner.
 StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path,
                std::string_view node_type);
+// A model is called as a tool of this name, which no tool of a file can have.
+constexpr std::string_view kModelToolPrefix = "model:";
+std::string model_tool_name(std::string_view model);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments)
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
                                std::string_view canonical_args);

@@ -8,6 +8,7 @@
 #include "core/bytes.h"
 #include "core/chain.h"
 #include "core/json.h"
+#include "core/request_cut.h"
 #include "core/seal.h"
 #include "core/sealed_form.h"
 #include "core/words.h"
@@ -98,6 +99,7 @@ struct Part {
   std::string text;       // canonical, of json
   Hash commitment;        // of a value, or of an error's message
   std::string_view salt;  // of the same; empty when it is redacted
+  bool by_message = false;
 
   bool is_error() const { return kind == FieldKind::error; }
   bool is_value() const { return kind == FieldKind::value; }
@@ -180,7 +182,10 @@ class BodyReader {
       }
       previous = number;
       Part& part = parts_.emplace_back(Part{.name = std::string(field->name), .kind = field->kind});
-      if (form > form_max(field->kind)) return corrupt(part.name + " has an unknown form");
+      part.by_message = form == kByMessage && may_be_by_message(kind.type, *field);
+      if (form > form_max(field->kind) && !part.by_message) {
+        return corrupt(part.name + " has an unknown form");
+      }
       AE_TRY(read_field(form, part));
       if (part.salt.empty()) continue;
       std::string dropped;
@@ -304,8 +309,41 @@ class BodyReader {
       return {};
     }
     part.salt = in_.bytes(kSaltSize);
+    if (form == kByMessage) return read_request(part, shown);
     AE_ASSIGN(const std::string salted, read_content(form, part.salt));
     AE_ASSIGN(shown, read_json(std::string_view(salted).substr(part.salt.size())));
+    part.commitment = commitment(salted);
+    return {};
+  }
+
+  // What a model was asked, message by message.
+  Status read_request(Part& part, Value& shown) {
+    const std::string_view head = in_.text();
+    const std::uint64_t count = in_.varint();
+    if (count == 0 || count > in_.left()) return corrupt(part.name + " has no messages");
+    std::string salted(part.salt);
+    salted += head;
+    std::vector<std::size_t> sizes;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint8_t form = in_.byte();
+      if (form > kApart) return corrupt("a message has an unknown form");
+      AE_ASSIGN(const std::string message, read_content(form, {}));
+      if (i > 0) salted += ',';
+      salted += message;
+      sizes.push_back(message.size());
+    }
+    salted += in_.text();
+    if (!in_.ok()) return corrupt("its bytes end too early");
+    const std::string_view text = std::string_view(salted).substr(part.salt.size());
+    AE_ASSIGN(shown, read_json(text));
+    const auto cut = cut_request(shown, text);
+    const auto same = [](std::string_view message, std::size_t size) {
+      return message.size() == size;
+    };
+    if (!cut || cut->head.size() != head.size() ||
+        !std::ranges::equal(cut->messages, sizes, same)) {
+      return corrupt(part.name + " is not cut at its messages");
+    }
     part.commitment = commitment(salted);
     return {};
   }
@@ -356,6 +394,9 @@ class BodyReader {
   Status check_known(const EventKind& kind) const {
     AE_TRY(check_payload(kind, event_.payload));
     for (const Part& part : parts_) {
+      if (part.by_message && !calls_model(event_.payload)) {
+        return corrupt(part.name + " is stored by message, and asks no model");
+      }
       const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
       if (part.shown.is_null() && !takes_null(*field)) return corrupt(part.name + " is null");
       if ((part.is_value() || part.is_error()) != holds_value(*field)) {

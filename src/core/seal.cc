@@ -15,7 +15,10 @@
 //   external_key                  nothing (form 0: the key of this job, step and attempt) | text (form 1)
 //   json                          canonical text (form 0) | blob (form 1)
 //   value                         salt (16) ‖ canonical text (form 0) | salt ‖ blob (form 1) | commitment (32, form 2)
+//                                 | salt ‖ head as text ‖ varint count ‖ message… ‖ tail as text (form 3: arguments of a
+//                                 call of a model; the canonical text is head ‖ messages with commas ‖ tail)
 //   error                         code as text ‖ message as a value
+//   message = 00 ‖ text | 01 ‖ blob
 //   blob = SHA-256 (32) ‖ varint size
 //
 // Narrative events are carried by programs that do not know them, so they spell their names: the body is the type's
@@ -29,6 +32,7 @@
 #include "core/bytes.h"
 #include "core/chain.h"
 #include "core/json.h"
+#include "core/request_cut.h"
 #include "core/sealed_form.h"
 #include "core/words.h"
 
@@ -110,7 +114,7 @@ class Sealer {
     if (kind->event_class == EventClass::narrative) {
       put_named_body(*kind);
     } else {
-      put_numbered_body(event.payload);
+      put_numbered_body(*kind, event.payload);
     }
     if (!shown_salts_.empty()) event.salts = Value::object(std::exchange(shown_salts_, {}));
     event.hash = sealed_.head = hasher_.finish();
@@ -224,10 +228,31 @@ class Sealer {
     });
   }
 
-  void put_numbered_body(const Value& payload) {
+  void put_numbered_body(const EventKind& kind, const Value& payload) {
     for (const Slot& slot : slots_) {
-      if (slot.field != nullptr) put_field(slot, payload);
+      if (slot.field == nullptr) continue;
+      const bool request = may_be_by_message(kind.type, *slot.field) && calls_model(payload);
+      if (!request || !put_request(slot)) put_field(slot, payload);
     }
+  }
+
+  // What a model is asked, message by message; false when that is not how it can be stored.
+  bool put_request(const Slot& slot) {
+    const std::string_view text =
+        std::string_view(values_).substr(slot.begin, slot.end - slot.begin);
+    const auto cut = cut_request(*slot.value, text);
+    if (!cut || cut->head.size() + cut->tail.size() > limits_.value_inline_max) return false;
+    put_byte(static_cast<std::uint8_t>(kByMessage << kFormShift | slot.field->number), body_);
+    body_ += std::string_view(values_).substr(slot.begin - kSaltSize, kSaltSize);
+    put_text(cut->head, body_);
+    put_varint(cut->messages.size(), body_);
+    for (const std::string_view message : cut->messages) {
+      const bool apart = message.size() > limits_.message_inline_max;
+      put_byte(apart ? kApart : kInline, body_);
+      apart ? put_blob(message) : put_text(message, body_);
+    }
+    put_text(cut->tail, body_);
+    return true;
   }
 
   void put_field(const Slot& slot, const Value& payload) {
@@ -315,7 +340,10 @@ class Sealer {
     const std::string_view store = value ? std::string_view(values_) : hasher_.text();
     const std::string_view text = store.substr(slot.begin, slot.end - slot.begin);
     if (value) body_ += store.substr(slot.begin - kSaltSize, kSaltSize);
-    if (form_of(slot) == kInline) return put_text(text, body_);
+    form_of(slot) == kInline ? put_text(text, body_) : put_blob(text);
+  }
+
+  void put_blob(std::string_view text) {
     const Hash hash = sha256(text);
     body_ += bytes_of(hash);
     put_varint(text.size(), body_);

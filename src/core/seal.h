@@ -56,6 +56,7 @@ inline constexpr std::size_t kValueMax = 16u << 20;
 struct SealLimits {
   std::size_t value_inline_max = 256u << 10;  // larger value fields stand apart, by hash
   std::size_t json_inline_max = 256;          // the same for `json` fields (plans): jobs share them
+  std::size_t message_inline_max = 64;  // larger messages to a model stand apart: turns share them
   std::size_t value_max = kValueMax;
 };
 

@@ -123,6 +123,20 @@ std::vector<EventDraft> one_step() {
   return drafts;
 }
 
+// The start of a call of a model with these messages.
+EventDraft model_call(std::vector<Value> messages, std::string tool = "model:main") {
+  const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
+  return {EventType::tool_invocation_started,
+          payload.with("tool_name", std::move(tool))
+              .with("arguments", Value::object({{"max_tokens", 9},
+                                                {"messages", Value::array(std::move(messages))},
+                                                {"model", "small \u20ac"}}))};
+}
+
+Value message(const std::string& content) {
+  return Value::object({{"content", content}, {"role", "user"}});
+}
+
 std::vector<EventDraft> two_values() {
   return {
       {EventType::job_completed, json(R"({"result":{"secret":"xyzzy"}})")},
@@ -240,6 +254,97 @@ AE_TEST("core/seal/large values stand apart by hash, once") {
                   .blobs.empty());
 }
 
+AE_TEST("core/seal/what a model is asked stands apart message by message, each message once") {
+  const std::string first(100, 'a');
+  const std::string second = std::string(100, 'b') + "\"\u20ac";
+  const std::string third(300'000, 'c');
+  Log log;
+  const Sealed one = log.add({model_call({message(first), message(second)})}, kAttempt);
+  const Sealed two = log.add({model_call({message(first), message(second), message(third)})});
+  ASSERT_EQ(one.blobs.size(), 2u);
+  EXPECT_EQ(one.blobs[0].bytes, canonical(message(first)));
+  EXPECT_EQ(one.blobs[1].bytes, canonical(message(second)));
+  EXPECT_EQ(log.blobs.size(), 3u);  // though the second call repeats two of them
+  EXPECT_LT(one.bytes.size(), 500u);
+  EXPECT_LT(two.bytes.size(), one.bytes.size() + 100);
+  const auto opened = log.open_first();
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(shown(opened->events), shown(one.events));
+  const auto next = open(kJob, log.batches[1], opened->head, log.source());
+  ASSERT_TRUE(next) << next.error().message;
+  EXPECT_EQ(shown(next->events), shown(two.events));
+  EXPECT_EQ(next->events[0].payload["arguments"]["messages"].items()[2], message(third));
+}
+
+AE_TEST("core/seal/the chain does not know how the messages to a model are stored") {
+  Log apart;
+  Log here;
+  apart.add({model_call({message(std::string(99, 'a')), message("b")})});
+  here.add({model_call({message(std::string(99, 'a')), message("b")})}, {},
+           {.message_inline_max = 1000});
+  EXPECT_EQ(apart.head, here.head);
+  EXPECT_EQ(apart.blobs.size(), 1u);
+  EXPECT_TRUE(here.blobs.empty());
+  EXPECT_TRUE(here.open_first());
+  // A tool's arguments are stored as ever, whatever they look like.
+  Log tool;
+  tool.add({model_call({message(std::string(99, 'a')), message("b")}, "ask")});
+  EXPECT_TRUE(tool.blobs.empty());
+  EXPECT_TRUE(tool.open_first());
+}
+
+AE_TEST("core/seal/requests of every shape come back as they were sealed") {
+  const auto requested = [](const char* arguments, const SealLimits& limits = {}) {
+    Log log;
+    EventDraft draft = model_call({});
+    draft.payload = draft.payload.with("arguments", json(arguments));
+    log.add({draft}, {}, limits);
+    const auto opened = log.open_first();
+    EXPECT_TRUE(opened) << arguments;
+    if (opened) {
+      EXPECT_EQ(canonical(opened->events[0].payload["arguments"]), arguments);
+    }
+    return log.blobs.size();
+  };
+  const SealLimits each{.message_inline_max = 0};
+  EXPECT_EQ(requested(R"({"messages":[1,"two",[3],{},null,1]})", each), 5u);
+  EXPECT_EQ(requested(R"({"a":{"messages":[1]},"messages":[[",",1],2]})", each), 2u);
+  EXPECT_EQ(requested(R"({"\"messages\":[":[1],"messages":[1],"z":[1]})", each), 1u);
+  for (const char* other : {R"({})", R"({"messages":[]})", R"({"messages":7})",
+                            R"({"message":[1]})", "[1]", "null", "\"messages\""}) {
+    EXPECT_EQ(requested(other, each), 0u);
+  }
+  // What stands around the messages is too large to stand here: the whole stands apart.
+  EXPECT_EQ(requested(R"({"messages":["x","y"],"z":"0123456789012345678901234567890123456789"})",
+                      {.value_inline_max = 40, .message_inline_max = 0}),
+            1u);
+}
+
+AE_TEST("core/seal/a request that is redacted is gone, and the chain still holds") {
+  Log log;
+  const Sealed sealed = log.add({model_call({message(std::string(99, 'a')), message("b")})});
+  const auto redacted =
+      redact(kJob, sealed.bytes, Hash{}, log.source(),
+             [](const Event&, std::string_view field) { return field == "arguments"; });
+  ASSERT_TRUE(redacted);
+  log.blobs.clear();
+  const auto opened = open(kJob, *redacted, Hash{}, log.source());
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->head, sealed.head);
+  EXPECT_NE(opened->events[0].payload["arguments"].find("$redacted"), nullptr);
+}
+
+AE_TEST("core/seal/a message that is missing or altered is noticed") {
+  Log log;
+  log.add({model_call({message(std::string(99, 'a'))})});
+  std::string& blob = log.blobs.begin()->second;
+  blob[20] = 'b';
+  EXPECT_TRUE(refusal(log.open_first()).starts_with("log_corrupt: event 1: the value kept apart"))
+      << refusal(log.open_first());
+  log.blobs.clear();
+  EXPECT_EQ(refusal(log.open_first()), "log_corrupt: event 1: no such blob");
+}
+
 AE_TEST("core/seal/a blob that is missing, altered or cut is noticed, with the event's number") {
   Log log;
   log.add({{EventType::job_cancelled, json(R"({"by":"ann"})")},
@@ -290,7 +395,9 @@ AE_TEST("core/seal/a payload that does not fit its kind is a bug of ours") {
 // Flips in every byte of a batch one bit (another one from byte to byte), or each of the eight.
 void flip(bool each_bit) {
   Log log;
-  log.add(one_step(), kAttempt, {.value_inline_max = 20, .json_inline_max = 20});
+  std::vector<EventDraft> drafts = one_step();
+  drafts.push_back(model_call({message(std::string(70, 'a')), message("b")}));
+  log.add(drafts, kAttempt, {.value_inline_max = 20, .json_inline_max = 20});
   ASSERT_FALSE(log.blobs.empty());
   const std::string original = log.batches[0];
   for (std::size_t i = 0; i < original.size(); ++i) {
@@ -336,6 +443,7 @@ void mutate(int rounds) {
   Log log;
   log.add(one_step(), kAttempt);
   log.add({{EventType::progress, json(R"({"detail":{"percent":50},"node_id":"n"})")},
+           model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
            {EventType::job_completed, json(R"({"result":{"a":[1,2,3]}})")}});
   const char* wish = std::getenv("AETHERIS_SEED");
   const std::uint64_t seed = wish == nullptr ? 20250131 : std::strtoull(wish, nullptr, 10);

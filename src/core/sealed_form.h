@@ -24,6 +24,8 @@ inline constexpr std::uint8_t kFieldNumberMax = 31;
 inline constexpr int kFormShift = 5;
 // Forms of json, value and the message of an error. Values only can be redacted.
 inline constexpr std::uint8_t kInline = 0, kApart = 1, kRedacted = 2;
+// Form of the arguments of a model's call: each message by itself, here or apart.
+inline constexpr std::uint8_t kByMessage = 3;
 // Added to the form where members are named, because there no table says which are values.
 inline constexpr std::uint8_t kNamedValue = 4;
 
@@ -32,6 +34,14 @@ inline constexpr std::uint8_t kNarrativeFrom = 128;
 
 constexpr bool holds_value(const Field& field) {
   return field.kind == FieldKind::value || field.kind == FieldKind::error;
+}
+
+// Only the arguments of an invocation can be stored by message; and only those of a model are.
+constexpr bool may_be_by_message(EventType type, const Field& field) {
+  return type == EventType::tool_invocation_started && field.name == "arguments";
+}
+inline bool calls_model(const Value& payload) {
+  return payload.text("tool_name").starts_with(kModelToolPrefix);
 }
 
 // The external key that need not be stored: the one of this job, the payload's step and the batch's attempt.
