@@ -617,5 +617,20 @@ AE_TEST("http tool/what the server said is shown in an error, bounded and harmle
   EXPECT_LT(outcome.error_message.size(), 400u);
 }
 
+AE_TEST("http tool/an error that has a message shows it, without the JSON around it") {
+  const auto shown = [](std::string body, const char* type = "application/problem+json") {
+    RawHttpServer server(RawHttpServer::always(raw_answer(422, std::move(body), type)));
+    Bench bench;
+    return bench.call(post_tool(server), a_call()).error_message;
+  };
+  const std::string before = "the server answered 422: ";
+  EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
+  EXPECT_EQ(shown(R"({"error":{"message":""}})"), before + R"({"error":{"message":""}})");
+  EXPECT_EQ(shown(R"({"error":"no"})"), before + R"({"error":"no"})");
+  EXPECT_EQ(shown(R"({"error":{"message":"x)"), before + R"({"error":{"message":"x)");
+  EXPECT_EQ(shown(R"({"error":{"message":"x"}})", "text/plain"),
+            before + R"({"error":{"message":"x"}})");
+}
+
 }  // namespace
 }  // namespace ae::tools

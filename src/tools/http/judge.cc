@@ -33,9 +33,14 @@ bool says_json(const HttpAnswer& answer) {
   return media == "application/json" || media.ends_with("+json");
 }
 
-// The first bytes of a body, for a person.
-std::string head_of(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
-  const Value shown = invalid_output("", scrub(answer.body, used), 0);
+// What a body says of a failure, for a person: `error.message` of JSON that has it, else its first bytes.
+std::string said_in(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
+  std::string said = answer.body;
+  if (says_json(answer)) {
+    const auto body = parse_json(answer.body);
+    if (body && !(*body)["error"].text("message").empty()) said = (*body)["error"].text("message");
+  }
+  const Value shown = invalid_output("", scrub(said, used), 0);
   return std::string(shown.text("head"));
 }
 
@@ -126,7 +131,7 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
   const bool definite = declared || (status >= 400 && status < 500 && !still_running);
   const bool retryable = still_running || status == 429 || status >= 500;
   std::string message = "the server answered " + std::to_string(status);
-  if (const std::string head = head_of(answer, used); !head.empty()) message += ": " + head;
+  if (const std::string said = said_in(answer, used); !said.empty()) message += ": " + said;
   return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite, retryable,
                "http_" + std::to_string(status), std::move(message));
 }
