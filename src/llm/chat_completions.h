@@ -1,0 +1,33 @@
+// Chat Completions: how a model is asked and what it answered, as OpenAI and those who speak its language say it.
+//
+// Pure: values in, values out. A recorded request and a recorded answer are in our words, the same for all providers;
+// this is the one place that knows this provider's. Not streamed: the answer that came whole is the one that is recorded.
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::llm {
+
+// Where a model is and how to reach it; a template for tools/http is made of it.
+//   {"base_url", "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
+// `base_url` is a string template without expressions (a literal ${ is escaped), without a query, with or without
+// a last slash.
+Value chat_transport(const Value& settings);
+
+// What is sent, made of what is recorded:
+//   {"model", "messages": [{"role", "content"}…], "temperature"?, "max_tokens"?}
+// Fails with input_invalid.
+Result<Value> chat_request(const Value& recorded, const Value& settings);
+
+// What is recorded, made of what came back:
+//   {"text", "finish_reason"?, "model"?, "refusal"?,
+//    "usage"?: {"input_tokens", "output_tokens", "total_tokens", "cached_tokens"?, "reasoning_tokens"?}}
+// An answer without words (refused, filtered, cut at once) has the text "". Fails with tool_output_invalid; the message is
+// the reason that its record shows.
+Result<Value> chat_answer(const Value& body);
+
+}  // namespace ae::llm

@@ -1,0 +1,40 @@
+// ModelTool: a call of a model, as a tool makes calls.
+//
+// The ledger, doubt, retries, late results and proofs hold for a model call because it is an invocation like any
+// other: this translates the recorded request into what the provider reads, hands it to a transport, and translates
+// the answer back. It sends nothing itself. Threads: as Tool says.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "tools/tool.h"
+
+namespace ae::llm {
+
+// A provider's language: chat_completions.h is one.
+struct Dialect {
+  // What is sent, made of a call's arguments. Fails with input_invalid: nothing is sent.
+  std::function<Result<Value>(const Value& recorded)> request;
+  // What is recorded, made of the transport's result. Fails with tool_output_invalid.
+  std::function<Result<Value>(const Value& body)> answer;
+};
+
+class ModelTool final : public tools::Tool {
+ public:
+  // Owns the transport; borrows the loop.
+  ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, Dialect dialect);
+
+  void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override;
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
+
+ private:
+  async::Loop& loop_;
+  std::unique_ptr<tools::Tool> transport_;
+  std::shared_ptr<const Dialect>
+      dialect_;  // shared with calls in flight, which may be answered when the tool is gone
+};
+
+}  // namespace ae::llm

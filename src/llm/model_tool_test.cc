@@ -1,0 +1,333 @@
+// A model behind a real HTTP server: what is sent to it, and what is made of every way in which it can answer.
+#include "llm/model_tool.h"
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "core/json.h"
+#include "llm/chat_completions.h"
+#include "net/asio_loop.h"
+#include "testing/permit.h"
+#include "testing/raw_http_server.h"
+#include "testing/test.h"
+#include "tools/http/http_tool.h"
+
+namespace ae::llm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::raw_answer;
+using testing::RawHttpServer;
+using tools::Call;
+using Conversation = RawHttpServer::Conversation;
+
+class OneSecret final : public tools::SecretSource {
+ public:
+  Result<tools::Secret> get(std::string_view name) override {
+    if (name == "KEY") return tools::Secret("sk-canary-123");
+    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+  }
+};
+
+Value json(std::string_view text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
+Value a_request() {
+  return json(R"({"model":"small-1","messages":[{"role":"user","content":"Say ä"}]})");
+}
+
+Call a_call(Value args) {
+  Call call;
+  call.job = JobId("job-1");
+  call.tool = "model:main";
+  call.args = std::move(args);
+  call.key = IdempotencyKey(std::string(64, 'a'));
+  call.external_key = ExternalKey("aetheris:job-1:0123456789abcdef:0");
+  call.invocation = InvocationId("fedcba9876543210");
+  call.timeout = 5s;
+  call.send_within = 5s;
+  return call;
+}
+
+struct Bench {
+  net::AsioLoop loop;
+  net::HttpClient client{loop};
+  OneSecret secrets;
+
+  std::unique_ptr<ModelTool> model(const Value& settings) {
+    auto http = tools::HttpTool::make(chat_transport(settings), {loop, client, secrets, false});
+    EXPECT_TRUE(http);
+    if (!http) return nullptr;
+    return std::make_unique<ModelTool>(
+        loop, *std::move(http),
+        Dialect{.request = [settings](const Value& args) { return chat_request(args, settings); },
+                .answer = chat_answer});
+  }
+  Outcome call(const Value& settings, Call call) {
+    const auto tool = model(settings);
+    return perform(*tool, std::move(call));
+  }
+  Outcome perform(ModelTool& tool, Call call) {
+    Outcome seen;
+    bool returned = false;
+    auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+    tool.perform(std::move(permit), std::move(call), [&](Outcome outcome) {
+      EXPECT_TRUE(returned);
+      seen = std::move(outcome);
+      loop.stop();
+    });
+    returned = true;
+    loop.run();
+    return seen;
+  }
+  // The outcome of one call of a server that gives this answer.
+  Outcome answered(const std::string& answer) {
+    RawHttpServer server(RawHttpServer::always(answer));
+    Outcome outcome = call(settings(server), a_call(a_request()));
+    EXPECT_EQ(server.arrivals(), 1);
+    return outcome;
+  }
+  static Value settings(const RawHttpServer& server) {
+    return Value::object({{"base_url", server.url("/v1")}, {"api_key", "secret:KEY"}});
+  }
+};
+
+constexpr const char* kAnswer = R"({
+  "id": "chatcmpl-7", "object": "chat.completion", "model": "small-1-2026-10-01",
+  "choices": [{"index": 0, "message": {"role": "assistant", "content": "ä!", "refusal": null},
+               "finish_reason": "stop", "logprobs": null}],
+  "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12,
+            "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 2}}})";
+
+// ---- what is sent, what is recorded
+
+AE_TEST(
+    "model tool/a request goes to chat/completions with its key, its answer comes in our words") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  Bench bench;
+  const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+  EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
+  EXPECT_EQ(canonical(outcome.result),
+            R"({"finish_reason":"stop","model":"small-1-2026-10-01","text":"ä!",)"
+            R"("usage":{"cached_tokens":4,"input_tokens":9,"output_tokens":3,)"
+            R"("reasoning_tokens":2,"total_tokens":12}})");
+  EXPECT_EQ(outcome.external_id, "chatcmpl-7");
+  ASSERT_EQ(server.arrivals(), 1);
+  const auto request = server.requests()[0];
+  EXPECT_TRUE(request.head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"));
+  EXPECT_EQ(request.header("Authorization"), "Bearer sk-canary-123");
+  EXPECT_EQ(request.header("Content-Type"), "application/json");
+  EXPECT_EQ(request.header("Idempotency-Key"), "aetheris:job-1:0123456789abcdef:0");
+  EXPECT_EQ(request.body, R"({"messages":[{"content":"Say ä","role":"user"}],"model":"small-1"})");
+}
+
+AE_TEST("model tool/temperature and the limit of tokens are sent when they are recorded") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  Bench bench;
+  const Value request = a_request().with("temperature", 0.5).with("max_tokens", 40);
+  Value settings = Value::object({{"base_url", server.url("/v1/")}});
+  bench.call(settings, a_call(request));
+  bench.call(settings.with("max_tokens_name", "max_tokens"), a_call(request));
+  ASSERT_EQ(server.arrivals(), 2);
+  EXPECT_EQ(server.requests()[0].target(), "/v1/chat/completions");
+  EXPECT_EQ(server.requests()[0].header("Authorization"), "");
+  const Value first = json(server.requests()[0].body);
+  EXPECT_EQ(first["temperature"], Value(0.5));
+  EXPECT_EQ(first["max_completion_tokens"], Value(40));
+  EXPECT_EQ(first.find("max_tokens"), nullptr);
+  const Value second = json(server.requests()[1].body);
+  EXPECT_EQ(second["max_tokens"], Value(40));
+  EXPECT_EQ(second.find("max_completion_tokens"), nullptr);
+}
+
+AE_TEST("model tool/a request without a model or messages is refused, and nothing is sent") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  Bench bench;
+  for (const char* request : {"{}", R"({"model":"m","messages":[]})", R"({"model":"m"})",
+                              R"({"messages":[{"role":"user","content":"x"}]})"}) {
+    const Outcome outcome = bench.call(Bench::settings(server), a_call(json(request)));
+    EXPECT_EQ(outcome.kind, OutcomeKind::failure) << request;
+    EXPECT_TRUE(outcome.definite);
+    EXPECT_EQ(outcome.error_code, "request_invalid");
+  }
+  EXPECT_EQ(server.connections(), 0);
+}
+
+AE_TEST("model tool/an answer without words is an answer: refused, filtered, null, in parts") {
+  Bench bench;
+  const auto text_of = [&](const std::string& message, const char* reason) {
+    return bench.answered(raw_answer(200, R"({"choices":[{"message":)" + message +
+                                              R"(,"finish_reason":")" + reason + R"("}]})"));
+  };
+  Outcome outcome = text_of(R"({"content":null,"refusal":"I will not."})", "stop");
+  EXPECT_EQ(canonical(outcome.result),
+            R"({"finish_reason":"stop","refusal":"I will not.","text":""})");
+  outcome = text_of(R"({"content":null})", "content_filter");
+  EXPECT_EQ(canonical(outcome.result), R"({"finish_reason":"content_filter","text":""})");
+  outcome = text_of(R"({"role":"assistant"})", "length");
+  EXPECT_EQ(canonical(outcome.result), R"({"finish_reason":"length","text":""})");
+  outcome =
+      text_of(R"({"content":[{"type":"text","text":"a"},{"type":"x"},{"type":"text","text":"b"}]})",
+              "stop");
+  EXPECT_EQ(outcome.result["text"], Value("ab"));
+}
+
+AE_TEST("model tool/numbers of tokens that are none are left out") {
+  Bench bench;
+  const Outcome outcome =
+      bench.answered(raw_answer(200, R"({"choices":[{"message":{"content":"x"}}],
+                          "usage":{"prompt_tokens":-1,"completion_tokens":"3","total_tokens":1.5}})"));
+  EXPECT_EQ(canonical(outcome.result), R"({"text":"x"})");
+}
+
+AE_TEST("model tool/JSON that says it is a text is read all the same") {
+  Bench bench;
+  const Outcome outcome = bench.answered(raw_answer(200, kAnswer, "text/plain"));
+  EXPECT_EQ(outcome.result["text"], Value("ä!"));
+}
+
+// ---- what goes wrong
+
+AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
+  Bench bench;
+  const auto reason = [&](const std::string& answer) {
+    const Outcome outcome = bench.answered(answer);
+    EXPECT_EQ(outcome.kind, OutcomeKind::success);
+    EXPECT_TRUE(outcome.result.is_null());
+    EXPECT_TRUE(outcome.invalid) << answer.substr(0, 200);
+    const Value record = outcome.invalid.value_or(Value());
+    EXPECT_EQ(record["invalid"], Value(true));
+    EXPECT_LT(canonical(record).size(), 2000u);
+    return std::string(record.text("reason"));
+  };
+  EXPECT_NE(reason(raw_answer(200, R"({"choices":[)")).find("JSON"), std::string::npos);
+  EXPECT_EQ(reason(raw_answer(200, "hello", "text/plain")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_answer(200, "{}")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_answer(200, "")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_answer(200, R"({"choices":[]})")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_answer(200, R"({"choices":[{"delta":{}}]})")), "the answer has no message");
+  EXPECT_NE(reason(raw_answer(200, R"({"choices":[{"message":{"content":7}}]})")).find("content"),
+            std::string::npos);
+  EXPECT_NE(reason(raw_answer(200, std::string(5 << 20, ' ') + kAnswer)).find("larger"),
+            std::string::npos);
+}
+
+AE_TEST("model tool/what the provider refuses says so; what may go better later says that") {
+  const struct {
+    int status;
+    OutcomeKind kind;
+    bool definite, retryable;
+  } cases[] = {{400, OutcomeKind::failure, true, false}, {401, OutcomeKind::failure, true, false},
+               {404, OutcomeKind::failure, true, false}, {429, OutcomeKind::failure, true, true},
+               {500, OutcomeKind::unknown, false, true}, {503, OutcomeKind::unknown, false, true},
+               {529, OutcomeKind::unknown, false, true}};
+  Bench bench;
+  for (const auto& c : cases) {
+    const Outcome outcome = bench.answered(raw_answer(
+        c.status,
+        R"({"error": {"type": "invalid_request_error", "message": "Not so, says sk-canary-123."}})",
+        "application/json", "Retry-After: 7\r\n"));
+    EXPECT_EQ(outcome.kind, c.kind) << c.status;
+    EXPECT_EQ(outcome.definite, c.definite) << c.status;
+    EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
+    EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
+    EXPECT_EQ(outcome.error_message,
+              "the server answered " + std::to_string(c.status) + ": Not so, says [secret KEY].");
+    EXPECT_EQ(outcome.retry_after, Duration(7s));
+  }
+}
+
+AE_TEST("model tool/a key that a server says back is in no answer and in no record") {
+  Bench bench;
+  Outcome outcome = bench.answered(raw_answer(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
+               "choices":[{"message":{"content":"your key is sk-canary-123"}}]})"));
+  EXPECT_EQ((canonical(outcome.result) + outcome.external_id).find("canary"), std::string::npos);
+  EXPECT_EQ(outcome.result["text"], Value("your key is [secret KEY]"));
+  outcome = bench.answered(raw_answer(200, R"({"key":"sk-canary-123"})"));
+  ASSERT_TRUE(outcome.invalid);
+  EXPECT_EQ(canonical(*outcome.invalid).find("canary"), std::string::npos);
+}
+
+AE_TEST("model tool/a missing key sends nothing and names it") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  Bench bench;
+  const Outcome outcome =
+      bench.call(Bench::settings(server).with("api_key", "secret:NOBODY"), a_call(a_request()));
+  EXPECT_EQ(outcome.error_code, "secret_missing");
+  EXPECT_TRUE(outcome.definite);
+  EXPECT_NE(outcome.error_message.find("NOBODY"), std::string::npos);
+  EXPECT_EQ(server.connections(), 0);
+}
+
+AE_TEST(
+    "model tool/a connection cut in mid-answer, or no answer in time, is unknown and may be tried "
+    "again") {
+  const struct {
+    const char* name;
+    RawHttpServer::Script script;
+    OutcomeKind kind;
+    const char* code;
+  } cases[] = {
+      {"cut off",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n");
+         c.send(std::string(kAnswer).substr(0, 60));
+       },
+       OutcomeKind::unknown, "reset"},
+      {"reset",
+       [](Conversation& c) {
+         c.read_request();
+         c.reset();
+       },
+       OutcomeKind::unknown, "reset"},
+      {"hang",
+       [](Conversation& c) {
+         c.read_request();
+         c.hang();
+       },
+       OutcomeKind::timeout, "timeout"},
+  };
+  Bench bench;
+  for (const auto& c : cases) {
+    RawHttpServer server(c.script);
+    Call call = a_call(a_request());
+    call.timeout = 100ms;
+    const Outcome outcome = bench.call(Bench::settings(server), std::move(call));
+    EXPECT_EQ(outcome.kind, c.kind) << c.name;
+    EXPECT_EQ(outcome.error_code, c.code) << c.name;
+    EXPECT_FALSE(outcome.definite) << c.name;
+    EXPECT_TRUE(outcome.retryable) << c.name;
+    EXPECT_EQ(server.arrivals(), 1) << c.name;
+  }
+}
+
+AE_TEST(
+    "model tool/an abandoned call is cut off and answered once; a tool that goes is answered too") {
+  RawHttpServer server([](Conversation& c) {
+    c.read_request();
+    c.hang();
+  });
+  Bench bench;
+  auto tool = bench.model(Bench::settings(server));
+  std::move_only_function<void()> look = [&] {
+    if (server.arrivals() == 0) {
+      bench.loop.after(1ms, [&] { look(); });
+    } else {
+      tool->abandon(InvocationId("fedcba9876543210"), 1);
+      tool.reset();
+    }
+  };
+  look();
+  const Outcome outcome = bench.perform(*tool, a_call(a_request()));
+  EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
+  EXPECT_EQ(outcome.error_code, "abandoned");
+}
+
+}  // namespace
+}  // namespace ae::llm
