@@ -13,12 +13,13 @@ constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::size_t kLabelsMax = 64;
 constexpr std::size_t kLabelMax = 256;  // bytes of a name or a value
 constexpr std::size_t kCapabilitiesMax = 64;
+constexpr std::size_t kMessagesMax = 10'000;
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
 class AgentCheck {
  public:
-  AgentCheck(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools)
-      : check_(check), spot_(spot), tools_(tools) {
+  AgentCheck(Check& check, std::string_view name, const Spot& spot, const Callable& callable)
+      : check_(check), spot_(spot), tools_(callable.tools), models_(callable.models) {
     agent_.name = name;
   }
 
@@ -191,9 +192,8 @@ class AgentCheck {
     const Spot& spot = nodes_[index].spot;
     if (!check_.mapping(spot,
                         {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
-                         "max_parallel", "do", "on_item_error"},
-                        {{"llm", "model calls come later"},
-                         {"loop", "agents that a model leads come later"},
+                         "max_parallel", "do", "on_item_error", "llm"},
+                        {{"loop", "agents that a model leads come later"},
                          {"approval", "whether a person is asked is said at the tool"},
                          {"agent", "child jobs come later"},
                          {"retry", "a retry policy stands at the tool"},
@@ -217,15 +217,15 @@ class AgentCheck {
 
   void kind(const Spot& spot, std::vector<Member>& members) {
     std::vector<std::string_view> kinds;
-    for (const std::string_view kind : {"tool", "wait", "map", "llm", "loop", "agent"}) {
+    for (const std::string_view kind : {"tool", "llm", "wait", "map", "loop", "agent"}) {
       if (spot->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot, "a node is one of tool, wait and map: this one is none");
+      check_.fault(spot, "a node is one of tool, llm, wait and map: this one is none");
       return;
     }
     if (kinds.size() > 1) {
-      check_.fault(spot, "a node is one of tool, wait and map: this one has " +
+      check_.fault(spot, "a node is one of tool, llm, wait and map: this one has " +
                              std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
@@ -233,6 +233,11 @@ class AgentCheck {
       check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
       members.emplace_back("kind", "tool");
       call(spot, members);
+    } else if (kinds[0] == "llm") {
+      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(spot, "a tool", {"args"});
+      members.emplace_back("kind", "llm");
+      llm(*spot.find("llm"), members);
     } else if (kinds[0] == "wait") {
       check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
       check_.misplaced(spot, "a tool", {"args"});
@@ -331,6 +336,87 @@ class AgentCheck {
       members.emplace_back("args", (*args)->value());
     }
     if (good && tool != nullptr) arguments(args ? *args : spot, args.has_value(), *tool);
+  }
+
+  // What a model is asked, as the call that it becomes.
+  void llm(const Spot& spot, std::vector<Member>& members) {
+    if (!check_.mapping(spot,
+                        {"model", "prompt", "messages", "system", "temperature", "max_tokens"},
+                        {{"tools", "models that call tools come with agent loops, later"},
+                         {"response_format", "answers of a given shape come later"},
+                         {"output_schema", "answers of a given shape come later"}})) {
+      return;
+    }
+    std::vector<Member> request;
+    const CheckedModel* model = nullptr;
+    if (const auto named = check_.required(spot, "model", "the name of a model of this file")) {
+      model = find_model(*named);
+    }
+    if (model != nullptr) {
+      used_.emplace(model->tool.name, model);
+      members.emplace_back("tool", model->tool.name);
+      request.emplace_back("model", model->model);
+    }
+    messages(spot, request);
+    auto temperature = model != nullptr ? model->temperature : std::nullopt;
+    auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
+    if (const auto own = spot.find("temperature")) temperature = check_temperature(check_, *own);
+    if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
+    if (temperature) request.emplace_back("temperature", *temperature);
+    if (max_tokens) request.emplace_back("max_tokens", *max_tokens);
+    members.emplace_back("args", Value::object(std::move(request)));
+  }
+
+  const CheckedModel* find_model(const Spot& named) {
+    const auto name = check_.text(named);
+    if (!name) return nullptr;
+    const auto found = models_.find(*name);
+    if (found != models_.end()) return &found->second;
+    check_.fault(named, "there is no model " + shown(*name),
+                 check_.nearest(*name, models_,
+                                [](const auto& model) { return std::string_view(model.first); }));
+    return nullptr;
+  }
+
+  void messages(const Spot& spot, std::vector<Member>& request) {
+    const auto prompt = spot.find("prompt");
+    const auto list = spot.find("messages");
+    const auto system = spot.find("system");
+    if (prompt.has_value() == list.has_value()) {
+      check_.fault(spot, prompt ? "a model is given a `prompt` or `messages`, not both"
+                                : "a model is given a `prompt`, or `messages`");
+      return;
+    }
+    if (list && !(*list)->is_list()) {
+      const bool good =
+          expression(*list, "`messages` is a list of { role, content }, or one ${ … }");
+      if (system) check_.fault(*system, "stands in `messages`, when that is one ${ … }");
+      if (good) request.emplace_back("messages", (*list)->scalar);
+      return;
+    }
+    std::vector<Value> said;
+    const auto say = [&](const Value& role, const Spot& content) {
+      const auto text = check_.text(content);
+      if (text && text->empty()) check_.fault(content, "must not be empty");
+      if (text && templated(content)) {
+        said.push_back(Value::object({{"role", role}, {"content", *text}}));
+      }
+    };
+    if (system) say("system", *system);
+    if (prompt) say("user", *prompt);
+    const std::size_t count = list ? (*list)->items.size() : 0;
+    if (list && count == 0) check_.fault(*list, "has at least one message");
+    if (count > kMessagesMax) return check_.fault(*list, "at most 10,000 messages");
+    for (std::size_t i = 0; i < count; ++i) {
+      const Spot item = list->item(i);
+      if (!check_.mapping(item, {"role", "content"})) continue;
+      const auto role = check_.required(item, "role", "system, user or assistant");
+      const auto content = check_.required(item, "content", "what is said");
+      if (role && content && check_.word(*role, {"system", "user", "assistant", "developer"})) {
+        say((*role)->scalar, *content);
+      }
+    }
+    request.emplace_back("messages", Value::array(std::move(said)));
   }
 
   // What can be said about arguments before the job runs.
@@ -492,21 +578,29 @@ class AgentCheck {
     }
     const auto each = check_.required(spot, "do", "what to do with each item, a tool and its args");
     if (!each ||
-        !check_.mapping(*each, {"tool", "args"},
-                        {{"llm", "model calls come later"},
-                         {"map", "maps inside of maps come later"},
+        !check_.mapping(*each, {"tool", "args", "llm"},
+                        {{"map", "maps inside of maps come later"},
                          {"wait", "waits inside of maps come later"},
                          {"when", "`when` is for the node; filter the list of the map"}})) {
       return;
     }
-    if ((*each)->find("tool") == nullptr &&
-        ((*each)->find("llm") != nullptr || (*each)->find("map") != nullptr ||
-         (*each)->find("wait") != nullptr)) {
+    const auto asked = each->find("llm");
+    if (asked) {
+      if ((*each)->find("tool") != nullptr) {
+        check_.fault(*each, "with each item either a tool is called or a model is asked");
+      }
+      check_.misplaced(*each, "a tool", {"args"});
+    } else if ((*each)->find("tool") == nullptr &&
+               ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
       return;  // said already
     }
     in_item_ = true;
     std::vector<Member> inner;
-    call(*each, inner);
+    if (asked) {
+      llm(*asked, inner);
+    } else {
+      call(*each, inner);
+    }
     in_item_ = false;
     members.emplace_back("do", Value::object(std::move(inner)));
   }
@@ -663,6 +757,7 @@ class AgentCheck {
   Check& check_;
   const Spot& spot_;
   const CheckedTools& tools_;
+  const CheckedModels& models_;
   Agent agent_;
   std::vector<Member> graph_;
   std::vector<NodeSpot> nodes_;
@@ -679,9 +774,8 @@ class AgentCheck {
 
 }  // namespace
 
-Agent check_agent(Check& check, std::string_view name, const Spot& spot,
-                  const CheckedTools& tools) {
-  return AgentCheck(check, name, spot, tools).run();
+Agent check_agent(Check& check, std::string_view name, const Spot& spot, const Callable& callable) {
+  return AgentCheck(check, name, spot, callable).run();
 }
 
 }  // namespace ae::agents

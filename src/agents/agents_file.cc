@@ -62,10 +62,8 @@ bool read(const Source& source, std::string_view text, Faults& faults, Located& 
 
 void check_file(Check& check, const Located& root, AgentsFile& out) {
   const Spot top{&root, {}};
-  if (!check.mapping(top, {"aetheris", "tools", "agents"},
-                     {{"models", "model calls come later; tools and plans are there"},
-                      {"cron", "schedules come later"},
-                      {"schedules", "schedules come later"}})) {
+  if (!check.mapping(top, {"aetheris", "tools", "models", "agents"},
+                     {{"cron", "schedules come later"}, {"schedules", "schedules come later"}})) {
     return;
   }
   if (const auto version = check.required(top, "aetheris", "the file begins with `aetheris: 1`")) {
@@ -85,6 +83,15 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
     }
     check_side_calls(check, tools);
   }
+  CheckedModels models;
+  if (const auto spot = top.find("models"); spot && check.any_mapping(*spot)) {
+    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
+      const Located::Key& key = (*spot)->keys[i];
+      const Spot model{&(*spot)->items[i], spot->path_of(key.text)};
+      check.name("a model", key.text, key.at, model.path);
+      models.insert_or_assign(key.text, check_model(check, key.text, model));
+    }
+  }
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {
     if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
@@ -92,10 +99,11 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("an agent", key.text, key.at, agent.path);
-      out.agents.insert_or_assign(key.text, check_agent(check, key.text, agent, tools));
+      out.agents.insert_or_assign(key.text, check_agent(check, key.text, agent, {tools, models}));
     }
   }
   for (auto& [name, tool] : tools) out.tools.emplace(name, std::move(tool.tool));
+  for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }
 
 }  // namespace

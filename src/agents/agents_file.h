@@ -34,11 +34,12 @@ struct Fault {
 //   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text}, "env_allow"?: [NAME…],
 //             "cwd"?: text, "output_max"?: bytes}
 //   native   {"function": name}
+//   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
 // url, headers, env and the words of a command behind the program are string templates over .args and .call
 // (Template::parts). Members are left out when they have their default.
 struct ToolDefinition {
   std::string name;
-  std::string kind;  // http | command | native
+  std::string kind;  // http | command | native; of a model its provider: openai
   Value definition;
   engine::ToolPolicy policy;
 };
@@ -54,6 +55,8 @@ struct Agent {
 
 struct AgentsFile {
   std::map<std::string, ToolDefinition, std::less<>> tools;
+  std::map<std::string, ToolDefinition, std::less<>>
+      models;  // by the name of their tool, model:NAME
   std::map<std::string, Agent, std::less<>> agents;
 };
 

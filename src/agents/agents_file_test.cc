@@ -280,6 +280,59 @@ AE_TEST("agents/every file of docs/agents-file.md is a good file") {
   }
 }
 
+constexpr std::string_view kModels = R"(aetheris: 1
+models:
+  main: { provider: openai, base_url: "${ env.SHOP }/v1/", api_key: "secret:KEY", model: gpt-5-mini, max_tokens: 400, temperature: 0.5, timeout: 1m }
+  old: { provider: openai, base_url: "http://h:1/v1", model: small, max_tokens_name: max_tokens, retry: { max_attempts: 3, retry_on: [429, reset] } }
+  unused: { provider: openai, base_url: "https://h/v1", model: x }
+agents:
+  a:
+    plan:
+      - { id: note, llm: { model: main, system: You are brief., prompt: "Note on ${ .input.x }" } }
+      - id: more
+        needs: [note]
+        llm:
+          model: old
+          temperature: 1
+          messages: [{ role: user, content: "a" }, { role: assistant, content: "${ .steps.note.text }" }]
+      - { id: all, llm: { model: old, messages: "${ .input.messages }" }, when: false }
+      - { id: each, map: [1, 2], do: { llm: { model: main, max_tokens: 7, prompt: "${ .item }" } } }
+)";
+
+AE_TEST("agents/a node that asks a model becomes a call of it, with the request as its arguments") {
+  const auto loaded = load_text(kModels);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  std::string nodes;
+  for (const Value& node : graph["nodes"].items()) nodes += canonical(node) + "\n";
+  EXPECT_EQ(
+      nodes,
+      R"({"args":{"max_tokens":400,"messages":[{"content":"You are brief.","role":"system"},{"content":"Note on ${ .input.x }","role":"user"}],"model":"gpt-5-mini","temperature":0.5},"id":"note","kind":"llm","tool":"model:main"}
+{"args":{"messages":[{"content":"a","role":"user"},{"content":"${ .steps.note.text }","role":"assistant"}],"model":"small","temperature":1},"id":"more","kind":"llm","needs":["note"],"tool":"model:old"}
+{"args":{"messages":"${ .input.messages }","model":"small"},"id":"all","kind":"llm","tool":"model:old","when":false}
+{"do":{"args":{"max_tokens":7,"messages":[{"content":"${ .item }","role":"user"}],"model":"gpt-5-mini","temperature":0.5},"tool":"model:main"},"id":"each","kind":"map","max_parallel":8,"over":[1,2]}
+)");
+  EXPECT_EQ(graph["tools"].size(), 2u);
+  const Value& main = graph["tools"]["model:main"];
+  EXPECT_EQ(main.text("effect"), "read");
+  EXPECT_EQ(main.text("on_in_doubt"), "resend");
+  EXPECT_EQ(main.text("provider"), "openai");
+  EXPECT_EQ(main.text("timeout"), "1m");
+  EXPECT_EQ(graph["tools"]["model:old"].text("timeout"), "2m");
+  EXPECT_EQ(canonical(graph["tools"]["model:old"]["retry"]["retry_on"]), R"(["429","reset"])");
+  // How it is reached stays out of what is recorded, but for its digest.
+  EXPECT_EQ(canonical(graph).find("http"), std::string::npos);
+  EXPECT_EQ(canonical(graph).find("secret"), std::string::npos);
+  ASSERT_EQ(loaded.file.models.size(), 3u);
+  const ToolDefinition& model = loaded.file.models.at("model:main");
+  EXPECT_EQ(model.kind, "openai");
+  EXPECT_EQ(canonical(model.definition),
+            R"({"api_key":"secret:KEY","base_url":"http://shop:9000/v1/"})");
+  EXPECT_EQ(canonical(loaded.file.models.at("model:old").definition),
+            R"({"base_url":"http://h:1/v1","max_tokens_name":"max_tokens"})");
+  EXPECT_EQ(model.policy.version, main.text("version"));
+}
+
 AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {
   const auto document = parse_json(agents_schema_json());
   ASSERT_TRUE(document) << document.error().message;
@@ -287,6 +340,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   ASSERT_TRUE(schema) << schema.error().message;
   std::vector<std::string> good = files_of_the_documentation();
   good.emplace_back(kShop);
+  good.emplace_back(kModels);
   for (const std::string& file : good) {
     for (const SchemaFault& fault : schema->validate(value_of(file))) {
       ADD_FAILURE() << fault.instance_path << ": " << fault.message << "\n" << file;
@@ -297,7 +351,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   for (const std::string& bad : {
            std::string("aetheris: 1\n"),
            "aetheris: 2\n" + tool + agent,
-           "aetheris: 1\nmodels: {}\n" + agent,
+           "aetheris: 1\nmodels: { m: { provider: openai } }\n" + tool + agent,
            "aetheris: 1\ntools: { t: { effect: read } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, command: [date] } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, approval: always } }\n" + agent,
@@ -314,6 +368,10 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            std::string("aetheris: 1\nagents: { a: { loop: {} } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { tool: t } ] } }\n"),
+           std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, llm: { model: m } } ] } }\n"),
+           std::string(
+               "aetheris: 1\nagents: { a: { plan: [ { id: x, map: [1], do: { llm: { model: m, "
+               "prompt: p }, tool: t } } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: 9x, tool: t } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t, when: x } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, tool: t, do: {} } ] } }\n"),

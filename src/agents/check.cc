@@ -28,13 +28,6 @@ std::string path_part(std::string_view key) {
   return "[\"" + quoted.substr(1, quoted.size() - 2) + "\"]";
 }
 
-bool names_secret_only(std::string_view text) {
-  if (!text.starts_with("secret:") || text.size() == 7) return false;
-  return std::ranges::all_of(text.substr(7), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
 template <class F>
 void for_each_string(const Spot& spot, const F& act) {
   if (spot->is_string()) act(spot);
@@ -92,6 +85,13 @@ std::size_t take_position(std::string& message, std::string_view source) {
 }
 
 }  // namespace
+
+bool names_secret_only(std::string_view text) {
+  if (!text.starts_with("secret:") || text.size() == 7) return false;
+  return std::ranges::all_of(text.substr(7), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
 
 Spot follow(Spot spot, std::string_view pointer) {
   while (pointer.starts_with('/')) {
@@ -376,7 +376,7 @@ void refuse_env_and_secrets(Check& check, const Spot& spot) {
     Place place = string.at();
     place.inside = static_cast<std::uint32_t>(env);
     check.fault_at(place, string.path,
-                   "env. is read at the start and in `tools` only: a plan reads .input");
+                   "env. is read at the start, in `tools` and `models` only: a plan reads .input");
   });
 }
 

@@ -117,6 +117,8 @@ Spot follow(Spot spot, std::string_view pointer);
 void refuse_env_and_secrets(Check& check, const Spot& spot);
 // A string that is one `${ … }` and nothing else.
 bool is_one_expression(const Located& value);
+// `secret:NAME` and nothing around it.
+bool names_secret_only(std::string_view text);
 // Can this text hold an expression or an escape of one at all?
 inline bool has_expression(std::string_view text) { return text.find("${") != text.npos; }
 
@@ -130,9 +132,30 @@ struct CheckedTool {
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
 
+// Is a failure of this code such that `retry_on` may name it?
+using MayRetry = std::function<bool(std::string_view entry)>;
+void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, const MayRetry& may);
+Value retry_value(const engine::RetryPolicy& retry);
+
+// A model is a tool that nodes with `llm` call.
+struct CheckedModel : CheckedTool {
+  std::string model;  // its name at the provider
+  std::optional<Value> temperature, max_tokens;
+};
+using CheckedModels = std::map<std::string, CheckedModel, std::less<>>;
+constexpr std::uint32_t kMaxTokensMax = 10'000'000;
+std::optional<Value> check_temperature(Check& check, const Spot& spot);
+std::optional<Value> check_max_tokens(Check& check, const Spot& spot);
+
 CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot);
 // What probes and compensations name, once all tools are known.
 void check_side_calls(Check& check, CheckedTools& tools);
-Agent check_agent(Check& check, std::string_view name, const Spot& spot, const CheckedTools& tools);
+CheckedModel check_model(Check& check, std::string_view name, const Spot& spot);
+// What the nodes of a plan may call.
+struct Callable {
+  const CheckedTools& tools;
+  const CheckedModels& models;
+};
+Agent check_agent(Check& check, std::string_view name, const Spot& spot, const Callable& callable);
 
 }  // namespace ae::agents

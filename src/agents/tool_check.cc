@@ -14,7 +14,6 @@ using engine::EffectClass;
 using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
-constexpr std::uint32_t kTriesMax = 1'000;
 constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
 constexpr std::size_t kHeadersMax = 64;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
@@ -224,75 +223,9 @@ class ToolCheck {
   void retry() {
     const auto spot = spot_.find("retry");
     if (!spot) return;
-    engine::RetryPolicy& retry = checked_.tool.policy.retry;
-    if (!check_.mapping(
-            *spot, {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"})) {
-      return;
-    }
-    if (const auto tries = check_.required(*spot, "max_attempts", "how often to try, in all")) {
-      retry.max_attempts = check_.count(*tries, kTriesMax).value_or(1);
-    }
-    if (const auto backoff = spot->find("initial_backoff")) {
-      retry.initial_backoff =
-          check_.duration(*backoff, Duration(0)).value_or(retry.initial_backoff);
-    }
-    if (const auto backoff = spot->find("max_backoff")) {
-      retry.max_backoff = check_.duration(*backoff, Duration(0)).value_or(retry.max_backoff);
-    }
-    if (const auto multiplier = spot->find("multiplier")) {
-      const Value& number = (*multiplier)->scalar;
-      if (number.is_number() && number.as_number() >= 1 && number.as_number() <= 1'000) {
-        retry.multiplier = number.as_number();
-      } else {
-        check_.fault(*multiplier, "must be a number from 1 to 1000");
-      }
-    }
-    const auto on = spot->find("retry_on");
-    if (!on || !check_.list(*on) || !short_enough(*on)) return;
-    retry.retry_on.clear();
-    for (std::size_t i = 0; i < (*on)->items.size(); ++i) retry_on(on->item(i), retry.retry_on);
-  }
-
-  void retry_on(const Spot& spot, std::vector<std::string>& entries) {
-    std::string entry;
-    if (spot->is_string()) {
-      entry = spot->scalar.as_string();
-    } else if (spot->scalar.is_integer() && spot->scalar.as_int() >= 0) {
-      entry = std::to_string(spot->scalar.as_int());  // 429 without quotes
-    }
-    const auto code_char = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
-    const bool is_status = entry.size() == 3 && is_digit(entry[0]) && entry[0] >= '1' &&
-                           entry[0] <= '5' &&
-                           ((is_digit(entry[1]) && is_digit(entry[2])) || entry.ends_with("xx"));
-    const bool is_code = !entry.empty() && entry.size() <= 64 && entry[0] >= 'a' &&
-                         entry[0] <= 'z' && std::ranges::all_of(entry, code_char);
-    if (!is_status && !is_code) {
-      check_.fault(spot,
-                   "must be timeout, connect, an HTTP status such as 429 or 5xx, or an error "
-                   "code such as exit_75");
-      return;
-    }
-    Nearest nearest(entry);
-    for (const std::string_view word : {"timeout", "connect", "reset", "tls"}) {
-      if (entry == word) nearest = Nearest("");
-      nearest.look_at(word);
-    }
-    if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
-      check_.fault(spot, "no call ends with " + shown(entry), std::move(meant));
-      return;
-    }
-    if (effect_known_ && checked_.tool.policy.effect == EffectClass::at_most_once &&
-        !is_definite(entry)) {
-      check_.fault(spot, shown(entry) +
-                             " may mean that the call happened: a tool that is at_most_once is "
-                             "tried again only after answers that say it did not");
-      return;
-    }
-    if (std::ranges::find(entries, entry) != entries.end()) {
-      check_.fault(spot, shown(entry) + " stands twice");
-      return;
-    }
-    entries.push_back(std::move(entry));
+    const bool once = effect_known_ && checked_.tool.policy.effect == EffectClass::at_most_once;
+    check_retry(check_, *spot, checked_.tool.policy.retry,
+                [&](std::string_view entry) { return !once || is_definite(entry); });
   }
 
   // SPEC §6: for sure nothing happened.
@@ -555,7 +488,6 @@ class ToolCheck {
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
     checked_.tool.definition = Value::object(std::move(definition_));
-    std::vector<Value> retry_on(policy.retry.retry_on.begin(), policy.retry.retry_on.end());
     constexpr std::string_view kInDoubt[] = {"resend", "park", "fail", "probe"};
     std::vector<Member> members = {
         {"effect", engine::to_text(policy.effect)},
@@ -563,11 +495,7 @@ class ToolCheck {
         {"timeout", to_text(policy.timeout)},
         {"grace", to_text(policy.grace)},
         {"dedupe_window", policy.dedupe_window ? to_text(*policy.dedupe_window) : "unlimited"},
-        {"retry", Value::object({{"max_attempts", static_cast<double>(policy.retry.max_attempts)},
-                                 {"initial_backoff", to_text(policy.retry.initial_backoff)},
-                                 {"max_backoff", to_text(policy.retry.max_backoff)},
-                                 {"multiplier", policy.retry.multiplier},
-                                 {"retry_on", Value::array(std::move(retry_on))}})}};
+        {"retry", retry_value(policy.retry)}};
     if (const auto schema = spot_.find("args_schema")) {
       members.emplace_back("args_schema", (*schema)->value());
     }

@@ -22,6 +22,7 @@ void Decider::ready(const Step& step) {
   if (step.branch && !*step.branch) return skip(step);
   switch (node.kind) {
     case NodeKind::tool:
+    case NodeKind::llm:
       return start_tool(step);
     case NodeKind::wait:
       return start_wait(step);

@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr double kMultiplierMax = 1'000;
+constexpr std::uint32_t kMaxTokensMax = 10'000'000;
 
 std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
 
@@ -145,10 +146,27 @@ Status read_approval(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+// A model only reads: its call may always be sent again, and nobody is asked about it.
+Status read_model(const Value& value, ToolPolicy& tool) {
+  const bool named = tool.name.starts_with(kModelToolPrefix);
+  if (named != (value.find("provider") != nullptr)) {
+    return fail(Code::plan_invalid,
+                "a model, and no tool, is called model:NAME and has a provider");
+  }
+  if (!named) return {};
+  AE_ASSIGN(tool.provider, text_at(value, "provider"));
+  if (tool.provider.empty() || tool.effect != EffectClass::read ||
+      tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
+      value.find("compensate") != nullptr) {
+    return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
+  }
+  return {};
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(only_keys(
       value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
-              "args_schema", "approval", "approval_expires", "probe", "compensate"}));
+              "args_schema", "approval", "approval_expires", "probe", "compensate", "provider"}));
   ToolPolicy tool;
   tool.name = name;
   AE_ASSIGN(tool.version, text_at(value, "version"));
@@ -182,6 +200,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   }
   tool.schema_digest = to_hex(sha256(canonical(value["args_schema"])));
   AE_TRY(read_approval(value, tool));
+  AE_TRY(read_model(value, tool));
   return tool;
 }
 
@@ -314,6 +333,9 @@ class Compiler {
     if (plan_.tools[tool].may_ask()) {
       return fail(Code::plan_invalid, "nobody approves what asks about a call or undoes it");
     }
+    if (plan_.tools[tool].is_model()) {
+      return fail(Code::plan_invalid, "no model asks about a call or undoes it");
+    }
     return tool;
   }
 
@@ -346,7 +368,8 @@ class Compiler {
   }
 
   Status read_node(const Value& value, Node& node) {
-    AE_ASSIGN(const std::size_t kind, required_word_at(value, "kind", {"tool", "wait", "map"}));
+    AE_ASSIGN(const std::size_t kind,
+              required_word_at(value, "kind", {"tool", "wait", "map", "llm"}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -356,6 +379,7 @@ class Compiler {
     }
     switch (node.kind) {
       case NodeKind::tool:
+      case NodeKind::llm:
         AE_TRY(only_keys(value, {"id", "kind", "tool", "args", "needs", "when", "on_error"}));
         return read_call(value, node);
       case NodeKind::wait:
@@ -371,6 +395,12 @@ class Compiler {
 
   Status read_call(const Value& value, Node& node) {
     AE_ASSIGN(node.tool, tool_named(value));
+    const bool model = plan_.tools[node.tool].is_model();
+    if (node.kind != NodeKind::map && model != (node.kind == NodeKind::llm)) {
+      return fail(Code::plan_invalid,
+                  "a node of kind llm calls a model, one of kind tool does not");
+    }
+    if (model) AE_TRY(check_request(value["args"]));
     if (const Value* args = value.find("args")) {
       if (!args->is_object() && !is_one_expression(*args)) {
         return fail(Code::plan_invalid, "`args` must be an object, or one ${ … } that gives one");
@@ -378,6 +408,23 @@ class Compiler {
       AE_ASSIGN(node.args, template_of(*args, "args"));
       node.has_args = true;
     }
+    return {};
+  }
+
+  static Status check_request(const Value& args) {
+    AE_TRY(only_keys(args, {"model", "messages", "temperature", "max_tokens"}));
+    AE_TRY(text_at(args, "model"));
+    const Value& messages = args["messages"];
+    if (!is_one_expression(messages) && (!messages.is_array() || messages.size() == 0)) {
+      return fail(Code::plan_invalid,
+                  "`messages` must be a list that is not empty, or one ${ … } that gives one");
+    }
+    const Value& temperature = args["temperature"];
+    if (!temperature.is_null() && !temperature.is_number()) {
+      return fail(Code::plan_invalid, "`temperature` must be a number");
+    }
+    if (args.find("max_tokens") == nullptr) return {};
+    AE_TRY(count_at(args, "max_tokens", kMaxTokensMax));
     return {};
   }
 
@@ -580,7 +627,7 @@ std::string_view to_text(EffectClass effect) {
 }
 
 std::string_view to_text(NodeKind kind) {
-  constexpr std::string_view kText[] = {"tool", "wait", "map"};
+  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm"};
   return kText[static_cast<std::size_t>(kind)];
 }
 

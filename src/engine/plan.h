@@ -15,7 +15,8 @@
 //                                             | {"type": "message", "channel": template, "expires"?, "on_expire"?},
 //                 "needs"?, "when"?, "on_error"?},
 //                {"id", "kind": "map", "over": template, "as"?: name, "max_parallel": n, "on_item_error"?: "collect",
-//                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?} ],
+//                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?},
+//                {"id", "kind": "llm", "tool": "model:NAME", "args": request, "needs"?, "when"?, "on_error"?} ],
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail" | "probe",
@@ -25,7 +26,10 @@
 //                       "version": 16 hex digits, "args_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
-//                       "compensate"?: {"tool", "args"?: template}} } }
+//                       "compensate"?: {"tool", "args"?: template}},
+//              "model:NAME": {…, "effect": "read", "provider": "openai"} } }
+//   request = {"model": text, "messages": [{"role", "content": template}…] | template, "temperature"?, "max_tokens"?}
+//   A model is a tool that nodes of kind llm call, and the `do` of a map: its args are a request.
 //
 // Optional members are left out when they have their default. Threads: compiled plans are immutable values.
 #pragma once
@@ -97,6 +101,8 @@ struct ToolPolicy {
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null
+  std::string provider;       // of a model; "" = it is a tool
+  bool is_model() const { return !provider.empty(); }
   // Is a person asked before the call? By a condition on its arguments, always, or never.
   bool approval_required = false;
   std::optional<Template> approval_when;
@@ -105,7 +111,7 @@ struct ToolPolicy {
   std::optional<SideCall> probe, compensate;
 };
 
-enum class NodeKind : std::uint8_t { tool, wait, map };  // spelled as in step_id
+enum class NodeKind : std::uint8_t { tool, wait, map, llm };  // spelled as in step_id
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
@@ -146,8 +152,9 @@ struct Node {
   std::optional<Template> when;
   bool continue_on_error = false;
 
-  // tool, and what a map does per item
+  // tool and llm, and what a map does per item
   std::uint32_t tool = 0;  // index into Plan::tools
+  bool calls() const { return kind == NodeKind::tool || kind == NodeKind::llm; }
   Template args;
   bool has_args = false;  // without: {}
 

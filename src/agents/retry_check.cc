@@ -1,0 +1,104 @@
+// How a tool or a model says that its failures are tried again.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "agents/check.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::uint32_t kTriesMax = 1'000;
+constexpr std::size_t kEntriesMax = 1'000;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// An entry as it is written; "" when it is none.
+std::string entry_at(const Spot& spot) {
+  if (spot->is_string()) return spot->scalar.as_string();
+  if (spot->scalar.is_integer() && spot->scalar.as_int() >= 0) {
+    return std::to_string(spot->scalar.as_int());  // 429 without quotes
+  }
+  return {};
+}
+
+void check_entry(Check& check, const Spot& spot, std::vector<std::string>& entries,
+                 const MayRetry& may) {
+  std::string entry = entry_at(spot);
+  const auto code_char = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
+  const bool is_status = entry.size() == 3 && is_digit(entry[0]) && entry[0] >= '1' &&
+                         entry[0] <= '5' &&
+                         ((is_digit(entry[1]) && is_digit(entry[2])) || entry.ends_with("xx"));
+  const bool is_code = !entry.empty() && entry.size() <= 64 && entry[0] >= 'a' && entry[0] <= 'z' &&
+                       std::ranges::all_of(entry, code_char);
+  if (!is_status && !is_code) {
+    check.fault(spot,
+                "must be timeout, connect, an HTTP status such as 429 or 5xx, or an error "
+                "code such as exit_75");
+    return;
+  }
+  Nearest nearest(entry);
+  for (const std::string_view word : {"timeout", "connect", "reset", "tls"}) {
+    if (entry == word) nearest = Nearest("");
+    nearest.look_at(word);
+  }
+  if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
+    check.fault(spot, "no call ends with " + shown(entry), std::move(meant));
+    return;
+  }
+  if (!may(entry)) {
+    check.fault(spot, shown(entry) +
+                          " may mean that the call happened: a tool that is at_most_once is "
+                          "tried again only after answers that say it did not");
+    return;
+  }
+  if (std::ranges::find(entries, entry) != entries.end()) {
+    check.fault(spot, shown(entry) + " stands twice");
+    return;
+  }
+  entries.push_back(std::move(entry));
+}
+
+}  // namespace
+
+void check_retry(Check& check, const Spot& spot, engine::RetryPolicy& retry, const MayRetry& may) {
+  if (!check.mapping(
+          spot, {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"})) {
+    return;
+  }
+  if (const auto tries = check.required(spot, "max_attempts", "how often to try, in all")) {
+    retry.max_attempts = check.count(*tries, kTriesMax).value_or(1);
+  }
+  if (const auto backoff = spot.find("initial_backoff")) {
+    retry.initial_backoff = check.duration(*backoff, Duration(0)).value_or(retry.initial_backoff);
+  }
+  if (const auto backoff = spot.find("max_backoff")) {
+    retry.max_backoff = check.duration(*backoff, Duration(0)).value_or(retry.max_backoff);
+  }
+  if (const auto multiplier = spot.find("multiplier")) {
+    const Value& number = (*multiplier)->scalar;
+    if (number.is_number() && number.as_number() >= 1 && number.as_number() <= 1'000) {
+      retry.multiplier = number.as_number();
+    } else {
+      check.fault(*multiplier, "must be a number from 1 to 1000");
+    }
+  }
+  const auto on = spot.find("retry_on");
+  if (!on || !check.list(*on)) return;
+  if ((*on)->items.size() > kEntriesMax) return check.fault(*on, "at most 1,000 entries");
+  retry.retry_on.clear();
+  for (std::size_t i = 0; i < (*on)->items.size(); ++i) {
+    check_entry(check, on->item(i), retry.retry_on, may);
+  }
+}
+
+Value retry_value(const engine::RetryPolicy& retry) {
+  return Value::object({{"max_attempts", static_cast<double>(retry.max_attempts)},
+                        {"initial_backoff", to_text(retry.initial_backoff)},
+                        {"max_backoff", to_text(retry.max_backoff)},
+                        {"multiplier", retry.multiplier},
+                        {"retry_on", Value::array(std::vector<Value>(retry.retry_on.begin(),
+                                                                     retry.retry_on.end()))}});
+}
+
+}  // namespace ae::agents
