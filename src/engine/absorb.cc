@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/beside.h"
+#include "engine/model_calls.h"
 #include "engine/take.h"
 
 namespace ae::engine {
@@ -211,11 +212,15 @@ EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outco
   return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
 }
 
-EventDraft committed(const State& state, const Step& step) {
-  return draft(EventType::command_committed, {{"command_id", step.id.text},
-                                              {"node_id", state.node_of(step).id},
-                                              {"result_of", step.call->id.text},
-                                              {"step_id", step.id.text}});
+EventDraft committed(const State& state, const Step& step, const Outcome& outcome) {
+  const auto refused = refused_output(outcome);
+  std::vector<Member> p = model_members(state.tool_of(step).provider, step.call->arguments,
+                                        refused ? *refused : outcome.result);
+  p.emplace_back("command_id", step.id.text);
+  p.emplace_back("node_id", state.node_of(step).id);
+  p.emplace_back("result_of", step.call->id.text);
+  p.emplace_back("step_id", step.id.text);
+  return draft(EventType::command_committed, std::move(p));
 }
 
 // What an effect record says was seen.
@@ -261,13 +266,24 @@ std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Ou
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, {})};
-  if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step));
+  if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step, outcome));
   return events;
 }
 
-Sent sent_of(const Step& step) {
+Sent sent_of(const State& state, const Step& step) {
   const Invocation& call = *step.call;
-  return {step.id, call.id, call.try_no, call.attempt, call.key, call.arguments_hash};
+  Sent sent{.step = step.id,
+            .invocation = call.id,
+            .try_no = call.try_no,
+            .attempt = call.attempt,
+            .key = call.key,
+            .arguments_hash = call.arguments_hash};
+  const ToolPolicy& tool = state.tool_of(step);
+  if (tool.is_model()) {
+    sent.provider = tool.provider;
+    sent.request = call.arguments;
+  }
+  return sent;
 }
 
 bool is_certain(const Outcome& outcome) {
@@ -309,7 +325,7 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     const bool doubted = step.phase == StepPhase::in_doubt;
     if (doubted && !is_certain(outcome)) continue;
     events.push_back(finished(step, effect.try_no, outcome, {{"caught_up", true}}));
-    if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step));
+    if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step, outcome));
     if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
       events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
                                                                 {{"outcome", "cancelled"}})});
@@ -349,7 +365,7 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
                         {"input_ref", sent.arguments_hash},
                         {"invocation_id", sent.invocation.text},
                         {"job_id", job.text},
-                        {"kind", "tool"},
+                        {"kind", sent.provider.empty() ? "tool" : "llm"},
                         {"outcome", to_text(outcome.kind)},
                         {"took_us", static_cast<std::int64_t>(outcome.took.count())},
                         {"try", static_cast<std::uint64_t>(sent.try_no)}};
@@ -359,8 +375,12 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
     p.emplace_back("retry_after_ms",
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
+  const auto refused = refused_output(outcome);
+  if (!sent.provider.empty()) {
+    p.emplace_back("metadata", model_metadata(sent.provider, sent.request,
+                                              refused ? *refused : outcome.result));
+  }
   if (outcome.kind == OutcomeKind::success) {
-    const auto refused = refused_output(outcome);
     p.emplace_back(refused ? "invalid" : "output", refused ? *refused : outcome.result);
   } else {
     p.emplace_back("definite", outcome.definite);

@@ -32,8 +32,11 @@ struct Sent {
   AttemptId attempt;
   IdempotencyKey key;
   std::string arguments_hash;
+  // Of a model's call: who was asked, and what.
+  std::string provider;
+  Value request;
 };
-Sent sent_of(const Step& step);
+Sent sent_of(const State& state, const Step& step);
 // The effect record of SPEC §5, for the effect store. `late`: written after the attempt had lost the job.
 enum class Arrival : std::uint8_t { in_time, late };
 Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,

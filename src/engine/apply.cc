@@ -51,7 +51,7 @@ bool Applier::map_wants_decision(const Step& step) const {
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
-  return step.item != kNoItem || (node.kind == NodeKind::tool && (!node.when || step.branch));
+  return step.item != kNoItem || (node.calls() && (!node.when || step.branch));
 }
 
 bool Applier::wants_decision(const Step& step) const {

@@ -13,7 +13,7 @@ Status Applier::approval_requested() {
   if (s_.ending) return bad("nothing starts in a job that ends");
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->item == kNoItem && s_.node_of(*step).kind != NodeKind::tool) {
+      if (step->item == kNoItem && !s_.node_of(*step).calls()) {
         return bad("this node makes no call");
       }
       break;

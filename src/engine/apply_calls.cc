@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "engine/applier.h"
+#include "engine/model_calls.h"
 
 namespace ae::engine {
 namespace {
@@ -34,8 +35,7 @@ Status Applier::tool_invocation_started() {
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->role == Role::node && step->item == kNoItem &&
-          s_.node_of(*step).kind != NodeKind::tool) {
+      if (step->role == Role::node && step->item == kNoItem && !s_.node_of(*step).calls()) {
         return bad("this node makes no call");
       }
       break;
@@ -79,6 +79,7 @@ Status Applier::tool_invocation_started() {
   call.open = true;
   s_.open_tries++;
   s_.tries_started++;
+  if (s_.tool_of(*step).is_model()) s_.models.tries++;
   call.attempt = s_.attempt;
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");
@@ -119,6 +120,7 @@ Status Applier::tool_invocation_finished() {
     call.doubted = false;  // the other side knows the key, and has answered
   }
   if (withdrawn && call.counted > 0) call.counted--;
+  if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   if (call.outcome == OutcomeKind::success) {
     step->result = p_["result"];
     if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
@@ -152,6 +154,7 @@ Status Applier::command_committed() {
     return bad("the result is that of no successful call");
   }
   step->committed = true;
+  if (const Value* usage = p_.find("usage")) add_usage(*usage, s_.models);
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);

@@ -58,10 +58,14 @@ bool Applier::may_finish(const Step& step) const {
       if (step.phase == StepPhase::mapping) {
         return step.map->done == step.map->results.size() && !step.map->failure;
       }
+      if (step.phase == StepPhase::committed) {
+        return !step.failure && s_.kind_of(step) == NodeKind::llm;
+      }
       return step.phase == StepPhase::answered && step.item == kNoItem &&
              s_.node_of(step).kind == NodeKind::wait;
     case ResultType::side_effect_committed:
-      return step.phase == StepPhase::committed && !step.failure && !failed;
+      return step.phase == StepPhase::committed && !step.failure && !failed &&
+             s_.kind_of(step) != NodeKind::llm;
     case ResultType::compensatable_failure:
       if (s_.undoable.empty() && !(step.committed && s_.tool_of(step).compensate)) return false;
       [[fallthrough]];

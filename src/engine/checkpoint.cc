@@ -133,6 +133,14 @@ void parts(A& a, Part<A, Ending>& x) {
   all(a, cancelled, code, message, node_id, by, compensate);
 }
 
+template <class A>
+void parts(A& a, Part<A, ModelUsage>& x) {
+  auto& [tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
+         reasoning_tokens] = x;
+  all(a, tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
+      reasoning_tokens);
+}
+
 // `plan` stands before everything else; `by_id` follows from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
@@ -140,12 +148,12 @@ void parts(A& a, Part<A, State>& x) {
          epoch, lost_claims, deadline, not_before, deadline_fired, plan, plan_number, steps, by_id,
          todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
          early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-         undone, given_up, result, error, final_in_doubt, undelivered, signals] = x;
+         undone, given_up, result, error, final_in_doubt, undelivered, signals, models] = x;
   all(a, job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
       epoch, lost_claims, deadline, not_before, deadline_fired, plan_number, steps, todo, startable,
       calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
       message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable, undone,
-      given_up, result, error, final_in_doubt, undelivered, signals);
+      given_up, result, error, final_in_doubt, undelivered, signals, models);
 }
 
 // ---------------------------------------------------------------- what fields are made of

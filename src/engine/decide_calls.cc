@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "engine/decider.h"
+#include "engine/model_calls.h"
 
 namespace ae::engine {
 namespace {
@@ -75,7 +76,7 @@ void Decider::first_try(const Declaration& d) {
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   std::vector<Member> p{{"command_id", d.step.text},
                         {"input_ref", input_ref},
-                        {"kind", "tool"},
+                        {"kind", s_.plan->tools[d.tool].is_model() ? "llm" : "tool"},
                         {"node_id", d.node.id},
                         {"step_id", d.step.text}};
   if (d.of != nullptr) p.emplace_back("of", d.of->text);
@@ -287,8 +288,11 @@ void Decider::close_unknown(const Step& step) {
 
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
-  emit_of(step, EventType::command_committed,
-          {{"command_id", step.id.text}, {"result_of", step.call->id.text}});
+  std::vector<Member> payload =
+      model_members(s_.tool_of(step).provider, step.call->arguments, step.result);
+  payload.emplace_back("command_id", step.id.text);
+  payload.emplace_back("result_of", step.call->id.text);
+  emit_of(step, EventType::command_committed, std::move(payload));
 }
 
 void Decider::finish_tool(const Step& step) {
@@ -307,7 +311,7 @@ void Decider::finish_tool(const Step& step) {
   } else {
     emit_of(step, EventType::node_finished,
             {{"result_of", call.id.text},
-             {"result_type", "side_effect_committed"},
+             {"result_type", s_.kind_of(step) == NodeKind::llm ? "pure" : "side_effect_committed"},
              {"try", static_cast<std::uint64_t>(call.try_no)}});
   }
   emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});

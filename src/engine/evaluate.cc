@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "engine/model_calls.h"
+
 namespace ae::engine {
 namespace {
 
@@ -141,8 +143,9 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
     AE_ASSIGN(args, item == kNoItem ? node.args.eval(PlanScope(state))
                                     : node.args.eval(PlanScope(state, node, item)));
   }
-  const auto& schema = state.plan->tools[node.tool].args_schema;
-  if (schema) AE_TRY(schema->check(args));
+  const ToolPolicy& tool = state.plan->tools[node.tool];
+  if (tool.is_model()) return request_of(std::move(args));
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
   return args;
 }
 

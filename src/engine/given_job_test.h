@@ -171,7 +171,7 @@ class GivenJob {
   }
   // The effect store holds this of the newest try, and the log does not: what follows from that.
   GivenJob& kept(std::string_view node, const Outcome& outcome, Arrival arrival = Arrival::late) {
-    return kept(engine::sent_of(step(node)), outcome, arrival);
+    return kept(engine::sent_of(state, step(node)), outcome, arrival);
   }
   GivenJob& kept(const engine::Sent& of, const Outcome& outcome, Arrival arrival = Arrival::late) {
     const std::string record = canonical(effect_record(state.job, of, outcome, now, arrival));

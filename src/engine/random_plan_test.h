@@ -79,7 +79,14 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
   constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
       failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
-  switch (dice.below(8)) {
+  switch (dice.below(failing == Failing::ends ? 8 : 9)) {
+    case 8: {
+      const std::string& value = read.as_string();  // ${ … }; what it gives may be null
+      const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      const Value said = Value::object({{"role", "user"}, {"content", content}});
+      const Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
+      return {{"kind", "llm"}, {"tool", "model:main"}, {"args", request}};
+    }
     case 0:
       return {
           {"kind", "map"},
@@ -136,10 +143,13 @@ inline Value random_plan(Dice& dice, Failing failing) {
        {"nodes", Value::array(std::move(nodes))},
        {"output", "${ .steps }"},
        {"schema", 1},
-       {"tools", failing == Failing::ends
-                     ? undoable_tools()
-                     : usual_tools().with("ask", tool_policy("idempotent", "resend",
-                                                             json("{'approval':'required'}")))}});
+       {"tools",
+        failing == Failing::ends
+            ? undoable_tools()
+            : usual_tools()
+                  .with("ask", tool_policy("idempotent", "resend", json("{'approval':'required'}")))
+                  .with("model:main",
+                        tool_policy("read", "resend", json("{'provider':'openai'}")))}});
 }
 
 inline std::string random_input(Dice& dice) {
@@ -155,7 +165,9 @@ class RandomWorld {
   // The call takes place, and this is what the caller sees of it.
   Outcome perform(const Invocation& call) {
     const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
-    Value result = Value::object({{"of", call.key.text.substr(0, 8)}, {"tool", call.tool}});
+    Value result = Value::object({{"of", call.key.text.substr(0, 8)},
+                                  {"tool", call.tool},
+                                  {"usage", Value::object({{"input_tokens", 7}})}});
     if (call.tool == "ask") {
       auto found = results_.find(std::string(call.arguments.text("key")));
       result = Value::object({{"found", found == results_.end() ? Value() : found->second}});

@@ -76,8 +76,21 @@ std::string State::path_of(const Step& step) const {
                               : Plan::path(plan_number, step.node, step.item);
 }
 
+namespace {
+NodeKind item_kind(const Plan& plan, const Node& map_node) {
+  return plan.tools[map_node.tool].is_model() ? NodeKind::llm : NodeKind::tool;
+}
+}  // namespace
+
+NodeKind State::kind_of(const Step& step) const {
+  const Node& node = node_of(step);
+  if (step.role != Role::node) return NodeKind::tool;
+  return step.item == kNoItem ? node.kind : item_kind(*plan, node);
+}
+
 StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
-  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item), "tool");
+  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item),
+                 to_text(item_kind(*plan, map_node)));
 }
 
 std::optional<Instant> State::next_due() const {

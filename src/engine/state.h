@@ -198,6 +198,13 @@ struct Ending {
   bool compensate = true;  // committed steps whose tools name a compensation are undone first
 };
 
+// What models were asked, and what their answers cost.
+struct ModelUsage {
+  std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
+  std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
+  std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
+};
+
 class State {
  public:
   JobId job;
@@ -245,6 +252,7 @@ class State {
   // Accepted signals that the end of the job overtook: {correlation_key, signal_id}.
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and taken in
+  ModelUsage models;
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // The tool that the step's call is made with: index into Plan::tools.
@@ -260,6 +268,8 @@ class State {
   bool may_probe(const Step& step) const;
   // The key that a person names the call by; also of one that could not be made, for want of arguments.
   IdempotencyKey key_of(const Step& step) const;
+  // The kind of the step itself: an item of a map is a call, and so is what asks about one or undoes it.
+  NodeKind kind_of(const Step& step) const;
   // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
   bool is_live(const Step& step) const {
     return step.call && step.call->open && status == JobStatus::running &&

@@ -310,7 +310,7 @@ AE_TEST("doubt/no tries are left, the last one did not arrive: a person is asked
 AE_TEST("late/a person's `fail` stands: what comes after it is late") {
   GivenJob job(one("pay"));
   job.claim().crash();
-  const Sent first = sent_of(job.step("a"));
+  const Sent first = sent_of(job.state, job.step("a"));
   job.decides = false;
   job.resolve("a", "fail");
   job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});
@@ -478,7 +478,7 @@ AE_TEST("late/what is not certain is not taken late") {
 AE_TEST("late/only the attempt that made the call is believed") {
   GivenJob job(one("pay"));
   job.claim().crash();
-  Sent other = sent_of(job.step("a"));
+  Sent other = sent_of(job.state, job.step("a"));
   other.attempt = AttemptId("somebody");
   job.kept(other, {.kind = OutcomeKind::success});
   EXPECT_EQ(job.status(), "parked");
@@ -500,7 +500,7 @@ AE_TEST(
 AE_TEST("late/what comes after a call was decided is shown, and changes nothing") {
   GivenJob job(one("put"));
   job.claim();
-  const Sent first = sent_of(job.step("a"));
+  const Sent first = sent_of(job.state, job.step("a"));
   job.crash();  // sent again: the first try is closed unknown
   ASSERT_EQ(job.tries("a"), 2u);
   job.kept(first, {.kind = OutcomeKind::success, .result = json("7")});

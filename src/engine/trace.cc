@@ -61,7 +61,7 @@ struct StepSpan {
   std::uint64_t finished_seq = 0;
   std::string finished_by;
   Value started;  // payload of its first tool_invocation_started
-  Value external_id, result, finished;
+  Value external_id, result, finished, committed;
   std::vector<TrySpan> tries;
   std::vector<WaitSpan> waits;
   std::vector<Value> decisions;
@@ -202,6 +202,7 @@ void Tracer::gather(const Event& event) {
       gather_try(event, span);
       break;
     case EventType::command_committed:
+      span.committed = p;
       if (const Value* result = p.find("result")) span.result = *result;
       break;
     case EventType::decision_recorded:
@@ -351,6 +352,19 @@ Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_s
   return span.finished["error"].is_null() ? Value() : of_step;
 }
 
+// Who was asked and who answered, by what name its provider calls it; what that cost.
+Value model_view(const State& state, const Step& step, const StepSpan& span) {
+  if (state.kind_of(step) != NodeKind::llm) return {};
+  const Value& request = span.started["arguments"];
+  const Value& committed = span.committed;
+  return Value::object({{"answered", committed["llm_model"]},
+                        {"asked", request["model"]},
+                        {"prompt_hash", committed["prompt_hash"]},
+                        {"provider", state.tool_of(step).provider},
+                        {"temperature", request["temperature"]},
+                        {"usage", committed["usage"]}});
+}
+
 Value try_view(const TrySpan& one, std::string_view world) {
   Value duration = one.duration;
   if (duration.is_null()) duration = between(one.started_at, one.finished_at);
@@ -450,7 +464,8 @@ Value Tracer::node_view(const Step& step) {
                         {"finished_at", or_null(finished_at)},
                         {"item", step.item != kNoItem ? number(step.item) : Value()},
                         {"items", Value::array(std::move(items))},
-                        {"kind", to_text(is_item ? NodeKind::tool : node.kind)},
+                        {"kind", to_text(s_.kind_of(step))},
+                        {"model", model_view(s_, step, span)},
                         {"needs", Value::array(std::move(needs))},
                         {"node_id", node.id},
                         {"path", s_.path_of(step)},

@@ -6,10 +6,11 @@
 //    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt}}
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
-//          started_at, finished_at, duration_us, executed_by, replayed, effect, tries, waits, decisions, items, role,
+//          started_at, finished_at, duration_us, executed_by, replayed, effect, model, tries, waits, decisions, items, role,
 //          probes: [node…], compensation: node or null}      role: node probe compensation
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,
 //            arguments_hash, external_id}
+//   model: {provider, asked, answered, temperature, prompt_hash, usage} of a call of a model, else null
 //   try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at, duration_us, world, caught_up,
 //          seq}     result_type: success, retryable_failure (another try followed), how the step failed, or null
 //   wait: {correlation_key, wait_type, opened_at, due_at, expires_at, completed_at, outcome, payload, by, reason}

@@ -15,6 +15,7 @@
 #include "engine/decide.h"
 #include "engine/evaluate.h"
 #include "engine/head.h"
+#include "engine/model_calls.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -403,6 +404,7 @@ class ReplayProof {
   }
   std::string emitted(const State& state, const Event& event);
   static std::string started(const State& state, const Event& event);
+  static std::string committed(const State& state, const Event& event);
   static std::string branch(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
   static std::string probe_says(const State& state, const Event& event);
@@ -424,6 +426,10 @@ std::string ReplayProof::emitted(const State& state, const Event& event) {
   }
   if (!step || !asks_for(state, state.by_id.at(step->id))) {
     return "stands where the plan asks for no command";
+  }
+  const bool model = state.plan->tools[state.node_of(*step).tool].is_model();
+  if (event.payload.text("kind") != (model ? "llm" : "tool")) {
+    return "is a command of another kind than the plan's";
   }
   return {};
 }
@@ -458,6 +464,24 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";
+}
+
+// What is said of a model is what was asked and answered.
+std::string ReplayProof::committed(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
+    return {};
+  }
+  const auto said =
+      model_members(state.tool_of(*step).provider, step->call->arguments, step->result);
+  for (const std::string_view name :
+       {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
+    const auto one = std::ranges::find(said, name, &Member::first);
+    if (!(event.payload[name] == (one == said.end() ? Value() : one->second))) {
+      return "says another " + std::string(name) + " than the call and its answer";
+    }
+  }
+  return {};
 }
 
 std::string ReplayProof::branch(const State& state, const Event& event) {
@@ -513,15 +537,16 @@ std::string ReplayProof::before(const State& state, const Event& event) {
     case EventType::tool_invocation_started:
       wrong = started(state, event);
       break;
+    case EventType::command_committed:
+      wrong = probe_says(state, event);
+      if (wrong.empty()) wrong = committed(state, event);
+      break;
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
       if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
       if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
         wrong = request(state, event);
       }
-      break;
-    case EventType::command_committed:
-      wrong = probe_says(state, event);
       break;
     case EventType::wait_opened:
       wrong = wait(state, event);

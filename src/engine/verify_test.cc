@@ -325,7 +325,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const auto record = [&](std::uint32_t try_no, Outcome outcome) {
-    Sent sent = sent_of(job.step("a"));
+    Sent sent = sent_of(job.state, job.step("a"));
     sent.try_no = try_no;
     sent.attempt = AttemptId("attempt-" + std::to_string(try_no));
     return canonical(effect_record(job.state.job, sent, outcome, job.now));

@@ -1,6 +1,8 @@
 // States as JSON.
 #include "engine/view.h"
 
+#include "engine/model_calls.h"
+
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -15,6 +17,13 @@ Value or_null(const std::optional<Instant>& instant) {
   return instant ? Value(to_text(*instant)) : Value();
 }
 Value number(std::uint64_t n) { return {n}; }
+
+// Calls that were made, and what models counted.
+Value usage_view(const State& state) {
+  std::vector<Member> usage = usage_members(state.models);
+  usage.emplace_back("tool_calls", number(state.tries_started - state.models.tries));
+  return Value::object(std::move(usage));
+}
 
 Value failure_view(const std::optional<Failure>& failure) {
   if (!failure) return {};
@@ -109,8 +118,6 @@ Value map_view(const MapProgress& map) {
                         {"started", number(map.started)}});
 }
 
-bool is_call(const Step& step) { return step.role != Role::node || step.item != kNoItem; }
-
 // By position: node, item, and what stands beside them in the order of its paths.
 auto position(const Step& step) {
   return std::tuple(step.node, step.item + 1, step.role, step.of, step.of_try);
@@ -125,7 +132,7 @@ Value step_view(const State& state, const Step& step) {
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
        {"item", item_number(step)},
-       {"kind", to_text(is_call(step) ? NodeKind::tool : node.kind)},
+       {"kind", to_text(state.kind_of(step))},
        {"map", step.map ? map_view(*step.map) : Value()},
        {"needs_left", number(step.needs_left)},
        {"node_id", node.id},
@@ -404,6 +411,7 @@ Value state_view(const State& state) {
        {"job", state.job_root},
        {"lost_claims", number(state.lost_claims)},
        {"mail", kept_view(state.mail)},
+       {"models", Value::object(usage_members(state.models))},
        {"nodes_left", number(state.nodes_left)},
        {"not_before", or_null(state.not_before)},
        {"open_tries", number(state.open_tries)},
@@ -511,7 +519,7 @@ Value job_view(const State& state) {
                                                ? not_undone(state)
                                                : std::vector<std::uint32_t>())},
        {"updated_at", to_text(state.updated_at)},
-       {"usage", Value::object({{"tool_calls", number(state.tries_started)}})},
+       {"usage", usage_view(state)},
        {"waiting", waiting ? waits.front() : Value()},
        {"waits", Value::array(std::move(waits))},
        {"in_doubt", Value::array(std::move(in_doubt))}});

@@ -657,7 +657,7 @@ void Holder::perform(const StepId& step_id) {
   const engine::Invocation& call = *step.call;
   const std::uint32_t try_no = call.try_no;
   auto answer = [weak = weak_from_this(), host = host_.handle(), job = job_,
-                 sent = engine::sent_of(step)](Outcome outcome) {
+                 sent = engine::sent_of(state_, step)](Outcome outcome) {
     if (auto self = weak.lock(); self && !self->ended_) return self->seen(sent, std::move(outcome));
     if (auto heard = host.lock()) (*heard)->came_late(job, sent, outcome);
   };
