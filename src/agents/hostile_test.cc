@@ -153,7 +153,7 @@ void load_mutations(std::size_t count) {
   EXPECT_LT(good, count);
 }
 
-AE_TEST("agents/a damaged file is read or refused, the same way each time") { load_mutations(100); }
+AE_TEST("agents/a damaged file is read or refused, the same way each time") { load_mutations(300); }
 
 AE_TEST_SLOW("agents/many damaged files are read or refused") { load_mutations(20'000); }
 

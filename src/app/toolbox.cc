@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "llm/chat_completions.h"
+#include "llm/model_tool.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
 #include "tools/command/processes.h"
@@ -27,6 +29,7 @@ class Drivers final : public Toolbox {
     AE_ASSIGN(auto made, make(tool, folder));
     performers_.add(tool.name, {std::move(made), tool.policy.version});
     for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
+    if (tool.kind == "openai") note_secrets(tool.definition);
     return {};
   }
   runtime::Performers& performers() override { return performers_; }
@@ -71,11 +74,26 @@ class Drivers final : public Toolbox {
       return tools::CommandTool::make(
           tool.definition, {.loop = loop_, .processes = processes_, .secrets = secrets_}, folder);
     }
+    if (tool.kind == "openai") return make_model(tool.definition);
     const auto function = natives().find(tool.definition.text("function"));
     if (tool.kind != "native" || function == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
     }
     return std::make_unique<tools::NativeTool>(loop_, steady_, function->second);
+  }
+
+  Result<std::unique_ptr<tools::Tool>> make_model(const Value& settings) {
+    // A connection of its own for each call: one that a provider closed in between would look like a lost answer.
+    AE_ASSIGN(auto http,
+              tools::HttpTool::make(
+                  llm::chat_transport(settings),
+                  {.loop = loop_, .client = client_, .secrets = secrets_, .reads = false}));
+    return std::make_unique<llm::ModelTool>(
+        loop_, std::move(http),
+        llm::Dialect{
+            .request =
+                [settings](const Value& recorded) { return llm::chat_request(recorded, settings); },
+            .answer = llm::chat_answer});
   }
 
   async::Loop& loop_;
@@ -97,6 +115,11 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folder); !added) {
       return std::unexpected(std::move(added).error().in("tool " + name));
+    }
+  }
+  for (const auto& [name, model] : file.models) {
+    if (auto added = drivers->add(model, folder); !added) {
+      return std::unexpected(std::move(added).error().in(name));
     }
   }
   return drivers;

@@ -1,4 +1,4 @@
-// Toolbox: the tools of an agents file, made of the drivers we have.
+// Toolbox: the tools and models of an agents file, made of the drivers we have.
 //
 // Threads: the loop's.
 #pragma once

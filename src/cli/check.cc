@@ -39,7 +39,9 @@ int check_command(const Options& options, Terminal& terminal) {
     }
     good += safe(file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
             count(loaded->file.agents.size(), "agent") + ", " +
-            count(loaded->file.tools.size(), "tool") + ")\n";
+            count(loaded->file.tools.size(), "tool") +
+            (loaded->file.models.empty() ? "" : ", " + count(loaded->file.models.size(), "model")) +
+            ")\n";
   }
   if (terminal.json()) {
     terminal.print_json(agents::faults_json(faults));

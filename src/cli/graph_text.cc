@@ -12,7 +12,12 @@
 namespace ae::cli {
 namespace {
 
-std::string tool_words(std::string_view tool, const Value& task_graph) {
+// What is called: a tool, or a model with its name at its provider.
+std::string call_words(const Value& call, const Value& task_graph) {
+  const std::string_view tool = call.text("tool");
+  if (task_graph["tools"][tool].find("provider") != nullptr) {
+    return safe(tool) + " (" + safe(call["args"].text("model")) + ")";
+  }
   std::string words = "tool " + safe(tool);
   const std::string_view effect = task_graph["tools"][tool].text("effect", "at_most_once");
   return words + " (" + safe(effect) + ")";
@@ -92,10 +97,10 @@ class Graph {
 
 std::string node_words(const Value& node, const Value& task_graph) {
   const std::string_view kind = node.text("kind");
-  if (kind == "tool") return tool_words(node.text("tool"), task_graph);
+  if (kind == "tool" || kind == "llm") return call_words(node, task_graph);
   if (kind == "map") {
     return "for each of " + template_words(node["over"]) + ": " +
-           tool_words(node["do"].text("tool"), task_graph);
+           call_words(node["do"], task_graph);
   }
   const Value& wait = node["wait"];
   std::string words = "wait for " + safe(wait.text("type"));

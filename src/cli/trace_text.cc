@@ -177,6 +177,9 @@ class Trace {
     if (natural(totals["repeated"]) > 0) {
       facts += " (" + std::to_string(natural(totals["repeated"])) + " repeated)";
     }
+    if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
+      facts += ", " + count_text(tokens, "token");
+    }
     facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
              std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     put(Line().add(Tint::dim, facts));
@@ -298,6 +301,7 @@ class Trace {
     if (node["effect"].is_object() && !(node["item"].is_integer() && status == "done")) {
       effect(node, trunk);
     }
+    if (node["model"].text("answered") != "") model(node["model"], trunk);
     story(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
     for (const Value& probe : list(node["probes"])) beside(probe, "asked: ", trunk);
@@ -382,6 +386,19 @@ class Trace {
                                  ? ", there it is " + std::string(effect.text("external_id"))
                                  : std::string()));
     put(line);
+  }
+
+  // Who answered, and what it cost.
+  void model(const Value& model, const std::string& trunk) {
+    const std::string answered(model.text("answered"));
+    const std::string asked(model.text("asked"));
+    std::string text = std::string(model.text("provider")) + " " + answered;
+    if (asked != answered) text += ", asked as " + asked;
+    if (const Value& usage = model["usage"]; usage.is_object()) {
+      text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
+              count_text(natural(usage["output_tokens"]), "token");
+    }
+    detail(trunk, Tint::dim, text);
   }
 
   // Which attempt it was, when there were several.

@@ -522,7 +522,8 @@ Value Tracer::run() {
                                  {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
                                  {"repeated", number(repeated_)},
                                  {"skipped", number(skipped_)},
-                                 {"tries", number(tries_)}})}});
+                                 {"tries", number(tries_)}})},
+       {"usage", job["usage"]}});
 }
 
 }  // namespace

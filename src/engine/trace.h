@@ -3,7 +3,8 @@
 //   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq,
 //    attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended}],
 //    nodes:    [node…],            in plan order; a map's items stand below it, in item order
-//    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt}}
+//    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt},
+//    usage:    as in job_view}
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
 //          started_at, finished_at, duration_us, executed_by, replayed, effect, model, tries, waits, decisions, items, role,
