@@ -69,6 +69,23 @@ class ShopTest(unittest.TestCase):
                               capture_output=True, text=True, check=False)
         return done.returncode, json.loads(done.stdout)["effects"]
 
+    def test_the_model_says_the_same_to_the_same_words_and_notes_each_asking(self):
+        body = {"model": "small", "messages": [{"role": "user", "content": "Thank you for the order"}]}
+        first = self.shop.call("POST", "/v1/chat/completions", body, key="k")
+        second = self.shop.call("POST", "/v1/chat/completions", body, key="k")
+        self.assertEqual(first[0], 200)
+        self.assertEqual(first[1]["choices"], second[1]["choices"])
+        self.assertEqual(first[1]["choices"][0]["message"]["content"], "Dear customer, thank you for the order")
+        self.assertEqual(first[1]["usage"], {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12})
+        self.assertNotEqual(first[1]["id"], second[1]["id"])
+        short = self.shop.call("POST", "/v1/chat/completions", {**body, "max_tokens": 2}, key="m")[1]["choices"][0]
+        self.assertEqual((short["message"]["content"], short["finish_reason"]), ("Dear customer,", "length"))
+        self.assertEqual(self.shop.call("POST", "/v1/chat/completions", {"model": "small"})[0], 400)
+        lines = self.shop.call("GET", "/journal")[1]["journal"]
+        asked = [line for line in lines if line["route"] == "POST /v1/chat/completions"]
+        self.assertEqual([line["kind"] for line in asked], ["arrival"] * 4)
+        self.assertEqual({line["policy"] for line in asked}, {"read"})
+
     def test_an_order_is_the_same_whenever_it_is_read(self):
         first = self.shop.call("GET", "/orders/42")
         self.assertEqual(first, self.shop.call("GET", "/orders/42"))

@@ -23,6 +23,9 @@ What it sells (JSON in, JSON out):
     GET  /charges?key=K                 {"charge": …} or {"charge": null}: did this key take effect?
                                         The same for /refunds /shipments /labels /mail /gift-cards
     GET  /charges/ID                    one of them, with an ETag that changes when it changes
+    POST /v1/chat/completions           a model, as its providers speak: {"model", "messages"}. It says
+                                        the same to the same words; every asking is a line of the
+                                        journal and costs tokens, and changes nothing
 
 How to make it misbehave:
 
@@ -68,6 +71,7 @@ MAKES = {
     "mail": {"policy": AT_MOST_ONCE, "prefix": "ma", "name": "mail"},
     "gift-cards": {"policy": AT_MOST_ONCE, "prefix": "gi", "name": "gift_card"},
 }
+MODEL = ["v1", "chat", "completions"]
 BODY_MAX = 1 << 20
 CUSTOMERS = ["Ada Byron", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Leslie Lamport",
              "Nancy Lynch", "Jim Gray", "Radia Perlman"]
@@ -92,6 +96,25 @@ def order(order_id):
 
 def stock(sku):
     return {"sku": sku, "available": hashlib.sha256(sku.encode()).digest()[0] % 50}
+
+
+def completion(body, number):
+    """What the model says to these messages: always the same, but for the answer's own id."""
+    messages = body["messages"]
+    last = str(messages[-1]["content"])
+    text = f"Dear customer, {last[:1].lower()}{last[1:]}" if len(messages) == 1 else f"{len(messages)} messages: {last}"
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    words = text.split()
+    cut = limit is not None and len(words) > limit
+    if cut:
+        text = " ".join(words[:limit])
+    prompt, answer = sum(len(str(m["content"]).split()) for m in messages), len(text.split())
+    return {
+        "id": f"chatcmpl-{number:06d}", "object": "chat.completion", "model": f"{body['model']}-2026-11-01",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text, "refusal": None},
+                     "finish_reason": "length" if cut else "stop"}],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer},
+    }
 
 
 class Journal:
@@ -311,6 +334,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         collection = self.parts[0]
         if self.parts == ["control"]:
             return self.change_rules(body)
+        if self.parts == MODEL:
+            return self.complete(body)
         if len(self.parts) != 1 or collection not in MAKES:
             raise Refusal(404, "not_found", f"there is no route POST {self.path}")
         policy = MAKES[collection]["policy"]
@@ -325,6 +350,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         thing, fresh = self.server.shop.make(collection, arrival, self.server.address)
         self.misbehave(rule, "after", arrival)
         self.answer(201, thing, {} if fresh else {"Idempotent-Replayed": "true"})
+
+    def complete(self, body):
+        arrival, _ = self.arrive("POST", READ, body)
+        token = self.server.token
+        if token and self.headers.get("Authorization", "") != "Bearer " + token:
+            return self.answer(401, {"error": {"type": "invalid_request_error", "message": "this is no key of ours"}})
+        messages = body.get("messages") if isinstance(body, dict) else None
+        good = isinstance(messages, list) and messages and all(isinstance(m, dict) and "content" in m for m in messages)
+        if not good or not isinstance(body.get("model"), str):
+            return self.answer(400, {"error": {"type": "invalid_request_error", "message": "a model and messages are needed"}})
+        rule = self.server.control.take(arrival["route"])
+        self.misbehave(rule, rule.get("at"), arrival)
+        return self.answer(200, completion(body, arrival["n"]))
 
     def problem_with(self, collection, arrival):
         """Why this request is turned away, or None."""
@@ -381,7 +419,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sent = self.headers.get
         number = sent("X-Aetheris-Try", "")
         return self.server.shop.arrive(
-            route=f"{method} /{self.parts[0]}", policy=policy, path=self.path,
+            route=f"{method} /{'/'.join(MODEL) if self.parts == MODEL else self.parts[0]}", policy=policy, path=self.path,
             idempotency_key=sent("Idempotency-Key"), invocation_id=sent("X-Aetheris-Invocation-Id"),
             **{"try": int(number) if number.isdigit() else None}, body=body)
 
