@@ -107,6 +107,29 @@ std::list<Named> jobs() {
   add("running", "[{'id':'a', 'kind':'tool', 'tool':'put'}]").claim();
   add("queued", "[{'id':'a', 'kind':'tool', 'tool':'put'}]",
       {.input = "{'deep':[[[1.5,-0.25,1e300]]]}"});
+  // Two turns of a conversation, the first asked twice: its messages stand apart, each once.
+  const std::string said =
+      "{'role':'user', 'content':'a question that is long enough to be worth "
+      "a place of its own: ${ .input.x }'}";
+  add("models",
+      "[{'id':'one', 'kind':'llm', 'tool':'model:main', 'args':{'model':'small', 'temperature':0.5,"
+      "  'messages':[" +
+          said +
+          "]}},"
+          " {'id':'two', 'kind':'llm', 'tool':'model:main', 'needs':['one'], "
+          "'args':{'model':'small',"
+          "  'messages':[" +
+          said +
+          ", {'role':'assistant', 'content':'${ .steps.one.text }'},"
+          "  {'role':'user', 'content':'Go on.'}]}}]",
+      {.more = "{'tools':{'model:main':{'effect':'read', 'provider':'openai'}}}",
+       .input = "{'x':'why?'}"})
+      .claim()
+      .crash()
+      .ok("one",
+          "{'text':'Because.', 'model':'small-1', 'usage':{'input_tokens':9,"
+          " 'output_tokens':1, 'total_tokens':10}}")
+      .ok("two", "{'text':'And so on.'}");
   return all;
 }
 
