@@ -407,6 +407,7 @@ class AgentCheck {
     const std::size_t count = list ? (*list)->items.size() : 0;
     if (list && count == 0) check_.fault(*list, "has at least one message");
     if (count > kMessagesMax) return check_.fault(*list, "at most 10,000 messages");
+    said.reserve(said.size() + count);
     for (std::size_t i = 0; i < count; ++i) {
       const Spot item = list->item(i);
       if (!check_.mapping(item, {"role", "content"})) continue;
