@@ -6,6 +6,7 @@ set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 
 set(AE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 option(AE_TESTS "Build the tests" ON)
+option(AE_FUZZ "Build the fuzzers: wants clang, and `fuzzer-no-link` in AE_SANITIZE" OFF)
 
 add_compile_options(
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
@@ -18,6 +19,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(
     -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds
     -Wno-maybe-uninitialized -Wno-free-nonheap-object -Wno-mismatched-new-delete)
+endif()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # libstdc++ 12 uses its own deprecated std::get_temporary_buffer inside std::stable_sort, and clang tells us.
+  add_compile_options(-Wno-deprecated-declarations)
 endif()
 
 # Paths inside binaries are relative to the tree, so a build says the same wherever it is made.

@@ -8,7 +8,7 @@
 #   *_test.cc       the program <name>_test, with GoogleTest's main and ae_testing
 #   X_main.cc       the program X, in the build folder itself
 #   *_bench.cc      aetheris_bench
-#   *_fuzz.cc       not built here
+#   X_fuzz.cc       the program fuzz/X, under the preset `fuzz` only (AE_FUZZ: clang's libFuzzer)
 # A module may be named with / or _ (store/memory is store_memory). Links are made at the end, so
 # the order of folders does not matter and a folder that is not there yet is passed over.
 
@@ -26,7 +26,7 @@ function(ae_module name)
   file(GLOB files CONFIGURE_DEPENDS ${patterns})
   set(sources ${files})
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|main)\\.cc$")
-  foreach(kind test bench main)
+  foreach(kind test bench fuzz main)
     set(${kind}s ${files})
     list(FILTER ${kind}s INCLUDE REGEX "_${kind}\\.cc$")
   endforeach()
@@ -51,6 +51,20 @@ function(ae_module name)
     target_link_libraries(${program} PRIVATE ae_${name})
     ae_use_allocator(${program})
   endforeach()
+
+  if(AE_FUZZ)
+    foreach(fuzz ${fuzzs})
+      cmake_path(GET fuzz STEM target)
+      add_executable(${target} EXCLUDE_FROM_ALL ${fuzz})
+      string(REGEX REPLACE "_fuzz$" "" program ${target})
+      set_target_properties(${target} PROPERTIES
+        OUTPUT_NAME ${program} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+      target_link_libraries(${target} PRIVATE ae_${name})
+      target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+      ae_link_later(${target} PRIVATE DEPENDS ${M_TEST_DEPENDS})
+      set_property(GLOBAL APPEND PROPERTY AE_FUZZ_PROGRAMS ${target})
+    endforeach()
+  endif()
 
   if(tests AND AE_TESTS)
     add_executable(${name}_test ${tests})
@@ -145,4 +159,10 @@ function(ae_finish)
   list(TRANSFORM programs PREPEND "tests/")
   list(JOIN programs "\n" lines)
   file(WRITE ${CMAKE_BINARY_DIR}/tests.txt "${lines}\n")
+
+  # What `./dev fuzz` builds: only these programs and the libraries they need.
+  if(AE_FUZZ)
+    get_property(programs GLOBAL PROPERTY AE_FUZZ_PROGRAMS)
+    add_custom_target(fuzzers DEPENDS ${programs})
+  endif()
 endfunction()

@@ -2,7 +2,7 @@
 """Runs the test programs and scripts, adds up what they say, and ends with `N passed, N failed`.
 
   run_tests.py --build build/dev [--filter WORDS]   GoogleTest programs, then tests/*.sh, tests/*.py
-  run_tests.py --build build/dev --ci               check, model, build, all of that, sim, examples, demo
+  run_tests.py --build build/dev --ci               check, model, build, all of that, sim, fuzz, examples, demo
 
 A program of the list build/<preset>/tests.txt that crashes counts as a failure, and so does a
 script that ends badly or says nothing, and a run in which nothing was tested at all. A script says
@@ -237,6 +237,7 @@ def main():
         total.add(tested)
     if options.ci:
         run_simulation(total)
+        run_script([str(ROOT / "dev"), "fuzz", "--seconds", "600" if SLOW else "60"], "build/fuzz", total, "fuzz")
         for extra in ("scripts/examples", "scripts/demo"):
             if os.access(ROOT / extra, os.X_OK):
                 run_script([str(ROOT / extra)], "build/release", total, extra, silent_is_ok=True)

@@ -1,5 +1,5 @@
-// Fuzzes expressions: `source NUL input`. What evaluation gives can be written and read back as the
-// same value; and a template of the same text never does worse.
+// Fuzzes expressions: `source NUL input`. Evaluation ends within its fuel, gives the same each time, and never more than
+// its fuel pays for; less fuel gives the same or nothing. What it gives can be written and read back as the same value.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,11 +22,27 @@ class InputScope final : public ae::ExprScope {
   ae::Value input_;
 };
 
-void check(const ae::Result<ae::Value>& value) {
-  if (!value) return;
+constexpr ae::ExprLimits kLimits{.fuel = 20'000};
+constexpr ae::ExprLimits kHalf{.fuel = 10'000};
+// What fuel pays for as text: a member or 64 bytes each, and what the input brought along may stand in each of them.
+constexpr std::size_t kTextMax = 64u << 20;
+
+template <class Compiled>
+void check(const Compiled& compiled, const ae::ExprScope& scope) {
+  const ae::Result<ae::Value> value = compiled.eval(scope, kLimits);
+  const ae::Result<ae::Value> again = compiled.eval(scope, kLimits);
+  const ae::Result<ae::Value> half = compiled.eval(scope, kHalf);
+  AE_CHECK(value.has_value() == again.has_value());
+  if (!value) {
+    AE_CHECK(value.error().message == again.error().message, value.error().message);
+    AE_CHECK(!half.has_value(), value.error().message);
+    return;
+  }
+  AE_CHECK(*value == *again && (!half || *half == *value));
+  AE_CHECK(!ae::canonical_exceeds(*value, kTextMax));
   const std::string text = ae::canonical(*value);
-  const auto again = ae::parse_json(text);
-  AE_CHECK(again.has_value() && *again == *value, text);
+  const auto read = ae::parse_json(text);
+  AE_CHECK(read.has_value() && *read == *value, text);
 }
 
 }  // namespace
@@ -36,11 +52,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view source = bytes.substr(0, bytes.find('\0'));
   auto input = ae::parse_json(bytes.substr(std::min(source.size() + 1, bytes.size())));
   const InputScope scope(input ? *std::move(input) : ae::Value());
-  constexpr ae::ExprLimits kLimits{.fuel = 20'000};
-  if (const auto expr = ae::Expr::parse(source, kLimits)) check(expr->eval(scope, kLimits));
+  if (const auto expr = ae::Expr::parse(source, kLimits)) check(*expr, scope);
   if (!ae::is_utf8(source)) return 0;
   if (const auto filled = ae::Template::compile(ae::Value(source), kLimits)) {
-    check(filled->eval(scope, kLimits));
+    check(*filled, scope);
   }
   return 0;
 }

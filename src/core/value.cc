@@ -107,7 +107,7 @@ void Value::drop() noexcept {
     Node* arrays = nullptr;
     Node* objects = nullptr;
   } dead;
-  const auto bury = [&dead](Node*& list, Node* node) {
+  const auto bury = [](Node*& list, Node* node) {
     node->next_dead = list;
     list = node;
   };

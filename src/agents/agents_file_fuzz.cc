@@ -1,0 +1,62 @@
+// Fuzzes the agents file, YAML and JSON: any text is read or refused with faults that have a place, the same way each
+// time; a file without faults gives plans that compile, also when their text is read back, and keep their hash.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "agents/agents_file.h"
+#include "core/json.h"
+#include "engine/plan.h"
+
+namespace {
+
+struct Read {
+  ae::agents::AgentsFile file;
+  std::vector<ae::agents::Fault> faults;
+};
+
+Read read(std::string_view name, std::string_view text) {
+  const auto env = [](std::string_view variable) -> std::optional<std::string> {
+    if (variable.starts_with("SHOP")) return "http://shop:9000";
+    return std::nullopt;
+  };
+  const auto native = [](std::string_view function) { return function != "nothing"; };
+  Read read;
+  read.faults = ae::agents::load(
+      {.name = name, .text = text, .env = env, .native = native, .usable = {}}, read.file);
+  return read;
+}
+
+void check_plan(const ae::Value& task_graph) {
+  const auto plan = ae::engine::Plan::compile(task_graph);
+  AE_CHECK(plan.has_value(), plan ? "" : plan.error().message);
+  const std::string text = ae::canonical(task_graph);
+  const auto graph = ae::parse_json(text);
+  AE_CHECK(graph.has_value() && *graph == task_graph, text);
+  const auto again = ae::engine::Plan::compile(*graph);
+  AE_CHECK(again.has_value() && (*again)->hash == (*plan)->hash, text);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  for (const std::string_view name : {"agents.yaml", "agents.json"}) {
+    const Read once = read(name, text);
+    const Read again = read(name, text);
+    const ae::Value faults = ae::agents::faults_json(once.faults);
+    AE_CHECK(faults == ae::agents::faults_json(again.faults));
+    AE_CHECK(ae::parse_json(ae::canonical(faults)) == faults);
+    AE_CHECK(once.faults.empty() == !once.file.agents.empty());
+    for (const ae::agents::Fault& fault : once.faults) {
+      AE_CHECK(fault.line > 0 && fault.column > 0 && !fault.message.empty(), fault.message);
+    }
+    for (const auto& [name_of, agent] : once.file.agents) {
+      AE_CHECK(agent.task_graph == again.file.agents.at(name_of).task_graph);
+      check_plan(agent.task_graph);
+    }
+  }
+  return 0;
+}
