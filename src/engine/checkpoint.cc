@@ -5,6 +5,7 @@
 #include "engine/checkpoint.h"
 
 #include <bit>
+#include <cmath>
 #include <concepts>
 #include <type_traits>
 #include <utility>
@@ -38,13 +39,24 @@ class Reader {
   explicit Reader(std::string_view bytes) : in_(bytes) {}
   std::uint64_t number() { return in_.varint(); }
   std::uint64_t fixed() { return in_.big_endian64(); }
-  std::string text() { return std::string(in_.text()); }
+  std::string text() {
+    const std::string_view text = in_.text();
+    if (!is_utf8(text)) refuse();
+    return std::string(text);
+  }
   // How many follow: each takes a byte at least.
   std::uint64_t count() {
     const std::uint64_t n = in_.varint();
-    if (n > in_.left()) in_.bytes(in_.left() + 1);
+    if (n > in_.left()) refuse();
     return ok() ? n : 0;
   }
+  bool flag() {
+    const std::uint64_t n = in_.varint();
+    if (n > 1) refuse();
+    return n == 1;
+  }
+  // From here on nothing is read any more.
+  void refuse() { in_.bytes(in_.left() + 1); }
   std::string_view bytes(std::size_t n) { return in_.bytes(n); }
   bool ok() const { return in_.ok(); }
   bool at_end() const { return in_.ok() && in_.left() == 0; }
@@ -197,16 +209,25 @@ void put(Writer& a, const Value& v) {
 }
 
 Value take_value(Reader& a, std::size_t depth = 0) {
-  if (depth > kJsonDepthMax) return {};
+  if (depth > kJsonDepthMax) a.refuse();
   switch (a.number()) {
+    case kNull:
+      return {};
     case kFalse:
       return false;
     case kTrue:
       return true;
-    case kInteger:
-      return un_zig_zag(a.number());
-    case kDouble:
-      return std::bit_cast<double>(a.fixed());
+    case kInteger: {
+      constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
+      const std::int64_t n = un_zig_zag(a.number());
+      if (n >= -kMax && n <= kMax) return n;
+      break;
+    }
+    case kDouble: {
+      const auto number = std::bit_cast<double>(a.fixed());
+      if (std::isfinite(number)) return number;
+      break;
+    }
     case kString:
       return a.text();
     case kArray: {
@@ -220,12 +241,17 @@ Value take_value(Reader& a, std::size_t depth = 0) {
         member.first = a.text();
         member.second = take_value(a, depth + 1);
       }
+      for (std::size_t i = 1; i < members.size() && a.ok(); ++i) {
+        if (!key_less(members[i - 1].first, members[i].first)) a.refuse();
+      }
       if (!a.ok()) return {};
       return Value::object(std::move(members));
     }
     default:
-      return {};
+      break;
   }
+  a.refuse();
+  return {};
 }
 
 template <class T>
@@ -289,9 +315,11 @@ void take(Reader& a, T& x) {
   if constexpr (std::same_as<T, Value>) {
     x = take_value(a);
   } else if constexpr (std::same_as<T, bool>) {
-    x = a.number() != 0;
+    x = a.flag();
   } else if constexpr (std::unsigned_integral<T> || std::is_enum_v<T>) {
-    x = static_cast<T>(a.number());
+    const std::uint64_t n = a.number();
+    x = static_cast<T>(n);
+    if (static_cast<std::uint64_t>(x) != n) a.refuse();
   } else if constexpr (std::same_as<T, std::string>) {
     x = a.text();
   } else if constexpr (kIsId<T>) {
@@ -306,7 +334,7 @@ void take(Reader& a, T& x) {
 }
 void take(Reader& a, std::vector<bool>& x) {
   x.resize(a.count());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = a.number() != 0;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = a.flag();
 }
 template <class T>
 void take(Reader& a, std::vector<T>& x) {
@@ -315,11 +343,11 @@ void take(Reader& a, std::vector<T>& x) {
 }
 template <class T>
 void take(Reader& a, std::optional<T>& x) {
-  if (a.number() != 0) take(a, x.emplace());
+  if (a.flag()) take(a, x.emplace());
 }
 template <class T>
 void take(Reader& a, std::unique_ptr<T>& x) {
-  if (a.number() == 0) return;
+  if (!a.flag()) return;
   x = std::make_unique<T>();
   take(a, *x);
 }
@@ -328,6 +356,7 @@ void take(Reader& a, std::set<T>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
     T item{};
     take(a, item);
+    if (!x.empty() && !(*x.rbegin() < item)) a.refuse();
     x.insert(x.end(), std::move(item));
   }
 }
@@ -335,6 +364,7 @@ template <class T>
 void take(Reader& a, std::map<std::string, T>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
     std::string key = a.text();
+    if (!x.empty() && !(x.rbegin()->first < key)) a.refuse();
     take(a, x[std::move(key)]);
   }
 }

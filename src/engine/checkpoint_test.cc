@@ -4,6 +4,9 @@
 // carried on to the end of the log. The bytes of two states are equal only when every field is.
 #include "engine/checkpoint.h"
 
+#include <bit>
+
+#include "core/bytes.h"
 #include "engine/given_job_test.h"
 #include "engine/random_plan_test.h"
 #include "engine/verify.h"
@@ -94,6 +97,42 @@ AE_TEST("checkpoint/any changed byte makes it void") {
   }
   EXPECT_FALSE(restore(JobId("other"), job.state.seq, bytes, compile_each_time()));
   EXPECT_FALSE(restore(job.state.job, job.state.seq + 1, bytes, compile_each_time()));
+}
+
+std::string big_endian(std::uint64_t bits) {
+  std::string bytes;
+  put_big_endian64(bits, bytes);
+  return bytes;
+}
+std::string varint(std::uint64_t n) {
+  std::string bytes;
+  put_varint(n, bytes);
+  return bytes;
+}
+
+AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
+  constexpr std::int64_t kIntMax = (std::int64_t{1} << 53) - 1;
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+               {.input = "{'key-a':1, 'key-b':5.5, 'most':9007199254740991}"});
+  job.claim();
+  const std::string bytes = checkpoint(job.state, hash_at(job.state.seq));
+  const auto forged = [&](std::string_view from, std::string_view to) {
+    std::string content = bytes.substr(0, bytes.size() - sizeof(Hash));
+    const std::size_t at = content.find(from);
+    AE_CHECK(at != content.npos, std::string(from));
+    content.replace(at, from.size(), to);
+    const Hash sum = sha256(content);
+    content.append(reinterpret_cast<const char*>(sum.bytes.data()), sum.bytes.size());
+    return restore(job.state.job, job.state.seq, content, compile_each_time()).has_value();
+  };
+  const std::string five = big_endian(std::bit_cast<std::uint64_t>(5.5));
+  EXPECT_TRUE(forged("key-b", "key-c")) << "the forger's hand is good";
+  EXPECT_FALSE(forged("key-b", "key-a")) << "a key twice";
+  EXPECT_FALSE(forged("key-a", "key-z")) << "keys out of order";
+  EXPECT_FALSE(forged("key-b", "key-\xff")) << "no text";
+  EXPECT_FALSE(forged(five, big_endian(0x7FF8000000000000))) << "no number";
+  EXPECT_FALSE(forged(five, big_endian(0xFFF0000000000000))) << "an infinite number";
+  EXPECT_FALSE(forged(varint(zig_zag(kIntMax)), varint(zig_zag(kIntMax + 1)))) << "too large";
 }
 
 AE_TEST("checkpoint/verify compares it with the log") {
