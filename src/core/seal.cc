@@ -84,6 +84,7 @@ class Sealer {
         hasher_(input.job, input.created_at, input.attempt_id) {
     sealed_.first_seq = input.first_seq;
     sealed_.last_seq = input.first_seq + count - 1;
+    sealed_.created_at = input.created_at;
     sealed_.head = input.prev_hash;
     sealed_.events.reserve(count);
     put_header(count);

@@ -46,6 +46,7 @@ struct Sealed {
   std::string bytes;
   std::vector<Blob> blobs;  // values that stand apart; store them in the same commit
   std::uint64_t first_seq = 0, last_seq = 0;
+  Instant created_at;         // of all its events
   Hash head;                  // hash of the last event
   std::vector<Event> events;  // the events as a reader will see them (hash and prev_hash filled in)
 };

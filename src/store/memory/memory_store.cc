@@ -117,13 +117,12 @@ struct MemoryDisk::Data {
            it->bytes == sealed.bytes;
   }
 
-  Result<Committed> commit(const Batch& batch, BatchPoints& points, Instant now, bool& written);
+  Result<Committed> commit(const Batch& batch, BatchPoints& points, bool& written);
   Result<Committed> create(const Batch& batch, BatchPoints& points, Instant now, bool& written);
-  void append(Job& job, const Sealed& sealed, const RowState& row, Instant now);
+  void append(Job& job, const Sealed& sealed, const RowState& row);
 };
 
-Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& points, Instant now,
-                                           bool& written) {
+Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& points, bool& written) {
   Job* job = find(batch.job);
   if (job == nullptr) return std::unexpected(job_not_found(batch.job));
   if (batch.sealed && stands(*job, *batch.sealed)) {
@@ -144,7 +143,7 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
 
   written = true;
   unlist(*job);
-  if (batch.sealed) append(*job, *batch.sealed, batch.row, now);
+  if (batch.sealed) append(*job, *batch.sealed, batch.row);
   for (const EffectRow& e : batch.effects)
     job->effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put) {
@@ -193,12 +192,11 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   row.labels = wish.labels;
   row.priority = wish.priority;
   row.capabilities = wish.capabilities;
-  const auto& events = batch.sealed->events;
-  row.created_at = events.empty() ? now : events.front().created_at;
+  row.created_at = batch.sealed->created_at;
   by_id.emplace(batch.job, job.number);
   if (!wish.idempotency_key.empty())
     by_key.emplace(std::pair(wish.agent, wish.idempotency_key), job.number);
-  append(job, *batch.sealed, batch.row, now);
+  append(job, *batch.sealed, batch.row);
   for (const EffectRow& e : batch.effects)
     job.effects.emplace(Slot(e.invocation.text, e.try_no), e.record);
   for (const LedgerRow& l : batch.ledger_put)
@@ -213,7 +211,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   return answer;
 }
 
-void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& state, Instant now) {
+void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& state) {
   Commit commit{.first_seq = sealed.first_seq, .bytes = sealed.bytes, .blobs = {}};
   for (const Blob& blob : sealed.blobs) {
     commit.blobs.push_back(blob.hash);
@@ -223,7 +221,7 @@ void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& st
   JobRow& row = job.row;
   row.last_seq = sealed.last_seq;
   row.head = sealed.head;
-  row.updated_at = sealed.events.empty() ? now : sealed.events.back().created_at;
+  row.updated_at = sealed.created_at;
   row.status = state.status;
   row.not_before = state.not_before;
   row.wake_at = state.wake_at;
@@ -271,7 +269,7 @@ void MemoryStore::commit(Batch batch, async::Done<Result<Committed>> done) {
     bool written = false;
     auto result = std::holds_alternative<Batch::Create>(batch.authority)
                       ? data_.create(batch, points, clock_.now(), written)
-                      : data_.commit(batch, points, clock_.now(), written);
+                      : data_.commit(batch, points, written);
     if (!written) return result;
     if (auto error = points.after()) return std::unexpected(*std::move(error));
     return result;

@@ -83,7 +83,8 @@ Sql<Tables> Tables::open(Database& db) {
       {t.end_leased_,
        "UPDATE jobs SET lease_until = 0, ready = 1, ripe_at = 0 "
        "WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL"},
-      {t.end_ready_, "UPDATE jobs SET lease_until = 0 WHERE ready = 1 AND attempt IS NOT NULL"},
+      {t.end_ready_,
+       "UPDATE jobs SET lease_until = 0, ripe_at = 0 WHERE ready = 1 AND attempt IS NOT NULL"},
       {t.savepoint_, "SAVEPOINT batch"},
       {t.undo_, "ROLLBACK TO batch"},
       {t.keep_, "RELEASE batch"},
@@ -136,17 +137,11 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
   return &jobs_.emplace(id, std::move(job)).first->second;
 }
 
-// The sizes follow from the number of commits alone: greedy, from the largest 2^k − 1.
 Sql<void> Tables::read_spine(Job& job, std::int64_t last_commit) {
-  std::uint64_t size = 1;
-  while (size * 2 + 1 <= job.commits) size = size * 2 + 1;
-  for (std::uint64_t left = job.commits; left > 0;) {
-    while (size > left) size /= 2;
-    job.spine.push_back({0, size});
-    left -= size;
-  }
+  job.spine = Spine::of(job.commits);
   std::int64_t commit = last_commit;
-  for (auto root = job.spine.rbegin(); root != job.spine.rend(); ++root) {
+  std::vector<Spine::Root>& roots = job.spine.roots();
+  for (auto root = roots.rbegin(); root != roots.rend(); ++root) {
     root->commit = commit;
     Rows row(commit_pointers_, commit);
     AE_ASSIGN(const bool found, row.next());
@@ -164,7 +159,7 @@ void Tables::settle(const JobId& id) {
 
 Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
   if (sealed.first_seq > job.last_seq) return false;
-  std::int64_t commit = job.spine.back().commit;
+  std::int64_t commit = job.spine.last();
   std::int64_t jump = 0;
   for (std::int64_t prev = 0;; commit = jump != 0 ? jump : prev) {
     {
@@ -216,7 +211,7 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Inst
   const bool may_undo = BatchPoints::may_undo(batch);
   if (may_undo) AE_TRY(savepoint_.run());
   const bool is_new = std::holds_alternative<Batch::Create>(batch.authority);
-  AE_ASSIGN(Commit commit, is_new ? create(batch, points, now) : extend(batch, points, now));
+  AE_ASSIGN(Commit commit, is_new ? create(batch, now) : extend(batch));
   if (commit.written) {
     if (auto error = points.inside()) {
       AE_TRY(undo_.run());
@@ -229,7 +224,7 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Inst
   return commit;
 }
 
-Sql<Tables::Commit> Tables::extend(const Batch& batch, BatchPoints&, Instant now) {
+Sql<Tables::Commit> Tables::extend(const Batch& batch) {
   auto found = find(batch.job);
   if (!found && found.error().corrupt()) {
     return Commit{fail(Code::log_corrupt, "a commit of job " + batch.job.text +
@@ -243,14 +238,14 @@ Sql<Tables::Commit> Tables::extend(const Batch& batch, BatchPoints&, Instant now
   }
   AE_ASSIGN(auto refusal, refuse(batch, *job));
   if (refusal) return Commit{std::unexpected(*std::move(refusal))};
-  AE_TRY(write(batch, *job, now));
+  AE_TRY(write(batch, *job));
   return Commit{Committed{.last_seq = job->last_seq}, true};
 }
 
-Sql<void> Tables::write(const Batch& batch, Job& job, Instant now) {
+Sql<void> Tables::write(const Batch& batch, Job& job) {
   bool changed = batch.release;
   if (batch.sealed) {
-    AE_TRY(append(*batch.sealed, now, job));
+    AE_TRY(append(*batch.sealed, job));
     if (!same(batch.row, job.row)) {
       job.row = batch.row;
       changed = true;
@@ -266,29 +261,20 @@ Sql<void> Tables::write(const Batch& batch, Job& job, Instant now) {
   return {};
 }
 
-Sql<void> Tables::append(const Sealed& sealed, Instant now, Job& job) {
+Sql<void> Tables::append(const Sealed& sealed, Job& job) {
   AE_ASSIGN(const std::string blobs, put_blobs(sealed));
-  std::optional<std::int64_t> prev, jump;
-  std::vector<Root>& spine = job.spine;
-  std::uint64_t size = 1;
-  if (!spine.empty()) prev = spine.back().commit;
-  if (spine.size() >= 2 && spine.back().size == spine[spine.size() - 2].size) {
-    size = spine.back().size * 2 + 1;
-    spine.resize(spine.size() - 2);
-  }
-  if (!spine.empty()) jump = spine.back().commit;
+  const Spine::Links links = job.spine.next();
   const std::optional<Bytes> blob_list =
       blobs.empty() ? std::nullopt : std::optional<Bytes>(Bytes{blobs});
-  AE_TRY(insert_commit_.run(job.id, sealed.first_seq, sealed.last_seq, prev, jump, blob_list,
-                            Bytes{sealed.bytes}));
-  spine.push_back({db_->last_rowid(), size});
+  AE_TRY(insert_commit_.run(job.id, sealed.first_seq, sealed.last_seq, links.prev, links.jump,
+                            blob_list, Bytes{sealed.bytes}));
+  job.spine.add(db_->last_rowid(), links);
   job.last_seq = sealed.last_seq;
   job.commits += 1;
-  const Instant updated = sealed.events.empty() ? now : sealed.events.back().created_at;
   if (job.commits == 1) {
-    return insert_head_.run(job.id, job.last_seq, spine.back().commit, updated, sealed.head);
+    return insert_head_.run(job.id, job.last_seq, job.spine.last(), sealed.created_at, sealed.head);
   }
-  return update_head_.run(job.id, job.last_seq, job.commits, spine.back().commit, updated,
+  return update_head_.run(job.id, job.last_seq, job.commits, job.spine.last(), sealed.created_at,
                           sealed.head);
 }
 
@@ -326,21 +312,11 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   return {};
 }
 
-namespace {
-
-// When a job may be claimed: at once, at an instant, or not by the passing of time.
-struct Ripeness {
-  bool ready = false;
-  std::optional<Instant> at;
-};
-
 Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
   if (!may_run(row.status)) return {};
   if (lease_until) return {.ready = false, .at = lease_until};
   return {.ready = !row.not_before, .at = row.not_before};
 }
-
-}  // namespace
 
 Sql<void> Tables::write_state(const Job& job) {
   const Ripeness ripe = ripeness(job.row, job.lease_until);
@@ -378,7 +354,7 @@ Sql<std::optional<Result<Committed>>> Tables::answer_create(const Batch& batch,
   return std::nullopt;
 }
 
-Sql<Tables::Commit> Tables::create(const Batch& batch, BatchPoints&, Instant now) {
+Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
   const NewJob& wish = std::get<Batch::Create>(batch.authority).job;
   AE_ASSIGN(auto answered, answer_create(batch, wish));
   if (answered) return Commit{*std::move(answered)};
@@ -392,8 +368,8 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, BatchPoints&, Instant now
     job.worker = wish.claim->worker;
     job.lease_until = now + wish.claim->lease;
   }
-  AE_TRY(insert_job(batch, wish, now, job));
-  AE_TRY(append(*batch.sealed, now, job));
+  AE_TRY(insert_job(batch, wish, job));
+  AE_TRY(append(*batch.sealed, job));
   AE_TRY(write_rows(batch, job));
   Committed answer{.last_seq = job.last_seq};
   if (wish.claim) {
@@ -403,9 +379,7 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, BatchPoints&, Instant now
   return Commit{std::move(answer), true};
 }
 
-Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Instant now, Job& job) {
-  const auto& events = batch.sealed->events;
-  const Instant created = events.empty() ? now : events.front().created_at;
+Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
   const Ripeness ripe = ripeness(job.row, job.lease_until);
   std::optional<std::string> attempt, worker;
   if (wish.claim) {
@@ -413,9 +387,10 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Instant now
     worker = wish.claim->worker;
   }
   AE_TRY(insert_job_.run(batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash,
-                         wish.priority, created, job.row.status, job.row.not_before,
-                         job.row.wake_at, job.epoch, attempt, worker, job.lease_until,
-                         std::int64_t{ripe.ready}, ripe.at, joined(wish.capabilities)));
+                         wish.priority, batch.sealed->created_at, job.row.status,
+                         job.row.not_before, job.row.wake_at, job.epoch, attempt, worker,
+                         job.lease_until, std::int64_t{ripe.ready}, ripe.at,
+                         joined(wish.capabilities)));
   job.id = db_->last_rowid();
   std::int64_t number = 0;
   for (const auto& [key, value] : wish.labels) {

@@ -15,9 +15,17 @@
 
 #include "store/points.h"
 #include "store/sqlite/database.h"
+#include "store/sqlite/spine.h"
 #include "store/store.h"
 
 namespace ae::store::sqlite {
+
+// When a job may be claimed: at once, at an instant, or not by the passing of time.
+struct Ripeness {
+  bool ready = false;
+  std::optional<Instant> at;
+};
+Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until);
 
 class Tables {
  public:
@@ -44,18 +52,13 @@ class Tables {
   void forget();
 
  private:
-  // A tree of the skew-binary list of a job's commits: its newest commit, and how many it spans.
-  struct Root {
-    std::int64_t commit;
-    std::uint64_t size;
-  };
   struct Job {
     std::int64_t id = 0;
     std::string agent;
     std::vector<std::string> capabilities;
     std::uint64_t last_seq = 0;
     std::uint64_t commits = 0;
-    std::vector<Root> spine;  // oldest first; the last root is the last commit
+    Spine spine;
     std::uint64_t epoch = 0;
     std::optional<AttemptId> attempt;
     std::string worker;
@@ -74,12 +77,12 @@ class Tables {
   Sql<bool> inbox_left(const Job& job, const Batch& batch);
   Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
 
-  Sql<Commit> create(const Batch& batch, BatchPoints& points, Instant now);
+  Sql<Commit> create(const Batch& batch, Instant now);
   Sql<std::optional<Result<Committed>>> answer_create(const Batch& batch, const NewJob& wish);
-  Sql<Commit> extend(const Batch& batch, BatchPoints& points, Instant now);
-  Sql<void> insert_job(const Batch& batch, const NewJob& wish, Instant now, Job& job);
-  Sql<void> write(const Batch& batch, Job& job, Instant now);
-  Sql<void> append(const Sealed& sealed, Instant now, Job& job);
+  Sql<Commit> extend(const Batch& batch);
+  Sql<void> insert_job(const Batch& batch, const NewJob& wish, Job& job);
+  Sql<void> write(const Batch& batch, Job& job);
+  Sql<void> append(const Sealed& sealed, Job& job);
   Sql<void> write_rows(const Batch& batch, const Job& job);
   Sql<std::string> put_blobs(const Sealed& sealed);
   Sql<void> write_state(const Job& job);
