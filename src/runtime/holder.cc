@@ -11,6 +11,7 @@
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
 #include "engine/head.h"
+#include "runtime/row.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -70,14 +71,6 @@ engine::Stamp Holder::stamp() {
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
           .tool_versions = &tool_versions_};
-}
-
-store::RowState Holder::row() const {
-  store::RowState row;
-  row.status = to_text(state_.status);
-  if (state_.status == engine::JobStatus::queued) row.not_before = state_.not_before;
-  if (!engine::is_terminal(state_.status)) row.wake_at = state_.next_due();
-  return row;
 }
 
 // ---------------------------------------------------------------- beginning
@@ -323,7 +316,9 @@ void Holder::add(EventDraft draft) {
     const std::string_view outcome = draft.payload.text("outcome");
     closes_wait_ = closes_wait_ || outcome == "timed_out" || outcome == "cancelled";
   }
-  drafts_.emplace_back().event = std::move(draft);
+  Drafted& drafted = drafts_.emplace_back();
+  drafted.event = std::move(draft);
+  if (host_.durability() == Durability::split) drafted.row = row_of(state_);
 }
 
 // Something that follows from what is in the log: it may stand on a call's having left no result.
@@ -461,6 +456,7 @@ void Holder::plan_parts() {
     if (alone) cut();
     if (drafted.slot) part.effects_absent.push_back(*std::move(drafted.slot));
     part.events.push_back(std::move(drafted.event));
+    part.row = std::move(drafted.row);
     if (alone) cut();
     if (!drafted.ledger) continue;
     const bool declares = type == EventType::tool_invocation_started;
@@ -569,8 +565,11 @@ void Holder::commit_next() {
     sealed_events_ = std::move(sealed->events);
     sealed_head_ = sealed->head;
     batch.sealed = std::move(*sealed);
-    batch.row = row();
-    if (!parts_.empty()) batch.row.status = "running";  // the last part says how the job stands
+    batch.row = part.row ? *std::move(part.row) : row_of(state_);
+    if (!parts_.empty()) {  // the last part says how the job stands
+      batch.row.status = "running";
+      batch.row.not_before.reset();
+    }
   }
   if (parts_.empty() && batch.sealed && wants_checkpoint(batch.release)) {
     batch.checkpoint = engine::checkpoint(state_, sealed_head_);

@@ -88,6 +88,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
     std::vector<std::uint64_t> taken;
     std::vector<std::string_view> points;
+    std::optional<store::RowState> row;  // nullopt: as the state has it
     bool release = false;
   };
   struct Seen {
@@ -132,7 +133,6 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void cut_off();
   void abandon_all();
   engine::Stamp stamp();
-  store::RowState row() const;
 
   World& world_;
   HolderHost& host_;
@@ -160,6 +160,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
     std::optional<std::pair<InvocationId, std::uint32_t>> slot;
     std::optional<store::EffectRow> effect;  // split: its own commit before this event
     std::optional<store::LedgerRow> ledger;  // split: beside a declaration, after a record
+    std::optional<store::RowState> row;      // split: as the log has it with this event
   };
   std::vector<Drafted> drafts_;
   std::vector<StepId> to_perform_;

@@ -9,6 +9,7 @@
 #include "core/seal.h"
 #include "engine/beside.h"
 #include "engine/head.h"
+#include "runtime/row.h"
 
 namespace ae::runtime {
 namespace {
@@ -17,19 +18,6 @@ constexpr int kUnknownTries = 8;
 // A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
 constexpr int kLateTries = 30;
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
-
-// A job that may only run under its own version needs it like any other capability. No name that a user may give has
-// a colon.
-std::string version_capability(std::string_view agent, std::string_view version) {
-  return "execution_version:" + std::string(agent) + "=" + std::string(version);
-}
-
-Value labels_value(const std::vector<std::pair<std::string, std::string>>& labels) {
-  std::vector<Member> members;
-  members.reserve(labels.size());
-  for (const auto& [key, value] : labels) members.emplace_back(key, value);
-  return Value::object(std::move(members));
-}
 
 // One act is one entry, however often it is sent; acts that are about different things may use the same id.
 std::string inbox_id(const engine::Act& act) {
@@ -263,10 +251,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
   store::JobRow needs;
-  needs.capabilities = request.required_capabilities;
-  if (request.plan->versions != engine::VersionPolicy::warn) {
-    needs.capabilities.push_back(version_capability(request.agent, fresh.execution_version));
-  }
+  needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
+                                           fresh.execution_version, request.plan->versions);
   const bool hold = request.hold && !stopping_ && missing(needs).empty();
   if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
 
@@ -300,16 +286,14 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   store::NewJob row;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
-  row.request_hash = sha256(canonical(
-      Value::object({{"agent", request.agent}, {"input", request.input}, {"labels", labels}})));
-  row.labels = std::move(request.labels);
+  row.request_hash = request_hash(request.agent, request.input, labels);
+  row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);
   if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
-  const Hash request_hash = row.request_hash;
+  const Hash asked = row.request_hash;
   batch.authority = store::Batch::Create{std::move(row)};
-  batch.row.status = engine::to_text(state->status);
-  batch.row.wake_at = state->next_due();
+  batch.row = row_of(*state);
   const std::vector<Event> shown = std::move(sealed->events);
   const Hash head = sealed->head;
   if (world_.signer != nullptr && !hold) {
@@ -318,11 +302,11 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   }
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, job, state, shown, head, request_hash, plan = request.plan,
+                [this, job, state, shown, head, asked, plan = request.plan,
                  done = std::move(done)](Result<store::Committed> result) mutable {
                   if (!result) return done(std::unexpected(result.error()));
                   if (result->existing) {
-                    if (result->existing_request != request_hash) {
+                    if (result->existing_request != asked) {
                       return done(fail(Code::idempotency_conflict,
                                        "the idempotency key was used for another request (job " +
                                            result->existing->text + "); use a new key"));
@@ -506,9 +490,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   batch.authority = store::Batch::Free{};
   batch.expected_seq = read.row.last_seq;
   batch.effects_absent = std::move(decided);
-  batch.row.status = engine::to_text(read.state.status);
-  if (read.state.status == engine::JobStatus::queued) batch.row.not_before = read.state.not_before;
-  if (!engine::is_terminal(read.state.status)) batch.row.wake_at = read.state.next_due();
+  batch.row = row_of(read.state);
   const std::vector<Event> shown = std::move(sealed->events);
   if (world_.signer != nullptr) {
     batch.signed_head =
