@@ -65,6 +65,10 @@ agents:
       - { id: w, wait: { type: signal, key: "go-${ .job.id }" } }
       - { id: say, tool: echo, needs: [w], args: { got: "${ .steps.w }" } }
     output: "${ .steps.say.got }"
+  maps_and_asks:
+    plan:
+      - { id: each, map: "${ .input }", do: { tool: echo, args: { n: "${ .item }" } } }
+      - { id: w, wait: { type: signal, key: "k" }, needs: [each] }
   sleeps:
     plan:
       - { id: t, wait: { type: timer, for: 700ms } }
@@ -205,7 +209,7 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["serve"], ["worker", "x.yaml"], ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["rebuild"], ["backup", "f"],
+        for words in (["serve"], ["worker", "x.yaml"], ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["backup", "f"],
                       ["migrate"], ["keys", "list"],
                       ["jobs", "--store", "postgres://x/y"]):
             said = expect(h.run(*words, "--json"), 2)
@@ -579,6 +583,121 @@ def inspect_looks_while_another_owns_the_store():
         expect(h.end(runner), 0)
 
 
+# ---------------------------------------------------------------- rebuild
+
+DAMAGE = """
+    UPDATE jobs SET agent = 'nobody', idempotency_key = '';
+    UPDATE jobs SET request_hash = x'00', priority = 9, capabilities = 'no', created_at = 1, not_before = 5, wake_at = 6,
+      ripe_at = 7, ready = 9, status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END;
+    DELETE FROM heads; DELETE FROM labels;
+    INSERT INTO labels VALUES(1, 0, 'not', 'so');
+    UPDATE commits SET first_seq = 0, last_seq = 0, prev = id, jump = NULL, blobs = x'00';
+    UPDATE checkpoints SET body = x'00';
+"""
+
+
+def rows_of(store):
+    """Every row of every table."""
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {table: sorted(map(repr, db.execute(f"SELECT * FROM {table}"))) for table in tables}
+
+
+def run_sql(store, script):
+    with contextlib.closing(sqlite3.connect(store)) as db:
+        db.executescript(script)
+
+
+@test
+def rebuild_makes_the_rows_of_every_kind_of_job_anew():
+    with home() as h:
+        expect(h.run("rebuild"), 3)
+        expect(h.run("rebuild", "--store", "memory:"), 2)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "done", "--idempotency-key", "k", "--label", "z=1",
+                     "--label", "a=2"), 0)
+        expect(h.run("run", "agents.yaml", "fails", "--job-id", "failed"), 1)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waiting", "--label", "team=red"), 4)
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "parked"), 4)
+        expect(h.run("run", "agents.yaml", "maps_and_asks", "--job-id", "long", "--input", json.dumps(list(range(80)))), 4)
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "live", "--only")
+        h.began()
+        runner.kill()
+        runner.wait()
+        before = rows_of(h.store)
+        assert len(before["checkpoints"]) == 1 and len(before["jobs"]) == 6, before
+        fine = expect(h.run("rebuild", "--check", "--json"), 0).json()
+        assert fine["ok"] and fine["checked_only"] and fine["jobs"] == 6 and fine["differing"] == [], fine
+
+        run_sql(h.store, DAMAGE)
+        damaged = rows_of(h.store)
+        said = expect(h.run("rebuild", "--check"), 6)
+        assert "jobs.status" in said.out and "waiting" in said.out and "heads" in said.out, said
+        body = expect(h.run("rebuild", "--check", "--job", "waiting", "--json"), 6).json()
+        assert not body["ok"] and body["jobs"] == 1, body
+        status = [row for row in body["differing"][0]["rows"] if row["column"] == "status"]
+        assert status == [{"column": "status", "derived": "'waiting'", "stored": "'completed'", "table": "jobs"}], body
+        assert rows_of(h.store) == damaged
+        expect(h.run("rebuild", "--job", "nobody"), 3)
+
+        said = expect(h.run("rebuild"), 0)
+        assert "6 made anew" in said.out, said
+        after = rows_of(h.store)
+        for table, rows in before.items():
+            assert after[table] == rows, (table, rows, after[table])
+        expect(h.run("rebuild", "--check"), 0)
+
+        run_sql(h.store, "DELETE FROM checkpoints")
+        expect(h.run("rebuild", "--check"), 0)  # there need not be one
+        expect(h.run("rebuild"), 0)
+        assert rows_of(h.store)["checkpoints"] == before["checkpoints"]
+        for job in ("done", "failed", "waiting", "parked", "long", "live"):
+            expect(h.run("verify", job), 0)
+        h.go()
+        assert expect(h.run("run", "agents.yaml", "--job-id", "live"), 0).out == "held\n"
+        expect(h.run("signal", "waiting", "go-waiting", "1"), 0)
+
+
+@test
+def rebuild_is_refused_while_another_owns_the_store():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "a")
+        h.began()
+        said = expect(h.run("rebuild"), 7)
+        assert "store_locked" in said.err and str(runner.pid) in said.err, said
+        expect(h.run("rebuild", "--check"), 0)
+        h.go()
+        expect(h.end(runner), 0)
+        expect(h.run("rebuild"), 0)
+
+
+@test
+def rebuild_that_was_killed_is_run_again():
+    with home() as h:
+        for number in range(55):
+            expect(h.run("run", "agents.yaml", "echo", "--job-id", f"j{number}", "--only"), 0)
+        before = rows_of(h.store)
+        run_sql(h.store, DAMAGE)
+        expect(h.run("rebuild", env={"AETHERIS_FAILPOINTS": "rebuild.after_batch=exit@1"}), 137)
+        half = expect(h.run("rebuild", "--check", "--json"), 6).json()
+        assert 0 < half["differing_jobs"] < 55, half["differing_jobs"]
+        expect(h.run("rebuild"), 0)
+        assert rows_of(h.store) == before
+
+
+@test
+def rebuild_leaves_the_rows_of_a_log_without_its_end():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "b"), 0)
+        run_sql(h.store, "DELETE FROM commits WHERE id = (SELECT last_commit FROM heads WHERE job = 1)")
+        cut = rows_of(h.store)
+        body = expect(h.run("rebuild", "--json"), 6).json()
+        assert [refused["id"] for refused in body["refused"]] == ["a"] and body["refused"][0]["code"] == "log_corrupt", body
+        assert rows_of(h.store) == cut
+        said = expect(h.run("rebuild"), 6)
+        assert "a: " in said.err and "backup" in said.err, said
+
+
 @test
 def completion_completes_in_bash():
     with home() as h:
@@ -598,6 +717,7 @@ def completion_completes_in_bash():
         assert {"--input", "--job-id", "--signing-key", "--store", "--json"} <= completed("run", "agents.yaml", "--")
         assert completed("run", "--durability", "") == {"fused", "split"}
         assert completed("--store", "sqlite:x", "ins") == {"inspect"}
+        assert {"--check", "--job", "--json"} <= completed("rebuild", "--")
         assert completed("completion", "") == {"bash", "zsh", "fish"}
         assert "agents.yaml" in completed("run", "ag") and "agents.yaml" in completed("check", "")
         assert "--key" in completed("verify", "a", "-")

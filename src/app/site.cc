@@ -16,6 +16,7 @@
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/memory/memory_store.h"
+#include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
 #include "tools/secrets.h"
 
@@ -204,6 +205,15 @@ api::ApiResponse Site::ask(api::ApiRequest request) {
   });
   while (!answer) loop().run();
   return std::move(*answer);
+}
+
+Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
+  if (site.store.kind == StoreUrl::Kind::memory) {
+    return fail(Code::unsupported,
+                "a memory: store is gone with its process: there is nothing to rebuild");
+  }
+  return store::SqliteRebuild::open(
+      {.path = site.store.path, .compare_only = site.compare_only, .job = site.job});
 }
 
 Result<LoadedAgents> load_agents(const std::string& path) {

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "net/asio_loop.h"
 #include "runtime/runtime.h"
+#include "store/rebuild.h"
 
 namespace ae::app {
 
@@ -51,6 +52,15 @@ class Site {
   // Runs the loop until there is an answer.
   api::ApiResponse ask(api::ApiRequest request);
 };
+
+// The rows of a store beside its logs, to be compared or made anew; nobody else may own it while they are made. Fails with
+// store_locked (names the pid), not_found, needs_version, unavailable, unsupported (a store that is gone with its process).
+struct RebuildSite {
+  StoreUrl store;
+  bool compare_only = false;
+  std::string job;  // "" = all
+};
+Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site);
 
 // The agents file as this program reads it: `env.` from our environment, native functions that we have.
 // Fails with usage when the file cannot be read; faults are not an error.

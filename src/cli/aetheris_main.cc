@@ -19,16 +19,13 @@ constexpr struct {
   std::string_view name;
   int (*run)(const Options&, Terminal&);
 } kCommands[] = {
-    {"init", init_command},       {"run", run_command},
-    {"check", check_command},     {"jobs", jobs_command},
-    {"job", job_command},         {"events", events_command},
-    {"trace", trace_command},     {"replay", replay_command},
-    {"verify", verify_command},   {"signal", signal_command},
-    {"message", message_command}, {"approvals", approvals_command},
-    {"approve", approve_command}, {"reject", approve_command},
-    {"pause", pause_command},     {"resume", resume_command},
-    {"cancel", cancel_command},   {"resolve", resolve_command},
-    {"inspect", inspect_command}, {"completion", completion_command},
+    {"init", init_command},       {"run", run_command},         {"check", check_command},
+    {"jobs", jobs_command},       {"job", job_command},         {"events", events_command},
+    {"trace", trace_command},     {"replay", replay_command},   {"verify", verify_command},
+    {"signal", signal_command},   {"message", message_command}, {"approvals", approvals_command},
+    {"approve", approve_command}, {"reject", approve_command},  {"pause", pause_command},
+    {"resume", resume_command},   {"cancel", cancel_command},   {"resolve", resolve_command},
+    {"inspect", inspect_command}, {"rebuild", rebuild_command}, {"completion", completion_command},
     {"doctor", doctor_command},   {"version", version_command},
 };
 

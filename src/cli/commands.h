@@ -19,6 +19,7 @@ int init_command(const Options& options, Terminal& terminal);
 int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);
 int inspect_command(const Options& options, Terminal& terminal);
+int rebuild_command(const Options& options, Terminal& terminal);
 int completion_command(const Options& options, Terminal& terminal);
 int version_command(const Options& options, Terminal& terminal);
 

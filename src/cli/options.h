@@ -40,6 +40,9 @@ struct Options {
   // acts
   std::string reason, note, message_id, wait_type, channel, of_try;
   bool buffer = false, no_compensate = false;
+
+  // rebuild, with job_id
+  bool check_only = false;
 };
 
 // What a command line came to.

@@ -21,8 +21,8 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "retry",   "fork", "plan",
-                                               "rebuild", "backup", "migrate", "keys", "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve",  "worker",  "retry", "fork", "plan",
+                                               "backup", "migrate", "keys",  "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -257,6 +257,11 @@ class Grammar {
                                 "aetheris inspect holiday");
     positional(inspect, "ID", options_.id, "one job, with its commits and what stands beside them",
                false);
+    CLI::App* rebuild = command("rebuild", "make what a store keeps beside its logs anew from them",
+                                "aetheris rebuild --check");
+    rebuild->add_option("--job", options_.job_id, "only this job");
+    rebuild->add_flag("--check", options_.check_only,
+                      "only compare, and say where a row differs (exit code 6)");
     CLI::App* completion = command("completion", "print a completion script for a shell",
                                    "source <(aetheris completion bash)");
     completion->add_option("SHELL", options_.shell, "bash, zsh or fish")

@@ -63,7 +63,7 @@ SimWorld::~SimWorld() {
 void SimWorld::open_disk() {
   if (options_.sqlite) {
     auto opened =
-        store::SqliteStore::open({.path = folder_ + "/jobs.db", .loop = mailbox_, .clock = clock_});
+        store::SqliteStore::open({.path = disk_file(), .loop = mailbox_, .clock = clock_});
     AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
     disk_ = std::make_unique<PatientStore>(loop_, mailbox_, std::move(*opened));
   } else {

@@ -94,6 +94,8 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   // The disk itself, past all workers. REQUIRES: frozen.
   Result<store::Loaded> read_disk(const JobId& job);
 
+  std::string disk_file() const { return folder_ + "/jobs.db"; }  // REQUIRES: sqlite
+
   SimLoop& loop() { return loop_; }
   SimChance& chance() { return chance_; }
   JumpingClock& clock() { return clock_; }

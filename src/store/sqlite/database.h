@@ -63,7 +63,10 @@ class Statement {
     int index = 0;
     (bind(++index, args), ...);
   }
-  void set(int index, std::string_view text) { bind(index, text); }
+  template <class T>
+  void set(int index, const T& value) {
+    bind(index, value);
+  }
   Sql<bool> next();
   void reset();
 

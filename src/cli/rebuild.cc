@@ -1,0 +1,136 @@
+// rebuild: what a store keeps beside its logs, compared with them or made anew.
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "app/site.h"
+#include "cli/commands.h"
+#include "core/json.h"
+#include "net/system.h"
+#include "runtime/rebuild.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kShownMax = 64;  // columns of a value, for a person
+
+// What a damaged store holds need not be text.
+std::string as_text(const std::string& bytes) {
+  return is_utf8(bytes) ? bytes : "hex " + to_hex(bytes);
+}
+
+Value rows_view(const std::vector<store::Difference>& rows) {
+  std::vector<Value> shown;
+  shown.reserve(rows.size());
+  for (const store::Difference& row : rows) {
+    shown.push_back(Value::object({{"column", as_text(row.column)},
+                                   {"derived", as_text(row.derived)},
+                                   {"stored", as_text(row.stored)},
+                                   {"table", as_text(row.table)}}));
+  }
+  return Value::array(std::move(shown));
+}
+
+Value body_of(const runtime::Rebuilt& rebuilt, bool checked, bool ok) {
+  std::vector<Value> differing, refused;
+  for (const auto& [job, rows] : rebuilt.differing) {
+    differing.push_back(Value::object({{"id", job.text}, {"rows", rows_view(rows)}}));
+  }
+  for (const auto& [job, error] : rebuilt.refused) {
+    refused.push_back(Value::object(
+        {{"code", code_name(error.code)}, {"id", job.text}, {"message", as_text(error.message)}}));
+  }
+  return Value::object({{"checked_only", checked},
+                        {"differing", Value::array(std::move(differing))},
+                        {"differing_jobs", rebuilt.differing_jobs},
+                        {"jobs", rebuilt.jobs},
+                        {"ok", ok},
+                        {"refused", Value::array(std::move(refused))},
+                        {"refused_jobs", rebuilt.refused_jobs}});
+}
+
+std::string shown(const std::string& value) { return cut(as_text(value), kShownMax); }
+
+std::string jobs_text(std::uint64_t count) {
+  return std::to_string(count) + (count == 1 ? " job" : " jobs");
+}
+
+void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
+  for (const auto& [job, rows] : rebuilt.differing) {
+    terminal.print((job.empty() ? std::string("no job") : safe(job.text)) + "\n");
+    for (const store::Difference& row : rows) {
+      std::string line = "  " + row.table + (row.column.empty() ? "" : "." + row.column);
+      if (!row.stored.empty()) line += "  stored " + shown(row.stored);
+      if (!row.derived.empty()) line += "  its log says " + shown(row.derived);
+      terminal.print(line + "\n");
+    }
+  }
+  for (const auto& [job, error] : rebuilt.refused) {
+    terminal.warn(safe(job.text) + ": " + safe(error.message) + "; its rows were left as they are");
+  }
+  std::string last = jobs_text(rebuilt.jobs) + " looked at, " +
+                     std::to_string(rebuilt.differing_jobs) +
+                     (checked ? " with rows that differ from the log" : " made anew");
+  if (rebuilt.refused_jobs > 0) {
+    last += ", " + std::to_string(rebuilt.refused_jobs) + " refused";
+  }
+  terminal.print(last + "\n");
+  if (checked && !rebuilt.differing.empty()) {
+    terminal.note("`aetheris rebuild` makes the rows anew");
+  }
+}
+
+// One line that is written over itself, on a terminal only.
+class ProgressLine {
+ public:
+  explicit ProgressLine(const Terminal& terminal) : shows_(terminal.shows_progress()) {}
+  ~ProgressLine() {
+    if (drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  void show(const runtime::RebuildProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!shows_ || now < next_) return;
+    next_ = now + std::chrono::milliseconds(100);
+    drawn_ = true;
+    std::fprintf(stderr, "\r\x1b[K%llu of %llu jobs",
+                 static_cast<unsigned long long>(progress.done),
+                 static_cast<unsigned long long>(progress.jobs));
+  }
+
+ private:
+  const bool shows_;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+}  // namespace
+
+int rebuild_command(const Options& options, Terminal& terminal) {
+  const auto rebuilt = [&]() -> Result<runtime::Rebuilt> {
+    app::RebuildSite site{.store = {}, .compare_only = options.check_only, .job = options.job_id};
+    AE_ASSIGN(site.store, store_of(options));
+    AE_ASSIGN(const auto store, app::open_rebuild(site));
+    ProgressLine line(terminal);
+    net::SystemClock clock;
+    AE_ASSIGN(runtime::Rebuilt done, runtime::rebuild(
+                                         *store, [&] { return clock.now(); },
+                                         [&](const auto& progress) { line.show(progress); }));
+    if (done.jobs == 0 && !options.job_id.empty()) {
+      return fail(Code::not_found, "there is no job " + options.job_id + " in this store");
+    }
+    return done;
+  }();
+  if (!rebuilt) return terminal.fail_with(rebuilt.error());
+  const bool differs = options.check_only && !rebuilt->differing.empty();
+  const bool ok = !differs && rebuilt->refused_jobs == 0;
+  if (terminal.json()) {
+    terminal.print_json(body_of(*rebuilt, options.check_only, ok));
+  } else {
+    print(*rebuilt, options.check_only, terminal);
+  }
+  return ok ? kDone : kUnproved;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,222 @@
+#include "runtime/rebuild.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "async/point.h"
+#include "core/json.h"
+#include "core/seal.h"
+#include "engine/checkpoint.h"
+#include "engine/head.h"
+#include "runtime/row.h"
+
+namespace ae::runtime {
+namespace {
+
+// One transaction holds as much, whichever comes first.
+constexpr std::size_t kBatchJobs = 50;
+constexpr std::size_t kBatchBytes = 8u << 20;
+// Of a job that goes on: a claim reads as many events without a checkpoint, and no more.
+constexpr std::uint64_t kCheckpointFrom = 250;
+constexpr std::size_t kPlansMax = 64;
+
+// Jobs of one agent share a plan: it is compiled once.
+engine::PlanSource shared_plans() {
+  using Plans = std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>>;
+  return [plans = std::make_shared<Plans>()](
+             const Value& graph,
+             std::string_view hash) -> Result<std::shared_ptr<const engine::Plan>> {
+    const auto found = plans->find(hash);
+    if (found != plans->end() && found->second->task_graph == graph) return found->second;
+    AE_ASSIGN(auto plan, engine::Plan::compile(graph));
+    if (plans->size() >= kPlansMax) plans->clear();
+    plans->insert_or_assign(to_hex(plan->hash), plan);
+    return plan;
+  };
+}
+
+std::unexpected<Error> corrupt(std::string message) {
+  return fail(Code::log_corrupt, std::move(message));
+}
+
+// Reads one log from its beginning.
+class Projector {
+ public:
+  Projector(const store::StoredLog& log, const BlobSource& blobs, const engine::PlanSource& plans)
+      : log_(log), blobs_(blobs), plans_(plans) {
+    state_.job = log.job;
+    out_.job = log.job;
+  }
+
+  Result<store::Projection> project() {
+    for (const std::string& bytes : log_.commits) AE_TRY(read(bytes));
+    if (out_.last_seq == 0) return corrupt("the job has no events");
+    AE_TRY(compare_ends());
+    out_.row = row_of(state_);
+    out_.epoch = state_.epoch;
+    AE_TRY(read_birth());
+    choose_checkpoint();
+    return std::move(out_);
+  }
+
+ private:
+  Status read(const std::string& bytes) {
+    store::Projection::Commit& commit = out_.commits.emplace_back();
+    const BlobSource noting = [&](const Hash& hash) {
+      if (std::ranges::find(commit.blobs, hash) == commit.blobs.end()) commit.blobs.push_back(hash);
+      return blobs_(hash);
+    };
+    AE_ASSIGN(Opened opened, open(log_.job, bytes, out_.head, noting));
+    if (opened.first_seq != out_.last_seq + 1) {
+      return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
+    }
+    for (const Event& event : opened.events) {
+      AE_TRY(engine::apply(state_, {event.type, event.payload}, event.created_at, plans_));
+      out_.updated_at = event.created_at;
+      see(event);
+    }
+    if (out_.last_seq == 0) birth_ = std::move(opened.events.front());
+    commit.first_seq = opened.first_seq;
+    commit.last_seq = out_.last_seq = opened.last_seq;
+    out_.head = opened.head;
+    if (log_.checkpoint && log_.checkpoint->seq == out_.last_seq && state_.plan) {
+      at_checkpoint_ = engine::checkpoint(state_, out_.head);
+    }
+    return {};
+  }
+
+  // Whoever knows the log to be longer, or to have gone otherwise, is a witness.
+  void see(const Event& event) {
+    if (log_.end && event.seq == log_.end->last_seq) end_stands_ = event.hash == log_.end->head;
+    if (signed_ && event.seq == signed_->count) signed_stands_ = event.hash == signed_->hash;
+  }
+  static std::optional<engine::Head> signed_of(const store::StoredLog& log) {
+    if (!log.signed_head) return std::nullopt;
+    auto head = engine::head_from_text(*log.signed_head);
+    if (!head) return std::nullopt;
+    return *std::move(head);
+  }
+  Status compare_ends() const {
+    const std::string found = "its log ends at event " + std::to_string(out_.last_seq);
+    if (log_.end && !end_stands_) {
+      return corrupt(found + ", and the store knows event " + std::to_string(log_.end->last_seq) +
+                     " with the hash " + to_hex(log_.end->head) +
+                     " as its last, which is not there: commits are missing or were changed "
+                     "(`aetheris verify " +
+                     log_.job.text + "`); restore a backup");
+    }
+    if (signed_ && !signed_stands_) {
+      return corrupt(found + ", and event " + std::to_string(signed_->count) + " with the hash " +
+                     to_hex(signed_->hash) +
+                     " was signed, which is not there: commits are missing or were changed "
+                     "(`aetheris verify " +
+                     log_.job.text + "`); restore a backup");
+    }
+    return {};
+  }
+
+  Status read_birth() {
+    if (birth_.type != EventType::job_created) return corrupt("event 1 is no job_created");
+    const Value& born = birth_.payload;
+    out_.created_at = birth_.created_at;
+    out_.agent = born.text("agent");
+    out_.idempotency_key = born.text("idempotency_key");
+    out_.labels = labels_of(born["labels"]);
+    if (born["priority"].is_integer()) out_.priority = born["priority"].as_int();
+    std::vector<std::string> required;
+    if (born["required_capabilities"].is_array()) {
+      for (const Value& one : born["required_capabilities"].items()) {
+        if (one.is_string()) required.push_back(one.as_string());
+      }
+    }
+    const auto versions = state_.plan ? state_.plan->versions : engine::VersionPolicy::warn;
+    out_.capabilities = needed_capabilities(std::move(required), out_.agent,
+                                            born.text("execution_version"), versions);
+    const bool redacted = birth_.salts.find("input") == nullptr;
+    if (!redacted) {
+      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels));
+    }
+    return {};
+  }
+
+  // One that stands is compared at its event. One that is wrong about it, or that another version of the fold made, is
+  // made at the end of the log; so is one that is missing, when whoever goes on would have much to read.
+  void choose_checkpoint() {
+    if (!state_.plan) return;
+    if (at_checkpoint_) {
+      out_.checkpoint = {log_.checkpoint->seq, std::move(*at_checkpoint_)};
+    } else if (log_.checkpoint ||
+               (out_.last_seq >= kCheckpointFrom && !engine::is_terminal(state_.status))) {
+      out_.checkpoint = {out_.last_seq, engine::checkpoint(state_, out_.head)};
+    }
+  }
+
+  const store::StoredLog& log_;
+  const BlobSource& blobs_;
+  const engine::PlanSource& plans_;
+  const std::optional<engine::Head> signed_ = signed_of(log_);
+  bool end_stands_ = false, signed_stands_ = false;
+  engine::State state_;
+  Event birth_;
+  std::optional<std::string> at_checkpoint_;
+  store::Projection out_;
+};
+
+}  // namespace
+
+Result<store::Projection> project(const store::StoredLog& log, const BlobSource& blobs,
+                                  const engine::PlanSource& plans) {
+  return Projector(log, blobs, plans).project();
+}
+
+Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
+                        const std::function<void(const RebuildProgress&)>& progress) {
+  Rebuilt rebuilt;
+  AE_ASSIGN(const std::uint64_t jobs, store.jobs());
+  const engine::PlanSource plans = shared_plans();
+  const BlobSource blobs = [&](const Hash& hash) { return store.blob(hash); };
+  const auto note = [&](const JobId& job, std::vector<store::Difference> rows) {
+    if (rows.empty()) return;
+    ++rebuilt.differing_jobs;
+    if (rebuilt.differing.size() < kListedMax) rebuilt.differing.push_back({job, std::move(rows)});
+  };
+  std::size_t batch_jobs = 0, batch_bytes = 0;
+  for (;;) {
+    AE_ASSIGN(const auto job, store.next());
+    if (!job) break;
+    AE_ASSIGN(const store::StoredLog log, store.read(*job));
+    for (const std::string& bytes : log.commits) batch_bytes += bytes.size();
+    auto projection = project(log, blobs, plans);
+    auto rows = projection ? store.settle(*projection, now())
+                           : std::unexpected(std::move(projection).error());
+    if (rows) {
+      note(*job, *std::move(rows));
+    } else if (rows.error().code == Code::unavailable) {
+      return std::unexpected(std::move(rows).error());
+    } else {
+      ++rebuilt.refused_jobs;
+      if (rebuilt.refused.size() < kListedMax) {
+        rebuilt.refused.push_back({*job, std::move(rows).error()});
+      }
+    }
+    ++rebuilt.jobs;
+    progress({rebuilt.jobs, std::max(jobs, rebuilt.jobs)});
+    if (++batch_jobs < kBatchJobs && batch_bytes < kBatchBytes) continue;
+    AE_TRY(store.keep());
+    static_cast<void>(AE_POINT("rebuild.after_batch"));
+    batch_jobs = batch_bytes = 0;
+  }
+  AE_ASSIGN(auto rest, store.settle_rest());
+  if (!rest.empty()) {
+    if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
+    rebuilt.differing.push_back({JobId(), std::move(rest)});
+  }
+  AE_TRY(store.keep());
+  static_cast<void>(AE_POINT("rebuild.after_batch"));
+  return rebuilt;
+}
+
+}  // namespace ae::runtime

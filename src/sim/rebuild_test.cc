@@ -1,0 +1,305 @@
+// What follows from the logs can be made anew from them: the rows that are made are the rows that were there.
+//
+// Method: a world of random jobs is stopped in the midst of its work, and its file copied. Then everything in the copy that
+// is no source (docs/data.md) is dropped, damaged or mixed up, made anew, and all tables compared, byte by byte.
+#include "runtime/rebuild.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "sim/people.h"
+#include "sim/workload.h"
+#include "sim/world.h"
+#include "store/sqlite/database.h"
+#include "store/sqlite/sqlite_rebuild.h"
+#include "store/sqlite/sqlite_store.h"
+#include "testing/test.h"
+
+namespace ae::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using store::sqlite::Database;
+using store::sqlite::Rows;
+
+constexpr Instant kNow{4'000'000'000'000'000};  // after everything that a world plans
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "aetheris-sim-XXXXXX").string();
+    AE_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
+    path_ = pattern;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+template <class T>
+T fine(store::sqlite::Sql<T> answer) {
+  AE_CHECK(answer.has_value(), answer ? "" : answer.error().text());
+  if constexpr (!std::is_void_v<T>) return *std::move(answer);
+}
+
+void run_sql(const std::string& path, const std::vector<std::string>& statements) {
+  Database db = fine(Database::open({.path = path}));
+  for (const std::string& sql : statements) fine(db.execute(sql.c_str()));
+}
+
+std::vector<std::string> texts(Database& db, const std::string& sql) {
+  std::vector<std::string> all;
+  auto statement = fine(db.prepare(sql));
+  for (Rows row(statement); fine(row.next());) all.push_back(row->text(0));
+  return all;
+}
+
+// All rows of all tables, as SQL writes them.
+using Dump = std::map<std::string, std::vector<std::string>>;
+Dump dump(const std::string& path) {
+  Database db = fine(Database::open({.path = path, .read_only = true}));
+  Dump all;
+  for (const std::string& table : texts(
+           db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'")) {
+    std::string row;
+    for (const std::string& column :
+         texts(db, "SELECT name FROM pragma_table_info('" + table + "') ORDER BY cid")) {
+      row += (row.empty() ? "'" : " || ' ") + column + "=' || quote(" + column + ")";
+    }
+    all[table] = texts(db, "SELECT " + row + " FROM " + table + " ORDER BY 1");
+  }
+  return all;
+}
+
+// A world in the midst of its work, as a file.
+void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
+  SimChance chance(seed);
+  SimWorld world(
+      {.seed = seed,
+       .workers = 2,
+       .owned = false,
+       .sqlite = true,
+       .durability = {seed % 2 == 0 ? runtime::Durability::fused : runtime::Durability::split},
+       .odds = {.refused = 10, .denied = 15, .silent = 10, .late = 10, .broken = 30}});
+  People people(world, {});
+  world.set_fates({.dies = [&](const Life&, std::string_view) { return chance.one_in(400); },
+                   .fails = {},
+                   .store = {},
+                   .died =
+                       [&](std::size_t worker) {
+                         world.loop().after(1s, [&world, worker] {
+                           if (!world.lives(worker)) world.start(worker);
+                         });
+                       }});
+  for (std::size_t i = 0; i < world.workers(); ++i) world.start(i);
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    const SimPlan& plan = plans.random(chance.below(PlanBook::kPlans));
+    runtime::NewJobRequest request;
+    request.job = JobId("job-" + std::to_string(i));
+    request.agent = "sim";
+    request.plan = plan.plan;
+    request.input = random_input(chance);
+    if (chance.one_in(2)) request.labels = {{"team", "red"}, {"a", std::to_string(i)}};
+    if (chance.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
+    if (chance.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
+    if (chance.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
+    request.hold = !chance.one_in(3);
+    for (const std::string& key : plan.signal_keys) {
+      if (chance.one_in(3)) continue;
+      const engine::Act signal{.kind = engine::Act::Kind::signal,
+                               .id = "first-" + key,
+                               .by = "someone",
+                               .correlation_key = key,
+                               .payload = Value::object({{"from", "first"}})};
+      world.loop().after(chance.between(5s, 20s),
+                         [&people, job = request.job, signal] { people.act(job, signal, 5); });
+    }
+    if (chance.one_in(6)) {
+      world.loop().after(chance.between(5s, 20s), [&people, job = request.job] {
+        people.act(job, {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone"}, 5);
+      });
+    }
+    world.loop().after(chance.between(0s, 15s), [&people, request = std::move(request)]() mutable {
+      people.create(std::move(request));
+    });
+  }
+  world.loop().run([] { return false; }, world.loop().now() + chance.between(14s, 40s));
+  world.freeze();
+  const Status copied = store::backup_sqlite(world.disk_file(), to);
+  AE_CHECK(copied.has_value(), copied ? "" : copied.error().message);
+}
+
+runtime::Rebuilt rebuild(const std::string& path, bool compare_only = false,
+                         const std::string& job = "") {
+  auto opened =
+      store::SqliteRebuild::open({.path = path, .compare_only = compare_only, .job = job});
+  AE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
+  auto rebuilt =
+      runtime::rebuild(**opened, [] { return kNow; }, [](const runtime::RebuildProgress&) {});
+  AE_CHECK(rebuilt.has_value(), rebuilt ? "" : rebuilt.error().message);
+  return *std::move(rebuilt);
+}
+
+std::string text_of(const runtime::Rebuilt& rebuilt) {
+  std::string text;
+  for (const auto& [job, rows] : rebuilt.differing) {
+    for (const auto& row : rows) {
+      text += job.text + " " + row.table + "." + row.column + ": " + row.stored + ", not " +
+              row.derived + "\n";
+    }
+  }
+  for (const auto& [job, error] : rebuilt.refused) text += job.text + ": " + error.message + "\n";
+  return text;
+}
+
+// Every column that follows from the log. Who holds a job, and its epoch, are sources.
+const std::vector<std::string> kDamage = {
+    // Keys that other jobs have, as far as no two have one.
+    "UPDATE jobs SET agent = 'nobody', idempotency_key = ''",
+    "UPDATE jobs SET agent = 'sim', idempotency_key = 'create-' || (id % 12)",
+    "UPDATE jobs SET ready = 9 WHERE ripe_at IS NULL",
+    "UPDATE jobs SET request_hash = x'00', priority = 77 - priority, capabilities = 'no' || id, "
+    "created_at = id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), ripe_at = 7, "
+    "status = CASE status WHEN 'completed' THEN 'running' WHEN 'waiting' THEN 'queued' "
+    "ELSE 'completed' END",
+    "DELETE FROM heads",
+    "DELETE FROM labels",
+    "INSERT INTO labels VALUES(1, 0, 'not', 'so'), (9999, 0, 'of', 'nobody')",
+    "INSERT INTO heads VALUES(9999, 1, 1, 1, 1, x'00')",
+    "UPDATE commits SET first_seq = 0, last_seq = 'x', prev = id, jump = 12, blobs = x'aabb'",
+};
+
+void expect_made_anew(std::uint64_t seed, PlanBook& plans, std::set<std::string>& statuses) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const Folder folder;
+  const std::string path = folder / "a.db";
+  make_history(seed, plans, path);
+  const Dump before = dump(path);
+  {
+    Database db = fine(Database::open({.path = path, .read_only = true}));
+    for (std::string& status : texts(db, "SELECT DISTINCT status FROM jobs")) {
+      statuses.insert(std::move(status));
+    }
+  }
+  const runtime::Rebuilt whole = rebuild(path, true);
+  EXPECT_EQ(text_of(whole), "") << "what the runtime wrote is what follows";
+  EXPECT_GT(whole.jobs, 0U);
+
+  run_sql(path, kDamage);
+  const Dump damaged = dump(path);
+  EXPECT_NE(damaged, before);
+  const runtime::Rebuilt compared = rebuild(path, true);
+  EXPECT_EQ(compared.differing_jobs, whole.jobs);
+  EXPECT_EQ(dump(path), damaged) << "who compares writes nothing";
+
+  const runtime::Rebuilt made = rebuild(path);
+  EXPECT_EQ(made.differing_jobs, whole.jobs);
+  EXPECT_EQ(made.refused_jobs, 0U) << text_of(made);
+  const Dump after = dump(path);
+  for (const auto& [table, rows] : before) EXPECT_EQ(after.at(table), rows) << table;
+  EXPECT_EQ(text_of(rebuild(path)), "") << "and once more changes nothing";
+}
+
+AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by byte") {
+  PlanBook plans;
+  std::set<std::string> statuses;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) expect_made_anew(seed, plans, statuses);
+  for (const char* status : {"queued", "running", "waiting", "parked", "completed"}) {
+    EXPECT_TRUE(statuses.contains(status)) << status;
+  }
+}
+
+AE_TEST_SLOW("rebuild/so it is for many worlds") {
+  PlanBook plans;
+  std::set<std::string> statuses;
+  for (std::uint64_t seed = 9; seed <= 200; ++seed) expect_made_anew(seed, plans, statuses);
+  EXPECT_EQ(statuses.size(), 7U);
+}
+
+AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
+  PlanBook plans;
+  const Folder folder;
+  const std::string path = folder / "a.db";
+  make_history(1, plans, path);
+  const Dump before = dump(path);
+  run_sql(path, {"UPDATE jobs SET status = 'parked', wake_at = 4, priority = priority + 1"});
+  const Dump damaged = dump(path);
+  {
+    auto store = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+    ASSERT_TRUE(store);
+    const auto job = (*store)->next();
+    ASSERT_TRUE(job && *job);
+    const auto log = (*store)->read(**job);
+    ASSERT_TRUE(log);
+    const BlobSource blobs = [&](const Hash& hash) { return (*store)->blob(hash); };
+    const auto projection = runtime::project(*log, blobs, plans.source());
+    ASSERT_TRUE(projection);
+    const auto rows = (*store)->settle(*projection, kNow);
+    ASSERT_TRUE(rows);
+    EXPECT_FALSE(rows->empty());
+  }
+  EXPECT_EQ(dump(path), damaged);
+
+  const runtime::Rebuilt one = rebuild(path, false, "job-3");
+  EXPECT_EQ(one.jobs, 1U);
+  EXPECT_EQ(one.differing_jobs, 1U);
+  const auto row_of = [](const Dump& all, const std::string& job) {
+    for (const std::string& row : all.at("jobs")) {
+      if (row.find("job_id='" + job + "'") != row.npos) return row;
+    }
+    return std::string();
+  };
+  const Dump after = dump(path);
+  EXPECT_EQ(row_of(after, "job-3"), row_of(before, "job-3"));
+  for (const char* other : {"job-2", "job-4"}) {
+    EXPECT_EQ(row_of(after, other), row_of(damaged, other));
+  }
+  EXPECT_EQ(rebuild(path, false, "nobody").jobs, 0U);
+}
+
+// A log without its end must not get a row that hides it.
+AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that tell of it") {
+  PlanBook plans;
+  const Folder folder;
+  const std::string path = folder / "a.db";
+  make_history(2, plans, path);
+  run_sql(path, {"DELETE FROM commits WHERE id = (SELECT last_commit FROM heads WHERE job = 1)",
+                 "UPDATE commits SET body = substr(body, 1, 20) WHERE id = (SELECT min(id) FROM "
+                 "commits WHERE job = 2)"});
+  const Dump cut = dump(path);
+  const runtime::Rebuilt made = rebuild(path);
+  EXPECT_EQ(made.refused_jobs, 2U);
+  EXPECT_EQ(made.differing_jobs, 0U) << text_of(made);
+  for (const auto& [job, error] : made.refused) EXPECT_EQ(error.code, Code::log_corrupt);
+  EXPECT_EQ(dump(path), cut);
+}
+
+AE_TEST("rebuild/nobody else may own the store, and to compare nobody need") {
+  PlanBook plans;
+  const Folder folder;
+  const std::string path = folder / "a.db";
+  make_history(3, plans, path);
+  const auto owner = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+  ASSERT_TRUE(owner);
+  const auto second = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::store_locked);
+  EXPECT_TRUE(store::SqliteRebuild::open({.path = path, .compare_only = true, .job = {}}));
+  const auto none = store::SqliteRebuild::open({.path = folder / "b.db"});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::not_found);
+  EXPECT_FALSE(std::filesystem::exists(folder / "b.db"));
+}
+
+}  // namespace
+}  // namespace ae::sim

@@ -1,0 +1,526 @@
+#include "store/sqlite/sqlite_rebuild.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <unordered_map>
+#include <variant>
+
+#include "core/value.h"
+#include "store/rules.h"
+#include "store/sqlite/lock_file.h"
+#include "store/sqlite/schema.h"
+#include "store/sqlite/tables.h"
+
+namespace ae::store {
+
+using namespace sqlite;  // NOLINT: this file is where the parts come together
+
+namespace {
+
+// A value of a column as it should be.
+struct Null {};
+using Cell = std::variant<Null, std::int64_t, std::string_view, Bytes>;
+
+Cell cell(std::uint64_t number) { return static_cast<std::int64_t>(number); }
+Cell cell(Instant at) { return at.us; }
+Cell cell(const std::optional<Instant>& at) { return at ? Cell(at->us) : Cell(Null{}); }
+Cell cell(const Hash& hash) {
+  return Bytes{{reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()}};
+}
+
+struct Column {
+  std::string_view name;
+  Cell wanted;
+};
+
+// Puts a part behind others: "a, b".
+void list(std::string& text, std::initializer_list<std::string_view> part) {
+  if (!text.empty()) text += ", ";
+  for (const std::string_view piece : part) text += piece;
+}
+
+// One row of a table, by its key; all values are borrowed for the call.
+struct Row {
+  std::string_view table, key;
+  std::int64_t id = 0;
+  std::vector<Column> columns;
+};
+
+}  // namespace
+
+struct SqliteRebuild::Parts {
+  std::string path;
+  bool writes = false;
+  LockFile lock;  // released last
+  Database db;
+  std::unordered_map<std::string, Statement> statements;  // by their text
+
+  bool open = false;                  // a transaction
+  std::string only;                   // this job; "" = all
+  std::int64_t walked = 0;            // rows of jobs behind `next`
+  std::int64_t number = 0;            // of the job that was read last
+  std::vector<std::int64_t> commits;  // its commits' rows
+
+  template <class T>
+  Result<T> answer(Sql<T> answer) const {
+    if (!answer) return fail(Code::unavailable, path + ": " + answer.error().text());
+    if constexpr (!std::is_void_v<T>) return *std::move(answer);
+    return Result<T>();
+  }
+
+  Sql<Statement*> statement(const std::string& sql) {
+    auto found = statements.find(sql);
+    if (found == statements.end()) {
+      AE_ASSIGN(Statement made, db.prepare(sql));
+      found = statements.emplace(sql, std::move(made)).first;
+    }
+    return &found->second;
+  }
+  template <class... Args>
+  Sql<void> run(const std::string& sql, const Args&... args) {
+    AE_ASSIGN(Statement * made, statement(sql));
+    return made->run(args...);
+  }
+  // The one row of a question, if there is one.
+  template <class Read, class... Args>
+  Sql<bool> one(const std::string& sql, Read read, const Args&... args) {
+    AE_ASSIGN(Statement * made, statement(sql));
+    Rows rows(*made, args...);
+    AE_ASSIGN(const bool there, rows.next());
+    if (there) read(*made);
+    return there;
+  }
+  static void set(Statement& statement, int index, const Cell& value) {
+    std::visit(
+        [&]<class T>(const T& plain) {
+          if constexpr (std::same_as<T, Null>) {
+            statement.set(index, std::nullopt);
+          } else {
+            statement.set(index, plain);
+          }
+        },
+        value);
+  }
+
+  Sql<void> begin() {
+    if (open) return {};
+    AE_TRY(db.execute(writes ? "BEGIN IMMEDIATE" : "BEGIN"));
+    open = true;
+    return {};
+  }
+
+  struct Found {
+    bool there = false;
+    std::vector<Column> differ;
+  };
+  Sql<Found> compare(const Row& row, std::vector<Difference>& said);
+  Sql<void> update(const Row& row, const Found& found);
+  Sql<void> settle_row(const Row& row, std::vector<Difference>& said);
+
+  Sql<bool> free_key(const Projection& wanted);
+  Sql<Result<void>> settle_job(const Projection& wanted, Instant now,
+                               std::vector<Difference>& said);
+  Sql<void> settle_head(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> settle_labels(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> settle_commits(const Projection& wanted, std::vector<Difference>& said);
+  Sql<void> settle_checkpoint(const Projection& wanted, std::vector<Difference>& said);
+};
+
+SqliteRebuild::SqliteRebuild(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+SqliteRebuild::~SqliteRebuild() {
+  parts_->statements.clear();
+  if (!parts_->open) return;
+  // Nothing of it was promised.
+  [[maybe_unused]] const auto ended = parts_->db.execute("ROLLBACK");
+}
+
+Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.path, error)) {
+    return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
+  }
+  auto parts = std::make_unique<Parts>();
+  parts->path = options.path;
+  parts->writes = !options.compare_only;
+  parts->only = options.job;
+  if (parts->writes) {
+    AE_ASSIGN(parts->lock, LockFile::take(options.path + ".lock"));
+  }
+  auto db = Database::open({.path = options.path, .read_only = options.compare_only});
+  if (!db) return std::unexpected(cannot_open(options.path, db.error()));
+  parts->db = *std::move(db);
+  AE_TRY(parts->writes ? prepare_schema(parts->db, options.path)
+                       : check_schema(parts->db, options.path));
+  // No index finds the commits of a job, for no commit should pay for one: a list is made once.
+  const auto make_list = [&]() -> Sql<void> {
+    AE_TRY(
+        parts->db.execute("CREATE TEMP TABLE written(job INTEGER NOT NULL, id INTEGER NOT NULL, "
+                          "PRIMARY KEY(job, id)) WITHOUT ROWID"));
+    AE_TRY(parts->begin());
+    AE_TRY(
+        parts->run("INSERT INTO written SELECT job, id FROM commits WHERE ?1 = '' OR job = "
+                   "(SELECT id FROM jobs WHERE job_id = ?1)",
+                   parts->only));
+    return {};
+  };
+  if (const auto listed = make_list(); !listed) {
+    return std::unexpected(cannot_open(options.path, listed.error()));
+  }
+  return std::unique_ptr<SqliteRebuild>(new SqliteRebuild(std::move(parts)));
+}
+
+Result<std::uint64_t> SqliteRebuild::jobs() {
+  std::uint64_t count = 0;
+  AE_TRY(parts_->answer(parts_->one(
+      "SELECT count(*) FROM jobs WHERE ?1 = '' OR job_id = ?1",
+      [&](Statement& row) { count = row.count(0); }, parts_->only)));
+  return count;
+}
+
+Result<std::optional<JobId>> SqliteRebuild::next() {
+  std::optional<JobId> job;
+  AE_TRY(parts_->answer(parts_->one(
+      "SELECT id, job_id FROM jobs WHERE id > ?2 AND (?1 = '' OR job_id = ?1) ORDER BY id LIMIT 1",
+      [&](Statement& row) {
+        parts_->walked = row.integer(0);
+        job = JobId(row.text(1));
+      },
+      parts_->only, parts_->walked)));
+  return job;
+}
+
+Result<StoredLog> SqliteRebuild::read(const JobId& job) {
+  Parts& p = *parts_;
+  StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
+  bool there = false;
+  const auto read = [&]() -> Sql<void> {
+    AE_TRY(p.begin());
+    AE_ASSIGN(there, p.one(
+                         "SELECT id FROM jobs WHERE job_id = ?1",
+                         [&](Statement& row) { p.number = row.integer(0); }, job.text));
+    if (!there) return {};
+    p.commits.clear();
+    AE_ASSIGN(Statement * commits,
+              p.statement("SELECT id, body FROM commits WHERE id IN (SELECT id "
+                          "FROM written WHERE job = ?1) ORDER BY id"));
+    for (Rows row(*commits, p.number);;) {
+      AE_ASSIGN(const bool more, row.next());
+      if (!more) break;
+      p.commits.push_back(row->integer(0));
+      log.commits.push_back(row->text(1));
+    }
+    AE_TRY(p.one(
+        "SELECT last_seq, head FROM heads WHERE job = ?1",
+        [&](Statement& row) { log.end = StoredLog::End{row.count(0), row.hash(1)}; }, p.number));
+    AE_TRY(p.one(
+        "SELECT body FROM signed_heads WHERE job = ?1",
+        [&](Statement& row) { log.signed_head = row.text(0); }, p.number));
+    AE_TRY(p.one(
+        "SELECT seq, body FROM checkpoints WHERE job = ?1",
+        [&](Statement& row) { log.checkpoint = Checkpoint{row.count(0), row.text(1)}; }, p.number));
+    return {};
+  };
+  AE_TRY(p.answer(read()));
+  if (!there) return std::unexpected(job_not_found(job));
+  return log;
+}
+
+Result<std::string> SqliteRebuild::blob(const Hash& hash) {
+  std::string bytes;
+  AE_ASSIGN(const bool there, parts_->answer(parts_->one(
+                                  "SELECT bytes FROM blobs WHERE hash = ?1",
+                                  [&](Statement& row) { bytes = row.text(0); }, hash)));
+  if (!there) {
+    return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
+  }
+  return bytes;
+}
+
+// ---------------------------------------------------------------- one row
+
+// The columns that differ, as SQL compares them: kind and bytes.
+Sql<SqliteRebuild::Parts::Found> SqliteRebuild::Parts::compare(const Row& row,
+                                                               std::vector<Difference>& said) {
+  std::string columns;
+  int index = 1;
+  for (const Column& column : row.columns) {
+    const std::string wanted = "?" + std::to_string(++index);
+    list(columns, {column.name, " IS ", wanted, ", quote(", column.name, "), quote(", wanted, ")"});
+  }
+  std::string sql = "SELECT " + columns;
+  sql += " FROM " + std::string(row.table) + " WHERE " + std::string(row.key) + " = ?1";
+  AE_ASSIGN(Statement * made, statement(sql));
+  Rows rows(*made, row.id);
+  index = 1;
+  for (const Column& column : row.columns) set(*made, ++index, column.wanted);
+  AE_ASSIGN(const bool there, rows.next());
+  if (!there) {
+    said.push_back(
+        {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
+    return Found{.there = false, .differ = row.columns};
+  }
+  Found found{.there = true, .differ = {}};
+  for (std::size_t i = 0; i < row.columns.size(); ++i) {
+    const int at = static_cast<int>(i) * 3;
+    if (made->integer(at) != 0) continue;
+    found.differ.push_back(row.columns[i]);
+    said.push_back({.table = std::string(row.table),
+                    .column = std::string(row.columns[i].name),
+                    .stored = made->text(at + 1),
+                    .derived = made->text(at + 2)});
+  }
+  return found;
+}
+
+Sql<void> SqliteRebuild::Parts::update(const Row& row, const Found& found) {
+  if (found.differ.empty() || !writes) return {};
+  const std::string table(row.table), key(row.key);
+  std::string names(key), values = "?1", sets;
+  int index = 1;
+  for (const Column& column : found.differ) {
+    const std::string value = "?" + std::to_string(++index);
+    list(names, {column.name});
+    list(values, {value});
+    list(sets, {column.name, " = ", value});
+  }
+  const std::string sql = found.there
+                              ? "UPDATE " + table + " SET " + sets + " WHERE " + key + " = ?1"
+                              : "INSERT INTO " + table + "(" + names + ") VALUES(" + values + ")";
+  AE_ASSIGN(Statement * made, statement(sql));
+  Rows rows(*made, row.id);
+  index = 1;
+  for (const Column& column : found.differ) set(*made, ++index, column.wanted);
+  AE_TRY(rows.next());
+  return {};
+}
+
+Sql<void> SqliteRebuild::Parts::settle_row(const Row& row, std::vector<Difference>& said) {
+  AE_ASSIGN(const Found found, compare(row, said));
+  return update(row, found);
+}
+
+// ---------------------------------------------------------------- the tables
+
+// Who has the key that this job's log says is its own? A row that comes later in the walk is made anew in its turn, and
+// gives the key up until then. False: the key is another's.
+Sql<bool> SqliteRebuild::Parts::free_key(const Projection& wanted) {
+  if (wanted.idempotency_key.empty()) return true;
+  std::int64_t other = 0;
+  AE_TRY(one(
+      "SELECT id FROM jobs WHERE agent = ?1 AND idempotency_key = ?2 AND idempotency_key <> '' AND "
+      "id <> ?3",
+      [&](Statement& row) { other = row.integer(0); }, wanted.agent, wanted.idempotency_key,
+      number));
+  if (other == 0 || !writes) return true;
+  if (!only.empty() || other < number) return false;
+  AE_TRY(run("UPDATE jobs SET idempotency_key = '' WHERE id = ?1", other));
+  return true;
+}
+
+Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Instant now,
+                                                   std::vector<Difference>& said) {
+  struct {
+    std::uint64_t epoch = 0;
+    bool held = false;
+    std::optional<Instant> lease_until;
+    bool may_be_ready = false;  // it says one or the other
+  } stands;
+  AE_TRY(one(
+      "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1) FROM jobs WHERE id = ?1",
+      [&](Statement& found) {
+        stands.epoch = found.count(0);
+        stands.held = found.integer(1) != 0;
+        stands.lease_until = found.maybe_instant(2);
+        stands.may_be_ready = found.integer(3) == 1;
+      },
+      number));
+  AE_ASSIGN(const bool has_key, free_key(wanted));
+  if (!has_key) {
+    return Result<void>(fail(Code::idempotency_conflict,
+                             "another job of agent " + wanted.agent + " has its idempotency key " +
+                                 wanted.idempotency_key +
+                                 (only.empty() ? "" : ": rebuild the whole store, without --job")));
+  }
+  const std::string capabilities = joined(wanted.capabilities);
+  Row job{.table = "jobs",
+          .key = "id",
+          .id = number,
+          .columns = {{"agent", wanted.agent},
+                      {"idempotency_key", wanted.idempotency_key},
+                      {"priority", wanted.priority},
+                      {"capabilities", std::string_view(capabilities)},
+                      {"created_at", cell(wanted.created_at)},
+                      {"status", wanted.row.status},
+                      {"not_before", cell(wanted.row.not_before)},
+                      {"wake_at", cell(wanted.row.wake_at)}}};
+  if (wanted.request_hash) job.columns.push_back({"request_hash", cell(*wanted.request_hash)});
+  // A claim is no part of the log. But the fence never goes back, and who holds a job that cannot run would keep it from
+  // ever being woken.
+  if (stands.epoch < wanted.epoch) job.columns.push_back({"epoch", cell(wanted.epoch)});
+  if (!may_run(wanted.row.status)) {
+    stands.held = false;
+    for (const char* column : {"attempt", "worker", "lease_until"}) {
+      job.columns.push_back({column, Null{}});
+    }
+  } else if (stands.held && !stands.lease_until) {
+    stands.lease_until = Instant{0};
+    job.columns.push_back({"lease_until", std::int64_t{0}});
+  }
+  const Ripeness ripe = ripeness(wanted.row, stands.held ? stands.lease_until : std::nullopt);
+  // What is ripe becomes ready when somebody next looks for work: until then both are right.
+  const bool ripened = ripe.at && *ripe.at <= now;
+  if (!ripened || !stands.may_be_ready) {
+    job.columns.push_back({"ready", std::int64_t{ripe.ready || ripened}});
+  }
+  job.columns.push_back({"ripe_at", cell(ripe.at)});
+  AE_TRY(settle_row(job, said));
+  return Result<void>();
+}
+
+Sql<void> SqliteRebuild::Parts::settle_head(const Projection& wanted,
+                                            std::vector<Difference>& said) {
+  return settle_row({.table = "heads",
+                     .key = "job",
+                     .id = number,
+                     .columns = {{"last_seq", cell(wanted.last_seq)},
+                                 {"commits", cell(std::uint64_t{commits.size()})},
+                                 {"last_commit", commits.back()},
+                                 {"updated_at", cell(wanted.updated_at)},
+                                 {"head", cell(wanted.head)}}},
+                    said);
+}
+
+Sql<void> SqliteRebuild::Parts::settle_labels(const Projection& wanted,
+                                              std::vector<Difference>& said) {
+  const auto text = [](std::vector<std::pair<std::string, std::string>> labels) {
+    std::ranges::sort(labels);
+    std::string all;
+    for (const auto& [key, value] : labels) list(all, {key, "=", value});
+    return all;
+  };
+  std::vector<std::pair<std::string, std::string>> stored;
+  {
+    AE_ASSIGN(Statement * made, statement("SELECT key, value FROM labels WHERE job = ?1"));
+    for (Rows found(*made, number);;) {
+      AE_ASSIGN(const bool more, found.next());
+      if (!more) break;
+      stored.emplace_back(found->text(0), found->text(1));
+    }
+  }
+  auto sorted = wanted.labels;
+  std::ranges::sort(sorted);
+  std::ranges::sort(stored);
+  if (sorted == stored) return {};
+  said.push_back(
+      {.table = "labels", .column = {}, .stored = text(stored), .derived = text(wanted.labels)});
+  if (!writes) return {};
+  AE_TRY(run("DELETE FROM labels WHERE job = ?1", number));
+  std::int64_t place = 0;
+  for (const auto& [key, value] : wanted.labels) {
+    AE_TRY(run("INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)", number,
+               place++, key, value));
+  }
+  return {};
+}
+
+Sql<void> SqliteRebuild::Parts::settle_commits(const Projection& wanted,
+                                               std::vector<Difference>& said) {
+  Spine spine;
+  for (std::size_t i = 0; i < commits.size(); ++i) {
+    const Projection::Commit& commit = wanted.commits[i];
+    const Spine::Links links = spine.next();
+    spine.add(commits[i], links);
+    std::string blobs;
+    for (const Hash& hash : commit.blobs) {
+      blobs.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+    }
+    const auto maybe = [](const std::optional<std::int64_t>& id) {
+      return id ? Cell(*id) : Cell(Null{});
+    };
+    AE_TRY(settle_row({.table = "commits",
+                       .key = "id",
+                       .id = commits[i],
+                       .columns = {{"first_seq", cell(commit.first_seq)},
+                                   {"last_seq", cell(commit.last_seq)},
+                                   {"prev", maybe(links.prev)},
+                                   {"jump", maybe(links.jump)},
+                                   {"blobs", blobs.empty() ? Cell(Null{}) : Cell(Bytes{blobs})}}},
+                      said));
+  }
+  return {};
+}
+
+Sql<void> SqliteRebuild::Parts::settle_checkpoint(const Projection& wanted,
+                                                  std::vector<Difference>& said) {
+  if (!wanted.checkpoint) return {};
+  std::vector<Difference> found;
+  AE_TRY(settle_row({.table = "checkpoints",
+                     .key = "job",
+                     .id = number,
+                     .columns = {{"seq", cell(wanted.checkpoint->seq)},
+                                 {"body", Bytes{wanted.checkpoint->bytes}}}},
+                    found));
+  for (Difference& difference : found) {
+    if (difference.column.empty() && !writes) continue;  // there need not be one
+    if (difference.column == "body") {
+      difference.stored = "another state";
+      difference.derived = "the state at event " + std::to_string(wanted.checkpoint->seq);
+    }
+    said.push_back(std::move(difference));
+  }
+  return {};
+}
+
+Result<std::vector<Difference>> SqliteRebuild::settle(const Projection& wanted, Instant now) {
+  Parts& p = *parts_;
+  AE_CHECK(wanted.commits.size() == p.commits.size() && !p.commits.empty(), wanted.job.text);
+  std::vector<Difference> said;
+  const auto all = [&]() -> Sql<Result<void>> {
+    AE_TRY(p.begin());
+    AE_ASSIGN(Result<void> fine, p.settle_job(wanted, now, said));
+    if (!fine) return fine;
+    AE_TRY(p.settle_head(wanted, said));
+    AE_TRY(p.settle_labels(wanted, said));
+    AE_TRY(p.settle_commits(wanted, said));
+    AE_TRY(p.settle_checkpoint(wanted, said));
+    return Result<void>();
+  };
+  AE_ASSIGN(const Result<void> fine, p.answer(all()));
+  if (!fine) return std::unexpected(fine.error());
+  return said;
+}
+
+Result<std::vector<Difference>> SqliteRebuild::settle_rest() {
+  Parts& p = *parts_;
+  std::vector<Difference> said;
+  if (!p.only.empty()) return said;
+  const auto all = [&]() -> Sql<void> {
+    AE_TRY(p.begin());
+    for (const std::string table : {"heads", "labels", "checkpoints"}) {
+      std::uint64_t rows = 0;
+      const std::string where = " FROM " + table + " WHERE job NOT IN (SELECT id FROM jobs)";
+      AE_TRY(p.one("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
+      if (rows == 0) continue;
+      said.push_back({table, {}, std::to_string(rows) + " of no job", {}});
+      if (p.writes) AE_TRY(p.run("DELETE" + where));
+    }
+    return {};
+  };
+  AE_TRY(p.answer(all()));
+  return said;
+}
+
+Status SqliteRebuild::keep() {
+  Parts& p = *parts_;
+  if (!p.open || !p.writes) return {};  // who only compares stays with its snapshot
+  const auto kept = [&]() -> Sql<void> {
+    AE_TRY(p.db.execute("COMMIT"));
+    p.open = false;
+    return p.db.checkpoint(false);
+  };
+  return p.answer(kept());
+}
+
+}  // namespace ae::store

@@ -1,0 +1,42 @@
+// SqliteRebuild: the rebuild of a store file. To write it owns the file like any owner; to compare it reads one snapshot,
+// also while somebody works.
+//
+// Threads: one. See store/rebuild.h.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "store/rebuild.h"
+
+namespace ae::store {
+
+struct SqliteRebuildOptions {
+  std::string path;
+  bool compare_only = false;
+  std::string job;  // only this one; "" = all
+};
+
+class SqliteRebuild final : public Rebuild {
+ public:
+  // Fails with store_locked (the message has the owner's pid; not when it only compares) · needs_version · not_found ·
+  // unavailable.
+  static Result<std::unique_ptr<SqliteRebuild>> open(const SqliteRebuildOptions& options);
+  ~SqliteRebuild() override;  // what was not kept is gone
+
+  Result<std::uint64_t> jobs() override;
+  Result<std::optional<JobId>> next() override;
+  Result<StoredLog> read(const JobId& job) override;
+  Result<std::string> blob(const Hash& hash) override;
+  Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) override;
+  Result<std::vector<Difference>> settle_rest() override;
+  Status keep() override;
+
+ private:
+  struct Parts;
+  explicit SqliteRebuild(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ae::store
