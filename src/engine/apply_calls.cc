@@ -52,10 +52,22 @@ Status Applier::tool_invocation_started() {
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
+  if (s_.may_have_happened(*step)) {
+    if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
+      return bad("the earlier try may have happened, and nobody said that it did not");
+    }
+    if (call.tool_version != p_.text("tool_version")) {
+      return bad("the earlier try may have happened, and the tool has changed since");
+    }
+  }
   if (maybe_int(p_, "try") != static_cast<std::int64_t>(call.try_no) + 1) {
     return bad("tries count 1, 2, 3");
   }
   if (call.try_no == 0) {
+    // No two commands share one: it names its own.
+    if (p_.text("external_key") != external_key(s_.job, step->id, s_.attempt).text) {
+      return bad("its external key is that of another command");
+    }
     call.id = InvocationId(std::string(p_.text("invocation_id")));
     call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
     call.external_key = ExternalKey(std::string(p_.text("external_key")));
@@ -115,7 +127,8 @@ Status Applier::tool_invocation_finished() {
   call.unsent = withdrawn ? call.unsent + 1 : 0;
   if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
       (call.outcome == OutcomeKind::failure && !call.definite)) {
-    call.doubted = true;
+    // In `redo` it has been said already that it did not happen.
+    if (step->phase != StepPhase::redo) call.doubted = true;
   } else if (!never_arrived(call)) {
     call.doubted = false;  // the other side knows the key, and has answered
   }
