@@ -54,6 +54,10 @@ Decision Decider::run() {
     end(*s_.ending);
     return std::move(decision_);
   }
+  if (!s_.plan) {
+    end_for(code_name(Code::plan_missing), "the job's log holds no plan, and none is made up");
+    return std::move(decision_);
+  }
   if (s_.status != JobStatus::running) return {};
   if (worn_out()) {
     end_for(code_name(Code::max_attempts),

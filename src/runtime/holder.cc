@@ -98,7 +98,6 @@ void Holder::loaded(Result<Stood> stood) {
   checkpoint_seq_ = loaded->checkpoint ? loaded->checkpoint->seq : 0;
   checkpoint_bytes_ = loaded->checkpoint ? loaded->checkpoint->bytes.size() : 0;
   head_ = loaded->row.head;
-  if (!state_.plan) return give_back({Code::plan_missing, "the job's log holds no plan"});
   if (engine::is_terminal(state_.status)) {
     return give_back(
         {Code::log_corrupt, "its row says that it may run, its log says that it has ended"});
@@ -109,7 +108,8 @@ void Holder::loaded(Result<Stood> stood) {
   inbox_ = std::move(loaded->inbox);
   perform_declared();
   batch_time_ = world_.store.now();
-  if (state_.attempt != lease_.fence.attempt) {
+  const bool begins = state_.plan != nullptr;  // without a plan the job ends, and no attempt begins
+  if (begins && state_.attempt != lease_.fence.attempt) {
     add(engine::running_event(lease_.fence.attempt, lease_.fence.epoch, worker_));
   }
   if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
@@ -145,6 +145,7 @@ void Holder::give_back(Error problem) {
 // The plan's tools, as this process offers them.
 Status Holder::offers_tools() {
   tool_versions_.clear();
+  if (!state_.plan) return {};
   if (const std::string& ours = host_.version_of(state_.agent); ours != state_.execution_version) {
     host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
                          ", this process has " + ours);

@@ -10,10 +10,14 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <type_traits>
 
+#include "core/bytes.h"
 #include "core/json.h"
+#include "core/seal.h"
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
+#include "runtime/ledger.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
@@ -1056,6 +1060,180 @@ AE_TEST("ledger/a try that a crash left open stays unknown when the next one suc
   }
   std::ranges::sort(states);
   EXPECT_EQ(states, (std::vector<std::string>{"1 COMMITTED", "1 UNKNOWN", "2 COMMITTED"}));
+}
+
+// A commit with one event of a type that no version has: all but its last 32 bytes is read before it is refused.
+std::string unknown_event(std::uint64_t seq) {
+  std::string bytes(1, '\x01');
+  bytes.append(16, '\0');             // first event id
+  bytes.append(8, '\0');              // created_at
+  bytes += std::string("\0\x01", 2);  // no attempt, one event
+  put_varint(seq, bytes);
+  bytes += "\x7f\x01";  // type 127, schema 1
+  put_text("", bytes);
+  return bytes.append(32, '\0');
+}
+
+AE_TEST("versions/a job with an event of an unknown type is given back unread, once, unchanged") {
+  Ground ground;
+  std::optional<Desk> desk;
+  desk.emplace(ground, "w", Desk::Setup{.owned = true});
+  desk->create(plan("idempotent", kOneCall));
+  const auto read = desk->read();
+  ASSERT_TRUE(read.row.claim);
+  store::Batch batch;
+  batch.job = kJob;
+  batch.authority = store::Batch::Held{*read.row.claim};
+  batch.expected_seq = read.row.last_seq;
+  batch.row.status = "running";
+  const std::uint64_t seq = read.row.last_seq + 1;
+  batch.sealed = Sealed{.bytes = unknown_event(seq),
+                        .blobs = {},
+                        .first_seq = seq,
+                        .last_seq = seq,
+                        .head = sha256("a newer program knows"),
+                        .events = {}};
+  desk->runtime.reset();
+  auto put = ground.loop.await<Result<store::Committed>>(
+      [&](auto done) { desk->memory->commit(batch, std::move(done)); });
+  ASSERT_TRUE(put);
+  Desk other(ground, "other", {.owned = true, .seed = 99});
+  other.runtime->start();
+  ground.loop.advance(120s);
+  ASSERT_TRUE(other.runtime->refuses(kJob));
+  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
+  auto loaded = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { other.memory->load(kJob, 1, std::move(done)); });
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->row.last_seq, seq) << "nothing was appended, no attempt begun";
+  EXPECT_EQ(loaded->row.status, "running") << "it did not fail";
+  EXPECT_FALSE(loaded->row.claim);
+  EXPECT_EQ(other.warnings.size(), 1u) << "it is claimed once";
+  EXPECT_TRUE(other.calls.empty());
+}
+
+AE_TEST("ledger/a try is permitted once, and only to the attempt that declared it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kOneCall));
+  auto state = desk.read().state;
+  Ledger first;
+  EXPECT_TRUE(first.permit(state, state.steps[0]));
+  EXPECT_FALSE(first.permit(state, state.steps[0])) << "a second time";
+  Ledger another;
+  const auto plans = [&](const Value&,
+                         std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
+    return state.plan;
+  };
+  ASSERT_TRUE(engine::apply(state, engine::running_event(AttemptId("next"), state.epoch + 1, "n"),
+                            ground.loop.now(), plans));
+  EXPECT_FALSE(another.permit(state, state.steps[0])) << "another attempt declared it";
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  state = desk.read().state;
+  EXPECT_FALSE(another.permit(state, state.steps[0])) << "it is recorded";
+}
+
+static_assert(!std::is_copy_constructible_v<tools::Permit> &&
+                  !std::is_copy_assignable_v<tools::Permit> &&
+                  !std::is_default_constructible_v<tools::Permit> &&
+                  !std::is_constructible_v<tools::Permit, InvocationId, std::uint32_t>,
+              "only the ledger makes permits");
+
+AE_TEST("ledger/a permit is good for its own try, once") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kOneCall));
+  const auto state = desk.read().state;
+  const InvocationId call = state.steps[0].call->id;
+  const auto permit = [&] { return *Ledger().permit(state, state.steps[0]); };
+  auto used = permit();
+  std::move(used).use(call, 1);
+  EXPECT_DEATH(std::move(used).use(call, 1), "valid_");
+  EXPECT_DEATH(permit().use(call, 2), "valid_");
+  EXPECT_DEATH(permit().use(InvocationId("0123456789abcdef"), 1), "valid_");
+}
+
+AE_TEST("durability/fused is one commit for each step, split one for each phase") {
+  const auto commits_of = [](Durability durability, int nodes) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    int commits = 0;
+    desk.script = [&](const store::Call& call) {
+      commits += call.method == Method::commit ? 1 : 0;
+      return Fault::none;
+    };
+    std::string chain = "[{'id':'n0', 'kind':'tool', 'tool':'do'}";
+    for (int i = 1; i < nodes; ++i) {
+      chain += ",{'id':'n" + std::to_string(i) + "', 'kind':'tool', 'tool':'do', 'needs':['n" +
+               std::to_string(i - 1) + "']}";
+    }
+    desk.runtime->start();
+    desk.create(plan("idempotent", chain + "]"));
+    for (int i = 0; i < nodes; ++i) {
+      desk.answer(static_cast<std::size_t>(i), {.kind = OutcomeKind::success, .result = json("1")});
+    }
+    AE_CHECK(desk.status() == "completed");
+    return commits;
+  };
+  EXPECT_EQ(commits_of(Durability::fused, 9) - commits_of(Durability::fused, 4), 5);
+  // effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ the next declaration
+  EXPECT_EQ(commits_of(Durability::split, 9) - commits_of(Durability::split, 4), 5 * 6);
+}
+
+AE_TEST("create/a job without an id gets a UUIDv7 of the store's time") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  NewJobRequest request;
+  request.agent = "agent";
+  request.plan = plan("idempotent", kOneCall);
+  auto made = ground.loop.await<Result<Created>>(
+      [&](auto done) { desk.runtime->create(request, std::move(done)); });
+  ASSERT_TRUE(made);
+  const auto id = uuid_from_text(made->job.text);
+  ASSERT_TRUE(id) << made->job.text;
+  EXPECT_EQ(id->bytes[6] >> 4, 7);
+  EXPECT_EQ(id->bytes[8] >> 6, 2);
+  std::int64_t ms = 0;
+  for (std::size_t i = 0; i < 6; ++i) ms = ms << 8 | id->bytes[i];
+  EXPECT_EQ(ms, desk.memory->now().us / 1000);
+}
+
+AE_TEST("plan/a job whose log holds no plan fails with plan_missing, and none is made up") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  const auto of = plan("idempotent", kOneCall);
+  std::vector<EventDraft> events = engine::job_events(
+      {.agent = "agent", .input = json("1"), .execution_version = "v1", .plan = of.get()});
+  events.pop_back();
+  ASSERT_EQ(events.back().type, EventType::job_created);
+  auto sealed = seal({.job = kJob,
+                      .first_seq = 1,
+                      .prev_hash = Hash{},
+                      .first_id = uuid_v7(1, 2, 3),
+                      .created_at = ground.loop.now(),
+                      .attempt_id = std::nullopt,
+                      .salt_seed_a = 4,
+                      .salt_seed_b = 5},
+                     events);
+  ASSERT_TRUE(sealed);
+  store::Batch batch;
+  batch.job = kJob;
+  batch.authority = store::Batch::Create{{.agent = "agent"}};
+  batch.sealed = std::move(*sealed);
+  auto put = ground.loop.await<Result<store::Committed>>(
+      [&](auto done) { desk.memory->commit(batch, std::move(done)); });
+  ASSERT_TRUE(put);
+  desk.runtime->start();
+  ground.loop.advance(10s);
+  const auto read = desk.read();
+  EXPECT_EQ(read.state.status, engine::JobStatus::failed);
+  ASSERT_TRUE(read.state.error);
+  EXPECT_EQ(read.state.error->code, "plan_missing");
+  EXPECT_EQ(read.events.size(), 2u);
+  EXPECT_EQ(read.row.status, "failed");
+  EXPECT_TRUE(desk.calls.empty());
 }
 
 AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
