@@ -254,6 +254,14 @@ constexpr auto kNarrative = std::to_array<Field>({
     {"node_id", 2, text, kOptional},
     {"step_id", 3, id8, kOptional},
 });
+constexpr auto kConfirmationChecked = std::to_array<Field>({
+    {"detail", 1, json, kOptional},
+    {"node_id", 2, text, kOptional},
+    {"resource_id", 4, text, kOptional},
+    {"resource_type", 5, text, kOptional},
+    {"step_id", 3, id8, kOptional},
+    {"verdict", 6, word, kOptional},
+});
 
 using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
@@ -292,7 +300,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::http_recorded, "http_recorded", recorded_effect, 1, kHttpRecorded},
     {EventType::recovery_started, "recovery_started", narrative, 1, kRecovery},
     {EventType::recovery_completed, "recovery_completed", narrative, 1, kRecovery},
-    {EventType::confirmation_checked, "confirmation_checked", narrative, 1, kNarrative},
+    {EventType::confirmation_checked, "confirmation_checked", narrative, 1, kConfirmationChecked},
     {EventType::progress, "progress", narrative, 1, kNarrative},
     {EventType::agent_thought_recorded, "agent_thought_recorded", narrative, 1, kNarrative},
     {EventType::state_checkpointed, "state_checkpointed", narrative, 1, kNarrative},

@@ -8,6 +8,7 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/beside.h"
+#include "engine/confirm.h"
 #include "engine/model_calls.h"
 #include "engine/take.h"
 
@@ -122,6 +123,14 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
                                        " the call could still be under way, until " +
                                        to_text(settles) + "; look then, and say it then");
   }
+  Extracted changed;
+  if (happened && step.call) {
+    changed = changes_of(state, step, act.result.value_or(Value()));
+    if (!changed.whole) {
+      return fail(Code::input_invalid, "the result does not say what the call changed: " +
+                                           changed.whole.error().message);
+    }
+  }
   Taken taken;
   taken.try_no = try_no;
   const bool fails = act.resolution == "fail";
@@ -145,6 +154,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   if (!act.reason.empty()) decision.emplace_back("reason", act.reason);
   taken.events.push_back(draft(EventType::decision_recorded, std::move(decision)));
   if (happened && step.call) {
+    for (EventDraft& change : changed.events) taken.events.push_back(std::move(change));
     taken.events.push_back(
         draft(EventType::command_committed, {{"command_id", step.id.text},
                                              {"node_id", state.node_of(step).id},
@@ -212,15 +222,22 @@ EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outco
   return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
 }
 
-EventDraft committed(const State& state, const Step& step, const Outcome& outcome) {
+// A success: what it changed, and that its command is done.
+void commit(const State& state, const Step& step, const Outcome& outcome,
+            std::vector<EventDraft>& events) {
   const auto refused = refused_output(outcome);
+  if (!refused) {
+    for (EventDraft& change : changes_of(state, step, outcome.result).events) {
+      events.push_back(std::move(change));
+    }
+  }
   std::vector<Member> p = model_members(state.tool_of(step).provider, step.call->arguments,
                                         refused ? *refused : outcome.result);
   p.emplace_back("command_id", step.id.text);
   p.emplace_back("node_id", state.node_of(step).id);
   p.emplace_back("result_of", step.call->id.text);
   p.emplace_back("step_id", step.id.text);
-  return draft(EventType::command_committed, std::move(p));
+  events.push_back(draft(EventType::command_committed, std::move(p)));
 }
 
 // What an effect record says was seen.
@@ -266,7 +283,7 @@ std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Ou
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, {})};
-  if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step, outcome));
+  if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
 
@@ -325,7 +342,7 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     const bool doubted = step.phase == StepPhase::in_doubt;
     if (doubted && !is_certain(outcome)) continue;
     events.push_back(finished(step, effect.try_no, outcome, {{"caught_up", true}}));
-    if (outcome.kind == OutcomeKind::success) events.push_back(committed(state, step, outcome));
+    if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
       events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
                                                                 {{"outcome", "cancelled"}})});
@@ -409,6 +426,7 @@ Value Act::to_json() const {
   text("reason", reason);
   text("idempotency_key", idempotency_key);
   text("resolution", resolution);
+  text("step_id", step_id);
   if (!payload.is_null()) p.emplace_back("payload", payload);
   if (compensate) p.emplace_back("compensate", *compensate);
   if (result) p.emplace_back("result", *result);
@@ -436,6 +454,7 @@ Result<Act> Act::from_json(const Value& json) {
   act.reason = json.text("reason");
   act.idempotency_key = json.text("idempotency_key");
   act.resolution = json.text("resolution");
+  act.step_id = json.text("step_id");
   act.payload = json["payload"];
   if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
   if (const Value* result = json.find("result")) act.result = *result;
@@ -472,10 +491,12 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {
   switch (act.kind) {
     case Act::Kind::signal:
+      if (answers_confirmation(state, act)) return take_confirmation(state, act, stamp);
       return take_signal(state, act, stamp);
     case Act::Kind::cancel:
       return take_cancel(state, act);
     case Act::Kind::resolve:
+      if (answers_confirmation(state, act)) return take_confirmation(state, act, stamp);
       return take_resolve(state, act, stamp, settled);
     case Act::Kind::timers:
       return take_timers(state, stamp);

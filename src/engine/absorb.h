@@ -84,11 +84,13 @@ struct Act {
   // resolve
   std::string
       idempotency_key;  // or the start of it (at least 8 digits), when only one call in doubt matches
-  std::string resolution;    // happened | not_happened | fail
+  std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
   std::uint32_t try_no = 0;  // the try that it is about; 0 = whichever is in doubt
   std::optional<Value> result;
   // When its giver looked, by the store's clock: `not_happened` is worth what could be seen then. Absent = now.
   std::optional<Instant> looked_at;
+  // resolve, of what a step changed: accept | fail
+  std::string step_id;
 
   Value to_json() const;
   static Result<Act> from_json(const Value& json);

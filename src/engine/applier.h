@@ -1,5 +1,6 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_calls.cc (invocations) and apply_approvals.cc (what people say before they are waited for).
+// apply_calls.cc (invocations), apply_confirm.cc (what was changed outside) and apply_approvals.cc (what people say before
+// they are waited for).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -89,6 +90,13 @@ class Applier {
   std::optional<Value> take_kept(const std::string& key, const Wait& wait);
   Status pause_requested();
   Status step_committed();
+  Status state_changed();
+  void confirm_anew();
+  void unraise();
+  Status confirmation_decided();
+  Status confirmation_answered(Step& step, std::string_view said);
+  Status confirmation_failed(const Step& step, std::string message);
+  bool may_resume() const;
   Status deadline_passed();
   void cancel_requested();
   Status may_end() const;

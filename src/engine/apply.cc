@@ -152,6 +152,7 @@ Status Applier::job_running() {
   s_.not_before.reset();
   const auto open = s_.calling;
   for (std::uint32_t index : open) refresh(index);
+  confirm_anew();
   return {};
 }
 
@@ -220,6 +221,7 @@ Status Applier::of_job() {
       s_.parked_reason = p_.text("reason");
       s_.parked_until = p_.text("until");
       s_.parked_since = created_at_;
+      if (s_.parked_until == "confirmation" && s_.raised == 0) return bad("nobody is asked");
       if (s_.parked_until == "resume") {
         s_.pausing.reset();
         s_.not_before.reset();
@@ -228,7 +230,9 @@ Status Applier::of_job() {
     case EventType::job_pause_requested:
       return pause_requested();
     case EventType::job_resumed:
-      return s_.parked_until == "resume" ? Status() : bad("another act ends this park");
+      if (!may_resume()) return bad("another act ends this park");
+      unraise();
+      return {};
     case EventType::agent_message:
       return agent_message();
     case EventType::job_cancel_requested:
@@ -269,6 +273,8 @@ Status Applier::of_step() {
       return step_committed();
     case EventType::step_compensated:
       return step_compensated();
+    case EventType::state_changed:
+      return state_changed();
     case EventType::wait_opened:
       return wait_opened();
     case EventType::wait_completed:

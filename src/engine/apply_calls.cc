@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "engine/applier.h"
+#include "engine/confirm.h"
 #include "engine/model_calls.h"
 
 namespace ae::engine {
@@ -33,6 +34,7 @@ Status Applier::tool_invocation_started() {
   if (!step || !step->started) return bad("no such step");
   if (s_.ending && step->role == Role::node) return bad("nothing starts in a job that ends");
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
+  if (!s_.to_confirm.empty() && !s_.ending) return bad("what was changed before is not confirmed");
   switch (step->phase) {
     case StepPhase::ready:
       if (step->role == Role::node && step->item == kNoItem && !s_.node_of(*step).calls()) {
@@ -167,6 +169,10 @@ Status Applier::command_committed() {
     return bad("the result is that of no successful call");
   }
   step->committed = true;
+  if (!step->failure && step->changed < s_.tool_of(*step).changes.size()) {
+    step->failure =
+        Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
+  }
   if (const Value* usage = p_.find("usage")) add_usage(*usage, s_.models);
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);

@@ -4,6 +4,7 @@
 // all. Then the field is written too, or it follows from others and `restore` makes it.
 #include "engine/checkpoint.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -98,10 +99,10 @@ void parts(A& a, Part<A, MapProgress>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier,
+  auto& [id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier, changed,
          needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected,
          failure, result, result_type, skipped] = x;
-  all(a, id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier,
+  all(a, id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier, changed,
       needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected, failure,
       result, result_type, skipped);
 }
@@ -112,6 +113,20 @@ void parts(A& a, Part<A, Approval>& x) {
          asked, used, by, note] = x;
   all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
       asked, used, by, note);
+}
+
+template <class A>
+void parts(A& a, Part<A, Deviation>& x) {
+  auto& [verdict, observed] = x;
+  all(a, verdict, observed);
+}
+
+template <class A>
+void parts(A& a, Part<A, Change>& x) {
+  auto& [resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
+         attempt, verdict, raised, accepted] = x;
+  all(a, resource_type, resource_id, operation, version, etag, external_ref, tool, step, seq,
+      attempt, verdict, raised, accepted);
 }
 
 template <class A>
@@ -160,12 +175,14 @@ void parts(A& a, Part<A, State>& x) {
          epoch, lost_claims, deadline, not_before, deadline_fired, plan, plan_number, steps, by_id,
          todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
          early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-         undone, given_up, result, error, final_in_doubt, undelivered, signals, models] = x;
+         undone, given_up, result, error, final_in_doubt, undelivered, signals, models, changes,
+         to_confirm, raised] = x;
   all(a, job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
       epoch, lost_claims, deadline, not_before, deadline_fired, plan_number, steps, todo, startable,
       calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
       message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable, undone,
-      given_up, result, error, final_in_doubt, undelivered, signals, models);
+      given_up, result, error, final_in_doubt, undelivered, signals, models, changes, to_confirm,
+      raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of
@@ -409,7 +426,11 @@ bool sound(const State& state) {
   for (const auto& [key, wait] : state.waits) {
     if (wait.step >= state.steps.size()) return false;
   }
-  return true;
+  for (const auto& [key, change] : state.changes) {
+    if (change.step >= state.steps.size()) return false;
+  }
+  return std::ranges::all_of(state.to_confirm,
+                             [&](const auto& key) { return state.changes.contains(key); });
 }
 
 }  // namespace

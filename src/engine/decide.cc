@@ -73,12 +73,16 @@ Decision Decider::run() {
     pause();
     return std::move(decision_);
   }
+  if (!s_.to_confirm.empty() && !confirm()) {
+    if (auto due = s_.next_due(); due && decision_.events.empty()) ask_again(*due);
+    return std::move(decision_);
+  }
   for (std::uint32_t index : s_.todo) {
-    if (full() || failed_) break;
+    if (full() || failed_ || unconfirmed_) break;
     step(index);
   }
   for (std::uint32_t index : s_.startable) {
-    if (full() || failed_ || held_back_) break;
+    if (full() || failed_ || unconfirmed_ || held_back_) break;
     step(index);
   }
   if (decision_.events.empty() && s_.calling.empty()) rest();

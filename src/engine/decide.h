@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/event.h"
+#include "engine/confirm.h"
 #include "engine/state.h"
 
 namespace ae::engine {
@@ -28,6 +29,8 @@ struct Stamp {
   // The versions of the plan's tools that the performing process offers, by index into Plan::tools; nullptr = the
   // plan's own. A started event records the offered one; a resend with another version is not made.
   const std::vector<std::string>* tool_versions = nullptr;
+  // What was seen of what the job changed (engine/confirm.h); nullptr = nobody has looked.
+  const Confirmations* confirmations = nullptr;
 };
 
 struct DecideLimits {
@@ -75,7 +78,8 @@ bool asks_for(const State& state, std::uint32_t step);
 struct Decision {
   std::vector<EventDraft> events;
   std::vector<StepId> perform;  // steps whose open try is to be sent, once the events are durable
-  bool release = false;         // give the claim back with this commit
+  std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
+  bool release = false;              // give the claim back with this commit
   std::optional<Instant> ask_again;  // when nothing else happens before
 };
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});

@@ -288,6 +288,7 @@ void Decider::close_unknown(const Step& step) {
 
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
+  if (!step.failure) emit_changes(step, step.result);
   std::vector<Member> payload =
       model_members(s_.tool_of(step).provider, step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
@@ -302,9 +303,14 @@ void Decider::finish_tool(const Step& step) {
   }
   if (step.failure) {  // the effect counts as done, its output broke a rule
     fails_job(step);
+    std::string message = step.failure->message;
+    if (message == kChangesUnread) {
+      if (auto changes = changes_of(s_, step, step.result).whole; !changes) {
+        message = changes.error().message;
+      }
+    }
     emit_of(step, EventType::node_finished,
-            {{"error",
-              Value::object({{"code", step.failure->code}, {"message", step.failure->message}})},
+            {{"error", Value::object({{"code", step.failure->code}, {"message", message}})},
              {"result_of", call.id.text},
              {"result_type", failure_type(step)},
              {"try", static_cast<std::uint64_t>(call.try_no)}});

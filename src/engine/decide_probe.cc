@@ -57,6 +57,11 @@ void Decider::probe_answered(const Step& probe) {
   auto result = happened_of(s_, asked, probe.result);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
   if (!result) return fail_step(probe, result.error());
+  if (!result->is_null()) {
+    if (auto changes = changes_of(s_, asked, *result).whole; !changes) {
+      return fail_step(probe, changes.error());
+    }
+  }
   probe_says(probe, *result);
 }
 
@@ -75,6 +80,7 @@ void Decider::probe_says(const Step& probe, const Value& result) {
                                       {"resolution", says}})},
            {"state", says}});
   if (!happened) return;
+  emit_changes(asked, result);
   emit_of(asked, EventType::command_committed, {{"command_id", asked.id.text}, {"result", result}});
 }
 

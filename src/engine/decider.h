@@ -1,6 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says),
-// decide_probe.cc (asking about calls in doubt), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -92,6 +92,14 @@ class Decider {
   void cancel_wait(const std::string& key, const Wait& wait);
   void end(const Ending& ending);
   void complete();
+  bool confirm();
+  void emit_changes(const Step& step, const Value& result);
+  bool look(const std::vector<std::string>& keys);
+  void confirmed(const std::vector<std::string>& keys);
+  void confirmation_checked(const Change& change, const Sighting& seen);
+  void raise(const std::vector<std::string>& keys);
+  Sighting seen_of(const std::string& key) const;
+  std::string confirmation_id(std::string_view what) const;
 
   // A try that may be declared now.
   struct Declaration {
@@ -144,6 +152,7 @@ class Decider {
   bool undoable_ = false;         // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be asked about then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
+  bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
   std::set<std::string> keys_;           // of waits that this decision opens
   std::map<std::string, std::size_t, std::less<>>

@@ -119,6 +119,11 @@ Result<Value> happened_of(const State& state, const Step& about, const Value& an
   return state.tool_of(about).probe->happened.eval(CallScope(*about.call, answer));
 }
 
+Result<Value> change_of(const State& state, const Step& step, std::size_t index,
+                        const Value& result) {
+  return state.tool_of(step).changes[index].eval(CallScope(*step.call, result));
+}
+
 Result<bool> when_of(const State& state, const Node& node) {
   AE_ASSIGN(const Value value, node.when->eval(PlanScope(state)));
   return is_met(value);

@@ -13,6 +13,9 @@ namespace ae::engine {
 
 // All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them.
 
+// What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
+Result<Value> change_of(const State& state, const Step& step, std::size_t index,
+                        const Value& result);
 // Is the node's `when` met? REQUIRES: it has one.
 Result<bool> when_of(const State& state, const Node& node);
 // The value a map goes over: an array within the limits.

@@ -145,6 +145,7 @@ class GivenJob {
     log.resize(commits.back());
     state = folded(log.size());
     in_flight.clear();
+    confirmations.clear();
     return *this;
   }
   GivenJob& ok(std::string_view node, std::string_view result = "null") {
@@ -230,6 +231,15 @@ class GivenJob {
                 .payload = json(payload),
                 .channel = std::string(channel)});
   }
+  // Somebody answers what a confirmation showed of a step's changes.
+  GivenJob& confirm(std::string_view node, std::string_view resolution,
+                    std::string_view note = "") {
+    return act({.kind = Act::Kind::resolve,
+                .by = "ann",
+                .reason = std::string(note),
+                .resolution = std::string(resolution),
+                .step_id = step(node).id.text});
+  }
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
   // Somebody answers what is asked at a node, by its id among the approvals.
@@ -274,6 +284,11 @@ class GivenJob {
       }
       Decision decision = decide(state, stamp(), limits);
       ask_again = decision.ask_again;
+      to_look_at = decision.confirm;
+      if (decision.events.empty() && !decision.confirm.empty() && looks) {
+        for (const std::string& key : decision.confirm) looked_at(key);
+        continue;
+      }
       if (decision.events.empty()) break;
       add(decision.events);
       for (const StepId& id : decision.perform) performed(id);
@@ -292,6 +307,7 @@ class GivenJob {
     return *this;
   }
   void begin_attempt() {
+    confirmations.clear();
     attempt_count++;
     held_since = now;
     add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
@@ -320,7 +336,8 @@ class GivenJob {
             .held_since = held_since,
             .owned = owned,
             .chance = chance,
-            .tool_versions = versions.empty() ? nullptr : &versions};
+            .tool_versions = versions.empty() ? nullptr : &versions,
+            .confirmations = &confirmations};
   }
   State folded(std::size_t events) const {
     const std::vector<Event> part(log.begin(), log.begin() + static_cast<std::ptrdiff_t>(events));
@@ -396,6 +413,12 @@ class GivenJob {
   bool decides = true;                // false: events are only added
   bool claims_again = true;           // false: a job that is free stays free
   std::vector<std::string> versions;  // of the tools offered; empty = as planned
+  // What a look at a resource shows, by its id; nothing here = it is as it was.
+  std::map<std::string, Sighting> outside;
+  std::vector<std::string> looked;  // the ids of resources that were looked at, in order
+  bool looks = true;                // false: whoever looks never answers
+  std::vector<std::string> to_look_at;
+  Confirmations confirmations;
   std::optional<Instant> ask_again;
   Value said;
   std::optional<Code> refused;
@@ -405,6 +428,13 @@ class GivenJob {
  private:
   void commit() {
     if (commits.empty() || commits.back() != log.size()) commits.push_back(log.size());
+  }
+  void looked_at(const std::string& key) {
+    const Change& change = state.changes.at(key);
+    looked.push_back(change.resource_id);
+    auto found = outside.find(change.resource_id);
+    const Sighting as_it_was{.sight = Sight::match, .expected = {}, .observed = {}, .reason = {}};
+    confirmations[key] = {change.seq, found == outside.end() ? as_it_was : found->second};
   }
   void performed(const StepId& id) {
     const std::uint32_t index = state.by_id.at(id);

@@ -16,6 +16,7 @@ namespace {
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr double kMultiplierMax = 1'000;
+constexpr std::size_t kChangesMax = 64;  // of one tool
 constexpr std::uint32_t kMaxTokensMax = 10'000'000;
 
 std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
@@ -163,10 +164,55 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+Result<Template> read_change(const Value& value) {
+  AE_TRY(only_keys(value, {"type", "id", "op", "version", "etag", "ref"}));
+  for (const std::string_view key : {"type", "id", "op"}) {
+    if (value.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
+  }
+  AE_ASSIGN(Template change, template_of(value, "changes"));
+  if (change.is_constant()) return change;
+  for (const std::string& root : change.roots().roots) {
+    if (root != "args" && root != "call" && root != "result") {
+      return fail(Code::plan_invalid, "reads " + quoted("." + root) + ", which there is not here");
+    }
+  }
+  return change;
+}
+
+// What it changes, and who looks at that after a recovery.
+Status read_changes(const Value& value, ToolPolicy& tool) {
+  if (const Value* changes = value.find("changes")) {
+    if (!changes->is_array() || changes->size() == 0 || changes->size() > kChangesMax) {
+      return fail(Code::plan_invalid, "`changes` must be a list of 1 to 64 entries");
+    }
+    if (tool.effect == EffectClass::read) {
+      return fail(Code::plan_invalid, "a tool that only reads changes nothing");
+    }
+    for (const Value& entry : changes->items()) {
+      auto change = read_change(entry);
+      if (!change) return std::unexpected(std::move(change).error().in("`changes`"));
+      tool.changes.push_back(*std::move(change));
+    }
+  }
+  const Value* verify = value.find("verify");
+  if (verify == nullptr) return {};
+  if (tool.changes.empty()) return fail(Code::plan_invalid, "`verify` without `changes`");
+  AE_TRY(only_keys(*verify, {"by", "mode"}));
+  constexpr std::string_view kKinds[] = {
+      "http_etag", "http_last_modified", "http_json", "file", "git_ref", "github", "sql"};
+  AE_ASSIGN(tool.verified_by, text_at(*verify, "by"));
+  if (std::ranges::find(kKinds, tool.verified_by) == std::end(kKinds)) {
+    return fail(Code::plan_invalid, "`by` has no such value");
+  }
+  AE_ASSIGN(const std::size_t mode, word_at(*verify, "mode", {"strict", "warn", "human"}));
+  tool.confirm = static_cast<ConfirmMode>(mode);
+  return {};
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(
-      value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
-              "args_schema", "approval", "approval_expires", "probe", "compensate", "provider"}));
+  AE_TRY(only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
+                           "version", "args_schema", "approval", "approval_expires", "probe",
+                           "compensate", "changes", "verify", "provider"}));
   ToolPolicy tool;
   tool.name = name;
   AE_ASSIGN(tool.version, text_at(value, "version"));
@@ -201,6 +247,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   tool.schema_digest = to_hex(sha256(canonical(value["args_schema"])));
   AE_TRY(read_approval(value, tool));
   AE_TRY(read_model(value, tool));
+  AE_TRY(read_changes(value, tool));
   return tool;
 }
 
@@ -244,12 +291,13 @@ class Compiler {
 
   Status run() {
     const Value& graph = plan_.task_graph;
-    AE_TRY(only_keys(
-        graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools", "versions"}));
+    AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools",
+                             "versions", "confirm"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
     AE_TRY(tools(graph["tools"]));
+    AE_TRY(confirm(graph));
     AE_TRY(nodes(graph["nodes"]));
     AE_TRY(edges(graph["nodes"]));
     AE_TRY(reach());
@@ -285,6 +333,17 @@ class Compiler {
       auto linked = side_calls(tool, *tools.find(tool.name));
       if (!linked)
         return std::unexpected(std::move(linked).error().in("tool " + quoted(tool.name)));
+    }
+    return {};
+  }
+
+  // The mode of all tools that name none.
+  Status confirm(const Value& graph) {
+    if (graph.find("confirm") == nullptr) return {};
+    AE_ASSIGN(const std::size_t mode, word_at(graph, "confirm", {"strict", "warn", "human"}));
+    for (ToolPolicy& tool : plan_.tools) {
+      const Value* verify = graph["tools"][tool.name].find("verify");
+      if (verify && !verify->find("mode")) tool.confirm = static_cast<ConfirmMode>(mode);
     }
     return {};
   }
@@ -624,6 +683,11 @@ bool all_digits(std::string_view text) {
 std::string_view to_text(EffectClass effect) {
   constexpr std::string_view kText[] = {"read", "idempotent", "at_most_once"};
   return kText[static_cast<std::size_t>(effect)];
+}
+
+std::string_view to_text(ConfirmMode mode) {
+  constexpr std::string_view kText[] = {"strict", "warn", "human"};
+  return kText[static_cast<std::size_t>(mode)];
 }
 
 std::string_view to_text(NodeKind kind) {

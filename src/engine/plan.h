@@ -26,8 +26,13 @@
 //                       "version": 16 hex digits, "args_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
-//                       "compensate"?: {"tool", "args"?: template}},
-//              "model:NAME": {…, "effect": "read", "provider": "openai"} } }
+//                       "compensate"?: {"tool", "args"?: template},
+//                       "changes"?: [{"type", "id", "op", "version"?, "etag"?, "ref"?}…]  templates over
+//                                   .args .call .result
+//                       "verify"?: {"by": http_etag | http_last_modified | http_json | file | git_ref | github | sql,
+//                                   "mode"?: "strict" | "warn" | "human"}},             with "changes"
+//              "model:NAME": {…, "effect": "read", "provider": "openai"} },
+//     "confirm"?: "strict" | "warn" | "human"       the mode of tools whose "verify" names none }
 //   request = {"model": text, "messages": [{"role", "content": template}…] | template, "temperature"?, "max_tokens"?}
 //   A model is a tool that nodes of kind llm call, and the `do` of a map: its args are a request.
 //
@@ -90,6 +95,11 @@ struct SideCall {
   Template happened;      // of a probe: null = it did not happen, else its result
 };
 
+// What follows when something that the job changed is not as it left it (SPEC §8): the job fails; it is counted and said;
+// a person is asked.
+enum class ConfirmMode : std::uint8_t { strict, warn, human };
+std::string_view to_text(ConfirmMode mode);
+
 struct ToolPolicy {
   std::string name;
   std::string version;  // 16 hex digits: digest of the resolved definition
@@ -109,6 +119,10 @@ struct ToolPolicy {
   std::optional<Duration> approval_expires;  // after it is asked for; nullopt = never
   bool may_ask() const { return approval_required || approval_when.has_value(); }
   std::optional<SideCall> probe, compensate;
+  // What a success changed outside: each gives {type, id, op, version, etag, ref} from .args, .call and .result.
+  std::vector<Template> changes;
+  std::string verified_by;  // the kind of its verifier; "" = it has none
+  ConfirmMode confirm = ConfirmMode::strict;
 };
 
 enum class NodeKind : std::uint8_t { tool, wait, map, llm };  // spelled as in step_id

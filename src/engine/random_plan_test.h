@@ -52,6 +52,15 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
 // goes_on: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
 enum class Failing { never, goes_on, ends };
 
+// What a call of the random world changes outside, and that somebody looks at it after a recovery.
+inline Value changing(const Value& policy, std::string_view mode = "strict") {
+  return policy
+      .with("changes",
+            json("[{'type': '${ .result.tool }', 'id': '${ .result.of }', 'op': 'create', "
+                 "'version': '${ .call.try }'}]"))
+      .with("verify", Value::object({{"by", "file"}, {"mode", mode}}));
+}
+
 // Tools whose calls can be undone and asked about.
 inline Value undoable_tools() {
   const Value thrice =
@@ -63,12 +72,13 @@ inline Value undoable_tools() {
       "}'}}");
   return Value::object(
       {{"ask", tool_policy("read", "resend", thrice)},
-       {"book", tool_policy("idempotent", "resend", thrice.with("compensate", undo["compensate"]))},
+       {"book", changing(tool_policy("idempotent", "resend",
+                                     thrice.with("compensate", undo["compensate"])))},
        {"buy",
         tool_policy("at_most_once", "probe", probe.with("compensate", undo_once["compensate"]))},
-       {"put", tool_policy("idempotent", "resend", thrice)},
+       {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
        {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
-       {"unbook", tool_policy("idempotent", "resend", thrice)},
+       {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
        {"unbuy", tool_policy("at_most_once", "probe", probe)}});
 }
 
@@ -148,8 +158,9 @@ inline Value random_plan(Dice& dice, Failing failing) {
             ? undoable_tools()
             : usual_tools()
                   .with("ask", tool_policy("idempotent", "resend", json("{'approval':'required'}")))
-                  .with("model:main",
-                        tool_policy("read", "resend", json("{'provider':'openai'}")))}});
+                  .with("model:main", tool_policy("read", "resend", json("{'provider':'openai'}")))
+                  .with("put", changing(usual_tools()["put"]))
+                  .with("pay", changing(usual_tools()["pay"], "human"))}});
 }
 
 inline std::string random_input(Dice& dice) {
@@ -234,6 +245,31 @@ inline void come_early(GivenJob& job, Dice& dice) {
   job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
 }
 
+// Somebody else was at what the job changed, or it cannot be looked at now.
+inline void meddle(GivenJob& job, Dice& dice) {
+  job.outside.clear();
+  for (const auto& [key, change] : job.state.changes) {
+    if (!dice.one_in(8)) continue;
+    const Sight sight = dice.one_in(3) ? Sight::unreachable : Sight::mismatch;
+    job.outside[change.resource_id] = {.sight = sight,
+                                       .expected = change.version,
+                                       .observed = sight == Sight::mismatch ? "other" : "",
+                                       .reason = {}};
+  }
+}
+
+// A person answers what a confirmation showed of the first step that is asked about.
+inline void answer_confirmation(GivenJob& job, Dice& dice) {
+  for (const auto& [key, change] : job.state.changes) {
+    if (!change.raised) continue;
+    job.act({.kind = Act::Kind::resolve,
+             .by = "ann",
+             .resolution = dice.one_in(4) ? "fail" : "accept",
+             .step_id = job.state.steps[change.step].id.text});
+    return;
+  }
+}
+
 // Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
 inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
   if (is_terminal(job.state.status)) return false;
@@ -243,6 +279,7 @@ inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
   } else if (dice.one_in(12)) {
     job.pause();
   }
+  if (job.state.awaits_confirmation() && dice.one_in(2)) answer_confirmation(job, dice);
   if (is_terminal(job.state.status)) return false;
   const std::size_t calls = job.in_flight.size(), waits = job.state.waits.size();
   const std::uint64_t chosen = dice.below(calls + waits + 1);

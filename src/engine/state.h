@@ -146,6 +146,7 @@ struct Step {
   StepPhase phase = StepPhase::blocked;
   // node_started, command_committed, step_committed are in the log
   bool started = false, committed = false, barrier = false;
+  std::uint32_t changed = 0;  // state_changed of its call
   std::uint32_t needs_left = 0;
   std::optional<bool> branch;  // the recorded value of `when`
   std::unique_ptr<Invocation> call;
@@ -185,6 +186,25 @@ struct ClosedWait {
 struct Kept {
   std::string id, by, wait_type;
   Value payload;
+};
+
+// What a look at a resource showed that is not as it was recorded, or that nobody could look.
+struct Deviation {
+  std::string verdict;   // mismatch | unreachable
+  std::string observed;  // of a mismatch
+};
+
+// The last thing that a call of this job did to a resource outside, and what was seen of it since (engine/confirm.h).
+struct Change {
+  std::string resource_type, resource_id, operation;
+  std::string version, etag, external_ref;  // "" = not recorded
+  std::string tool;
+  std::uint32_t step = 0;
+  std::uint64_t seq = 0;              // of its state_changed
+  AttemptId attempt;                  // that made the call
+  std::string verdict;                // of the last look; "" = there was none
+  std::optional<Deviation> raised;    // a person is asked
+  std::optional<Deviation> accepted;  // a person said that this is well
 };
 
 // Somebody wants the job to rest; it does as soon as nothing is in flight.
@@ -253,6 +273,10 @@ class State {
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and taken in
   ModelUsage models;
+  std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
+  // What an attempt that took the job over has to confirm before its first new command.
+  std::set<std::string> to_confirm;
+  std::uint32_t raised = 0;  // changes of which a person is asked
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // The tool that the step's call is made with: index into Plan::tools.
@@ -277,6 +301,10 @@ class State {
   }
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;
+  // Parked since a look at what it changed showed something, or could not be taken: a person answers.
+  bool awaits_confirmation() const {
+    return status == JobStatus::parked && parked_until == "confirmation";
+  }
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
   // The id under which an open wait stands among the approvals; "" = it does not.

@@ -1,5 +1,5 @@
 // What take_in is made of, act by act: absorb.cc has cancel, resolve and timers, take_signals.cc what answers a wait or
-// a pause.
+// a pause, take_confirm.cc what answers a confirmation.
 //
 // Only `take_in` and `decide` use it. Pure.
 #pragma once
@@ -16,6 +16,9 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
 Result<Taken> take_message(const State& state, const Act& act);
 Result<Taken> take_pause(const State& state, const Act& act);
 Result<Taken> take_resume(const State& state, const Act& act);
+// Is this act, a resolution or an approval, about what a confirmation showed?
+bool answers_confirmation(const State& state, const Act& act);
+Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp& stamp);
 
 // {correlation_key, node_id, step_id, wait_type} and `more`.
 Value wait_members(const State& state, const std::string& key, const Wait& wait,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "engine/confirm.h"
 #include "engine/take.h"
 
 namespace ae::engine {
@@ -216,6 +217,10 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   const std::string by = act.by.empty() ? "somebody" : act.by;
   const Value answer = Value::object({{"resumed", true}});
   if (state.is_paused()) {
+    return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
+                 .answer = answer};
+  }
+  if (state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable) {  // looks again
     return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
                  .answer = answer};
   }

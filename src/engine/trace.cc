@@ -65,6 +65,8 @@ struct StepSpan {
   std::vector<TrySpan> tries;
   std::vector<WaitSpan> waits;
   std::vector<Value> decisions;
+  std::vector<Value> changes;  // payloads of state_changed
+  std::vector<Value> checks;   // of confirmation_checked
 };
 
 class Tracer {
@@ -186,6 +188,9 @@ void Tracer::gather(const Event& event) {
   gather_attempt(event);
   const std::string_view id = event.payload.text("step_id");
   if (id.empty()) return;
+  if (event.type == EventType::confirmation_checked) {
+    steps_[std::string(id)].checks.push_back(event.payload);
+  }
   const EventKind* kind = event_kind(event.type);
   if (kind == nullptr || kind->event_class == EventClass::narrative) return;
   StepSpan& span = steps_[std::string(id)];
@@ -207,6 +212,9 @@ void Tracer::gather(const Event& event) {
       break;
     case EventType::decision_recorded:
       gather_decision(event, span);
+      break;
+    case EventType::state_changed:
+      span.changes.push_back(p);
       break;
     case EventType::wait_opened:
       span.waits.push_back({p, event.created_at, {}, {}});
@@ -396,6 +404,31 @@ Value wait_view(const WaitSpan& wait) {
                         {"wait_type", wait.opened["wait_type"]}});
 }
 
+// What a call changed, each with what was last seen of it: null = nobody has looked.
+Value changes_of(const StepSpan& span) {
+  std::vector<Value> views;
+  for (const Value& change : span.changes) {
+    Value verdict, detail;
+    for (const Value& check : span.checks) {
+      if (!(check["resource_type"] == change["resource_type"]) ||
+          !(check["resource_id"] == change["resource_id"])) {
+        continue;
+      }
+      verdict = check["verdict"];
+      detail = check["detail"];
+    }
+    views.push_back(Value::object({{"detail", detail},
+                                   {"etag", change["etag"]},
+                                   {"external_ref", change["external_ref"]},
+                                   {"operation", change["operation"]},
+                                   {"resource_id", change["resource_id"]},
+                                   {"resource_type", change["resource_type"]},
+                                   {"verdict", verdict},
+                                   {"version", change["version"]}}));
+  }
+  return Value::array(std::move(views));
+}
+
 Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
   return Value::object({{"attempt_id", span.id},
                         {"ended", or_null(span.ended)},
@@ -455,7 +488,8 @@ Value Tracer::node_view(const Step& step) {
   const bool calls = is_item || node.kind != NodeKind::wait;
   const bool replayed =
       span.finished_seq > 0 && attempts_.size() > 0 && attempts_.back().from > span.finished_seq;
-  return Value::object({{"compensation", undo.empty() ? Value() : undo.front()},
+  return Value::object({{"changes", changes_of(span)},
+                        {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
                         {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},

@@ -8,7 +8,9 @@
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
 //          started_at, finished_at, duration_us, executed_by, replayed, effect, model, tries, waits, decisions, items, role,
-//          probes: [node…], compensation: node or null}      role: node probe compensation
+//          probes: [node…], compensation: node or null, changes}      role: node probe compensation
+//   changes: [{resource_type, resource_id, operation, version, etag, external_ref, verdict, detail}]   what was last seen
+//            of each: match mismatch unreachable unconfirmed, or null when nobody has looked
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,
 //            arguments_hash, external_id}
 //   model: {provider, asked, answered, temperature, prompt_hash, usage} of a call of a model, else null

@@ -12,6 +12,7 @@
 #include "engine/absorb.h"
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
+#include "engine/confirm.h"
 #include "engine/decide.h"
 #include "engine/evaluate.h"
 #include "engine/head.h"
@@ -409,6 +410,7 @@ class ReplayProof {
   static std::string wait(const State& state, const Event& event);
   static std::string probe_says(const State& state, const Event& event);
   static std::string request(const State& state, const Event& event);
+  static std::string changed(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -528,6 +530,22 @@ std::string ReplayProof::request(const State& state, const Event& event) {
   return "asks for other arguments than the plan's expressions give";
 }
 
+// What a call changed is what its `changes` give of its result, all of it, before its command is committed. A result that
+// stands in the command_committed itself (somebody said that it happened) is looked at there, by whoever says it.
+std::string ReplayProof::changed(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || !step->call || step->call->outcome != OutcomeKind::success || step->failure)
+    return {};
+  if (holds_redacted(step->result) || holds_redacted(step->call->arguments)) return {};
+  const Extracted expected = changes_of(state, *step, step->result);
+  if (event.type == EventType::command_committed) {
+    return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
+  }
+  const bool same = step->changed < expected.events.size() &&
+                    expected.events[step->changed].payload == event.payload;
+  return same ? "" : "is not what `changes` gives";
+}
+
 std::string ReplayProof::before(const State& state, const Event& event) {
   std::string wrong;
   switch (event.type) {
@@ -540,6 +558,7 @@ std::string ReplayProof::before(const State& state, const Event& event) {
     case EventType::command_committed:
       wrong = probe_says(state, event);
       if (wrong.empty()) wrong = committed(state, event);
+      if (wrong.empty()) wrong = changed(state, event);
       break;
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
@@ -547,6 +566,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
         wrong = request(state, event);
       }
+      break;
+    case EventType::state_changed:
+      wrong = changed(state, event);
       break;
     case EventType::wait_opened:
       wrong = wait(state, event);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/confirm.h"
+
 namespace ae::engine {
 namespace {
 
@@ -306,9 +308,64 @@ std::vector<Value> in_doubt_view(const State& state) {
   return views;
 }
 
+// The steps that a person is asked about, since what they changed is not as it was or cannot be seen.
+std::vector<std::uint32_t> raised_steps(const State& state) {
+  std::set<std::uint32_t> steps;
+  if (state.raised == 0) return {};
+  for (const auto& [key, change] : state.changes) {
+    if (change.raised) steps.insert(change.step);
+  }
+  return {steps.begin(), steps.end()};
+}
+
+std::vector<Value> confirmation_commands(const State& state, std::uint32_t step) {
+  const std::string resolve =
+      "aetheris resolve " + state.job.text + " " + state.steps[step].id.text;
+  std::vector<Value> commands{Value(resolve + " accept"), Value(resolve + " fail")};
+  if (state.parked_reason == kVerifierUnreachable) {
+    commands.insert(commands.begin(), Value("aetheris resume " + state.job.text));
+  }
+  return commands;
+}
+
+// One question for each step, with all that it changed.
+Value confirmation_view(const State& state, std::uint32_t index) {
+  const Step& step = state.steps[index];
+  std::vector<Value> resources;
+  for (const auto& [key, change] : state.changes) {
+    if (change.step != index || !change.raised) continue;
+    resources.push_back(Value::object({{"etag", or_null(change.etag)},
+                                       {"external_ref", or_null(change.external_ref)},
+                                       {"observed", or_null(change.raised->observed)},
+                                       {"resource_id", change.resource_id},
+                                       {"resource_type", change.resource_type},
+                                       {"verdict", change.raised->verdict},
+                                       {"version", or_null(change.version)}}));
+  }
+  return Value::object({{"answer", "decision"},
+                        {"arguments", Value()},
+                        {"arguments_hash", Value()},
+                        {"commands", Value::array(confirmation_commands(state, index))},
+                        {"correlation_key", Value()},
+                        {"expires_at", Value()},
+                        {"id", state.job.text + "." + step.id.text},
+                        {"item", item_number(step)},
+                        {"job_id", state.job.text},
+                        {"kind", "confirmation"},
+                        {"node_id", state.node_of(step).id},
+                        {"opened_at", or_null(state.parked_since)},
+                        {"resources", Value::array(std::move(resources))},
+                        {"step_id", step.id.text},
+                        {"tool", state.tool_of(step).name},
+                        {"tool_version", Value()}});
+}
+
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (state.status != JobStatus::parked) return {};
   Value command;  // null: nothing that this version has lifts it
+  if (const auto raised = raised_steps(state); !raised.empty()) {
+    command = confirmation_commands(state, raised.front()).front();
+  }
   if (state.parked_until == "resolve" && !in_doubt.empty()) {
     command = in_doubt.front()["commands"].items()[0];
   } else if (state.is_paused()) {
@@ -387,8 +444,15 @@ Value state_view(const State& state) {
   for (const auto& [key, wait] : state.waits) {
     waits.push_back(wait_view(state, key, wait).with("resolve", wait.resolve));
   }
+  std::vector<Value> to_confirm;
+  for (const std::string& key : state.to_confirm) {
+    const Change& change = state.changes.at(key);
+    to_confirm.push_back(Value::array({change.resource_type, change.resource_id}));
+  }
   return Value::object(
       {{"agent", state.agent},
+       {"changes", Value::array(changes_view(state))},
+       {"to_confirm", Value::array(std::move(to_confirm))},
        {"attempt_id", or_null(state.attempt.text)},
        {"calling", paths(state, state.calling)},
        {"closed_waits", closed_waits_view(state)},
@@ -478,7 +542,10 @@ std::vector<Value> approvals_view(const State& state) {
                                   {"tool", call ? Value(call->tool) : Value()},
                                   {"tool_version", call ? Value(call->tool_version) : Value()}}));
   }
-  std::ranges::sort(asked, {}, [](const auto& entry) { return entry.first; });
+  for (const std::uint32_t step : raised_steps(state)) {
+    asked.emplace_back(step, confirmation_view(state, step));
+  }
+  std::ranges::stable_sort(asked, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
   views.reserve(asked.size());
   for (auto& [step, view] : asked) views.push_back(std::move(view));
@@ -488,6 +555,12 @@ std::vector<Value> approvals_view(const State& state) {
 Value job_view(const State& state) {
   std::vector<Value> waits = waits_view(state);
   std::vector<Value> in_doubt = in_doubt_view(state);
+  std::vector<Value> confirmations;
+  if (!state.ending) {
+    for (const std::uint32_t step : raised_steps(state)) {
+      confirmations.push_back(confirmation_view(state, step));
+    }
+  }
   const bool waiting = state.status == JobStatus::waiting && !waits.empty();
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool over = is_terminal(state.status);
@@ -495,7 +568,9 @@ Value job_view(const State& state) {
       {{"agent", state.agent},
        {"attempt", number(state.epoch)},
        {"attempt_id", or_null(state.attempt.text)},
+       {"changes", Value::array(changes_view(state))},
        {"compensated", steps_list(state, state.undone)},
+       {"confirmations", Value::array(std::move(confirmations))},
        {"created_at", state.job_root["created_at"]},
        {"deadline", or_null(state.deadline)},
        {"ending", ending_view(state)},
