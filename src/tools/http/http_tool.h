@@ -14,7 +14,7 @@
 #include "core/expr.h"
 #include "net/http_client.h"
 #include "tools/http/judge.h"
-#include "tools/http/url_template.h"
+#include "tools/url_template.h"
 #include "tools/secrets.h"
 #include "tools/tool.h"
 

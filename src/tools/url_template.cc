@@ -1,4 +1,4 @@
-#include "tools/http/url_template.h"
+#include "tools/url_template.h"
 
 #include <algorithm>
 

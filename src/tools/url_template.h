@@ -1,4 +1,4 @@
-// UrlTemplate: the URL of an HTTP tool, in which arguments can name a resource but never a server.
+// UrlTemplate: the URL of a call over HTTP, in which arguments can name a resource but never a server.
 //
 // Scheme, host and port are literal. Each `${ }` becomes one percent-encoded path segment (or a part of one) or query
 // value: whatever a model or a stranger puts into an argument stays inside its place. A segment that would come out

@@ -1,0 +1,107 @@
+#include "tools/verify/compare.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "core/time.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+std::string shortened(std::string_view text) { return std::string(text.substr(0, kSightTextMax)); }
+
+std::optional<std::int64_t> number(std::string_view text) {
+  std::int64_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return n;
+}
+
+std::optional<std::int64_t> instant_us(std::string_view text) {
+  if (const auto instant = instant_from_text(text)) return instant->us;
+  if (const auto date = http_date(text)) return date;
+  const auto seconds = number(text);
+  if (!seconds || *seconds < 0 || *seconds > 253'402'300'799) return std::nullopt;
+  return *seconds * kSecond;
+}
+
+std::string_view bare_etag(std::string_view etag) {
+  if (etag.starts_with("W/")) etag.remove_prefix(2);
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
+    etag = etag.substr(1, etag.size() - 2);
+  }
+  return etag;
+}
+
+}  // namespace
+
+bool same_text(std::string_view recorded, std::string_view seen) { return recorded == seen; }
+
+bool same_etag(std::string_view recorded, std::string_view seen) {
+  return bare_etag(recorded) == bare_etag(seen);
+}
+
+bool same_time(std::string_view recorded, std::string_view seen) {
+  const auto a = instant_us(recorded), b = instant_us(seen);
+  if (!a || !b) return recorded == seen;
+  if (*a == *b) return true;
+  // Who recorded whole seconds means the second.
+  return *a % kSecond == 0 && *a / kSecond == *b / kSecond;
+}
+
+bool same_digest(std::string_view recorded, std::string_view seen) {
+  if (recorded.starts_with("sha256:")) recorded.remove_prefix(7);
+  return std::ranges::equal(recorded, seen, [](char a, char b) {
+    return (a >= 'A' && a <= 'F' ? static_cast<char>(a | 0x20) : a) == b;
+  });
+}
+
+Sighting compare(const Value& change, std::string_view recorded, const Seen& seen, SameFn same) {
+  Sighting sighting;
+  if (!seen.unreachable.empty()) {
+    sighting.sight = Sight::unreachable;
+    sighting.reason = shortened(seen.unreachable);
+    return sighting;
+  }
+  const bool deleted = change.text("op") == "delete";
+  const std::string_view expected = change.text(recorded);
+  if (deleted || seen.absent) {
+    sighting.sight = deleted == seen.absent ? Sight::match : Sight::mismatch;
+    sighting.expected = deleted ? "absent" : expected.empty() ? "present" : shortened(expected);
+    sighting.observed = seen.absent ? "absent" : shortened(seen.value);
+    return sighting;
+  }
+  if (expected.empty()) {
+    sighting.reason = "no " + std::string(recorded) + " was recorded";
+    return sighting;
+  }
+  sighting.sight = same(expected, seen.value) ? Sight::match : Sight::mismatch;
+  sighting.expected = shortened(expected);
+  sighting.observed = shortened(seen.value);
+  return sighting;
+}
+
+std::optional<std::int64_t> http_date(std::string_view text) {
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  if (text.size() != 29 || !text.ends_with(" GMT") || text.substr(3, 2) != ", ")
+    return std::nullopt;
+  const auto day = number(text.substr(5, 2)), year = number(text.substr(12, 4));
+  const auto hour = number(text.substr(17, 2)), minute = number(text.substr(20, 2));
+  const auto second = number(text.substr(23, 2));
+  const std::size_t month = kMonths.find(text.substr(8, 3));
+  if (!day || !year || !hour || !minute || !second || month == kMonths.npos || month % 3 != 0 ||
+      text[19] != ':' || text[22] != ':' || *hour > 23 || *minute > 59 || *second > 60) {
+    return std::nullopt;
+  }
+  const std::chrono::year_month_day date(std::chrono::year(static_cast<int>(*year)),
+                                         std::chrono::month(static_cast<unsigned>(month / 3 + 1)),
+                                         std::chrono::day(static_cast<unsigned>(*day)));
+  if (!date.ok()) return std::nullopt;
+  const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
+  return (days * 86'400 + *hour * 3'600 + *minute * 60 + *second) * kSecond;
+}
+
+}  // namespace ae::tools

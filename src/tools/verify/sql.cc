@@ -1,0 +1,129 @@
+// A row of a SQLite database: the first column of the first row that a query gives.
+//
+// The database is opened to read, by a connection of its own for each look; the query is one statement that only reads,
+// and is stopped when it takes too long.
+#include <sqlite3.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "core/json.h"
+#include "tools/verify/compare.h"
+#include "tools/verify/local.h"
+#include "tools/verify/parts.h"
+
+namespace ae::tools {
+namespace {
+
+constexpr int kBusyMs = 2'000;
+constexpr int kStepsAtOnce = 10'000;           // of SQLite's machine, between two looks at the time
+constexpr std::chrono::seconds kQueryMax{10};  // then it is stopped
+using Clock = std::chrono::steady_clock;
+
+Seen cannot(std::string_view why) { return {.unreachable = std::string(why), .value = {}}; }
+
+struct CloseDb {
+  void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
+};
+struct Finalize {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+
+int bind(sqlite3_stmt* statement, int at, const Value& value) {
+  if (value.is_null()) return sqlite3_bind_null(statement, at);
+  if (value.is_bool()) return sqlite3_bind_int(statement, at, value.as_bool() ? 1 : 0);
+  if (value.is_integer()) return sqlite3_bind_int64(statement, at, value.as_int());
+  if (value.is_number()) return sqlite3_bind_double(statement, at, value.as_number());
+  const std::string text = value.is_string() ? value.as_string() : canonical(value);
+  return sqlite3_bind_text64(statement, at, text.data(), text.size(), SQLITE_TRANSIENT,
+                             SQLITE_UTF8);
+}
+
+Seen look_at(const std::string& path, const std::string& query, const Value& params) {
+  sqlite3* opened = nullptr;
+  const int open =
+      sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, nullptr);
+  const std::unique_ptr<sqlite3, CloseDb> db(opened);
+  if (open != SQLITE_OK) return cannot(opened ? sqlite3_errmsg(opened) : "out of memory");
+  sqlite3_busy_timeout(db.get(), kBusyMs);
+  sqlite3_db_config(db.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+  Clock::time_point until = Clock::now() + kQueryMax;
+  sqlite3_progress_handler(
+      db.get(), kStepsAtOnce,
+      [](void* at) { return Clock::now() > *static_cast<Clock::time_point*>(at) ? 1 : 0; }, &until);
+  sqlite3_stmt* prepared = nullptr;
+  const char* tail = nullptr;
+  if (sqlite3_prepare_v2(db.get(), query.data(), static_cast<int>(query.size()), &prepared,
+                         &tail) != SQLITE_OK) {
+    return cannot(sqlite3_errmsg(db.get()));
+  }
+  const std::unique_ptr<sqlite3_stmt, Finalize> statement(prepared);
+  const std::string_view rest(tail, static_cast<std::size_t>(query.data() + query.size() - tail));
+  if (!prepared || !sqlite3_stmt_readonly(prepared) ||
+      rest.find_first_not_of(" \t\r\n;") != rest.npos) {
+    return cannot("the query is not one statement that only reads");
+  }
+  if (sqlite3_bind_parameter_count(prepared) != static_cast<int>(params.size())) {
+    return cannot("the query has " + std::to_string(sqlite3_bind_parameter_count(prepared)) +
+                  " parameters, `params` has " + std::to_string(params.size()));
+  }
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (bind(prepared, static_cast<int>(i) + 1, params.items()[i]) != SQLITE_OK) {
+      return cannot(sqlite3_errmsg(db.get()));
+    }
+  }
+  const int step = sqlite3_step(prepared);
+  if (step == SQLITE_DONE) return {.unreachable = {}, .absent = true, .value = {}};
+  if (step != SQLITE_ROW) return cannot(sqlite3_errmsg(db.get()));
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(prepared, 0));
+  const int size = sqlite3_column_bytes(prepared, 0);
+  return {.unreachable = {},
+          .value = text ? std::string(text, static_cast<std::size_t>(size)) : std::string("null")};
+}
+
+class SqlVerifier final : public Verifier {
+ public:
+  SqlVerifier(VerifierNeeds needs, std::string path, std::string query, Template params)
+      : needs_(std::move(needs)),
+        path_(std::move(path)),
+        query_(std::move(query)),
+        params_(std::move(params)) {
+    if (!path_.starts_with('/')) path_.insert(0, needs_.folder + "/");
+  }
+
+  void look(Value change, async::Done<Sighting> done) override {
+    auto params = params_.eval(OneRoot("change", change));
+    std::string why;
+    if (!params) why = params.error().message;
+    if (params && !params->is_array()) why = "`params` gives no list";
+    needs_.reader.read(
+        [change = std::move(change), path = path_, query = query_, why,
+         given = params ? std::move(*params) : Value()]() {
+          return compare(change, "version", why.empty() ? look_at(path, query, given) : cannot(why),
+                         same_text);
+        },
+        std::move(done));
+  }
+
+ private:
+  VerifierNeeds needs_;
+  std::string path_, query_;
+  Template params_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition, VerifierNeeds needs) {
+  AE_TRY(known_keys(definition, {"store", "query", "params"}));
+  AE_ASSIGN(std::string path, text_of(definition, "store"));
+  if (path.starts_with("sqlite:")) path.erase(0, 7);
+  AE_ASSIGN(std::string query, text_of(definition, "query"));
+  const Value with =
+      definition.find("params") ? definition : definition.with("params", Value::array({}));
+  AE_ASSIGN(Template params, template_of(with, "params", "change"));
+  return std::make_unique<SqlVerifier>(std::move(needs), std::move(path), std::move(query),
+                                       std::move(params));
+}
+
+}  // namespace ae::tools

@@ -1,0 +1,56 @@
+// The verifiers that ship: HTTP (ETag, Last-Modified, a JSON field), files, git refs and issues of a GitHub-compatible
+// server, rows of a SQLite database.
+//
+//   {kind: http_etag | http_last_modified, url, headers?, timeout?}
+//   {kind: http_json, url, field: one ${ } of .result, headers?, timeout?}
+//   {kind: file, path, by: sha256 | size | mtime}
+//   {kind: git_ref, api?, repo, ref, headers?, timeout?}                           its commit
+//   {kind: github, api?, repo, issue | pull | release, by: updated_at | state, headers?, timeout?}
+//   {kind: sql, store: path, query, params?}                                       the first column of the first row
+//
+// http_etag compares the change's etag, all others its version. Every `${ }` but that of `field` reads `.change`.
+// A url whose host the change names (`${ .change.ref }`) carries no headers: a secret must not go where an answer says.
+// Threads: as Verifier says. Files and databases are read on a thread of their own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/value.h"
+#include "net/http_client.h"
+#include "tools/secrets.h"
+#include "tools/verifier.h"
+
+namespace ae::tools {
+
+// A thread that reads what may block: one thing at a time, in order.
+class SlowReader {
+ public:
+  explicit SlowReader(async::Loop& loop);
+  // What has not begun is dropped, unanswered.
+  ~SlowReader();
+  SlowReader(const SlowReader&) = delete;
+  SlowReader& operator=(const SlowReader&) = delete;
+  void read(std::move_only_function<Sighting()> what, async::Done<Sighting> done);
+
+ private:
+  struct Thread;
+  std::unique_ptr<Thread> thread_;
+};
+
+// Borrowed; they outlive the verifier.
+struct VerifierNeeds {
+  async::Loop& loop;
+  net::HttpClient& client;
+  SecretSource& secrets;
+  SlowReader& reader;
+  std::string folder;  // where relative paths start
+};
+
+// Fails with plan_invalid: the message begins with the key at fault.
+Result<std::unique_ptr<Verifier>> make_verifier(const Value& definition, VerifierNeeds needs);
+
+}  // namespace ae::tools

@@ -1,0 +1,398 @@
+// Verifiers against real servers, real files and real databases: what they call a match, a mismatch, unreachable, and what
+// they do not call anything.
+#include "tools/verify/verify.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "core/hash.h"
+#include "core/json.h"
+#include "core/time.h"
+#include "net/asio_loop.h"
+#include "testing/raw_http_server.h"
+#include "testing/test.h"
+#include "tools/verify/compare.h"
+
+namespace ae::tools {
+namespace {
+
+using testing::raw_answer;
+using testing::RawHttpServer;
+
+class FewSecrets final : public SecretSource {
+ public:
+  Result<Secret> get(std::string_view name) override {
+    if (name == "TOKEN") return Secret("s3cr3t-canary");
+    return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
+  }
+};
+
+// A folder of its own, gone at the end.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/ae-verify-XXXXXX";
+    AE_CHECK(::mkdtemp(name) != nullptr);
+    path_ = name;
+  }
+  ~Folder() {
+    for (const std::string& file : files_) ::unlink((path_ + "/" + file).c_str());
+    ::rmdir(path_.c_str());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string write(const std::string& name, std::string_view text) {
+    const std::string at = path_ + "/" + name;
+    const int file = ::open(at.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    AE_CHECK(file >= 0 &&
+             ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    ::close(file);
+    files_.push_back(name);
+    return at;
+  }
+  void owns(const std::string& name) { files_.push_back(name); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::vector<std::string> files_;
+};
+
+struct Bench {
+  net::AsioLoop loop;
+  net::HttpClient client{loop};
+  FewSecrets secrets;
+  SlowReader reader{loop};
+  std::string folder = ".";
+
+  Result<std::unique_ptr<Verifier>> make(const Value& definition) {
+    return make_verifier(definition, {loop, client, secrets, reader, folder});
+  }
+  Sighting look(const Value& definition, const Value& change) {
+    auto verifier = make(definition);
+    if (!verifier) {
+      ADD_FAILURE() << verifier.error().message;
+      return {};
+    }
+    Sighting seen;
+    bool returned = false;
+    (*verifier)->look(change, [&](Sighting sighting) {
+      EXPECT_TRUE(returned);
+      seen = std::move(sighting);
+      loop.stop();
+    });
+    returned = true;
+    loop.run();
+    return seen;
+  }
+};
+
+Value json(std::string_view text) { return *parse_json(text); }
+
+Value change(std::string_view op, Value version, Value etag, Value ref = {}) {
+  return Value::object({{"etag", std::move(etag)},
+                        {"id", "7"},
+                        {"op", op},
+                        {"ref", std::move(ref)},
+                        {"type", "thing"},
+                        {"version", std::move(version)}});
+}
+
+Value etag_of(const RawHttpServer& server) {
+  return Value::object({{"kind", "http_etag"}, {"url", server.url("/things/${ .change.id }")}});
+}
+
+AE_TEST("verify/http_etag: the tag that was recorded is there, weak or strong, or it is not") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: W/\"v1\"\r\n")));
+  Bench bench;
+  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "\"v1\"")).sight, Sight::match);
+  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "v1")).sight, Sight::match);
+  const Sighting seen = bench.look(etag_of(server), change("create", {}, "\"v0\""));
+  EXPECT_EQ(seen.sight, Sight::mismatch);
+  EXPECT_EQ(seen.expected, "\"v0\"");
+  EXPECT_EQ(seen.observed, "W/\"v1\"");
+  EXPECT_EQ(server.requests()[0].target(), "/things/7");
+  EXPECT_TRUE(server.requests()[0].head.starts_with("GET "));
+}
+
+AE_TEST("verify/http_etag: the url may be what the tool answered") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  Bench bench;
+  const Value definition = json(R"({"kind": "http_etag", "url": "${ .change.ref }"})");
+  EXPECT_EQ(bench.look(definition, change("create", {}, "v1", server.url("/a"))).sight,
+            Sight::match);
+  for (const char* ref : {"file:///etc/passwd", "http://user@h/", "http:///x", "nothing", ""}) {
+    EXPECT_EQ(bench.look(definition, change("create", {}, "v1", ref)).sight, Sight::unreachable)
+        << ref;
+  }
+  EXPECT_EQ(bench.look(definition, change("create", {}, "v1", Value())).sight, Sight::unreachable);
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("verify/what was never recorded is unconfirmed, not a match") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  Bench bench;
+  const Sighting seen = bench.look(etag_of(server), change("create", "3", Value()));
+  EXPECT_EQ(seen.sight, Sight::unconfirmed);
+  EXPECT_EQ(seen.reason, "no etag was recorded");
+}
+
+AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job deleted it") {
+  Bench bench;
+  for (const int status : {404, 410}) {
+    RawHttpServer server(RawHttpServer::always(raw_answer(status)));
+    const Sighting gone = bench.look(etag_of(server), change("create", {}, "v1"));
+    EXPECT_EQ(gone.sight, Sight::mismatch);
+    EXPECT_EQ(gone.observed, "absent");
+    EXPECT_EQ(bench.look(etag_of(server), change("delete", {}, Value())).sight, Sight::match);
+  }
+  RawHttpServer there(
+      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  EXPECT_EQ(bench.look(etag_of(there), change("delete", {}, Value())).sight, Sight::mismatch);
+}
+
+AE_TEST("verify/no answer, a strange one or none that says it: unreachable, with the reason") {
+  Bench bench;
+  for (const int status : {301, 401, 403, 429, 500, 503}) {
+    RawHttpServer server(RawHttpServer::always(raw_answer(status)));
+    const Sighting seen = bench.look(etag_of(server), change("create", {}, "v1"));
+    EXPECT_EQ(seen.sight, Sight::unreachable);
+    EXPECT_NE(seen.reason.find(std::to_string(status)), std::string::npos) << seen.reason;
+  }
+  RawHttpServer untagged(RawHttpServer::always(raw_answer(200)));
+  EXPECT_EQ(bench.look(etag_of(untagged), change("create", {}, "v1")).sight, Sight::unreachable);
+  RawHttpServer cut([](RawHttpServer::Conversation& c) {
+    while (c.read_request()) {
+      c.send("HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 10\r\n\r\nab");
+      return;
+    }
+  });
+  EXPECT_EQ(bench.look(etag_of(cut), change("create", {}, "v1")).sight, Sight::unreachable);
+  std::string closed;
+  {
+    RawHttpServer server(RawHttpServer::always(""));
+    closed = server.url("/x");
+  }
+  const Value definition = Value::object({{"kind", "http_etag"}, {"url", closed}});
+  EXPECT_EQ(bench.look(definition, change("create", {}, "v1")).sight, Sight::unreachable);
+  RawHttpServer silent([](RawHttpServer::Conversation& c) {
+    while (c.read_request()) c.hang();
+  });
+  EXPECT_EQ(bench.look(etag_of(silent).with("timeout", "100ms"), change("create", {}, "v1")).sight,
+            Sight::unreachable);
+}
+
+AE_TEST("verify/http_last_modified: dates are compared as times") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(
+      200, "{}", "application/json", "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n")));
+  Bench bench;
+  const Value definition =
+      Value::object({{"kind", "http_last_modified"}, {"url", server.url("/x")}});
+  for (const char* same : {"Sun, 06 Nov 1994 08:49:37 GMT", "1994-11-06T08:49:37Z", "784111777"}) {
+    EXPECT_EQ(bench.look(definition, change("update", same, {})).sight, Sight::match) << same;
+  }
+  EXPECT_EQ(bench.look(definition, change("update", "1994-11-06T08:49:38Z", {})).sight,
+            Sight::mismatch);
+}
+
+AE_TEST("verify/http_json: one field of the answer") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(200, R"({"a": {"version": 12, "none": null}})")));
+  Bench bench;
+  const auto look = [&](std::string_view field, const char* version) {
+    return bench.look(Value::object({{"kind", "http_json"},
+                                     {"url", server.url("/x")},
+                                     {"field", "${ " + std::string(field) + " }"}}),
+                      change("update", version, {}));
+  };
+  EXPECT_EQ(look(".result.a.version", "12").sight, Sight::match);
+  EXPECT_EQ(look(".result.a.version", "11").observed, "12");
+  EXPECT_EQ(look(".result.a.none", "11").sight, Sight::unreachable);
+  EXPECT_EQ(look(".result.b", "11").sight, Sight::unreachable);
+}
+
+AE_TEST("verify/a secret goes only to a host that is written out, and is not told again") {
+  RawHttpServer server(RawHttpServer::always(
+      raw_answer(200, "{}", "application/json", "ETag: \"s3cr3t-canary\"\r\n")));
+  Bench bench;
+  const Value headers = json(R"({"Authorization": "Bearer secret:TOKEN"})");
+  const Sighting seen =
+      bench.look(etag_of(server).with("headers", headers), change("create", {}, "v1"));
+  EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
+  EXPECT_EQ(seen.observed.find("s3cr3t"), std::string::npos) << seen.observed;
+  const Value anywhere =
+      Value::object({{"kind", "http_etag"}, {"url", "${ .change.ref }"}, {"headers", headers}});
+  EXPECT_FALSE(bench.make(anywhere));
+  const Value missing =
+      etag_of(server).with("headers", json(R"({"Authorization": "secret:NONE"})"));
+  EXPECT_EQ(bench.look(missing, change("create", {}, "v1")).sight, Sight::unreachable);
+}
+
+AE_TEST("verify/git_ref: the commit that a ref names, at a server that speaks GitHub's REST") {
+  RawHttpServer server(RawHttpServer::always(
+      raw_answer(200, R"({"ref": "refs/heads/main", "object": {"sha": "abc123"}})")));
+  Bench bench;
+  const Value definition =
+      Value::object({{"kind", "git_ref"},
+                     {"api", server.url("/api/v3")},
+                     {"repo", "o/n"},
+                     {"ref", "${ .change.ref }"},
+                     {"headers", json(R"({"Authorization": "secret:TOKEN"})")}});
+  EXPECT_EQ(bench.look(definition, change("update", "abc123", {}, "refs/heads/ma in")).sight,
+            Sight::match);
+  EXPECT_EQ(server.requests()[0].target(), "/api/v3/repos/o/n/git/ref/heads/ma%20in");
+  EXPECT_EQ(server.requests()[0].header("Accept"), "application/vnd.github+json");
+  EXPECT_EQ(bench.look(definition, change("update", "abc124", {}, "heads/main")).sight,
+            Sight::mismatch);
+  EXPECT_EQ(bench.look(definition, change("update", "abc123", {}, "heads/../../../x")).sight,
+            Sight::unreachable);
+  EXPECT_EQ(server.arrivals(), 2);
+}
+
+AE_TEST("verify/github: when an issue, pull or release was changed last, or its state") {
+  RawHttpServer server([](RawHttpServer::Conversation& c) {
+    while (auto request = c.read_request()) {
+      const std::string target = request->target();
+      std::string body = R"({"updated_at": "2026-01-02T03:04:05Z", "state": "open"})";
+      if (target.ends_with("/pulls/2")) body = R"({"state": "closed", "merged": true})";
+      if (target.ends_with("/releases/tags/v1.0")) {
+        body = R"({"published_at": "2026-01-02T03:04:05Z", "prerelease": true})";
+      }
+      if (!c.send(raw_answer(target.find("/repos/o/n/") == 0 ? 200 : 404, body))) return;
+    }
+  });
+  Bench bench;
+  const Value base = Value::object({{"kind", "github"}, {"api", server.url("")}, {"repo", "o/n"}});
+  const auto sight = [&](const Value& definition, const char* version) {
+    return bench.look(definition, change("update", version, {})).sight;
+  };
+  EXPECT_EQ(sight(base.with("issue", "${ .change.id }"), "2026-01-02T03:04:05Z"), Sight::match);
+  EXPECT_EQ(sight(base.with("issue", "1"), "2026-01-02T03:04:06Z"), Sight::mismatch);
+  EXPECT_EQ(sight(base.with("issue", "1").with("by", "state"), "open"), Sight::match);
+  EXPECT_EQ(sight(base.with("pull", "2").with("by", "state"), "merged"), Sight::match);
+  EXPECT_EQ(sight(base.with("release", "v1.0"), "2026-01-02T03:04:05Z"), Sight::match);
+  EXPECT_EQ(sight(base.with("release", "v1.0").with("by", "state"), "published"), Sight::mismatch);
+}
+
+AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {
+  Folder folder;
+  const std::string path = folder.write("a.txt", "hello");
+  Bench bench;
+  bench.folder = folder.path();
+  const Value by_digest = json(R"({"kind": "file", "path": "${ .change.ref }"})");
+  const std::string digest = to_hex(sha256("hello"));
+  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, path)).sight, Sight::match);
+  EXPECT_EQ(bench.look(by_digest, change("create", "sha256:" + digest, {}, "a.txt")).sight,
+            Sight::match);
+  folder.write("a.txt", "hellO");
+  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, path)).sight, Sight::mismatch);
+  const Value by_size = by_digest.with("by", "size");
+  EXPECT_EQ(bench.look(by_size, change("create", "5", {}, path)).sight, Sight::match);
+  EXPECT_EQ(bench.look(by_size, change("create", "6", {}, path)).observed, "5");
+  struct stat info{};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  const Instant at{info.st_mtim.tv_sec * 1'000'000 + info.st_mtim.tv_nsec / 1'000};
+  const Value by_time = by_digest.with("by", "mtime");
+  EXPECT_EQ(bench.look(by_time, change("create", to_text(at), {}, path)).sight, Sight::match);
+  EXPECT_EQ(
+      bench.look(by_time, change("create", std::to_string(info.st_mtim.tv_sec), {}, path)).sight,
+      Sight::match);
+  EXPECT_EQ(bench.look(by_time, change("create", "1", {}, path)).sight, Sight::mismatch);
+  const Sighting gone = bench.look(by_digest, change("create", digest, {}, path + ".not"));
+  EXPECT_EQ(gone.sight, Sight::mismatch);
+  EXPECT_EQ(gone.observed, "absent");
+  EXPECT_EQ(bench.look(by_digest, change("delete", {}, {}, path + ".not")).sight, Sight::match);
+  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, folder.path())).sight,
+            Sight::unreachable);
+  EXPECT_EQ(bench.look(by_digest, change("create", digest, {}, Value())).sight, Sight::unreachable);
+}
+
+AE_TEST("verify/sql: the first column of the first row; only one statement that only reads") {
+  Folder folder;
+  folder.owns("d.db");
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((folder.path() + "/d.db").c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db,
+                         "CREATE TABLE orders(id INTEGER PRIMARY KEY, version INTEGER);"
+                         "INSERT INTO orders VALUES (7, 3), (8, NULL);",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  Bench bench;
+  bench.folder = folder.path();
+  const Value definition = json(
+      R"({"kind": "sql", "store": "d.db", "query": "SELECT version FROM orders WHERE id = ?",
+          "params": ["${ .change.id }"]})");
+  EXPECT_EQ(bench.look(definition, change("update", "3", {})).sight, Sight::match);
+  const Sighting other = bench.look(definition, change("update", "2", {}));
+  EXPECT_EQ(other.sight, Sight::mismatch);
+  EXPECT_EQ(other.observed, "3");
+  ASSERT_EQ(sqlite3_exec(db, "DELETE FROM orders WHERE id = 7", nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  EXPECT_EQ(bench.look(definition, change("update", "3", {})).observed, "absent");
+  EXPECT_EQ(bench.look(definition, change("delete", {}, {})).sight, Sight::match);
+  for (const char* query :
+       {"DELETE FROM orders WHERE id = ?", "SELECT 3 WHERE ?; DELETE FROM orders", "SELECT",
+        "SELECT version FROM orders", "SELECT version FROM nowhere WHERE id = ?"}) {
+    EXPECT_EQ(bench.look(definition.with("query", query), change("update", "3", {})).sight,
+              Sight::unreachable)
+        << query;
+  }
+  EXPECT_EQ(bench.look(definition.with("store", "none.db"), change("update", "3", {})).sight,
+            Sight::unreachable);
+  int rows = 0;
+  sqlite3_exec(
+      db, "SELECT 1 FROM orders",
+      [](void* n, int, char**, char**) { return ++*static_cast<int*>(n), 0; }, &rows, nullptr);
+  EXPECT_EQ(rows, 1);  // nothing was deleted by a look
+  sqlite3_close(db);
+}
+
+AE_TEST("verify/a definition that means nothing is refused with its key") {
+  Bench bench;
+  for (const char* text :
+       {R"({"kind": "carrier_pigeon"})", R"({"kind": "http_etag"})",
+        R"({"kind": "http_etag", "url": "ftp://h/"})",
+        R"({"kind": "http_etag", "url": "http://${ .change.id }/"})",
+        R"({"kind": "http_etag", "url": "http://h/${ .args.id }"})",
+        R"({"kind": "http_etag", "url": "http://h/", "colour": 1})",
+        R"({"kind": "http_json", "url": "http://h/"})", R"({"kind": "file", "path": ""})",
+        R"({"kind": "file", "path": "x", "by": "colour"})", R"({"kind": "sql", "store": "x"})",
+        R"({"kind": "github", "repo": "o/n"})",
+        R"({"kind": "github", "repo": "o/n", "issue": "1", "pull": "1"})",
+        R"({"kind": "git_ref", "repo": "o/n", "ref": "x", "api": "http://${ .change.ref }"})",
+        R"({"kind": "git_ref", "repo": "o/n", "ref": "x", "timeout": "0s"})"}) {
+    EXPECT_FALSE(bench.make(json(text))) << text;
+  }
+}
+
+AE_TEST("verify/a look whose verifier and reader have gone answers nobody, and harms nobody") {
+  Folder folder;
+  const std::string path = folder.write("a.txt", "hello");
+  net::AsioLoop loop;
+  int answers = 0;
+  {
+    net::HttpClient client(loop);
+    FewSecrets secrets;
+    SlowReader reader(loop);
+    auto verifier = make_verifier(Value::object({{"kind", "file"}, {"path", path}}),
+                                  {loop, client, secrets, reader, "."});
+    ASSERT_TRUE(verifier);
+    for (int i = 0; i < 50; ++i) {
+      (*verifier)->look(change("create", "x", {}), [&answers](Sighting) { answers++; });
+    }
+  }
+  loop.post([&loop] { loop.stop(); });
+  loop.run();
+  EXPECT_LE(answers, 50);
+}
+
+}  // namespace
+}  // namespace ae::tools
