@@ -27,11 +27,10 @@ class AgentCheck {
     const std::size_t before = check_.count();
     if (!check_.mapping(spot_,
                         {"plan", "input_schema", "output", "deadline", "max_attempts", "labels",
-                         "description", "versions", "required_capabilities"},
+                         "description", "versions", "required_capabilities", "confirm"},
                         {{"loop", "agents that a model leads come later; this version runs plans"},
                          {"code", "agents written as a program come later"},
                          {"planner", "plans made by a model come later"},
-                         {"confirm", "checking changed resources after a recovery comes later"},
                          {"cron", "schedules come later"},
                          {"schedule", "schedules come later"}})) {
       return std::move(agent_);
@@ -75,6 +74,10 @@ class AgentCheck {
     if (const auto labels = spot_.find("labels")) this->labels(*labels);
     if (const auto versions = spot_.find("versions")) this->versions(*versions);
     if (const auto needed = spot_.find("required_capabilities")) capabilities(*needed);
+    if (const auto confirm = spot_.find("confirm")) {  // strict is what holds without it
+      const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
+      if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
+    }
   }
 
   void versions(const Spot& spot) {

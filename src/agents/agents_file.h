@@ -41,6 +41,7 @@ struct ToolDefinition {
   std::string name;
   std::string kind;  // http | command | native; of a model its provider: openai
   Value definition;
+  Value verify;  // who looks at what it changed (tools/verify/verify.h); null: nobody
   engine::ToolPolicy policy;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "agents/change_check.h"
 #include "agents/check.h"
 #include "agents/tool_text.h"
 #include "core/hash.h"
@@ -18,15 +19,7 @@ constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, defini
 constexpr std::size_t kHeadersMax = 64;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-bool is_header_name(std::string_view text) {
-  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
-  return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [&](char c) {
-    return is_letter(c) || is_digit(c) || kMarks.find(c) != kMarks.npos;
-  });
-}
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -49,16 +42,16 @@ class ToolCheck {
                     "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
                     "definite_failures", "args_schema", "output",      "result",        "numbers",
                     "output_max",        "env",         "env_allow",   "cwd",           "approval",
-                    "approval_expires",  "probe",       "compensate"},
+                    "approval_expires",  "probe",       "compensate",  "changes",       "verify"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"},
-             {"changes", "recording changed resources comes later"},
-             {"verify", "checking changed resources after a recovery comes later"},
              {"heartbeat_timeout", "progress reports come later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       policy();
       transport();
       retry();
       side_calls();
+      const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
+      changes_ = check_changes(check_, spot_, reads);
     }
     checked_.good = check_.count() == before;
     if (checked_.good) finish();
@@ -502,10 +495,13 @@ class ToolCheck {
     for (Member& member : approval_) members.push_back(std::move(member));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
     if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));
+    for (Member& member : changes_.policy) members.push_back(std::move(member));
+    checked_.tool.verify = changes_.verify;
     const Value without_version = Value::object(std::move(members));
-    const Value whole = Value::object({{"kind", checked_.tool.kind},
-                                       {"definition", checked_.tool.definition},
-                                       {"policy", without_version}});
+    Value whole = Value::object({{"kind", checked_.tool.kind},
+                                 {"definition", checked_.tool.definition},
+                                 {"policy", without_version}});
+    if (!changes_.verify.is_null()) whole = whole.with("verify", changes_.verify);
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy = without_version.with("version", policy.version);
     if (const auto& usable = check_.source().usable) {
@@ -539,6 +535,7 @@ class ToolCheck {
   const Spot& spot_;
   CheckedTool checked_;
   std::vector<Member> definition_, approval_, probe_, compensate_;
+  CheckedChanges changes_;
   std::vector<int> definite_;
   bool effect_known_ = true;
 };

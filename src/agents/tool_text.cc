@@ -83,6 +83,13 @@ bool is_authority(std::string_view text) {
 
 }  // namespace
 
+bool is_header_name(std::string_view text) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [&](char c) {
+    return is_letter(c) || is_digit(c) || kMarks.find(c) != kMarks.npos;
+  });
+}
+
 bool is_env_name(std::string_view text) {
   return !text.empty() && text.size() <= 128 && !is_digit(text[0]) &&
          std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '_'; });
@@ -151,7 +158,13 @@ std::optional<std::string> ToolText::checked(const Spot& spot, std::string text,
   check_.template_faults(spot, found);
   if (!found.empty()) return std::nullopt;
   for (const std::string& root : compiled.roots().roots) {
-    if (root == "args" || root == "call") continue;
+    if (root_.empty() ? root == "args" || root == "call" : root == root_) continue;
+    if (!root_.empty()) {
+      check_.root_fault(
+          spot, "." + root,
+          "there is no ." + root + " here: what stands here reads ." + std::string(root_));
+      continue;
+    }
     Nearest nearest(root);
     nearest.look_at("args");
     nearest.look_at("call");
@@ -197,16 +210,18 @@ std::optional<Value> ToolText::below(const Spot& spot, std::size_t depth) {
   return spot->is_list() ? Value::array(std::move(items)) : Value::object(std::move(members));
 }
 
-std::optional<std::string> ToolText::literal(const Spot& spot) {
-  auto text = resolved(spot, Secrets::refused);
+std::optional<std::string> ToolText::literal(const Spot& spot, Secrets secrets) {
+  auto text = resolved(spot, secrets);
   if (!text || !has_expression(*text)) return text;
   const auto compiled = Template::compile(Value(*text));
   if (compiled && compiled->roots().roots.empty()) {
     const auto value = compiled->eval(NoScope());
     if (value && value->is_string()) return value->as_string();
   }
-  check_.fault(spot, "holds no expression but ${ env.NAME }: give what changes in `args`", {},
-               Code::unsupported);
+  check_.fault(spot,
+               root_.empty() ? "holds no expression but ${ env.NAME }: give what changes in `args`"
+                             : "holds no expression but ${ env.NAME }",
+               {}, Code::unsupported);
   return std::nullopt;
 }
 

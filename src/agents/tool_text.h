@@ -16,14 +16,15 @@ enum class Secrets { replaced, refused };
 
 class ToolText {
  public:
-  explicit ToolText(Check& check) : check_(check) {}
+  // `root`: the one root that its expressions read; "" = .args and .call.
+  explicit ToolText(Check& check, std::string_view root = "") : check_(check), root_(root) {}
 
-  // The text with every ${ env.NAME } replaced; its other expressions read .args and .call.
+  // The text with every ${ env.NAME } replaced; its other expressions read .args and .call, or `root`.
   std::optional<std::string> resolved(const Spot& spot, Secrets secrets);
   // The same for every string below; no secrets.
   std::optional<Value> resolved_value(const Spot& spot) { return below(spot, 0); }
-  // The same for a text that holds no expression but env.; it is plain text then. No secrets.
-  std::optional<std::string> literal(const Spot& spot);
+  // The same for a text that holds no expression but env.; it is plain text then.
+  std::optional<std::string> literal(const Spot& spot, Secrets secrets = Secrets::refused);
   // A resolved url: scheme, host and port are literal, so that what a model or a stranger says cannot choose whom we
   // talk to.
   void url(const Spot& spot, const std::string& text);
@@ -34,8 +35,11 @@ class ToolText {
   std::optional<Value> below(const Spot& spot, std::size_t depth);
 
   Check& check_;
+  std::string_view root_;
 };
 
+// A token of RFC 9110, at most 128 characters.
+bool is_header_name(std::string_view text);
 // Letters, digits and _, at most 128.
 bool is_env_name(std::string_view text);
 

@@ -105,19 +105,18 @@ void Api::resolve(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body,
-                            {"idempotency_key", "resolution", "result", "note", "try", "looked_at"},
-                            {{"step_id", "confirmations come later"}}));
+              Fields::parse(ask->request.body, {"idempotency_key", "resolution", "result", "note",
+                                                "try", "looked_at", "step_id"}));
     engine::Act wish{.kind = engine::Act::Kind::resolve};
     AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
+    AE_ASSIGN(wish.step_id, fields.text("step_id"));
     AE_ASSIGN(wish.resolution, fields.text("resolution"));
     AE_ASSIGN(wish.reason, fields.text("note"));
-    if (wish.resolution == "accept") {
-      return fail(Code::unsupported, "\"accept\" answers confirmations, which come later");
-    }
-    if (wish.idempotency_key.empty()) {
-      return fail(Code::input_invalid,
-                  "\"idempotency_key\" is missing: it names the call in doubt");
+    if (wish.idempotency_key.empty() == wish.step_id.empty()) {
+      return fail(
+          Code::input_invalid,
+          "either \"idempotency_key\" names the call in doubt, or \"step_id\" the step that "
+          "changed what is not as it was");
     }
     if (const Value& of = fields["try"]; !of.is_null()) {
       if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {

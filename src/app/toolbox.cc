@@ -11,6 +11,7 @@
 #include "tools/http/http_tool.h"
 #include "tools/native/native.h"
 #include "tools/secrets.h"
+#include "tools/verify/verify.h"
 
 namespace ae::app {
 namespace {
@@ -23,13 +24,29 @@ const auto& natives() {
 class Drivers final : public Toolbox {
  public:
   Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file)
-      : loop_(loop), steady_(steady), secrets_(secrets_file), client_(loop), processes_(loop) {}
+      : loop_(loop),
+        steady_(steady),
+        secrets_(secrets_file),
+        client_(loop),
+        processes_(loop),
+        reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
     AE_ASSIGN(auto made, make(tool, folder));
-    performers_.add(tool.name, {std::move(made), tool.policy.version});
+    std::unique_ptr<tools::Verifier> verifier;
+    if (!tool.verify.is_null()) {
+      auto looks = tools::make_verifier(tool.verify, {.loop = loop_,
+                                                      .client = client_,
+                                                      .secrets = secrets_,
+                                                      .reader = reader_,
+                                                      .folder = folder});
+      if (!looks) return std::unexpected(std::move(looks).error().in("verify"));
+      verifier = *std::move(looks);
+    }
+    performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
     for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
     if (tool.kind == "openai") note_secrets(tool.definition);
+    note_secrets(tool.verify["headers"]);
     return {};
   }
   runtime::Performers& performers() override { return performers_; }
@@ -101,6 +118,7 @@ class Drivers final : public Toolbox {
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
+  tools::SlowReader reader_;
   std::set<std::string> secret_names_;
   runtime::Performers performers_;  // last: tools go before what they borrow
 };

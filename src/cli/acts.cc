@@ -132,8 +132,9 @@ int approve_command(const Options& options, Terminal& terminal) {
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {
+  const bool accepts = options.resolution == "accept";
   // Whoever says this has looked by now; the process that takes it in may stand still until later.
-  std::vector<Member> body = given({{"idempotency_key", options.key},
+  std::vector<Member> body = given({{accepts ? "step_id" : "idempotency_key", options.key},
                                     {"looked_at", to_text(net::SystemClock().now())},
                                     {"note", options.note},
                                     {"resolution", options.resolution}});

@@ -54,6 +54,8 @@ std::string who();
 // The commands that answer what a blocked job waits for: for each thing it waits for, one or several to choose from.
 // Empty when nobody can answer.
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store);
+// " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
+std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
 // A blocked job in words: what it waits for and the commands that answer it.

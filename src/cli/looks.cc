@@ -96,6 +96,8 @@ int approvals_command(const Options& options, Terminal& terminal) {
     if (asked.text("kind") == "call") {
       what += " wants to call " + safe(asked.text("tool")) + " with " +
               safe_json(canonical(asked["arguments"]));
+    } else if (asked.text("kind") == "confirmation") {
+      what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
     } else {
       what += asked.text("answer") == "data" ? " asks for data (" : " asks (";
       what += safe(asked.text("correlation_key")) + ")";

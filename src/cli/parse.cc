@@ -240,11 +240,14 @@ class Grammar {
     cancel->add_flag("--no-compensate", options_.no_compensate, "leave what was done as it is");
 
     CLI::App* resolve =
-        command("resolve", "say what became of a call in doubt",
+        command("resolve", "say what became of a call in doubt, or of what a step changed",
                 "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
-    positional(resolve, "KEY", options_.key, "the call's idempotency key, or how it begins");
-    positional(resolve, "RESOLUTION", options_.resolution, "happened, not_happened or fail");
+    positional(resolve, "KEY", options_.key,
+               "the call's idempotency key, or how it begins; or the id or node of the step that "
+               "changed it");
+    positional(resolve, "RESOLUTION", options_.resolution,
+               "happened, not_happened or fail; of what a step changed: accept or fail");
     data_.push_back(
         resolve->add_option("JSON", options_.data, "happened: the call's result: JSON, or @FILE"));
     resolve->add_option("--note", options_.note, "why, for the record");

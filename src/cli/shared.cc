@@ -119,12 +119,33 @@ Value flagged(const Value& object, const std::string& flag) {
 
 }  // namespace
 
+std::string confirmed_text(const Value& resources) {
+  std::string text;
+  if (!resources.is_array()) return text;
+  for (const Value& resource : resources.items()) {
+    text += (text.empty() ? " " : ", ") + safe(resource.text("resource_type")) + " " +
+            safe(resource.text("resource_id"));
+    const bool gone = resource.text("observed") == "absent";
+    text += resource.text("verdict") == "unreachable" ? ", which cannot be looked at"
+            : gone                                    ? ", which is gone"
+                                                      : ", which is not as it was";
+  }
+  return text;
+}
+
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
       if (auto commands = commands_of(doubt["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
+    }
+  }
+  if (job["confirmations"].is_array()) {
+    for (const Value& asked : job["confirmations"].items()) {
+      if (auto commands = commands_of(asked["commands"], flag); !commands.empty()) {
         all.push_back(std::move(commands));
       }
     }
@@ -146,7 +167,7 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   for (const char* name : {"parked", "waiting"}) {
     if (job[name].is_object()) out = out.with(name, flagged(job[name], flag));
   }
-  for (const char* name : {"in_doubt", "waits"}) {
+  for (const char* name : {"in_doubt", "waits", "confirmations"}) {
     if (!job[name].is_array()) continue;
     std::vector<Value> items;
     for (const Value& item : job[name].items()) items.push_back(flagged(item, flag));
@@ -164,6 +185,12 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     for (const Value& doubt : job["in_doubt"].items()) {
       why += "\n  node " + safe(doubt.text("node_id")) + ": nobody knows whether the call of " +
              safe(doubt.text("tool")) + " happened";
+    }
+  }
+  if (job["confirmations"].is_array()) {
+    for (const Value& asked : job["confirmations"].items()) {
+      why += "\n  node " + safe(asked.text("node_id")) + " has changed" +
+             confirmed_text(asked["resources"]);
     }
   }
   if (job["waits"].is_array()) {

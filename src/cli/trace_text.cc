@@ -302,6 +302,7 @@ class Trace {
       effect(node, trunk);
     }
     if (node["model"].text("answered") != "") model(node["model"], trunk);
+    for (const Value& change : list(node["changes"])) this->change(change, trunk);
     story(node, trunk);
     for (const Value& wait : list(node["waits"])) this->wait(node, wait, trunk);
     for (const Value& probe : list(node["probes"])) beside(probe, "asked: ", trunk);
@@ -435,8 +436,36 @@ class Trace {
     put(line);
   }
 
+  // What its call changed outside, and what was seen of it since.
+  void change(const Value& change, const std::string& trunk) {
+    const std::string verdict(change.text("verdict"));
+    const Value& detail = change["detail"];
+    Line line;
+    line.add(Tint::dim, trunk + std::string(change.text("operation")) + " " +
+                            std::string(change.text("resource_type")) + " " +
+                            std::string(change.text("resource_id")));
+    if (!verdict.empty()) {
+      const Tint tint = verdict == "match"         ? Tint::good
+                        : verdict == "unconfirmed" ? Tint::warn
+                                                   : Tint::bad;
+      line.add("  ").add(tint, verdict);
+    }
+    if (verdict == "mismatch") {
+      line.add(Tint::dim, "  " + std::string(detail.text("expected")) + " was recorded, " +
+                              std::string(detail.text("observed")) + " is there now");
+    }
+    if (!detail.text("reason").empty()) {
+      line.add(Tint::dim, "  " + std::string(detail.text("reason")));
+    }
+    put(line);
+  }
+
   void decision(const Value& decision, const std::string& trunk) {
     const std::string_view kind = decision.text("kind");
+    if (kind == "confirmation" && decision.text("state") == "requested") {
+      return detail(trunk, Tint::warn,
+                    "a person is asked whether what it changed is well as it is");
+    }
     const std::string by(decision.text("by"));
     const std::string reason(decision.text("reason"));
     if (kind == "branch") {

@@ -70,7 +70,8 @@ engine::Stamp Holder::stamp() {
           .held_since = held_since_,
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
-          .tool_versions = &tool_versions_};
+          .tool_versions = &tool_versions_,
+          .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
 }
 
 // ---------------------------------------------------------------- beginning
@@ -159,6 +160,10 @@ Status Holder::offers_tools() {
     if (entry->version != tool.version) {
       host_.warn(job_, "the tool \"" + tool.name + "\" has changed since the job was created (" +
                            tool.version + " is now " + entry->version + ")");
+    }
+    if (!tool.verified_by.empty() && !entry->verifier) {
+      return fail(Code::needs_version, "the tool \"" + tool.name +
+                                           "\" has no `verify` in the agents file of this process");
     }
     tool_versions_.push_back(entry->version);
   }
@@ -413,6 +418,7 @@ void Holder::collect() {
   while (drafts_.size() < 4096) {
     engine::Decision decision = engine::decide(state_, at);
     next_ask_ = decision.ask_again;
+    if (!decision.confirm.empty()) confirm(decision.confirm);
     if (decision.events.empty()) break;
     for (EventDraft& draft : decision.events) {
       const bool declares = draft.type == EventType::tool_invocation_started;
@@ -697,6 +703,16 @@ void Holder::perform(const StepId& step_id) {
     self->pump();
   };
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+// The verifiers look; what they have seen comes to the next decision.
+void Holder::confirm(const std::vector<std::string>& keys) {
+  if (!confirmer_) {
+    confirmer_.emplace(world_.loop, world_.performers, [weak = weak_from_this()] {
+      if (auto self = weak.lock(); self && !self->ended_) self->pump();
+    });
+  }
+  confirmer_->look(state_, keys);
 }
 
 void Holder::ask_again(Instant at) {

@@ -18,6 +18,7 @@
 #include "engine/absorb.h"
 #include "engine/decide.h"
 #include "engine/state.h"
+#include "runtime/confirmer.h"
 #include "runtime/ledger.h"
 #include "runtime/world.h"
 
@@ -126,6 +127,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void perform(const StepId& step);
   void seen(const engine::Sent& sent, Outcome outcome);
   void ask_again(Instant at);
+  void confirm(const std::vector<std::string>& keys);
   void reload(std::string_view why);
   void end(std::optional<Error> problem);
   void soon(void (Holder::*what)());
@@ -147,6 +149,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   Hash head_;
   std::vector<std::string> tool_versions_;
   std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest one
+
+  std::optional<Confirmer> confirmer_;  // begun when decide wants something to be confirmed
 
   std::deque<Seen> seen_;
   std::deque<Note> notes_;

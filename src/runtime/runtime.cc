@@ -574,7 +574,21 @@ void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
       events, [](const Event& event) { return event.type == EventType::timer_fired; });
   if (fired) static_cast<void>(AE_POINT("timer.after_fire"));
+  for (const Event& event : events) {
+    if (event.type == EventType::confirmation_checked) confirmed(job, event);
+  }
   if (observer_) observer_->on_events(job, events);
+}
+
+// A mismatch with which the job goes on is counted, and said.
+void Runtime::confirmed(const JobId& job, const Event& event) {
+  const Value& p = event.payload;
+  if (p.text("verdict") != "mismatch" || p["detail"].text("mode") != "warn") return;
+  counters_.aetheris_confirmation_replay_warn_total++;
+  warn(job, std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
+                "\" is not as the job left it: \"" + std::string(p["detail"].text("expected")) +
+                "\" was recorded, \"" + std::string(p["detail"].text("observed")) +
+                "\" is there now; it goes on (`verify` says warn)");
 }
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {

@@ -56,6 +56,11 @@ struct Created {
   bool existing = false;  // the idempotency key had made it before
 };
 
+// Counted since this process started, under the names that /metrics shows.
+struct Counters {
+  std::uint64_t aetheris_confirmation_replay_warn_total = 0;  // mismatches with which a job went on
+};
+
 // What watchers hear. On the loop, after the events are durable.
 class RuntimeObserver {
  public:
@@ -106,6 +111,7 @@ class Runtime : private HolderHost {
   }
   bool holds(const JobId& job) const { return holders_.contains(job); }
   std::size_t held() const { return holders_.size(); }
+  const Counters& counters() const { return counters_; }
 
  private:
   const engine::PlanSource& plans() override { return plans_; }
@@ -115,6 +121,7 @@ class Runtime : private HolderHost {
   }
   std::uint64_t checkpoint_every() const override { return options_.checkpoint_every; }
   void committed(const JobId& job, const std::vector<Event>& events) override;
+  void confirmed(const JobId& job, const Event& event);
   void ended(const Holder& holder, std::optional<Error> problem, Fate fate) override;
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
@@ -147,6 +154,7 @@ class Runtime : private HolderHost {
       std::make_shared<HolderHost*>(static_cast<HolderHost*>(this));
   RuntimeOptions options_;
   RuntimeObserver* observer_;
+  Counters counters_;
   std::vector<std::string> offered_;  // capabilities, with the versions of our agents
   engine::PlanSource plans_;
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;

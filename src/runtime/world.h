@@ -11,6 +11,7 @@
 #include "core/sign.h"
 #include "store/store.h"
 #include "tools/tool.h"
+#include "tools/verifier.h"
 
 namespace ae::runtime {
 
@@ -20,6 +21,7 @@ class Performers {
   struct Entry {
     std::unique_ptr<tools::Tool> tool;
     std::string version;  // digest of the resolved definition (16 hex digits)
+    std::unique_ptr<tools::Verifier> verifier = nullptr;  // null: nobody looks at what it changed
   };
   void add(std::string name, Entry entry) {
     entries_.insert_or_assign(std::move(name), std::move(entry));
