@@ -1419,6 +1419,7 @@ def without_a_verifier_a_change_is_shown_as_unconfirmed():
         job = expect(h.run("job", "c", "--json"), 0).json()
         assert [c["verdict"] for c in job["changes"]] == ["unconfirmed"], job["changes"]
         assert "unconfirmed" in expect(h.run("trace", "c"), 0).out
+        assert "(create): unconfirmed" in expect(h.run("job", "c"), 0).out
 
 
 @test

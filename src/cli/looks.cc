@@ -160,6 +160,32 @@ int jobs_command(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
+namespace {
+
+constexpr std::size_t kChangesShown = 10;
+
+// What the job changed outside and what was last seen of it, a line each; first what is not simply as it was.
+std::vector<std::string> changes_text(const Value& changes) {
+  std::vector<std::string> odd, plain;
+  if (!changes.is_array()) return odd;
+  for (const Value& change : changes.items()) {
+    const std::string verdict(change.text("verdict"));
+    std::string text = safe(change.text("resource_type")) + " " + safe(change.text("resource_id")) +
+                       " (" + safe(change.text("operation")) + ")";
+    if (!verdict.empty()) text += ": " + safe(verdict);
+    (verdict.empty() || verdict == "match" ? plain : odd).push_back(std::move(text));
+  }
+  odd.insert(odd.end(), plain.begin(), plain.end());
+  if (odd.size() > kChangesShown) {
+    const std::string left = std::to_string(odd.size() - kChangesShown);
+    odd.resize(kChangesShown);
+    odd.push_back("… and " + left + " more: `aetheris job ID --json`");
+  }
+  return odd;
+}
+
+}  // namespace
+
 int job_command(const Options& options, Terminal& terminal) {
   const auto job = look(options, "");
   if (!job) return terminal.fail_with(job.error());
@@ -192,6 +218,7 @@ int job_command(const Options& options, Terminal& terminal) {
     line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
                       safe((*job)["error"].text("message")));
   }
+  for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   say_blocked(*job, *store, terminal);
   return kDone;

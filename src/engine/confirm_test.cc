@@ -458,7 +458,7 @@ AE_TEST("confirm/what a lost call changed is looked at when its result is found"
   const std::string tools = charging(kStrict);
   GivenJob job(kTwoNodes, {.more = tools});
   job.claim();
-  const engine::Sent sent = engine::sent_of(job.step("a"));
+  const engine::Sent sent = engine::sent_of(job.state, job.step("a"));
   job.outside["ch_1"] = mismatch();
   job.reload();
   job.begin_attempt();
