@@ -14,9 +14,9 @@
 #include "core/expr.h"
 #include "net/http_client.h"
 #include "tools/http/judge.h"
-#include "tools/url_template.h"
 #include "tools/secrets.h"
 #include "tools/tool.h"
+#include "tools/url_template.h"
 
 namespace ae::tools {
 
