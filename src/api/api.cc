@@ -41,11 +41,12 @@ const Api::Route Api::kRoutes[] = {
     {"POST", {"api", "jobs", "{id}", "message"}, &Api::message},
     {"POST", {"api", "jobs", "{id}", "pause"}, &Api::pause},
     {"POST", {"api", "jobs", "{id}", "resume"}, &Api::resume},
+    {"POST", {"api", "jobs", "{id}", "fork"}, &Api::fork},
+    {"POST", {"api", "jobs", "{id}", "retry"}, &Api::retry},
     {"GET", {"api", "approvals"}, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, &Api::answer_approval},
     // What comes later says so.
     {"POST", {"api", "jobs", "{id}", "plan"}, &Api::later},
-    {"POST", {"api", "jobs", "{id}", "fork"}, &Api::later},
     {"GET", {"api", "agents"}, &Api::later},
     {"GET", {"api", "agents", "{id}"}, &Api::later},
     {"PUT", {"api", "agents", "{id}"}, &Api::later},

@@ -21,7 +21,7 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve",  "worker",  "retry", "fork", "plan",
+constexpr std::string_view kLaterCommands[] = {"serve",  "worker",  "plan",
                                                "backup", "migrate", "keys",  "exec"};
 
 struct LaterFlag {
@@ -83,6 +83,7 @@ class Grammar {
     running();
     looking();
     acting();
+    forking();
     helping();
   }
 
@@ -252,6 +253,31 @@ class Grammar {
                         "only if this try is the one in doubt, as `aetheris job` shows it");
   }
 
+  void forking() {
+    CLI::App* fork =
+        command("fork", "begin a new job where another one stood", "aetheris fork holiday --at 12");
+    positional(fork, "ID", options_.id, "the job it begins from, which is not touched");
+    fork->add_option("--at", options_.at, "the event it begins at, as `aetheris events` shows it")
+        ->required();
+    fork_input_ = fork->add_option("--input", options_.input,
+                                   "another input for what is not done yet: JSON, or @FILE");
+    CLI::App* retry =
+        command("retry", "try a job that failed again, as a new job", "aetheris retry holiday");
+    positional(retry, "ID", options_.id, "the job that failed");
+    for (CLI::App* sub : {fork, retry}) {
+      sub->add_option("--job-id", options_.job_id,
+                      "the id of the new job; the same again is the "
+                      "same job");
+      sub->add_option("--idempotency-key", options_.idempotency_key,
+                      "the same key and fork again is the same job");
+      sub->add_flag("--repeat-effects", options_.repeat_effects,
+                    "what was done after that event may be done again");
+      sub->add_option("--repeat", options_.repeat,
+                      "only this effect, by its key or step id; may be given several times")
+          ->allow_extra_args(false);
+    }
+  }
+
   void helping() {
     CLI::App* inspect = command("inspect", "show what a store holds, row by row; reads only",
                                 "aetheris inspect holiday");
@@ -279,6 +305,7 @@ class Grammar {
 
  public:
   CLI::Option* input_ = nullptr;
+  CLI::Option* fork_input_ = nullptr;
   std::vector<CLI::Option*> data_;
 };
 
@@ -377,7 +404,7 @@ Parsed parse(int argc, char** argv) {
                                             (command.empty() ? "" : command + " ") + "--help`"};
       return parsed;
     }
-    options.has_input = grammar.input_->count() > 0;
+    options.has_input = grammar.input_->count() > 0 || grammar.fork_input_->count() > 0;
     for (const CLI::Option* data : grammar.data_) options.has_data |= data->count() > 0;
   } catch (const std::exception& error) {
     parsed.error = Error{Code::usage, error.what()};

@@ -24,6 +24,7 @@
 #include "core/json.h"
 #include "engine/absorb.h"
 #include "engine/decide.h"
+#include "engine/fork.h"
 #include "engine/state.h"
 
 namespace ae {
@@ -127,6 +128,31 @@ class GivenJob {
     if (setup.deadline) born.deadline = now + *setup.deadline;
     add(job_events(born));
     commit();
+  }
+
+  // A fork of another job, at this event of its log; `fork` is what follows from there.
+  GivenJob(const Fork& fork, std::string_view id) : plan(fork.plan) {
+    state.job = JobId(std::string(id));
+    add(job_events({.agent = fork.agent,
+                    .input = fork.input,
+                    .labels = {},
+                    .idempotency_key = {},
+                    .execution_version = fork.execution_version,
+                    .deadline = {},
+                    .plan = plan.get(),
+                    .forked_from = fork.forked_from,
+                    .imported = fork.imported}));
+    commit();
+  }
+  Result<Fork> fork(std::uint64_t at) const { return fork_at(state, log, at, compile_each_time()); }
+  // The first event of this type that is about this node.
+  std::uint64_t seq_of(EventType type, std::string_view node) const {
+    for (const Event& event : log) {
+      if (event.type == type && event.payload.text("step_id") == step(node).id.text) {
+        return event.seq;
+      }
+    }
+    AE_CHECK(false, std::string(node) + "\n" + story());
   }
 
   // ---- what happens

@@ -574,6 +574,7 @@ class Verifier {
   std::string compare_checkpoint(const Event& event) const;
   void conclude_replay(const std::string& wrong);
   void conclude_ledger(const LedgerProof& ledger, std::string wrong);
+  void note_ends(const Event& event);
   void execution_hash();
   void signature(Chain& chain);
   void compare_row();
@@ -587,6 +588,11 @@ class Verifier {
   Verification out_;
   State state_;
   std::size_t commands_ = 0;
+  std::vector<std::string> plans_seen_;  // their hashes, in order
+  struct End {
+    std::string step, path, result_type;
+  };
+  std::vector<End> ends_;  // of steps, in this job or before it was forked
 };
 
 // The state after `event` is the one that a checkpoint of it holds, if this fold made that.
@@ -614,6 +620,7 @@ void Verifier::walk() {
       if (replay_wrong.empty()) replay_wrong = "nothing can be replayed past a " + at(event);
       break;
     }
+    note_ends(event);
     if (replay_wrong.empty()) replay_wrong = compare_checkpoint(event);
   }
   if (in_.checkpoint && replay_wrong.empty() && in_.checkpoint->first > in_.events.size()) {
@@ -669,22 +676,38 @@ void Verifier::conclude_replay(const std::string& wrong) {
                            " where the plan asks for them, with the arguments it gives"};
 }
 
+// After the event is applied.
+void Verifier::note_ends(const Event& event) {
+  const auto note = [&](const Value& of) {
+    const std::string id(of.text("step_id"));
+    const auto step = state_.by_id.find(StepId(id));
+    if (step == state_.by_id.end() || of.text("result_type").empty()) return;
+    ends_.push_back(
+        {id, state_.path_of(state_.steps[step->second]), std::string(of.text("result_type"))});
+  };
+  if (event.type == EventType::plan_generated) {
+    plans_seen_.emplace_back(event.payload.text("plan_hash"));
+  }
+  if (event.type == EventType::node_finished) note(event.payload);
+  if (event.type != EventType::fork_imported) return;
+  for (const Value& entry : event.payload["commands"].items()) note(entry);
+}
+
 void Verifier::execution_hash() {
   std::vector<std::pair<std::string, std::string>> steps;
-  for (const Event& event : in_.events) {
-    if (event.type != EventType::node_finished) continue;
-    auto step = state_.by_id.find(StepId(std::string(event.payload.text("step_id"))));
-    if (step == state_.by_id.end()) continue;
-    const bool undone = state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(state_.path_of(state_.steps[step->second]),
-                       undone ? "compensated" : std::string(event.payload.text("result_type")));
+  for (End& end : ends_) {
+    const auto step = state_.by_id.find(StepId(end.step));
+    const bool undone = step != state_.by_id.end() &&
+                        state_.steps[step->second].result_type == ResultType::compensated;
+    steps.emplace_back(std::move(end.path), undone ? "compensated" : std::move(end.result_type));
   }
   if (!state_.plan) {
     out_.execution_hash = broken("the log holds no plan");
     return;
   }
   std::ranges::sort(steps);
-  std::string text = "aetheris.execution.v1\n" + to_hex(state_.plan->hash) + "\n";
+  std::string text = "aetheris.execution.v1\n";
+  for (const std::string& plan : plans_seen_) text.append(plan).append("\n");
   for (const auto& [path, result_type] : steps) {
     text.append(path).append(" ").append(result_type).append("\n");
   }

@@ -131,6 +131,7 @@ Value step_view(const State& state, const Step& step) {
        {"call", step.call ? call_view(*step.call) : Value()},
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
+       {"imported", step.imported != nullptr},
        {"item", item_number(step)},
        {"kind", to_text(state.kind_of(step))},
        {"map", step.map ? map_view(*step.map) : Value()},
@@ -406,6 +407,7 @@ Value state_view(const State& state) {
        {"error", failure_view(state.error)},
        {"execution_version", state.execution_version},
        {"final_in_doubt", state.final_in_doubt},
+       {"forked_from", state.forked_from},
        {"id", state.job.text},
        {"input", state.input},
        {"job", state.job_root},
@@ -449,6 +451,12 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
 std::vector<std::uint32_t> not_undone(const State& state) {
   std::vector<std::uint32_t> steps = state.given_up;
   steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
+  // What another job did is not this one's to undo.
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    const Step& step = state.steps[i];
+    const bool calls = step.imported && step.committed && !step.imported->tool.empty();
+    if (calls && state.tool_of(step).compensate) steps.push_back(i);
+  }
   return steps;
 }
 
@@ -501,6 +509,7 @@ Value job_view(const State& state) {
        {"ending", ending_view(state)},
        {"error", error_view(state)},
        {"execution_version", state.execution_version},
+       {"forked_from", state.forked_from},
        {"id", state.job.text},
        {"input", state.input},
        {"labels", state.labels},

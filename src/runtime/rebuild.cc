@@ -137,7 +137,8 @@ class Projector {
                                             born.text("execution_version"), versions);
     const bool redacted = birth_.salts.find("input") == nullptr;
     if (!redacted) {
-      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels));
+      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels),
+                                       born["forked_from"]);
     }
     return {};
   }
