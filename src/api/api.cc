@@ -43,10 +43,10 @@ const Api::Route Api::kRoutes[] = {
     {"POST", {"api", "jobs", "{id}", "resume"}, &Api::resume},
     {"POST", {"api", "jobs", "{id}", "fork"}, &Api::fork},
     {"POST", {"api", "jobs", "{id}", "retry"}, &Api::retry},
+    {"POST", {"api", "jobs", "{id}", "plan"}, &Api::plan},
     {"GET", {"api", "approvals"}, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, &Api::answer_approval},
     // What comes later says so.
-    {"POST", {"api", "jobs", "{id}", "plan"}, &Api::later},
     {"GET", {"api", "agents"}, &Api::later},
     {"GET", {"api", "agents", "{id}"}, &Api::later},
     {"PUT", {"api", "agents", "{id}"}, &Api::later},

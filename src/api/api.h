@@ -95,6 +95,7 @@ class Api {
   void resume(Ask ask);
   void fork(Ask ask);
   void retry(Ask ask);
+  void plan(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
   void later(Ask ask);

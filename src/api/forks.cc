@@ -1,4 +1,4 @@
-// Forks: a new job that begins where another one stood.
+// Forks: a new job that begins where another one stood. And re-plans: a job that goes on under another plan.
 #include <utility>
 
 #include "api/asked.h"
@@ -150,6 +150,35 @@ void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
                          problem(error).with("effects", Value::array(made->repeated)));
     }
     created(ask, made->created.job, made->created.existing ? 200 : 201);
+  });
+}
+
+// The plan is in the request, or is that of the job's agent in this process' own agents file.
+void Api::plan(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"drop", "reason", "task_graph"}));
+    engine::Act wish{.kind = engine::Act::Kind::plan};
+    AE_ASSIGN(wish.reason, fields.text("reason"));
+    const Value& drop = fields["drop"];
+    wish.payload = Value::object({{"task_graph", fields["task_graph"]}});
+    if (!drop.is_null()) wish.payload = wish.payload.with("drop", drop);
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  if (!act->payload["task_graph"].is_null()) return this->act(ask, std::move(*act), 202);
+  read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
+    const auto* agents = options_.agents;
+    if (agents == nullptr || !agents->agents.contains(read.state.agent)) {
+      return ask->refuse(
+          {Code::plan_invalid, "the agent \"" + read.state.agent +
+                                   "\" is in no agents file of this process: give it the plan "
+                                   "(`aetheris plan ID FILE`)"});
+    }
+    act.payload =
+        act.payload.with("task_graph", agents->agents.find(read.state.agent)->second.task_graph);
+    this->act(ask, std::move(act), 202);
   });
 }
 

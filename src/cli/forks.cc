@@ -1,6 +1,7 @@
-// fork, retry: a new job that begins where another one stood.
+// fork, retry: a new job that begins where another one stood. plan: a job goes on under another plan.
 #include "api/problem.h"
 #include "app/door.h"
+#include "app/site.h"
 #include "cli/commands.h"
 #include "core/json.h"
 
@@ -87,6 +88,75 @@ int fork_command(const Options& options, Terminal& terminal) {
                   terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
                                                  quoted(std::string(made.text("id"))) +
                                                  store_flag(*store)));
+  }
+  return kDone;
+}
+
+namespace {
+
+// The plan that FILE has for the job's agent, as the job is told of it.
+Result<Value> asked_of(app::Door& door, const Options& options, const agents::AgentsFile& file) {
+  api::ApiRequest look;
+  look.path = {"api", "jobs", options.id};
+  AE_ASSIGN(const api::ApiResponse job, door.ask(look));
+  if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
+  const std::string name(job.body.text("agent"));
+  const auto agent = file.agents.find(name);
+  if (agent == file.agents.end()) {
+    return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
+                                        "\", which is not in " + options.file);
+  }
+  Value body = Value::object({{"task_graph", agent->second.task_graph}});
+  if (!options.reason.empty()) body = body.with("reason", options.reason);
+  if (options.drop.empty()) return body;
+  std::vector<Value> names(options.drop.begin(), options.drop.end());
+  return body.with("drop", Value::array(std::move(names)));
+}
+
+void say_plan(const Value& answer, const std::string& id, Terminal& terminal) {
+  if (answer.find("unchanged") != nullptr) return terminal.print("it has this plan already\n");
+  if (answer.find("accepted") != nullptr) {
+    return terminal.print("accepted: the process that holds job " + id + " takes it in\n");
+  }
+  std::string carried;
+  for (const Value& one : answer["carried"].items()) {
+    carried += (carried.empty() ? "" : ", ") + safe(one.text("node_id"));
+  }
+  terminal.print("plan " + std::to_string(answer["plan"].as_int()) +
+                 (carried.empty() ? ": nothing is carried on" : " carries on " + carried) + "\n");
+}
+
+}  // namespace
+
+int plan_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto loaded = app::load_agents(options.file);
+  if (!loaded) return terminal.fail_with(loaded.error());
+  if (!loaded->faults.empty()) {
+    const Error error{Code::plan_invalid, options.file + " has faults; nothing was changed"};
+    Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
+    terminal.note(safe(agents::faults_text(loaded->faults), true));
+    return terminal.fail_with(error, body);
+  }
+  auto door = app::Door::open(*store, app::Purpose::write);
+  if (!door) return terminal.fail_with(door.error());
+  auto body = asked_of(**door, options, loaded->file);
+  if (!body) return terminal.fail_with(body.error());
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs", options.id, "plan"};
+  request.body = canonical(*body);
+  request.by = who();
+  const auto answer = (*door)->ask(request);
+  if (!answer) return terminal.fail_with(answer.error());
+  if (answer->status >= 400) {
+    return terminal.fail_with(api::error_of_problem(answer->body, answer->status), answer->body);
+  }
+  if (terminal.json()) {
+    terminal.print_json(answer->body);
+  } else {
+    say_plan(answer->body, safe(options.id), terminal);
   }
   return kDone;
 }

@@ -44,7 +44,8 @@ struct Options {
   // rebuild, with job_id
   bool check_only = false;
 
-  // fork, retry
+  // fork, retry, plan
+  std::vector<std::string> drop;
   bool repeat_effects = false;
   std::vector<std::string> repeat;
 };

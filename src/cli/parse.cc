@@ -21,8 +21,7 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve",  "worker",  "plan",
-                                               "backup", "migrate", "keys",  "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve", "worker", "backup", "migrate", "keys", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -261,6 +260,15 @@ class Grammar {
         ->required();
     fork_input_ = fork->add_option("--input", options_.input,
                                    "another input for what is not done yet: JSON, or @FILE");
+    CLI::App* plan = command("plan", "let a job go on under the plan of another agents file",
+                             "aetheris plan holiday agents.yaml");
+    positional(plan, "ID", options_.id, "the job");
+    positional(plan, "FILE", options_.file, "the agents file: its plan of the job's agent");
+    plan->add_option("--drop", options_.drop,
+                     "a node whose effect the new plan does not carry on; may be given several "
+                     "times")
+        ->allow_extra_args(false);
+    plan->add_option("--reason", options_.reason, "why, for the record");
     CLI::App* retry =
         command("retry", "try a job that failed again, as a new job", "aetheris retry holiday");
     positional(retry, "ID", options_.id, "the job that failed");

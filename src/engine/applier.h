@@ -1,11 +1,14 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_calls.cc (invocations), apply_approvals.cc (what people say before they are waited for) and apply_fork.cc (what a
-// fork begins with).
+// apply_calls.cc (invocations), apply_approvals.cc (what people say before they are waited for), apply_fork.cc (what a
+// fork begins with) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +72,12 @@ class Applier {
   static void pass_finished(MapProgress& map);
   Status job_created();
   Status plan_generated();
+  void begin_node(Step& step, const Node& node);
+  Status re_plan(std::shared_ptr<const Plan> plan);
+  Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;
+  Status check_let_go(const std::set<std::uint32_t>& kept) const;
+  static void move_step(Step& step, std::uint32_t node);
+  Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
   Status fork_imported();
   Status import_one(const Value& entry, const Value& result);
   Status import_over(Step& map, const Value& over);

@@ -136,23 +136,27 @@ Status Applier::job_created() {
 }
 
 Status Applier::plan_generated() {
-  if (s_.plan) return bad("a second plan");
   AE_ASSIGN(auto plan, plans_(p_["task_graph"], p_.text("plan_hash")));
   if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
   if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
+  if (s_.plan) return re_plan(std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
     Step& step = s_.steps.emplace_back();
-    step.node = step.place = node.index;
-    step.plan_no = s_.plan_number;
-    step.needs_left = static_cast<std::uint32_t>(node.needs.size());
-    step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
-                      to_text(node.kind));
+    begin_node(step, node);
     s_.by_id.emplace(step.id, node.index);
   }
   for (const Node& node : s_.plan->nodes) open_node(node.index);
   return {};
+}
+
+void Applier::begin_node(Step& step, const Node& node) {
+  step.node = step.place = node.index;
+  step.plan_no = s_.plan_number;
+  step.needs_left = static_cast<std::uint32_t>(node.needs.size());
+  step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
+                    to_text(node.kind));
 }
 
 Status Applier::job_running() {

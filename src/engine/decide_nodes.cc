@@ -78,7 +78,7 @@ void Decider::start_wait(const Step& step) {
   if (node.wait_key) {
     auto named = wait_key_of(s_, node);
     if (!named) return fail_step(step, named.error());
-    key = std::move(*named);
+    key = s_.key_of_wait(*named);
   }
   std::string channel;
   if (node.wait_channel) {

@@ -256,6 +256,16 @@ class GivenJob {
                 .payload = json(payload),
                 .channel = std::string(channel)});
   }
+  // Another plan for the job; `drop` names nodes whose effects are let go.
+  GivenJob& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
+    std::vector<Value> names(drop.begin(), drop.end());
+    act({.kind = Act::Kind::plan,
+         .by = "someone",
+         .payload = Value::object(
+             {{"drop", Value::array(std::move(names))}, {"task_graph", next->task_graph}})});
+    if (!refused) plan = std::move(next);
+    return *this;
+  }
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
   // Somebody answers what is asked at a node, by its id among the approvals.
@@ -371,7 +381,11 @@ class GivenJob {
     const Node& node = plan->nodes[plan->by_id.at(std::string(name.substr(0, slash)))];
     if (slash == std::string_view::npos) return node.index;
     const auto item = static_cast<std::uint32_t>(std::stoul(std::string(name.substr(slash + 1))));
-    return state.by_id.at(state.item_step_id(node, item));
+    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+      const Step& one = state.steps[i];
+      if (one.role == Role::node && one.node == node.index && one.item == item) return i;
+    }
+    AE_CHECK(false, std::string(name) + "\n" + story());
   }
   const Step& step(std::string_view name) const { return state.steps[index_of(name)]; }
   // The types of all events, or of those of a step, in order.

@@ -61,6 +61,13 @@ IdempotencyKey State::key_of(const Step& step) const {
   return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null");
 }
 
+std::string State::key_of_wait(const std::string& named) const {
+  const auto closed = closed_waits.find(named);
+  const bool let_go =
+      plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
+  return let_go ? named + "#" + std::to_string(plan_number) : named;
+}
+
 std::string State::approval_id(const Wait& wait) const {
   if (wait.type != WaitType::human || wait.resolve) return {};
   const Step& step = steps[wait.step];

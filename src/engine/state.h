@@ -289,6 +289,8 @@ class State {
   bool may_have_happened(const Step& step) const;
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
+  // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.
+  std::string key_of_wait(const std::string& named) const;
   // The id under which an open wait stands among the approvals; "" = it does not.
   std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;

@@ -16,6 +16,7 @@
 #include "engine/evaluate.h"
 #include "engine/head.h"
 #include "engine/model_calls.h"
+#include "engine/replan.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -409,6 +410,7 @@ class ReplayProof {
   static std::string wait(const State& state, const Event& event);
   static std::string probe_says(const State& state, const Event& event);
   static std::string request(const State& state, const Event& event);
+  static std::string plan(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -506,7 +508,7 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
   if (node.wait_key) {
     auto named = wait_key_of(state, node);
     if (!named) return "has a key, but " + named.error().message;
-    key = *named;
+    key = state.key_of_wait(*named);
   }
   if (node.wait_channel) {
     auto channel = channel_of(state, node);
@@ -526,6 +528,22 @@ std::string ReplayProof::request(const State& state, const Event& event) {
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
   return "asks for other arguments than the plan's expressions give";
+}
+
+// What another plan carries is what both plans give.
+std::string ReplayProof::plan(const State& state, const Event& event) {
+  const auto plan = Plan::compile(event.payload["task_graph"]);
+  if (!plan) return "holds no plan";
+  Dropped drop;
+  if (event.payload["drop"].is_array()) {
+    for (const Value& one : event.payload["drop"].items()) {
+      if (one.is_string()) drop.insert(one.as_string());
+    }
+  }
+  const Replan replan = replan_of(state, *plan, drop);
+  return carried_list(state, replan) == event.payload["carried"]
+             ? ""
+             : "does not carry what the two plans have in common";
 }
 
 std::string ReplayProof::before(const State& state, const Event& event) {
@@ -550,6 +568,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       break;
     case EventType::wait_opened:
       wrong = wait(state, event);
+      break;
+    case EventType::plan_generated:
+      wrong = plan(state, event);
       break;
     case EventType::job_completed:
       if (auto output = output_of(state); !output || !(*output == event.payload["result"])) {
