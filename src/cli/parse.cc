@@ -21,7 +21,8 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve", "worker", "backup", "migrate", "keys", "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "backup",
+                                               "migrate", "keys",   "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;

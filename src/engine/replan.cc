@@ -113,6 +113,7 @@ const Step* Replanning::same(const Node& node) const {
   if (done && step.failure && !node.continue_on_error) return nullptr;
   switch (node.kind) {
     case NodeKind::tool:
+    case NodeKind::llm:
       return same_call(step, node) ? &step : nullptr;
     case NodeKind::wait:
       return same_wait(step, node) ? &step : nullptr;
@@ -151,7 +152,7 @@ Replan Replanning::run() {
 bool is_effect(const State& state, const Step& step) {
   if (step.role != Role::node) return false;
   const Node& node = state.node_of(step);
-  const bool calls = node.kind == NodeKind::tool || step.item != kNoItem;
+  const bool calls = node.calls() || step.item != kNoItem;
   if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
   const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
   return step.committed || success || state.may_have_happened(step);
