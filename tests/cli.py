@@ -178,10 +178,10 @@ def version_and_help():
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
-                        "approve reject pause resume cancel resolve inspect completion "
+                        "approve reject pause resume cancel resolve fork retry plan inspect completion "
                         "doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "serve worker retry fork backup keys".split():
+        for command in "serve worker backup keys".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
