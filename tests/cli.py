@@ -178,10 +178,10 @@ def version_and_help():
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
-                        "approve reject pause resume cancel resolve inspect completion "
+                        "approve reject pause resume cancel resolve fork retry plan inspect completion "
                         "doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "serve worker retry fork backup keys".split():
+        for command in "serve worker backup keys".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
@@ -209,7 +209,7 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["serve"], ["worker", "x.yaml"], ["retry", "a"], ["fork", "a", "--at", "3"], ["plan", "a", "f"], ["backup", "f"],
+        for words in (["serve"], ["worker", "x.yaml"], ["backup", "f"],
                       ["migrate"], ["keys", "list"],
                       ["jobs", "--store", "postgres://x/y"]):
             said = expect(h.run(*words, "--json"), 2)
@@ -961,6 +961,206 @@ def a_job_killed_at_every_point_asks_and_undoes_and_does_nothing_twice():
             assert sorted(set(side_words(h))) == ["flight", "hotel", "unflight", "unhotel"]
             assert len(set(keys)) == 4, keys
             expect(h.run("verify", "t"), 0)
+            if killed == 0:
+                return
+    raise AssertionError("it never came to an end")
+
+
+# The tool `stamp` counts its calls in calls.txt, and fails as long as there is no file `mended`.
+FORKS = r"""
+aetheris: 1
+tools:
+  stamp:
+    command: ["sh", "-c", "cat > /dev/null; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> calls.txt; echo \"$0\"", "${ .args.what }"]
+    effect: at_most_once
+  fragile:
+    command: ["sh", "-c", "cat > /dev/null; test -e mended || exit 3; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> calls.txt; echo \"$0\"", "${ .args.what }"]
+    effect: at_most_once
+agents:
+  trip:
+    plan:
+      - { id: a, tool: stamp, args: { what: "one ${ .input.n }" } }
+      - { id: b, tool: fragile, needs: [a], args: { what: "two ${ .steps.a }" } }
+      - { id: c, tool: stamp, needs: [b], args: { what: "three ${ .steps.b } ${ .input.n }" } }
+    output: "${ .steps.c }"
+  asks:
+    plan:
+      - { id: a, tool: stamp, args: { what: first } }
+      - { id: w, wait: { type: signal, key: go }, needs: [a] }
+      - { id: z, tool: stamp, needs: [w], args: { what: old } }
+    output: "${ .steps.z }"
+"""
+REPLANNED = FORKS.replace("what: old", "what: \"new ${ .steps.w }\"")
+
+
+def stamped(h):
+    """What was called: one line of words for each."""
+    file = h.path / "calls.txt"
+    return [line.split(" ", 1)[1] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def last_seq(h, job):
+    return expect(h.run("events", job, "--json"), 0).json()["events"][-1]["seq"]
+
+
+@test
+def a_failed_job_is_tried_again_when_its_tool_is_mended():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(FORKS)
+        expect(h.run("run", "agents.yaml", "trip", "--job-id", "t", "--input", '{"n":"1"}'), 1)
+        assert stamped(h) == ["one 1"]
+        (h.path / "mended").touch()
+        said = expect(h.run("retry", "t", "--job-id", "t2"), 0)
+        assert said.out == "t2\n" and "aetheris run FILE --job-id t2" in said.err, said
+        assert expect(h.run("retry", "t", "--job-id", "t2"), 0).out == "t2\n", "the same again is the same job"
+        body = expect(h.run("job", "t2", "--json"), 0).json()
+        assert body["status"] == "queued" and body["forked_from"]["job_id"] == "t", body
+        expect(h.run("run", "agents.yaml", "--job-id", "t2"), 0)
+        assert stamped(h) == ["one 1", "two one 1", "three two one 1 1"]
+        keys = [line.split()[0] for line in (h.path / "calls.txt").read_text().splitlines()]
+        assert len(set(keys)) == 3
+        for job in ("t", "t2"):
+            expect(h.run("verify", job), 0)
+        nodes = expect(h.run("trace", "t2", "--json"), 0).json()["nodes"]
+        assert [node["imported"] for node in nodes] == [True, False, False]
+        assert "taken over" in expect(h.run("trace", "t2"), 0).out
+        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "failed", "the first one is not touched"
+        assert expect(h.run("retry", "t2", "--json"), 2).json()["code"] == "input_invalid"
+        assert expect(h.run("retry", "nobody", "--json"), 3).json()["code"] == "not_found"
+
+
+@test
+def a_fork_says_what_would_happen_again_and_wants_a_yes():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(FORKS)
+        (h.path / "mended").touch()
+        expect(h.run("run", "agents.yaml", "trip", "--job-id", "t", "--input", '{"n":"1"}'), 0)
+        events = expect(h.run("events", "t", "--json"), 0).json()["events"]
+        at = next(e["seq"] for e in events if e["type"] == "node_started" and e["payload"]["node_id"] == "b")
+        said = expect(h.run("fork", "t", "--at", str(at), "--json"), 5).json()
+        assert said["code"] == "effects_repeated", said
+        assert [(e["node_id"], e["state"]) for e in said["effects"]] == [("b", "committed"), ("c", "committed")]
+        said = expect(h.run("fork", "t", "--at", str(at)), 5)
+        assert "--repeat-effects" in said.err and "committed" in said.err, said
+        assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "nothing was made"
+        one = ["--repeat", said_step(h, "t", "b")]
+        expect(h.run("fork", "t", "--at", str(at), *one), 5)
+        both = one + ["--repeat", said_step(h, "t", "c")]
+        expect(h.run("fork", "t", "--at", str(at), *both, "--job-id", "f"), 0)
+        expect(h.run("fork", "t", "--at", str(at), "--job-id", "f"), 0)
+        assert expect(h.run("fork", "t", "--at", "2", "--job-id", "f", "--json"), 5).json()["code"] == "already_exists"
+        key = ["--idempotency-key", "k", "--repeat-effects", "--input", '{"n":"2"}', "--json"]
+        keyed = expect(h.run("fork", "t", "--at", str(at), *key), 0).json()["id"]
+        assert expect(h.run("fork", "t", "--at", str(at), *key), 0).json()["id"] == keyed
+        assert expect(h.run("run", "agents.yaml", "--job-id", "f"), 0).out == "three two one 1 1\n"
+        assert expect(h.run("run", "agents.yaml", "--job-id", keyed), 0).out == "three two one 1 2\n"
+        assert stamped(h)[0] == "one 1" and stamped(h).count("one 1") == 1, stamped(h)
+        assert len(stamped(h)) == 7
+        # At the end of it all that stands is taken over.
+        assert expect(h.run("fork", "t", "--at", str(events[-1]["seq"]), "--job-id", "e"), 0).out == "e\n"
+        expect(h.run("run", "agents.yaml", "--job-id", "e"), 0)
+        assert len(stamped(h)) == 7
+        for job in ("f", "e", keyed):
+            expect(h.run("verify", job), 0)
+        assert expect(h.run("fork", "t", "--at", "999", "--json"), 2).json()["code"] == "input_invalid"
+        assert expect(h.run("fork", "t", "--json"), 2).json()["code"] == "usage"
+
+
+def said_step(h, job, node):
+    nodes = expect(h.run("trace", job, "--json"), 0).json()["nodes"]
+    return next(one["step_id"] for one in nodes if one["node_id"] == node)
+
+
+@test
+def a_waiting_job_gets_another_plan():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(FORKS)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        (h.path / "new.yaml").write_text(REPLANNED)
+        said = expect(h.run("plan", "w", "new.yaml", "--reason", "a better word"), 0)
+        assert said.out == "plan 1 carries on a, w\n", said
+        assert expect(h.run("plan", "w", "new.yaml"), 0).out == "it has this plan already\n"
+        expect(h.run("run", "new.yaml", "--job-id", "w"), 4)
+        expect(h.run("signal", "w", "go", '"yes"'), 0)
+        assert expect(h.run("run", "new.yaml", "--job-id", "w"), 0).out == "new yes\n"
+        assert stamped(h) == ["first", "new yes"]
+        expect(h.run("verify", "w"), 0)
+        events = expect(h.run("events", "w", "--json"), 0).json()["events"]
+        decision = next(e["payload"] for e in events if e["payload"].get("kind") == "re_plan")
+        assert decision["reason"] == "a better word" and decision["by"].startswith("cli")
+        assert expect(h.run("job", "w", "--json"), 0).json()["plan"] == 1
+        assert expect(h.run("plan", "w", "agents.yaml", "--json"), 5).json()["code"] == "job_terminal"
+
+
+@test
+def another_plan_must_name_the_effects_that_it_lets_go():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(FORKS)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+        (h.path / "other.yaml").write_text(FORKS.replace("what: first", "what: second"))
+        said = expect(h.run("plan", "w", "other.yaml", "--json"), 2).json()
+        assert said["code"] == "plan_invalid" and ": a;" in said["detail"], said
+        expect(h.run("plan", "w", "other.yaml", "--drop", "nobody"), 2)
+        said = expect(h.run("plan", "w", "other.yaml", "--drop", "a", "--json"), 0).json()
+        assert said["drop"] == ["a"] and said["carried"] == [], said
+        said = expect(h.run("run", "other.yaml", "--job-id", "w"), 4)
+        assert "signal w 'go#1'" in said.err, "the wait begins anew, under a key of its own"
+        expect(h.run("signal", "w", "go#1", "1"), 0)
+        expect(h.run("run", "other.yaml", "--job-id", "w"), 0)
+        assert stamped(h) == ["first", "second", "old"]
+        expect(h.run("verify", "w"), 0)
+        (h.path / "broken.yaml").write_text(FORKS.replace("needs: [w]", "needs: [nobody]"))
+        said = expect(h.run("plan", "w", "broken.yaml", "--json"), 2).json()
+        assert said["code"] == "plan_invalid" and said["faults"], said
+        (h.path / "none.yaml").write_text(FORKS.replace("  asks:", "  other:"))
+        assert expect(h.run("plan", "w", "none.yaml", "--json"), 2).json()["code"] == "plan_invalid"
+
+
+@test
+def a_job_that_is_held_takes_another_plan_between_two_calls():
+    with home() as h:
+        def file(last):
+            (h.path / "held.yaml").write_text(AGENTS.replace("  holds_and_asks:", """  held:
+    plan:
+      - { id: h, tool: hold }
+      - { id: z, tool: echo, needs: [h], args: { word: """ + last + """ } }
+    output: "${ .steps.z.word }"
+  holds_and_asks:"""))
+        file("old")
+        process = h.start("run", "held.yaml", "held", "--job-id", "j")
+        h.began()
+        file("new")
+        said = expect(h.run("plan", "j", "held.yaml", "--json"), 5).json()
+        assert said["code"] == "call_pending", said
+        expect(h.run("pause", "j"), 0)
+        h.go()
+        expect(h.end(process), 4)
+        expect(h.run("plan", "j", "held.yaml"), 0)
+        expect(h.run("resume", "j"), 0)
+        assert expect(h.run("run", "held.yaml", "--job-id", "j"), 0).out == "new\n"
+        expect(h.run("verify", "j"), 0)
+
+
+@test
+def a_fork_and_a_new_plan_killed_at_every_point_are_there_or_not():
+    for n in range(1, 100):
+        with home() as h:
+            (h.path / "agents.yaml").write_text(FORKS.replace("at_most_once", "idempotent"))
+            (h.path / "new.yaml").write_text(REPLANNED.replace("at_most_once", "idempotent"))
+            expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
+            killed = 0
+            at = str(last_seq(h, "w"))
+            for words in (("fork", "w", "--at", at, "--job-id", "f"), ("plan", "f", "new.yaml"),
+                          ("signal", "f", "go", '"yes"', "--buffer"), ("run", "new.yaml", "--job-id", "f", "--only")):
+                said = h.run(*words, env={"AETHERIS_FAILPOINTS": f"append.before=exit@{n};append.after=exit@{n}"})
+                if said.code == 137:
+                    killed += 1
+                    said = h.run(*words)
+                assert said.code == 0, (words, said)
+            lines = (h.path / "calls.txt").read_text().splitlines()
+            assert len(set(lines)) == 2 and sorted(set(stamped(h))) == ["first", "new yes"], lines
+            for job in ("w", "f"):
+                expect(h.run("verify", job), 0)
             if killed == 0:
                 return
     raise AssertionError("it never came to an end")

@@ -93,6 +93,9 @@ class Api {
   void message(Ask ask);
   void pause(Ask ask);
   void resume(Ask ask);
+  void fork(Ask ask);
+  void retry(Ask ask);
+  void plan(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
   void later(Ask ask);
@@ -104,6 +107,9 @@ class Api {
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);
   void exists(Ask ask, runtime::NewJobRequest wish);
+  void fork_known(Ask ask, runtime::ForkRequest wish);
+  void fork_new(Ask ask, runtime::ForkRequest wish);
+  void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {

@@ -495,6 +495,71 @@ AE_TEST("api/a job is paused and resumed; resume ends no other rest") {
   EXPECT_NE(canonical(refused.body).find("resolve"), std::string::npos);
 }
 
+AE_TEST("api/a fork is a new job; what it would do again is listed until somebody agrees") {
+  Here here;
+  here.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
+  ASSERT_EQ(here.status("j"), "completed");
+  const Path path{"api", "jobs", "j", "fork"};
+  const auto asked = here.post(path, R"({"at_seq":2})");
+  expect_problem(asked, 409, "effects_repeated");
+  ASSERT_EQ(asked.body["effects"].size(), 1u);
+  const Value& effect = asked.body["effects"].items()[0];
+  EXPECT_EQ(effect["node_id"], Value("buy"));
+  EXPECT_EQ(effect["state"], Value("committed"));
+  const std::string key(effect.text("idempotency_key"));
+  const auto made = here.post(
+      path, R"({"at_seq":2,"id":"f","input":{"n":2},"repeat_effects":[")" + key + R"("]})");
+  EXPECT_EQ(made.status, 201) << canonical(made.body);
+  EXPECT_EQ(made.location, "/api/jobs/f");
+  EXPECT_EQ(made.body["forked_from"]["job_id"], Value("j"));
+  EXPECT_EQ(here.post(path, R"({"at_seq":2,"id":"f","input":{"n":2}})").status, 200);
+  expect_problem(here.post(path, R"({"at_seq":3,"id":"f"})"), 409, "already_exists");
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(here.get({"api", "jobs", "f"}).body["result"], Value::object({{"n", 2}}));
+  EXPECT_EQ(here.get({"api", "jobs", "f", "verify"}).body["ok"], Value(true));
+}
+
+AE_TEST("api/a fork that cannot be made changes nothing") {
+  Here here;
+  here.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
+  const Path path{"api", "jobs", "j", "fork"};
+  expect_problem(here.post(path, "{}"), 400, "input_invalid");
+  expect_problem(here.post(path, R"({"at_seq":0})"), 400, "input_invalid");
+  expect_problem(here.post(path, R"({"at_seq":999})"), 400, "input_invalid");
+  expect_problem(here.post(path, R"({"at_seq":2,"overrides":{}})"), 400, "unsupported");
+  expect_problem(here.post(path, R"({"at_seq":2,"repeat_effects":"all"})"), 400, "input_invalid");
+  expect_problem(here.post({"api", "jobs", "nobody", "fork"}, R"({"at_seq":2})"), 404, "not_found");
+  expect_problem(here.post({"api", "jobs", "j", "retry"}, "{}"), 400, "input_invalid");
+  here.make(R"({"agent":"echo","id":"e","input":{"n":1}})");
+  expect_problem(
+      here.post({"api", "jobs", "e", "fork"}, R"({"at_seq":2,"input":{"n":"no number"}})"), 400,
+      "input_invalid");
+  EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 2u);
+}
+
+AE_TEST("api/another plan is taken by a job that waits, and the one it has changes nothing") {
+  Here here;
+  here.make(R"({"agent":"asks","id":"j"})");
+  ASSERT_EQ(here.status("j"), "waiting");
+  const Path path{"api", "jobs", "j", "plan"};
+  const auto same = here.post(path, "{}");
+  EXPECT_EQ(same.status, 202) << canonical(same.body);
+  EXPECT_EQ(same.body["unchanged"], Value(true));
+  const Value graph = here.file.agents.find("asks")->second.task_graph.with("output", "fixed");
+  const auto said = here.post(path, canonical(Value::object({{"task_graph", graph}})));
+  EXPECT_EQ(said.status, 202) << canonical(said.body);
+  EXPECT_EQ(said.body["plan"], Value(1));
+  EXPECT_EQ(said.body["carried"].size(), 1u);
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(here.status("j"), "waiting");
+  here.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":1})");
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(here.get({"api", "jobs", "j"}).body["result"], Value("fixed"));
+  expect_problem(here.post(path, "{}"), 409, "job_terminal");
+  expect_problem(here.post(path, R"({"task_graph":{"nodes":1}})"), 400, "plan_invalid");
+  expect_problem(here.post({"api", "jobs", "nobody", "plan"}, "{}"), 404, "not_found");
+}
+
 AE_TEST("api/the past can be asked for") {
   Here here;
   here.make(R"({"agent":"echo","id":"j"})");

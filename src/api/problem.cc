@@ -19,7 +19,9 @@ int http_status(Code code) {
     case Code::forbidden:
       return 403;
     case Code::already_exists:
+    case Code::call_pending:
     case Code::correlation_key_reused:
+    case Code::effects_repeated:
     case Code::events_limit:
     case Code::execution_version_mismatch:
     case Code::held:

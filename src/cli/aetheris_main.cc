@@ -25,6 +25,7 @@ constexpr struct {
     {"signal", signal_command},   {"message", message_command}, {"approvals", approvals_command},
     {"approve", approve_command}, {"reject", approve_command},  {"pause", pause_command},
     {"resume", resume_command},   {"cancel", cancel_command},   {"resolve", resolve_command},
+    {"fork", fork_command},       {"retry", fork_command},      {"plan", plan_command},
     {"inspect", inspect_command}, {"rebuild", rebuild_command}, {"completion", completion_command},
     {"doctor", doctor_command},   {"version", version_command},
 };

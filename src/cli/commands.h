@@ -37,6 +37,8 @@ int message_command(const Options& options, Terminal& terminal);
 int pause_command(const Options& options, Terminal& terminal);
 int resume_command(const Options& options, Terminal& terminal);
 int approve_command(const Options& options, Terminal& terminal);  // and reject
+int fork_command(const Options& options, Terminal& terminal);     // and retry
+int plan_command(const Options& options, Terminal& terminal);
 int approvals_command(const Options& options, Terminal& terminal);
 
 // ---- what commands share

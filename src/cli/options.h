@@ -43,6 +43,11 @@ struct Options {
 
   // rebuild, with job_id
   bool check_only = false;
+
+  // fork, retry, plan
+  std::vector<std::string> drop;
+  bool repeat_effects = false;
+  std::vector<std::string> repeat;
 };
 
 // What a command line came to.

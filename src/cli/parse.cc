@@ -21,8 +21,8 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve",  "worker",  "retry", "fork", "plan",
-                                               "backup", "migrate", "keys",  "exec"};
+constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "backup",
+                                               "migrate", "keys",   "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -83,6 +83,7 @@ class Grammar {
     running();
     looking();
     acting();
+    forking();
     helping();
   }
 
@@ -255,6 +256,40 @@ class Grammar {
                         "only if this try is the one in doubt, as `aetheris job` shows it");
   }
 
+  void forking() {
+    CLI::App* fork =
+        command("fork", "begin a new job where another one stood", "aetheris fork holiday --at 12");
+    positional(fork, "ID", options_.id, "the job it begins from, which is not touched");
+    fork->add_option("--at", options_.at, "the event it begins at, as `aetheris events` shows it")
+        ->required();
+    fork_input_ = fork->add_option("--input", options_.input,
+                                   "another input for what is not done yet: JSON, or @FILE");
+    CLI::App* plan = command("plan", "let a job go on under the plan of another agents file",
+                             "aetheris plan holiday agents.yaml");
+    positional(plan, "ID", options_.id, "the job");
+    positional(plan, "FILE", options_.file, "the agents file: its plan of the job's agent");
+    plan->add_option("--drop", options_.drop,
+                     "a node whose effect the new plan does not carry on; may be given several "
+                     "times")
+        ->allow_extra_args(false);
+    plan->add_option("--reason", options_.reason, "why, for the record");
+    CLI::App* retry =
+        command("retry", "try a job that failed again, as a new job", "aetheris retry holiday");
+    positional(retry, "ID", options_.id, "the job that failed");
+    for (CLI::App* sub : {fork, retry}) {
+      sub->add_option("--job-id", options_.job_id,
+                      "the id of the new job; the same again is the "
+                      "same job");
+      sub->add_option("--idempotency-key", options_.idempotency_key,
+                      "the same key and fork again is the same job");
+      sub->add_flag("--repeat-effects", options_.repeat_effects,
+                    "what was done after that event may be done again");
+      sub->add_option("--repeat", options_.repeat,
+                      "only this effect, by its key or step id; may be given several times")
+          ->allow_extra_args(false);
+    }
+  }
+
   void helping() {
     CLI::App* inspect = command("inspect", "show what a store holds, row by row; reads only",
                                 "aetheris inspect holiday");
@@ -282,6 +317,7 @@ class Grammar {
 
  public:
   CLI::Option* input_ = nullptr;
+  CLI::Option* fork_input_ = nullptr;
   std::vector<CLI::Option*> data_;
 };
 
@@ -380,7 +416,7 @@ Parsed parse(int argc, char** argv) {
                                             (command.empty() ? "" : command + " ") + "--help`"};
       return parsed;
     }
-    options.has_input = grammar.input_->count() > 0;
+    options.has_input = grammar.input_->count() > 0 || grammar.fork_input_->count() > 0;
     for (const CLI::Option* data : grammar.data_) options.has_data |= data->count() > 0;
   } catch (const std::exception& error) {
     parsed.error = Error{Code::usage, error.what()};

@@ -260,6 +260,7 @@ class Trace {
 
   // Why a step is not simply done.
   static std::string word_of(const Value& node, const std::string& status) {
+    if (node["imported"] == Value(true)) return "taken over";
     if (status == "done") return node["replayed"] == Value(true) ? "read back" : "";
     if (status == "in_doubt") return "in doubt";
     if (status == "not_run") return "not run";

@@ -410,7 +410,7 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
 
 // In the order of Act::Kind.
 constexpr std::string_view kActKinds[] = {"signal",  "cancel", "resolve", "timers",
-                                          "message", "pause",  "resume"};
+                                          "message", "pause",  "resume",  "plan"};
 
 Value Act::to_json() const {
   std::vector<Member> p{{"kind", kActKinds[static_cast<int>(kind)]}};
@@ -506,6 +506,8 @@ Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bo
       return take_pause(state, act);
     case Act::Kind::resume:
       return take_resume(state, act);
+    case Act::Kind::plan:
+      return take_plan(state, act, stamp);
   }
   return fail(Code::needs_version, "an unknown act");
 }

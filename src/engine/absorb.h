@@ -66,7 +66,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& 
 inline constexpr std::size_t kSignalsMax = 10'000;
 
 struct Act {
-  enum class Kind : std::uint8_t { signal, cancel, resolve, timers, message, pause, resume };
+  enum class Kind : std::uint8_t { signal, cancel, resolve, timers, message, pause, resume, plan };
   Kind kind = Kind::timers;
   std::string id;  // of the writer; repeated acts with one id are one
   std::string by;  // who
@@ -76,7 +76,7 @@ struct Act {
       approval;  // instead of the key: the id under which the wait stands among the approvals
   bool buffer = false;  // keep it if no wait has had this key yet
   Value payload;
-  // message, with a payload
+  // message, with a payload; plan: {task_graph, drop?: [node…]}
   std::string channel;
   // cancel, pause; note of resolve
   std::string reason;
@@ -101,7 +101,8 @@ struct Taken {
   Value answer;                    // for the asker, e.g. {"delivered": true}
   std::uint32_t try_no = 0;        // of a resolution: the try in doubt
 };
-// Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal;
+// Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal,
+// call_pending, plan_invalid;
 // nothing is to be written then.
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);

@@ -1,11 +1,14 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_calls.cc (invocations), apply_confirm.cc (what was changed outside) and apply_approvals.cc (what people say before
-// they are waited for).
+// apply_calls.cc (invocations), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
+// they are waited for), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +46,8 @@ inline bool flag(const Value& payload, std::string_view key) {
   return value.is_bool() && value.as_bool();
 }
 
+ResultType result_type_of(std::string_view text);  // none: an unknown one
+
 class Applier {
  public:
   Applier(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans)
@@ -61,9 +66,24 @@ class Applier {
   void enter(Step& step, StepPhase phase);
   std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
   void open_node(std::uint32_t node);
+  void open_dependents(const Node& node);
 
+  Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
+  static void pass_finished(MapProgress& map);
   Status job_created();
   Status plan_generated();
+  void begin_node(Step& step, const Node& node);
+  Status re_plan(std::shared_ptr<const Plan> plan);
+  Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;
+  Status check_let_go(const std::set<std::uint32_t>& kept) const;
+  static void move_step(Step& step, std::uint32_t node);
+  Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
+  Status fork_imported();
+  Status import_one(const Value& entry, const Value& result);
+  Status import_over(Step& map, const Value& over);
+  Status import_item(Step& map, std::uint32_t item, const StepId& id, const Value& entry,
+                     const Value& result);
+  Status import_node(Step& step, const StepId& id, const Value& entry, const Value& result);
   Status job_running();
   Status decision_recorded();
   Status node_started();

@@ -26,16 +26,30 @@ Step* Applier::step_or_new_item() {
   StepId id = s_.item_step_id(s_.plan->nodes[node->second], item);
   if (id.text != p_.text("step_id")) return nullptr;
   map.map->started++;
+  pass_finished(*map.map);
   map.map->active++;
-  const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();
-  fresh.id = id;
-  fresh.node = node->second;
-  fresh.item = item;
+  Step& fresh = new_item(map, item, id);
   fresh.phase = StepPhase::ready;
-  s_.by_id.emplace(std::move(id), index);
   refresh(node->second);
   return &fresh;
+}
+
+Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  const std::uint32_t node = map.node, plan_no = map.plan_no, place = map.place;
+  Step& fresh = s_.steps.emplace_back();
+  fresh.id = id;
+  fresh.node = node;
+  fresh.plan_no = plan_no;
+  fresh.place = place;
+  fresh.item = item;
+  s_.by_id.emplace(id, index);
+  return fresh;
+}
+
+// Items that were done before the job was forked do not start.
+void Applier::pass_finished(MapProgress& map) {
+  while (map.started < map.finished.size() && map.finished[map.started]) map.started++;
 }
 
 bool Applier::map_wants_decision(const Step& step) const {
@@ -112,6 +126,7 @@ Status Applier::job_created() {
   s_.input = p_["input"];
   s_.labels = p_["labels"].is_null() ? Value::object({}) : p_["labels"];
   s_.execution_version = p_.text("execution_version");
+  s_.forked_from = p_["forked_from"];
   s_.deadline = maybe_instant(p_, "deadline");
   s_.job_root = Value::object({{"agent", s_.agent},
                                {"created_at", to_text(created_at_)},
@@ -121,22 +136,27 @@ Status Applier::job_created() {
 }
 
 Status Applier::plan_generated() {
-  if (s_.plan) return bad("a second plan");
   AE_ASSIGN(auto plan, plans_(p_["task_graph"], p_.text("plan_hash")));
   if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
   if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
+  if (s_.plan) return re_plan(std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
     Step& step = s_.steps.emplace_back();
-    step.node = node.index;
-    step.needs_left = static_cast<std::uint32_t>(node.needs.size());
-    step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
-                      to_text(node.kind));
+    begin_node(step, node);
     s_.by_id.emplace(step.id, node.index);
   }
   for (const Node& node : s_.plan->nodes) open_node(node.index);
   return {};
+}
+
+void Applier::begin_node(Step& step, const Node& node) {
+  step.node = step.place = node.index;
+  step.plan_no = s_.plan_number;
+  step.needs_left = static_cast<std::uint32_t>(node.needs.size());
+  step.id = step_id(s_.job, s_.plan->decision, Plan::path(s_.plan_number, node.index),
+                    to_text(node.kind));
 }
 
 Status Applier::job_running() {
@@ -210,6 +230,8 @@ Status Applier::of_job() {
       return job_created();
     case EventType::plan_generated:
       return plan_generated();
+    case EventType::fork_imported:
+      return fork_imported();
     case EventType::job_running:
       return job_running();
     case EventType::timer_fired:

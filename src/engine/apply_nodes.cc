@@ -12,6 +12,8 @@ std::optional<WaitType> wait_type_of(std::string_view text) {
   return std::nullopt;
 }
 
+}  // namespace
+
 ResultType result_type_of(std::string_view text) {
   for (auto type :
        {ResultType::pure, ResultType::side_effect_committed, ResultType::permanent_failure,
@@ -20,8 +22,6 @@ ResultType result_type_of(std::string_view text) {
   }
   return ResultType::none;
 }
-
-}  // namespace
 
 void Applier::open_node(std::uint32_t node) {
   Step& step = s_.steps[node];
@@ -109,11 +109,15 @@ Status Applier::node_finished() {
     }
     return {};
   }
+  open_dependents(node);
+  return {};
+}
+
+void Applier::open_dependents(const Node& node) {
   for (std::uint32_t dependent : node.dependents) {
     s_.steps[dependent].needs_left--;
     open_node(dependent);
   }
-  return {};
 }
 
 Status Applier::item_finished(Step& step) {

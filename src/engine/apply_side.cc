@@ -26,6 +26,8 @@ Status Applier::command_emitted() {
   Step& fresh = s_.steps.emplace_back();
   fresh.id = id;
   fresh.node = step.node;
+  fresh.plan_no = step.plan_no;
+  fresh.place = step.place;
   fresh.item = step.item;
   fresh.role = *role;
   fresh.of = about->second;

@@ -98,13 +98,19 @@ void parts(A& a, Part<A, MapProgress>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, Imported>& x) {
+  auto& [tool, arguments_hash] = x;
+  all(a, tool, arguments_hash);
+}
+
+template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier, changed,
-         needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected,
-         failure, result, result_type, skipped] = x;
-  all(a, id, node, item, role, of, of_try, probe, undo, phase, started, committed, barrier, changed,
-      needs_left, branch, call, approval, map, not_before, wait_key, timed_out, rejected, failure,
-      result, result_type, skipped);
+  auto& [id, node, plan_no, place, item, role, of, of_try, probe, undo, phase, started, committed,
+         barrier, changed, needs_left, branch, call, approval, map, imported, not_before, wait_key,
+         timed_out, rejected, failure, result, result_type, skipped] = x;
+  all(a, id, node, plan_no, place, item, role, of, of_try, probe, undo, phase, started, committed,
+      barrier, changed, needs_left, branch, call, approval, map, imported, not_before, wait_key,
+      timed_out, rejected, failure, result, result_type, skipped);
 }
 
 template <class A>
@@ -171,18 +177,18 @@ void parts(A& a, Part<A, ModelUsage>& x) {
 // `plan` stands before everything else; `by_id` follows from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
-  auto& [job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
-         epoch, lost_claims, deadline, not_before, deadline_fired, plan, plan_number, steps, by_id,
-         todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
-         early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-         undone, given_up, result, error, final_in_doubt, undelivered, signals, models, changes,
-         to_confirm, raised] = x;
-  all(a, job, agent, input, labels, job_root, execution_version, status, seq, updated_at, attempt,
-      epoch, lost_claims, deadline, not_before, deadline_fired, plan_number, steps, todo, startable,
-      calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
-      message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable, undone,
-      given_up, result, error, final_in_doubt, undelivered, signals, models, changes, to_confirm,
-      raised);
+  auto& [job, agent, input, labels, job_root, forked_from, execution_version, status, seq,
+         updated_at, attempt, epoch, lost_claims, deadline, not_before, deadline_fired, plan,
+         plan_number, steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left,
+         waits, closed_waits, mail, early, message_names, pausing, parked_reason, parked_until,
+         parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
+         undelivered, signals, models, changes, to_confirm, raised] = x;
+  all(a, job, agent, input, labels, job_root, forked_from, execution_version, status, seq,
+      updated_at, attempt, epoch, lost_claims, deadline, not_before, deadline_fired, plan_number,
+      steps, todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits,
+      mail, early, message_names, pausing, parked_reason, parked_until, parked_since, ending,
+      undoable, undone, given_up, result, error, final_in_doubt, undelivered, signals, models,
+      changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

@@ -153,6 +153,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
+  if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);
   if (job.priority != 0) created.emplace_back("priority", job.priority);
   if (!job.required_capabilities.empty()) {
     std::vector<Value> needed(job.required_capabilities.begin(), job.required_capabilities.end());
@@ -165,8 +166,10 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
                            {"planned_by", "file"},
                            {"schema_version", 1},
                            {"task_graph", job.plan->task_graph}};
-  return {{EventType::job_created, Value::object(std::move(created))},
-          {EventType::plan_generated, Value::object(std::move(plan))}};
+  std::vector<EventDraft> events{{EventType::job_created, Value::object(std::move(created))},
+                                 {EventType::plan_generated, Value::object(std::move(plan))}};
+  events.insert(events.end(), job.imported.begin(), job.imported.end());
+  return events;
 }
 
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker) {

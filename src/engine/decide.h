@@ -94,6 +94,9 @@ struct NewJobEvents {
   std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
   const Plan* plan = nullptr;
+  // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
+  Value forked_from;
+  std::vector<EventDraft> imported;
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);

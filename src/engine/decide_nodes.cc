@@ -78,7 +78,7 @@ void Decider::start_wait(const Step& step) {
   if (node.wait_key) {
     auto named = wait_key_of(s_, node);
     if (!named) return fail_step(step, named.error());
-    key = std::move(*named);
+    key = s_.key_of_wait(*named);
   }
   std::string channel;
   if (node.wait_channel) {
@@ -162,6 +162,7 @@ void Decider::start_items(const Step& step) {
   const Node& node = s_.node_of(step);
   std::uint32_t active = map.active;
   for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
+    if (map.finished[item]) continue;  // before the job was forked
     if (active >= node.max_parallel) return;
     if (open_ >= limits_.parallel_max || full()) {
       held_back_ = true;

@@ -24,6 +24,7 @@
 #include "core/json.h"
 #include "engine/absorb.h"
 #include "engine/decide.h"
+#include "engine/fork.h"
 #include "engine/state.h"
 
 namespace ae {
@@ -127,6 +128,31 @@ class GivenJob {
     if (setup.deadline) born.deadline = now + *setup.deadline;
     add(job_events(born));
     commit();
+  }
+
+  // A fork of another job, at this event of its log; `fork` is what follows from there.
+  GivenJob(const Fork& fork, std::string_view id) : plan(fork.plan) {
+    state.job = JobId(std::string(id));
+    add(job_events({.agent = fork.agent,
+                    .input = fork.input,
+                    .labels = {},
+                    .idempotency_key = {},
+                    .execution_version = fork.execution_version,
+                    .deadline = {},
+                    .plan = plan.get(),
+                    .forked_from = fork.forked_from,
+                    .imported = fork.imported}));
+    commit();
+  }
+  Result<Fork> fork(std::uint64_t at) const { return fork_at(state, log, at, compile_each_time()); }
+  // The first event of this type that is about this node.
+  std::uint64_t seq_of(EventType type, std::string_view node) const {
+    for (const Event& event : log) {
+      if (event.type == type && event.payload.text("step_id") == step(node).id.text) {
+        return event.seq;
+      }
+    }
+    AE_CHECK(false, std::string(node) + "\n" + story());
   }
 
   // ---- what happens
@@ -239,6 +265,16 @@ class GivenJob {
                 .reason = std::string(note),
                 .resolution = std::string(resolution),
                 .step_id = step(node).id.text});
+  }
+  // Another plan for the job; `drop` names nodes whose effects are let go.
+  GivenJob& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
+    std::vector<Value> names(drop.begin(), drop.end());
+    act({.kind = Act::Kind::plan,
+         .by = "someone",
+         .payload = Value::object(
+             {{"drop", Value::array(std::move(names))}, {"task_graph", next->task_graph}})});
+    if (!refused) plan = std::move(next);
+    return *this;
   }
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
@@ -362,7 +398,11 @@ class GivenJob {
     const Node& node = plan->nodes[plan->by_id.at(std::string(name.substr(0, slash)))];
     if (slash == std::string_view::npos) return node.index;
     const auto item = static_cast<std::uint32_t>(std::stoul(std::string(name.substr(slash + 1))));
-    return state.by_id.at(state.item_step_id(node, item));
+    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+      const Step& one = state.steps[i];
+      if (one.role == Role::node && one.node == node.index && one.item == item) return i;
+    }
+    AE_CHECK(false, std::string(name) + "\n" + story());
   }
   const Step& step(std::string_view name) const { return state.steps[index_of(name)]; }
   // The types of all events, or of those of a step, in order.

@@ -130,6 +130,27 @@ std::list<Named> jobs() {
           "{'text':'Because.', 'model':'small-1', 'usage':{'input_tokens':9,"
           " 'output_tokens':1, 'total_tokens':10}}")
       .ok("two", "{'text':'And so on.'}");
+  // A job that failed in the middle of a map, and one that goes on from there, under another plan in the end.
+  constexpr std::string_view kFirst =
+      "{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}}";
+  constexpr std::string_view kMap =
+      "{'id':'m', 'kind':'map', 'over':'${ .steps.a }', 'max_parallel':2, 'needs':['a'],"
+      " 'do':{'tool':'once', 'args':{'i':'${ .item }'}}}";
+  constexpr std::string_view kLast = "{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'k'}";
+  GivenJob& origin = add("origin",
+                         "[" + std::string(kFirst) + "," + std::string(kMap) + "," +
+                             std::string(kLast) + ", 'needs':['m']}]",
+                         {.input = "{'n':1}"});
+  origin.claim().ok("a", "[7,8,9]").ok("m/1", "'B'").fails("m/0").ok("m/2", "'C'");
+  all.push_back({"forked", GivenJob(*origin.fork(origin.log.size()), "forked")});
+  GivenJob& forked = all.back().job;
+  forked.claim()
+      .ok("m/0", "'A'")
+      .replan(
+          compiled(graph("[" + std::string(kLast) + "}, {'id':'z', 'kind':'tool', 'tool':'look'}," +
+                         std::string(kFirst) + "]")),
+          {"m"});
+  forked.ok("z", "1").signal("k", "'go'");
   return all;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/given_job_test.h"
+#include "engine/take.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -300,7 +301,9 @@ inline bool step_on(GivenJob& job, RandomWorld& world, Dice& dice) {
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");
     } else if (wait.type == WaitType::message) {
-      job.message(wait.channel, "'said'", "m");
+      // Whoever waits a second time, under another plan, is told something new.
+      const bool told = job.state.message_names.contains(message_name(wait.channel, {}, "m"));
+      job.message(wait.channel, "'said'", told ? "m" + job.state.steps[wait.step].id.text : "m");
     }
   } else {
     job.after(20s);

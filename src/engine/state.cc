@@ -61,6 +61,13 @@ IdempotencyKey State::key_of(const Step& step) const {
   return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null");
 }
 
+std::string State::key_of_wait(const std::string& named) const {
+  const auto closed = closed_waits.find(named);
+  const bool let_go =
+      plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
+  return let_go ? named + "#" + std::to_string(plan_number) : named;
+}
+
 std::string State::approval_id(const Wait& wait) const {
   if (wait.type != WaitType::human || wait.resolve) return {};
   const Step& step = steps[wait.step];
@@ -72,8 +79,13 @@ std::string State::path_of(const Step& step) const {
   if (step.role == Role::probe) {
     return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
   }
-  return step.item == kNoItem ? Plan::path(plan_number, step.node)
-                              : Plan::path(plan_number, step.node, step.item);
+  return step.item == kNoItem ? Plan::path(step.plan_no, step.place)
+                              : Plan::path(step.plan_no, step.place, step.item);
+}
+
+std::string State::item_path(const Node& map_node, std::uint32_t item) const {
+  const Step& map = steps[map_node.index];
+  return Plan::path(map.plan_no, map.place, item);
 }
 
 namespace {
@@ -89,7 +101,7 @@ NodeKind State::kind_of(const Step& step) const {
 }
 
 StepId State::item_step_id(const Node& map_node, std::uint32_t item) const {
-  return step_id(job, plan->decision, Plan::path(plan_number, map_node.index, item),
+  return step_id(job, plan->decision, item_path(map_node, item),
                  to_text(item_kind(*plan, map_node)));
 }
 

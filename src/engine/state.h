@@ -123,9 +123,15 @@ struct MapProgress {
   Value over;                  // the recorded array
   std::vector<Value> results;  // by item
   std::vector<bool> finished;  // by item
-  std::uint32_t started = 0, active = 0, done = 0;
+  std::uint32_t started = 0;   // the next item to start; those before it have
+  std::uint32_t active = 0, done = 0;
   std::uint32_t asking = 0;        // items whose call waits for a person
   std::optional<Failure> failure;  // of the first item that failed for good
+};
+
+// What a step stands on whose call another job made: the job that this one is forked from.
+struct Imported {
+  std::string tool, arguments_hash;  // of the call; empty: it made none
 };
 
 constexpr std::uint32_t kNoItem = 0xffffffff;
@@ -137,6 +143,8 @@ enum class Role : std::uint8_t { node, probe, undo };
 struct Step {
   StepId id;
   std::uint32_t node = 0;
+  // Where it stands in the plan that it was begun under: its path is made of these. `node` is its place in the plan of now.
+  std::uint32_t plan_no = 0, place = 0;
   std::uint32_t item = kNoItem;
   Role role = Role::node;
   std::uint32_t of = kNoStep;     // of a probe or undo: the step whose call it is about
@@ -152,6 +160,7 @@ struct Step {
   std::unique_ptr<Invocation> call;
   std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
+  std::unique_ptr<Imported> imported;  // it was done before this job was forked
   Instant not_before;
   std::string wait_key;    // of its newest wait, also of that of a call in doubt
   bool timed_out = false;  // its wait ended by expiry
@@ -230,7 +239,8 @@ class State {
   JobId job;
   std::string agent;
   Value input, labels;
-  Value job_root;  // `.job` of expressions: {id, agent, labels, created_at}
+  Value job_root;     // `.job` of expressions: {id, agent, labels, created_at}
+  Value forked_from;  // {job_id, seq, hash}; null = it began from nothing
   std::string execution_version;
   JobStatus status = JobStatus::none;
   std::uint64_t seq = 0;  // of the last event applied
@@ -307,10 +317,13 @@ class State {
   }
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
+  // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.
+  std::string key_of_wait(const std::string& named) const;
   // The id under which an open wait stands among the approvals; "" = it does not.
   std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
+  std::string item_path(const Node& map_node, std::uint32_t item) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
   // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.

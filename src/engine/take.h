@@ -1,5 +1,5 @@
 // What take_in is made of, act by act: absorb.cc has cancel, resolve and timers, take_signals.cc what answers a wait or
-// a pause, take_confirm.cc what answers a confirmation.
+// a pause, take_confirm.cc what answers a confirmation, take_plan.cc another plan.
 //
 // Only `take_in` and `decide` use it. Pure.
 #pragma once
@@ -19,6 +19,7 @@ Result<Taken> take_resume(const State& state, const Act& act);
 // Is this act, a resolution or an approval, about what a confirmation showed?
 bool answers_confirmation(const State& state, const Act& act);
 Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp& stamp);
+Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp);
 
 // {correlation_key, node_id, step_id, wait_type} and `more`.
 Value wait_members(const State& state, const std::string& key, const Wait& wait,

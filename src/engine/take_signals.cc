@@ -254,6 +254,8 @@ bool was_taken(const State& state, const Act& act) {
       return state.status == JobStatus::cancelled;
     case Act::Kind::resume:
       return !state.pausing && !is_blocked(state.status);
+    case Act::Kind::plan:
+      return state.plan_number > 0 && state.plan->hash == plan_hash(act.payload["task_graph"]);
     default:
       return false;
   }

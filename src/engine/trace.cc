@@ -83,10 +83,11 @@ class Tracer {
 
   Value node_view(const Step& step);
   std::vector<Value> sides_view(const Step& step, Role role);
-  std::string_view status_of(const Step& step, const StepSpan& span) const;
+  std::string_view status_of(const Step& step) const;
   std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
   std::string_view world_of(const Step& step, const StepSpan& span) const;
   std::string_view map_status(const Step& step) const;
+  Value result_of(const Step& step, const StepSpan& span) const;
   void count(const Step& step, const StepSpan& span, std::string_view status);
 
   const State& s_;
@@ -253,13 +254,13 @@ std::string_view Tracer::map_status(const Step& step) const {
   return in_doubt ? "in_doubt" : "running";
 }
 
-std::string_view Tracer::status_of(const Step& step, const StepSpan& span) const {
+std::string_view Tracer::status_of(const Step& step) const {
   if (step.role != Role::node && step.phase == StepPhase::done) {
     return step.committed || !step.call ? "done" : "failed";
   }
   if (step.phase == StepPhase::done) {
     if (step.skipped) return "skipped";
-    return span.finished["error"].is_null() ? "done" : "failed";
+    return step.failure ? "failed" : "done";
   }
   if (is_terminal(s_.status)) {
     if (s_.may_have_happened(step)) return "in_doubt";
@@ -440,6 +441,20 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
                         {"worker", span.worker}});
 }
 
+// How a step ended badly; of one that another job did, nothing else is known.
+Value error_of(const Step& step, const StepSpan& span) {
+  if (!step.imported || !step.failure) return span.finished["error"];
+  return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
+}
+
+Value Tracer::result_of(const Step& step, const StepSpan& span) const {
+  if (step.item == kNoItem && step.role == Role::node) return step.result;
+  if (!step.imported || step.failure) return span.result;
+  const Step& map = s_.steps[step.node];
+  if (map.map) return map.map->results[step.item];
+  return map.result.is_array() ? map.result.items()[step.item] : Value();
+}
+
 std::vector<Value> Tracer::sides_view(const Step& step, Role role) {
   std::vector<Value> views;
   if (step.probe == kNoStep && step.undo == kNoStep) return views;
@@ -456,7 +471,7 @@ Value Tracer::node_view(const Step& step) {
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
   const bool is_item = step.item != kNoItem || side;  // it is one call
-  const std::string_view status = status_of(step, span);
+  const std::string_view status = status_of(step);
   count(step, span, status);
   std::vector<Value> tries, waits, items, needs;
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
@@ -480,7 +495,9 @@ Value Tracer::node_view(const Step& step) {
   std::vector<Value> probes = sides_view(step, Role::probe);
   std::vector<Value> undo = sides_view(step, Role::undo);
   Value result_type = span.finished["result_type"];
-  if (step.result_type == ResultType::compensated) result_type = to_text(step.result_type);
+  if (step.result_type == ResultType::compensated || step.imported) {
+    result_type = to_text(step.result_type);
+  }
   std::optional<Instant> finished_at = span.finished_at;
   if (side && step.phase == StepPhase::done && !span.tries.empty()) {
     finished_at = span.tries.back().finished_at;
@@ -493,9 +510,10 @@ Value Tracer::node_view(const Step& step) {
                         {"decisions", Value::array(span.decisions)},
                         {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
-                        {"error", span.finished["error"]},
+                        {"error", error_of(step, span)},
                         {"executed_by", or_null(span.finished_by)},
                         {"finished_at", or_null(finished_at)},
+                        {"imported", step.imported != nullptr},
                         {"item", step.item != kNoItem ? number(step.item) : Value()},
                         {"items", Value::array(std::move(items))},
                         {"kind", to_text(s_.kind_of(step))},
@@ -506,7 +524,7 @@ Value Tracer::node_view(const Step& step) {
                         {"phase", to_text(step.phase)},
                         {"probes", Value::array(std::move(probes))},
                         {"replayed", replayed},
-                        {"result", is_item ? span.result : step.result},
+                        {"result", result_of(step, span)},
                         {"result_type", result_type},
                         {"role", to_text(step.role)},
                         {"started_at", or_null(span.started_at)},
@@ -544,6 +562,7 @@ Value Tracer::run() {
        {"duration_us", between(created_at, ended_at)},
        {"ended_at", or_null(ended_at)},
        {"error", job["error"]},
+       {"forked_from", s_.forked_from},
        {"id", s_.job.text},
        {"nodes", Value::array(std::move(nodes))},
        {"plan_hash", job["plan_hash"]},

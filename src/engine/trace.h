@@ -1,14 +1,14 @@
 // trace: the execution tree of a job, for people (GET /api/jobs/{id}/trace).
 //
-//   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq,
+//   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq, forked_from,
 //    attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended}],
 //    nodes:    [node…],            in plan order; a map's items stand below it, in item order
 //    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt},
 //    usage:    as in job_view}
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
-//          started_at, finished_at, duration_us, executed_by, replayed, effect, model, tries, waits, decisions, items, role,
-//          probes: [node…], compensation: node or null, changes}      role: node probe compensation
+//          started_at, finished_at, duration_us, executed_by, replayed, imported, effect, model, tries, waits, decisions,
+//          items, role, probes: [node…], compensation: node or null, changes}      role: node probe compensation
 //   changes: [{resource_type, resource_id, operation, version, etag, external_ref, verdict, detail}]   what was last seen
 //            of each: match mismatch unreachable unconfirmed, or null when nobody has looked
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,

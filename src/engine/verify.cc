@@ -17,6 +17,7 @@
 #include "engine/evaluate.h"
 #include "engine/head.h"
 #include "engine/model_calls.h"
+#include "engine/replan.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -411,6 +412,7 @@ class ReplayProof {
   static std::string probe_says(const State& state, const Event& event);
   static std::string request(const State& state, const Event& event);
   static std::string changed(const State& state, const Event& event);
+  static std::string plan(const State& state, const Event& event);
 
   std::size_t commands_ = 0;
 };
@@ -508,7 +510,7 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
   if (node.wait_key) {
     auto named = wait_key_of(state, node);
     if (!named) return "has a key, but " + named.error().message;
-    key = *named;
+    key = state.key_of_wait(*named);
   }
   if (node.wait_channel) {
     auto channel = channel_of(state, node);
@@ -546,6 +548,22 @@ std::string ReplayProof::changed(const State& state, const Event& event) {
   return same ? "" : "is not what `changes` gives";
 }
 
+// What another plan carries is what both plans give.
+std::string ReplayProof::plan(const State& state, const Event& event) {
+  const auto plan = Plan::compile(event.payload["task_graph"]);
+  if (!plan) return "holds no plan";
+  Dropped drop;
+  if (event.payload["drop"].is_array()) {
+    for (const Value& one : event.payload["drop"].items()) {
+      if (one.is_string()) drop.insert(one.as_string());
+    }
+  }
+  const Replan replan = replan_of(state, *plan, drop);
+  return carried_list(state, replan) == event.payload["carried"]
+             ? ""
+             : "does not carry what the two plans have in common";
+}
+
 std::string ReplayProof::before(const State& state, const Event& event) {
   std::string wrong;
   switch (event.type) {
@@ -573,6 +591,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
     case EventType::wait_opened:
       wrong = wait(state, event);
       break;
+    case EventType::plan_generated:
+      wrong = plan(state, event);
+      break;
     case EventType::job_completed:
       if (auto output = output_of(state); !output || !(*output == event.payload["result"])) {
         wrong = "is not what `output` gives";
@@ -596,6 +617,7 @@ class Verifier {
   std::string compare_checkpoint(const Event& event) const;
   void conclude_replay(const std::string& wrong);
   void conclude_ledger(const LedgerProof& ledger, std::string wrong);
+  void note_ends(const Event& event);
   void execution_hash();
   void signature(Chain& chain);
   void compare_row();
@@ -609,6 +631,11 @@ class Verifier {
   Verification out_;
   State state_;
   std::size_t commands_ = 0;
+  std::vector<std::string> plans_seen_;  // their hashes, in order
+  struct End {
+    std::string step, path, result_type;
+  };
+  std::vector<End> ends_;  // of steps, in this job or before it was forked
 };
 
 // The state after `event` is the one that a checkpoint of it holds, if this fold made that.
@@ -636,6 +663,7 @@ void Verifier::walk() {
       if (replay_wrong.empty()) replay_wrong = "nothing can be replayed past a " + at(event);
       break;
     }
+    note_ends(event);
     if (replay_wrong.empty()) replay_wrong = compare_checkpoint(event);
   }
   if (in_.checkpoint && replay_wrong.empty() && in_.checkpoint->first > in_.events.size()) {
@@ -691,22 +719,38 @@ void Verifier::conclude_replay(const std::string& wrong) {
                            " where the plan asks for them, with the arguments it gives"};
 }
 
+// After the event is applied.
+void Verifier::note_ends(const Event& event) {
+  const auto note = [&](const Value& of) {
+    const std::string id(of.text("step_id"));
+    const auto step = state_.by_id.find(StepId(id));
+    if (step == state_.by_id.end() || of.text("result_type").empty()) return;
+    ends_.push_back(
+        {id, state_.path_of(state_.steps[step->second]), std::string(of.text("result_type"))});
+  };
+  if (event.type == EventType::plan_generated) {
+    plans_seen_.emplace_back(event.payload.text("plan_hash"));
+  }
+  if (event.type == EventType::node_finished) note(event.payload);
+  if (event.type != EventType::fork_imported) return;
+  for (const Value& entry : event.payload["commands"].items()) note(entry);
+}
+
 void Verifier::execution_hash() {
   std::vector<std::pair<std::string, std::string>> steps;
-  for (const Event& event : in_.events) {
-    if (event.type != EventType::node_finished) continue;
-    auto step = state_.by_id.find(StepId(std::string(event.payload.text("step_id"))));
-    if (step == state_.by_id.end()) continue;
-    const bool undone = state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(state_.path_of(state_.steps[step->second]),
-                       undone ? "compensated" : std::string(event.payload.text("result_type")));
+  for (End& end : ends_) {
+    const auto step = state_.by_id.find(StepId(end.step));
+    const bool undone = step != state_.by_id.end() &&
+                        state_.steps[step->second].result_type == ResultType::compensated;
+    steps.emplace_back(std::move(end.path), undone ? "compensated" : std::move(end.result_type));
   }
   if (!state_.plan) {
     out_.execution_hash = broken("the log holds no plan");
     return;
   }
   std::ranges::sort(steps);
-  std::string text = "aetheris.execution.v1\n" + to_hex(state_.plan->hash) + "\n";
+  std::string text = "aetheris.execution.v1\n";
+  for (const std::string& plan : plans_seen_) text.append(plan).append("\n");
   for (const auto& [path, result_type] : steps) {
     text.append(path).append(" ").append(result_type).append("\n");
   }

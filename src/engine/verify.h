@@ -10,9 +10,9 @@
 //                   the plan's expressions ask for; the checkpoint is what the log folds to
 //   execution_hash  hex SHA256 of these lines of text, each ended by one line feed (0x0a):
 //                       aetheris.execution.v1
-//                       <plan_hash of plan_generated, 64 hex digits>
-//                       <path> <result_type>        one for each node_finished, items of maps included, in the byte
-//                                                   order of their paths
+//                       <plan_hash of plan_generated, 64 hex digits>      one for each, in order
+//                       <path> <result_type>        one for each node_finished and each step of a fork_imported, items
+//                                                   of maps included, in the byte order of their paths
 //                   Two jobs with one execution hash went the same way. Stored: this text never changes.
 //
 // Threads: a pure function.

@@ -133,6 +133,7 @@ Value step_view(const State& state, const Step& step) {
        {"call", step.call ? call_view(*step.call) : Value()},
        {"committed", step.committed},
        {"failure", failure_view(step.failure)},
+       {"imported", step.imported != nullptr},
        {"item", item_number(step)},
        {"kind", to_text(state.kind_of(step))},
        {"map", step.map ? map_view(*step.map) : Value()},
@@ -470,6 +471,7 @@ Value state_view(const State& state) {
        {"error", failure_view(state.error)},
        {"execution_version", state.execution_version},
        {"final_in_doubt", state.final_in_doubt},
+       {"forked_from", state.forked_from},
        {"id", state.job.text},
        {"input", state.input},
        {"job", state.job_root},
@@ -479,6 +481,7 @@ Value state_view(const State& state) {
        {"nodes_left", number(state.nodes_left)},
        {"not_before", or_null(state.not_before)},
        {"open_tries", number(state.open_tries)},
+       {"plan_number", number(state.plan_number)},
        {"parked", Value::object({{"reason", or_null(state.parked_reason)},
                                  {"since", or_null(state.parked_since)},
                                  {"until", or_null(state.parked_until)}})},
@@ -513,6 +516,12 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
 std::vector<std::uint32_t> not_undone(const State& state) {
   std::vector<std::uint32_t> steps = state.given_up;
   steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
+  // What another job did is not this one's to undo.
+  for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
+    const Step& step = state.steps[i];
+    const bool calls = step.imported && step.committed && !step.imported->tool.empty();
+    if (calls && state.tool_of(step).compensate) steps.push_back(i);
+  }
   return steps;
 }
 
@@ -576,6 +585,7 @@ Value job_view(const State& state) {
        {"ending", ending_view(state)},
        {"error", error_view(state)},
        {"execution_version", state.execution_version},
+       {"forked_from", state.forked_from},
        {"id", state.job.text},
        {"input", state.input},
        {"labels", state.labels},
@@ -584,6 +594,7 @@ Value job_view(const State& state) {
        {"not_before", or_null(state.not_before)},
        {"parked", parked_view(state, in_doubt)},
        {"pausing", pausing_view(state)},
+       {"plan", number(state.plan_number)},
        {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
        {"progress",
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},

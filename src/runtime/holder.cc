@@ -388,7 +388,11 @@ void Holder::add_acts() {
                        taken.error().message);
       }
     }
-    for (EventDraft& draft : events) add_decided(std::move(draft));
+    for (EventDraft& draft : events) {
+      // Under another plan it goes to whoever has the tools of that.
+      release_ = release_ || (draft.type == EventType::job_requeued);
+      add_decided(std::move(draft));
+    }
   }
 }
 

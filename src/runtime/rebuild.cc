@@ -75,6 +75,8 @@ class Projector {
     }
     for (const Event& event : opened.events) {
       AE_TRY(engine::apply(state_, {event.type, event.payload}, event.created_at, plans_));
+      const bool first_plan = event.type == EventType::plan_generated && state_.plan_number == 0;
+      if (first_plan) versions_ = state_.plan->versions;
       out_.updated_at = event.created_at;
       see(event);
     }
@@ -132,12 +134,12 @@ class Projector {
         if (one.is_string()) required.push_back(one.as_string());
       }
     }
-    const auto versions = state_.plan ? state_.plan->versions : engine::VersionPolicy::warn;
     out_.capabilities = needed_capabilities(std::move(required), out_.agent,
-                                            born.text("execution_version"), versions);
+                                            born.text("execution_version"), versions_);
     const bool redacted = birth_.salts.find("input") == nullptr;
     if (!redacted) {
-      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels));
+      out_.request_hash =
+          request_hash(out_.agent, born["input"], labels_value(out_.labels), born["forked_from"]);
     }
     return {};
   }
@@ -161,6 +163,8 @@ class Projector {
   bool end_stands_ = false, signed_stands_ = false;
   engine::State state_;
   Event birth_;
+  engine::VersionPolicy versions_ =
+      engine::VersionPolicy::warn;  // of the plan that it was created with
   std::optional<std::string> at_checkpoint_;
   store::Projection out_;
 };

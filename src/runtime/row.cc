@@ -28,8 +28,10 @@ Labels labels_of(const Value& object) {
   return labels;
 }
 
-Hash request_hash(std::string_view agent, const Value& input, const Value& labels) {
-  return sha256(canonical(Value::object({{"agent", agent}, {"input", input}, {"labels", labels}})));
+Hash request_hash(std::string_view agent, const Value& input, const Value& labels,
+                  const Value& forked_from) {
+  const Value asked = Value::object({{"agent", agent}, {"input", input}, {"labels", labels}});
+  return sha256(canonical(forked_from.is_null() ? asked : asked.with("forked_from", forked_from)));
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {

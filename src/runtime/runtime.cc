@@ -247,6 +247,11 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .required_capabilities = request.required_capabilities,
                              .deadline = std::nullopt,
                              .plan = request.plan.get()};
+  if (request.fork) {
+    fresh.execution_version = request.fork->execution_version;
+    fresh.forked_from = request.fork->forked_from;
+    fresh.imported = request.fork->imported;
+  }
   if (request.plan->deadline) fresh.deadline = now + *request.plan->deadline;
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
@@ -286,7 +291,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   store::NewJob row;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
-  row.request_hash = request_hash(request.agent, request.input, labels);
+  row.request_hash = request_hash(request.agent, request.input, labels, fresh.forked_from);
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/absorb.h"
+#include "engine/fork.h"
 #include "engine/plan.h"
 #include "runtime/holder.h"
 #include "runtime/world.h"
@@ -49,6 +50,18 @@ struct NewJobRequest {
   std::int64_t priority = 0;
   std::vector<std::string> required_capabilities;  // sorted, each once
   bool hold = true;  // run it here at once (born claimed); false: leave it queued
+  std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
+};
+
+struct ForkRequest {
+  JobId origin;
+  std::uint64_t at = 0;        // an event of its log; 0 = where a job that failed is tried again
+  JobId job;                   // of the new one; empty = a fresh UUIDv7
+  std::optional<Value> input;  // nullopt = the origin's
+  std::string idempotency_key;
+  // Effects of the origin that may happen again: all of them, or those with these idempotency keys or step ids.
+  bool repeat_all = false;
+  std::vector<std::string> repeat;
 };
 
 struct Created {
@@ -59,6 +72,12 @@ struct Created {
 // Counted since this process started, under the names that /metrics shows.
 struct Counters {
   std::uint64_t aetheris_confirmation_replay_warn_total = 0;  // mismatches with which a job went on
+};
+
+struct Forked {
+  Created created;
+  std::vector<Value>
+      repeated;  // not empty: nothing was made, since these were not agreed to (engine::Fork::effects)
 };
 
 // What watchers hear. On the loop, after the events are durable.
@@ -81,6 +100,9 @@ class Runtime : private HolderHost {
   void start();
   // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<Created>> done);
+  // A new job that begins where another one stood; it is left queued. The origin is read, with its chain, and not
+  // touched. Fails with not_found, log_corrupt, as engine::fork_at and retry_point do, and as `create`.
+  void fork(ForkRequest request, async::Done<Result<Forked>> done);
   // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
   // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
   // engine::take_in does, or not_found, unavailable, unknown_outcome. A resolution that does not say when its giver

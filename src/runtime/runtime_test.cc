@@ -1354,5 +1354,177 @@ AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the
   EXPECT_EQ(second.read().state.undone.size(), 1u);
 }
 
+// ---------------------------------------------------------------- forks and other plans
+
+constexpr std::string_view kTwoCalls =
+    "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+    " {'id':'b', 'kind':'tool', 'tool':'do', 'args':{'n':'${ .steps.a }'}, 'needs':['a']}]";
+
+Result<Forked> fork(Ground& ground, Desk& desk, ForkRequest wish) {
+  wish.origin = kJob;
+  std::optional<Result<Forked>> forked;
+  desk.runtime->fork(std::move(wish), [&](Result<Forked> made) { forked = std::move(made); });
+  ground.loop.advance(500ms);  // whose outcome is unknown is looked at again
+  AE_CHECK(forked.has_value(), "nobody answers");
+  return *std::move(forked);
+}
+
+Runtime::Read read_of(Ground& ground, Desk& desk, const char* job) {
+  auto read = ground.loop.await<Result<Runtime::Read>>(
+      [&](auto done) { desk.runtime->read(JobId(job), std::move(done)); });
+  AE_CHECK(read.has_value(), read ? "" : read.error().message);
+  return *std::move(read);
+}
+
+AE_TEST("fork/of a running job: it goes on undisturbed, and the fork runs beside it") {
+  Ground ground;
+  Desk desk(ground, "w", {});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kTwoCalls));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  ASSERT_EQ(desk.calls.size(), 2u);
+  const auto before = desk.read();
+  ForkRequest wish{.at = before.row.last_seq, .job = JobId("job-2")};
+  const auto refused = fork(ground, desk, wish);
+  ASSERT_TRUE(refused);
+  ASSERT_EQ(refused->repeated.size(), 1u);
+  EXPECT_EQ(refused->repeated[0]["state"], Value("in_doubt"));
+  wish.repeat = {std::string(refused->repeated[0].text("idempotency_key"))};
+  const auto made = fork(ground, desk, wish);
+  ASSERT_TRUE(made);
+  EXPECT_TRUE(made->repeated.empty());
+  EXPECT_EQ(desk.read().row.last_seq, before.row.last_seq);
+  EXPECT_EQ(desk.read().row.claim, before.row.claim);
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
+  EXPECT_EQ(desk.calls[2].call.job, JobId("job-2"));
+  EXPECT_EQ(desk.calls[2].call.args, desk.calls[1].call.args);
+  EXPECT_NE(desk.calls[2].call.external_key, desk.calls[1].call.external_key);
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("8")});
+  desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+  ground.loop.advance(2s);
+  EXPECT_EQ(desk.read().state.result, json("{'b':8}"));
+  EXPECT_EQ(read_of(ground, desk, "job-2").state.result, json("{'b':9}"));
+}
+
+AE_TEST("fork/a creation whose answer is lost makes one job; the same id again is a conflict") {
+  Ground ground;
+  Desk desk(ground, "w", {});
+  desk.create(plan("idempotent", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
+  ASSERT_EQ(desk.status(), "failed");
+  bool once = true;
+  desk.script = [&](const store::Call& call) {
+    return call.method == Method::commit && std::exchange(once, false) ? Fault::fail_after
+                                                                       : Fault::none;
+  };
+  const auto made = fork(ground, desk, {.job = JobId("job-2")});  // retry
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(read_of(ground, desk, "job-2").state.forked_from["job_id"], Value("job-1"));
+  const auto again = fork(ground, desk, {.job = JobId("job-2")});
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, Code::already_exists);
+  ForkRequest keyed{.idempotency_key = "k"};
+  const auto first = fork(ground, desk, keyed);
+  const auto second = fork(ground, desk, keyed);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->created.job, second->created.job);
+  EXPECT_TRUE(second->created.existing);
+  keyed.input = json("{'other':1}");
+  EXPECT_EQ(fork(ground, desk, keyed).error().code, Code::idempotency_conflict);
+}
+
+engine::Act plan_act(std::string_view effect, std::string_view nodes) {
+  return {.kind = engine::Act::Kind::plan,
+          .payload = Value::object({{"task_graph", plan(effect, nodes)->task_graph}})};
+}
+
+AE_TEST("replan/a job that waits gets another plan at once, and is claimed under it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability});
+    desk.runtime->start();
+    desk.create(
+        plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
+    ASSERT_EQ(desk.status(), "waiting");
+    const auto said = desk.act(plan_act("at_most_once", kOneCall));
+    ASSERT_TRUE(said) << said.error().message;
+    EXPECT_EQ((*said)["plan"], Value(1));
+    ground.loop.advance(2s);
+    ASSERT_EQ(desk.calls.size(), 1u);
+    EXPECT_EQ(desk.act(plan_act("idempotent", kTwoCalls)).error().code, Code::call_pending);
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    ground.loop.advance(2s);
+    EXPECT_EQ(desk.status(), "completed");
+    EXPECT_EQ(desk.read().state.result, json("{'a':7}"));
+  }
+}
+
+AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to who has its tools") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kTwoCalls));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    // Not sent, and tried again in a moment: the job is held, and nothing is under way.
+    desk.answer(1, {.kind = OutcomeKind::failure,
+                    .definite = true,
+                    .retryable = true,
+                    .error_code = "not_sent"});
+    ASSERT_TRUE(desk.runtime->holds(kJob));
+    const auto said = desk.act(plan_act("at_most_once",
+                                        "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+                                        " {'id':'c', 'kind':'tool', 'tool':'do', "
+                                        "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
+    ASSERT_TRUE(said) << said.error().message;
+    EXPECT_EQ((*said)["accepted"], Value(true));
+    ground.loop.advance(2s);
+    ASSERT_EQ(desk.calls.size(), 3u) << "a is not called again";
+    EXPECT_EQ(desk.calls[2].call.args, json("{'other':7}"));
+    desk.answer(2, {.kind = OutcomeKind::success, .result = json("9")});
+    ground.loop.advance(2s);
+    EXPECT_EQ(desk.status(), "completed");
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.plan_number, 1u);
+    EXPECT_EQ(read.state.result, json("{'c':9}"));
+    EXPECT_EQ(read.state.lost_claims, 0u);
+  }
+}
+
+AE_TEST("replan/a plan whose tool is not here leaves the job to another process") {
+  Ground ground;
+  Desk desk(ground, "w", {});
+  desk.runtime->start();
+  desk.create(
+      plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
+  Value graph = plan("at_most_once", kOneCall)->task_graph;
+  graph = graph.with("nodes", json("[{'id':'a','kind':'tool','tool':'elsewhere'}]"))
+              .with("tools", Value::object({{"elsewhere", graph["tools"]["do"]}}));
+  ASSERT_TRUE(desk.act(
+      {.kind = engine::Act::Kind::plan, .payload = Value::object({{"task_graph", graph}})}));
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.status(), "queued");
+  EXPECT_TRUE(desk.warned("cannot run the job"));
+}
+
+AE_TEST("replan/a checkpoint under the new plan is gone on from") {
+  Ground ground;
+  Desk desk(ground, "w", {.checkpoint_every = 1});
+  desk.runtime->start();
+  desk.create(
+      plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
+  ASSERT_TRUE(desk.act(plan_act("at_most_once",
+                                "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
+                                " {'id':'a','kind':'tool','tool':'do','needs':['w']}]")));
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.status(), "waiting");
+  ASSERT_TRUE(desk.signal("k", "s"));
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
 }  // namespace
 }  // namespace ae::runtime

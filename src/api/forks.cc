@@ -1,0 +1,185 @@
+// Forks: a new job that begins where another one stood. And re-plans: a job that goes on under another plan.
+#include <utility>
+
+#include "api/asked.h"
+#include "core/schema.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kNamedMax = 5;  // effects in a sentence; the list has all
+
+Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fields) {
+  runtime::ForkRequest wish;
+  AE_ASSIGN(const std::string id, fields.text("id"));
+  if (!id.empty()) {
+    AE_ASSIGN(wish.job, job_id_from_text(id));
+  }
+  AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
+  if (!request.idempotency_key.empty()) {
+    if (!wish.idempotency_key.empty() && wish.idempotency_key != request.idempotency_key) {
+      return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
+    }
+    wish.idempotency_key = request.idempotency_key;
+  }
+  if (wish.idempotency_key.size() > 256) {
+    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
+  }
+  const Value& repeat = fields["repeat_effects"];
+  bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
+  if (repeat.is_bool()) wish.repeat_all = repeat.as_bool();
+  if (repeat.is_array()) {
+    for (const Value& name : repeat.items()) {
+      fits = fits && name.is_string();
+      if (fits) wish.repeat.push_back(name.as_string());
+    }
+  }
+  if (!fits) {
+    return fail(Code::input_invalid,
+                "\"repeat_effects\" is true, or a list of idempotency keys or step ids");
+  }
+  return wish;
+}
+
+Error repeats(const std::string& origin, const std::vector<Value>& effects) {
+  std::string names;
+  for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
+    const Value& item = effects[i]["item"];
+    names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
+             (item.is_integer() ? "/" + std::to_string(item.as_int()) : "") + " (" +
+             std::string(effects[i].text("tool")) + ", " + std::string(effects[i].text("state")) +
+             ")";
+  }
+  if (effects.size() > kNamedMax) names += ", …";
+  return {Code::effects_repeated,
+          "job " + origin + " did, or may have done, what the new job would do again: " + names +
+              "; agree with repeat_effects, or fork at a later event"};
+}
+
+}  // namespace
+
+void Api::fork(Ask ask) {
+  auto wish = [&]() -> Result<runtime::ForkRequest> {
+    AE_TRY(ask->query.only({"wait"}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
+                            {{"overrides", "of a fork, only the input can be another one"}}));
+    AE_ASSIGN(runtime::ForkRequest made, wish_of(ask->request, fields));
+    const Value& at = fields["at_seq"];
+    if (!at.is_integer() || at.as_int() < 1) {
+      return fail(Code::input_invalid,
+                  "\"at_seq\" is missing: the number of the event at which the fork begins");
+    }
+    made.at = static_cast<std::uint64_t>(at.as_int());
+    if (const Value* input = fields.find("input")) made.input = *input;
+    return made;
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  fork_known(ask, std::move(*wish));
+}
+
+void Api::retry(Ask ask) {
+  auto wish = [&]() -> Result<runtime::ForkRequest> {
+    AE_TRY(ask->query.only({"wait"}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"id", "idempotency_key", "repeat_effects"}));
+    return wish_of(ask->request, fields);
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  fork_known(ask, std::move(*wish));
+}
+
+// Forking with a chosen id twice is forking once, also when the origin has moved on meanwhile.
+void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
+  const auto origin = job_id_from_text(ask->id);
+  if (!origin) return ask->refuse({Code::not_found, origin.error().message});
+  wish.origin = *origin;
+  if (wish.job.empty()) return fork_new(ask, std::move(wish));
+  const JobId job = wish.job;
+  runtime_.read(job, [this, alive = std::weak_ptr(alive_), ask,
+                      wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
+    if (!alive.lock()) return;
+    if (!read && read.error().code == Code::not_found) return fork_new(ask, std::move(wish));
+    if (!read) return ask->refuse(read.error());
+    const Value& from = read->state.forked_from;
+    const bool same = from.text("job_id") == wish.origin.text &&
+                      (wish.at == 0 || from["seq"] == Value(wish.at)) &&
+                      (!wish.input || *wish.input == read->state.input);
+    if (!same) {
+      return ask->refuse({Code::already_exists, "the job " + wish.job.text +
+                                                    " is another one, not this fork; give the "
+                                                    "fork another id"});
+    }
+    created(ask, wish.job, 200);
+  });
+}
+
+void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
+  if (wish.input && options_.agents) {
+    return read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) mutable {
+      const auto agent = options_.agents->agents.find(read.state.agent);
+      if (agent != options_.agents->agents.end() && agent->second.input_schema) {
+        const auto schema = Schema::compile(*agent->second.input_schema);
+        if (!schema) return ask->refuse(schema.error());
+        if (auto valid = schema->check(*wish.input); !valid) return ask->refuse(valid.error());
+      }
+      make_fork(ask, std::move(wish));
+    });
+  }
+  make_fork(ask, std::move(wish));
+}
+
+void Api::make_fork(Ask ask, runtime::ForkRequest wish) {
+  const bool named = !wish.job.empty();
+  runtime::ForkRequest again = wish;
+  runtime_.fork(std::move(wish), [this, alive = std::weak_ptr(alive_), ask, named,
+                                  again = std::move(again)](Result<runtime::Forked> made) mutable {
+    if (!alive.lock()) return;
+    if (!made && made.error().code == Code::not_found) {
+      return ask->refuse({Code::not_found, "there is no job " + ask->id +
+                                               " in this store; `aetheris jobs` lists them"});
+    }
+    if (!made && made.error().code == Code::already_exists && named) {
+      return fork_known(ask, std::move(again));  // somebody was faster
+    }
+    if (!made) return ask->refuse(made.error());
+    if (!made->repeated.empty()) {
+      const Error error = repeats(ask->id, made->repeated);
+      return ask->answer(http_status(error.code),
+                         problem(error).with("effects", Value::array(made->repeated)));
+    }
+    created(ask, made->created.job, made->created.existing ? 200 : 201);
+  });
+}
+
+// The plan is in the request, or is that of the job's agent in this process' own agents file.
+void Api::plan(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"drop", "reason", "task_graph"}));
+    engine::Act wish{.kind = engine::Act::Kind::plan};
+    AE_ASSIGN(wish.reason, fields.text("reason"));
+    const Value& drop = fields["drop"];
+    wish.payload = Value::object({{"task_graph", fields["task_graph"]}});
+    if (!drop.is_null()) wish.payload = wish.payload.with("drop", drop);
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  if (!act->payload["task_graph"].is_null()) return this->act(ask, std::move(*act), 202);
+  read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
+    const auto* agents = options_.agents;
+    if (agents == nullptr || !agents->agents.contains(read.state.agent)) {
+      return ask->refuse(
+          {Code::plan_invalid, "the agent \"" + read.state.agent +
+                                   "\" is in no agents file of this process: give it the plan "
+                                   "(`aetheris plan ID FILE`)"});
+    }
+    act.payload =
+        act.payload.with("task_graph", agents->agents.find(read.state.agent)->second.task_graph);
+    this->act(ask, std::move(act), 202);
+  });
+}
+
+}  // namespace ae::api

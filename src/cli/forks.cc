@@ -1,0 +1,164 @@
+// fork, retry: a new job that begins where another one stood. plan: a job goes on under another plan.
+#include "api/problem.h"
+#include "app/door.h"
+#include "app/site.h"
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+Result<std::vector<Member>> body_of(const Options& options) {
+  std::vector<Member> body;
+  if (options.command == "fork") {
+    AE_ASSIGN(Value at, json_argument(options.at, "--at"));
+    body.emplace_back("at_seq", std::move(at));
+    if (options.has_input) {
+      AE_ASSIGN(Value input, json_argument(options.input, "--input"));
+      body.emplace_back("input", std::move(input));
+    }
+  }
+  if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
+  if (!options.idempotency_key.empty()) {
+    body.emplace_back("idempotency_key", options.idempotency_key);
+  }
+  if (options.repeat_effects) {
+    body.emplace_back("repeat_effects", true);
+  } else if (!options.repeat.empty()) {
+    std::vector<Value> names(options.repeat.begin(), options.repeat.end());
+    body.emplace_back("repeat_effects", Value::array(std::move(names)));
+  }
+  return body;
+}
+
+// What the origin did and the new job would do again.
+void say_effects(const Value& effects, Terminal& terminal) {
+  if (!effects.is_array()) return;
+  Table table({"NODE", "TOOL", "EFFECT", "WHAT BECAME OF IT", "STEP"});
+  for (const Value& effect : effects.items()) {
+    const Value& item = effect["item"];
+    const std::string node =
+        safe(effect.text("node_id")) +
+        (item.is_integer() ? "/" + std::to_string(item.as_int()) : std::string());
+    table.row({{node, Tint::accent},
+               {safe(effect.text("tool"))},
+               {safe(effect.text("effect_class")), Tint::dim},
+               {safe(effect.text("state")), Tint::bad},
+               {safe(effect.text("step_id")), Tint::dim}});
+  }
+  terminal.note(table.text(terminal.err(), terminal.width()));
+}
+
+}  // namespace
+
+int fork_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto body = body_of(options);
+  if (!body) return terminal.fail_with(body.error());
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs", options.id, options.command};
+  request.body = canonical(Value::object(std::move(*body)));
+  request.by = who();
+  auto door = app::Door::open(*store, app::Purpose::write);
+  if (!door && door.error().code == Code::not_found) {
+    return terminal.fail_with(
+        {Code::not_found, "there is no job " + options.id + ": " + door.error().message});
+  }
+  if (!door) return terminal.fail_with(door.error());
+  const auto answer = (*door)->ask(request);
+  if (!answer) return terminal.fail_with(answer.error());
+  const Value& made = answer->body;
+  if (answer->status >= 400) {
+    if (!terminal.json()) say_effects(made["effects"], terminal);
+    Error error = api::error_of_problem(made, answer->status);
+    if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
+    return terminal.fail_with(error, made);
+  }
+  if (terminal.json()) {
+    terminal.print_json(with_store(made, *store));
+    return kDone;
+  }
+  terminal.print(safe(made.text("id")) + "\n");
+  const Value& from = made["forked_from"];
+  if (made.text("status") == "queued") {
+    terminal.note("it begins at event " + std::to_string(from["seq"].as_int()) + " of " +
+                  safe(from.text("job_id")) + "; to run it: " +
+                  terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
+                                                 quoted(std::string(made.text("id"))) +
+                                                 store_flag(*store)));
+  }
+  return kDone;
+}
+
+namespace {
+
+// The plan that FILE has for the job's agent, as the job is told of it.
+Result<Value> asked_of(app::Door& door, const Options& options, const agents::AgentsFile& file) {
+  api::ApiRequest look;
+  look.path = {"api", "jobs", options.id};
+  AE_ASSIGN(const api::ApiResponse job, door.ask(look));
+  if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
+  const std::string name(job.body.text("agent"));
+  const auto agent = file.agents.find(name);
+  if (agent == file.agents.end()) {
+    return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
+                                        "\", which is not in " + options.file);
+  }
+  Value body = Value::object({{"task_graph", agent->second.task_graph}});
+  if (!options.reason.empty()) body = body.with("reason", options.reason);
+  if (options.drop.empty()) return body;
+  std::vector<Value> names(options.drop.begin(), options.drop.end());
+  return body.with("drop", Value::array(std::move(names)));
+}
+
+void say_plan(const Value& answer, const std::string& id, Terminal& terminal) {
+  if (answer.find("unchanged") != nullptr) return terminal.print("it has this plan already\n");
+  if (answer.find("accepted") != nullptr) {
+    return terminal.print("accepted: the process that holds job " + id + " takes it in\n");
+  }
+  std::string carried;
+  for (const Value& one : answer["carried"].items()) {
+    carried += (carried.empty() ? "" : ", ") + safe(one.text("node_id"));
+  }
+  terminal.print("plan " + std::to_string(answer["plan"].as_int()) +
+                 (carried.empty() ? ": nothing is carried on" : " carries on " + carried) + "\n");
+}
+
+}  // namespace
+
+int plan_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  const auto loaded = app::load_agents(options.file);
+  if (!loaded) return terminal.fail_with(loaded.error());
+  if (!loaded->faults.empty()) {
+    const Error error{Code::plan_invalid, options.file + " has faults; nothing was changed"};
+    Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
+    terminal.note(safe(agents::faults_text(loaded->faults), true));
+    return terminal.fail_with(error, body);
+  }
+  auto door = app::Door::open(*store, app::Purpose::write);
+  if (!door) return terminal.fail_with(door.error());
+  auto body = asked_of(**door, options, loaded->file);
+  if (!body) return terminal.fail_with(body.error());
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs", options.id, "plan"};
+  request.body = canonical(*body);
+  request.by = who();
+  const auto answer = (*door)->ask(request);
+  if (!answer) return terminal.fail_with(answer.error());
+  if (answer->status >= 400) {
+    return terminal.fail_with(api::error_of_problem(answer->body, answer->status), answer->body);
+  }
+  if (terminal.json()) {
+    terminal.print_json(answer->body);
+  } else {
+    say_plan(answer->body, safe(options.id), terminal);
+  }
+  return kDone;
+}
+
+}  // namespace ae::cli

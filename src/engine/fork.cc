@@ -1,0 +1,360 @@
+// What of a job stands at an event, and what it did that a fork from there does again.
+#include "engine/fork.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::engine {
+namespace {
+
+constexpr std::size_t kImportBytes = 4u << 20;  // of results in one event, about
+
+bool is_redacted(const Value& value) { return value.size() == 1 && value.find("$redacted"); }
+
+class Forking {
+ public:
+  Forking(const State& now, const std::vector<Event>& events, const State& then)
+      : now_(now), events_(events), then_(then) {}
+
+  Result<Fork> run();
+
+ private:
+  void gather(const Event& event);
+  void gather_items();
+  bool stands(const Step& step) const;
+  static bool is_complete(const Step& step, const Node& node, bool goes_on);
+  Status import_node(const Node& node);
+  Status import_map(const Node& node, const Step& step);
+  Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
+  Status bring_in(const Step& step, const Value* result, std::vector<Member> more);
+  Status put(Value entry, const StepId& id, const Value* result);
+  void cut();
+  std::vector<Value> effects() const;
+  std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
+
+  const State& now_;
+  const std::vector<Event>& events_;
+  const State& then_;
+  Fork fork_;
+  // From the log up to the fork, by step id.
+  std::unordered_map<std::string, Value> results_, overs_;
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map
+  std::vector<bool> whole_;                                            // nodes that are brought in
+  std::unordered_set<std::string> imported_;                           // step ids
+  std::vector<Value> entries_;
+  std::vector<Member> entry_results_;
+  std::size_t bytes_ = 0;
+};
+
+// A node or item that ended well, or whose failure the plan goes on after.
+bool Forking::is_complete(const Step& step, const Node& node, bool goes_on) {
+  switch (step.phase) {
+    case StepPhase::done:
+      return !step.failure || goes_on;
+    case StepPhase::committed:
+      return !step.failure;
+    case StepPhase::settled:
+      return step.call->outcome == OutcomeKind::success && !step.failure;
+    case StepPhase::answered:
+      return step.item == kNoItem && node.kind == NodeKind::wait &&
+             (!step.timed_out || node.continue_on_expire) &&
+             (!step.rejected || node.continue_on_reject);
+    default:
+      return false;
+  }
+}
+
+// The origin has not undone it since, and does not do so.
+bool Forking::stands(const Step& step) const {
+  const auto known = now_.by_id.find(step.id);
+  if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
+  const Step& later = now_.steps[known->second];
+  if (later.result_type == ResultType::compensated) return false;
+  return later.undo == kNoStep || !now_.may_have_happened(now_.steps[later.undo]);
+}
+
+// What items gave and maps went over stands in the log; the state lets it go when it is used.
+void Forking::gather(const Event& event) {
+  const Value& p = event.payload;
+  const std::string id(p.text("step_id"));
+  switch (event.type) {
+    case EventType::tool_invocation_finished:
+      if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
+      return;
+    case EventType::command_committed:
+      if (const Value* result = p.find("result")) results_[id] = *result;
+      return;
+    case EventType::node_finished:
+      if (!p["error"].is_null()) results_[id] = Value::object({{"error", p["error"]}});
+      return;
+    case EventType::decision_recorded:
+      if (p.text("kind") == "branch" && p["payload"].is_array()) overs_[id] = p["payload"];
+      return;
+    case EventType::fork_imported:
+      for (const Value& entry : p["commands"].items()) {
+        const std::string of(entry.text("step_id"));
+        const bool over = entry["over"] == Value(true);
+        if (const Value* result = p["results"].find(of)) (over ? overs_ : results_)[of] = *result;
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+void Forking::gather_items() {
+  for (const Step& step : then_.steps) {
+    if (step.role == Role::node && step.item != kNoItem) items_[step.node].push_back(&step);
+  }
+  for (auto& [map, items] : items_) std::ranges::sort(items, {}, &Step::item);
+}
+
+void Forking::cut() {
+  fork_.imported.push_back(
+      {EventType::fork_imported,
+       Value::object({{"commands", Value::array(std::exchange(entries_, {}))},
+                      {"results", Value::object(std::exchange(entry_results_, {}))}})});
+  bytes_ = 0;
+}
+
+Status Forking::put(Value entry, const StepId& id, const Value* result) {
+  if (result && is_redacted(*result)) {
+    return fail(Code::input_invalid,
+                "what node \"" + std::string(entry.text("node_id")) +
+                    "\" gave has been erased from the log; fork at an event before it");
+  }
+  const std::size_t bytes = result ? canonical(*result).size() : 0;
+  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
+  bytes_ += bytes;
+  entries_.push_back(std::move(entry));
+  if (result) entry_results_.emplace_back(id.text, *result);
+  return {};
+}
+
+Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more) {
+  ResultType type = step.result_type;
+  if (type == ResultType::none) {  // what its end would have said
+    type = step.phase == StepPhase::answered ? ResultType::pure : ResultType::side_effect_committed;
+  }
+  more.emplace_back("node_id", then_.node_of(step).id);
+  more.emplace_back("result_type", to_text(type));
+  more.emplace_back("step_id", step.id.text);
+  if (step.item != kNoItem) more.emplace_back("item", std::uint64_t{step.item});
+  if (step.skipped) more.emplace_back("skipped", true);
+  if (step.committed && type != ResultType::side_effect_committed) {
+    more.emplace_back("committed", true);
+  }
+  if (step.call) {
+    more.emplace_back("arguments_hash", step.call->arguments_hash);
+    more.emplace_back("tool", step.call->tool);
+  } else if (step.imported && !step.imported->tool.empty()) {
+    more.emplace_back("arguments_hash", step.imported->arguments_hash);
+    more.emplace_back("tool", step.imported->tool);
+  } else if (step.item != kNoItem && step.committed) {
+    more.emplace_back("tool", then_.tool_of(step).name);
+  }
+  imported_.insert(step.id.text);
+  return put(Value::object(std::move(more)), step.id, result);
+}
+
+Status Forking::import_items(const Node& node, const std::vector<const Step*>& items,
+                             bool with_results) {
+  for (const Step* item : items) {
+    if (!is_complete(*item, node, with_results ? node.collect_errors : true) || !stands(*item)) {
+      continue;
+    }
+    const Value* result = nullptr;
+    if (with_results || item->failure) {
+      const auto known = results_.find(item->id.text);
+      if (known == results_.end()) continue;  // nothing says what it gave
+      result = &known->second;
+    }
+    AE_TRY(bring_in(*item, result, {}));
+  }
+  return {};
+}
+
+// A map that is not over is gone on with: its value is settled, and what was done of its items is.
+Status Forking::import_map(const Node& node, const Step& step) {
+  const std::vector<const Step*>& items = items_[node.index];
+  const bool all_stand = std::ranges::all_of(items, [&](const Step* i) { return stands(*i); });
+  if (is_complete(step, node, node.continue_on_error) && all_stand) {
+    const Value result = then_.seen_result(step);
+    AE_TRY(bring_in(step, &result, {}));
+    whole_[node.index] = true;
+    return import_items(node, items, false);
+  }
+  auto over = overs_.find(step.id.text);
+  if (over == overs_.end() && step.map) over = overs_.emplace(step.id.text, step.map->over).first;
+  if (over == overs_.end()) return {};
+  AE_TRY(put(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
+             step.id, &over->second));
+  return import_items(node, items, true);
+}
+
+Status Forking::import_node(const Node& node) {
+  const bool follows =
+      std::ranges::all_of(node.needs, [&](std::uint32_t need) { return whole_[need]; });
+  if (!follows) return {};
+  const Step& step = then_.steps[node.index];
+  if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
+  if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
+  const Value result = then_.seen_result(step);
+  whole_[node.index] = true;
+  return bring_in(step, &result, {});
+}
+
+// What became of an effect of the origin; "" = it did not happen.
+std::string_view Forking::effect_state(const std::string& id, std::uint64_t first_seq) const {
+  const auto known = now_.by_id.find(StepId(id));
+  if (known != now_.by_id.end()) {
+    const Step& step = now_.steps[known->second];
+    if (step.role != Role::node) return "";  // what undid something shows at what it undid
+    if (step.result_type == ResultType::compensated) return "undone";
+    const bool half = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
+    if (half || now_.may_have_happened(step)) return "in_doubt";
+    const bool success =
+        step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
+    return step.committed || success ? "committed" : "";
+  }
+  // A later plan has no such step. What was given up before the fork is not begun again by it.
+  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
+  const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
+    return event.type == EventType::command_committed && event.payload.text("step_id") == id;
+  });
+  return committed ? "committed" : "";
+}
+
+std::vector<Value> Forking::effects() const {
+  std::vector<Value> all;
+  const auto add = [&](const std::string& id, const Value& p, const Value& seq,
+                       std::string_view effect, std::string_view state) {
+    Value item;
+    for (const State* of : {&now_, &then_}) {
+      const auto step = of->by_id.find(StepId(id));
+      if (step == of->by_id.end()) continue;
+      const std::uint32_t n = of->steps[step->second].item;
+      if (n != kNoItem) item = std::uint64_t{n};
+    }
+    all.push_back(Value::object({{"effect_class", effect},
+                                 {"external_key", p["external_key"]},
+                                 {"idempotency_key", p["idempotency_key"]},
+                                 {"item", item},
+                                 {"node_id", p["node_id"]},
+                                 {"seq", seq},
+                                 {"state", state},
+                                 {"step_id", id},
+                                 {"tool", p["tool_name"]}}));
+  };
+  for (const Step& step : now_.steps) {  // what the origin itself had from another job
+    if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
+    const ToolPolicy& tool = now_.tool_of(step);
+    if (now_.node_of(step).kind == NodeKind::map && step.item == kNoItem) continue;
+    if (tool.effect == EffectClass::read) continue;
+    add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
+        {}, to_text(tool.effect), "committed");
+  }
+  for (const Event& event : events_) {
+    const Value& p = event.payload;
+    if (event.type != EventType::tool_invocation_started || p["try"] != Value(1)) continue;
+    const std::string id(p.text("step_id"));
+    if (p.text("effect_class") == "read" || imported_.contains(id)) continue;
+    const std::string_view state = effect_state(id, event.seq);
+    if (!state.empty()) add(id, p, Value(event.seq), p.text("effect_class"), state);
+  }
+  return all;
+}
+
+Result<Fork> Forking::run() {
+  for (const Event& event : events_) {
+    if (event.seq <= then_.seq) gather(event);
+  }
+  gather_items();
+  fork_.plan = then_.plan;
+  const auto& nodes = then_.plan->nodes;
+  whole_.resize(nodes.size());
+  Needs needs;
+  needs.reserve(nodes.size());
+  for (const Node& node : nodes) needs.push_back(node.needs);
+  for (const std::uint32_t index : order_of(needs).order) AE_TRY(import_node(nodes[index]));
+  if (!entries_.empty() || fork_.imported.empty()) cut();
+  fork_.effects = effects();
+  const Event& at = events_[then_.seq - 1];
+  const Value& born = events_.front().payload;
+  fork_.agent = now_.agent;
+  fork_.execution_version = now_.execution_version;
+  fork_.input = now_.input;
+  fork_.labels = now_.labels;
+  if (born["priority"].is_integer()) fork_.priority = born["priority"].as_int();
+  if (born["required_capabilities"].is_array()) {
+    for (const Value& one : born["required_capabilities"].items()) {
+      if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
+    }
+  }
+  fork_.forked_from =
+      Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
+  return std::move(fork_);
+}
+
+// The first item of a map whose failure was the map's.
+std::optional<std::string> failed_item(const State& now, const std::vector<Event>& events,
+                                       const Step& map) {
+  for (const Event& event : events) {
+    if (event.type != EventType::node_finished || event.payload["error"].is_null()) continue;
+    const auto known = now.by_id.find(StepId(std::string(event.payload.text("step_id"))));
+    if (known == now.by_id.end()) continue;
+    const Step& step = now.steps[known->second];
+    if (step.item != kNoItem && step.node == map.node) return step.id.text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
+                     const PlanSource& plans) {
+  std::uint64_t first = 0;
+  for (const Event& event : events) {
+    if (event.type == EventType::plan_generated) {
+      first = event.seq;
+      break;
+    }
+  }
+  if (first == 0) return fail(Code::plan_missing, "the job's log holds no plan");
+  if (at < first || at > events.size()) {
+    return fail(Code::input_invalid,
+                "a fork of this job can begin at an event from " + std::to_string(first) + " to " +
+                    std::to_string(events.size()) + "; `aetheris events` lists them");
+  }
+  const std::vector<Event> prefix(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at));
+  AE_ASSIGN(const State then, fold(now.job, prefix, plans));
+  return Forking(now, events, then).run();
+}
+
+Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events) {
+  if (now.status != JobStatus::failed) {
+    return fail(Code::input_invalid, "only a job that has failed can be tried again; this one is " +
+                                         std::string(to_text(now.status)) +
+                                         " (`aetheris fork` begins anew at any event)");
+  }
+  const std::uint64_t last = events.back().seq;
+  if (!now.ending || now.ending->node_id.empty()) return last;
+  const auto node = now.plan->by_id.find(now.ending->node_id);
+  if (node == now.plan->by_id.end()) return last;
+  const Step& step = now.steps[node->second];
+  const std::string id = now.node_of(step).kind == NodeKind::map
+                             ? failed_item(now, events, step).value_or(step.id.text)
+                             : step.id.text;
+  const auto first = std::ranges::find_if(
+      events, [&](const Event& event) { return event.payload.text("step_id") == id; });
+  return first == events.end() ? last : first->seq;
+}
+
+}  // namespace ae::engine

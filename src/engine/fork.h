@@ -1,0 +1,41 @@
+// fork: a new job that begins where another one stood.
+//
+// What was done at that event is brought in: results, under the step ids they had. A step that was pending, in doubt,
+// failed for good, or waiting is not: the fork does it itself, with ids and keys of its own. Nor is one whose effect the
+// origin has undone, and none that needs such a one. The origin is only read, and may be gone tomorrow: the fork's log
+// holds what it stands on. Threads: pure functions. See docs/decisions/0017-forks.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/event.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+struct Fork {
+  std::string agent, execution_version;
+  Value input, labels;
+  std::int64_t priority = 0;
+  std::vector<std::string> required_capabilities;
+  std::shared_ptr<const Plan> plan;
+  Value forked_from;                 // {job_id, seq, hash}
+  std::vector<EventDraft> imported;  // fork_imported, one or more
+  // What the origin did, or may have done, and the fork does again:
+  // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq, state: committed | in_doubt | undone}]
+  std::vector<Value> effects;
+};
+
+// REQUIRES: `now` is the fold of `events`, the whole log. Fails with input_invalid: no such event, or one before there was a
+// plan; a result that has been erased.
+Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::uint64_t at,
+                     const PlanSource& plans);
+
+// Where a job that failed is tried again: the first event of the node whose failure ended it (of the item, in a map), or
+// its last event when no node did. Fails with input_invalid: it has not failed.
+Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events);
+
+}  // namespace ae::engine

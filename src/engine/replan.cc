@@ -1,0 +1,199 @@
+// Which steps a new plan carries on: asked with the new plan's expressions over what is carried already.
+#include "engine/replan.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "core/hash.h"
+#include "core/json.h"
+#include "engine/evaluate.h"
+
+namespace ae::engine {
+namespace {
+
+bool has_begun(const Step& step) { return step.started || step.skipped || step.map != nullptr; }
+
+class Replanning {
+ public:
+  Replanning(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop)
+      : s_(state), drop_(drop) {
+    next_.job = state.job;
+    next_.input = state.input;
+    next_.labels = state.labels;
+    next_.job_root = state.job_root;
+    next_.plan = std::move(plan);
+    next_.steps.resize(next_.plan->nodes.size());
+    done_.resize(next_.plan->nodes.size());
+  }
+  Replan run();
+
+ private:
+  const Step* same(const Node& node) const;
+  bool same_branch(const Step& step, const Node& node) const;
+  bool same_call(const Step& step, const Node& node) const;
+  bool same_wait(const Step& step, const Node& node) const;
+  bool same_map(const Step& step, const Node& node) const;
+  bool can_read(const Template& source) const;
+  const Value& graph_of(const Plan& plan, const Node& node) const {
+    return plan.task_graph["nodes"].items()[node.index];
+  }
+
+  const State& s_;
+  const Dropped& drop_;
+  State next_;              // of the new plan, as far as it is carried: what its expressions read
+  std::vector<bool> done_;  // nodes of it that are carried as done
+};
+
+// All that it reads is there already.
+bool Replanning::can_read(const Template& source) const {
+  const auto& steps = source.roots().steps;
+  return std::ranges::all_of(steps, [&](const std::string& id) {
+    const auto node = next_.plan->by_id.find(id);
+    return node != next_.plan->by_id.end() && done_[node->second];
+  });
+}
+
+bool Replanning::same_branch(const Step& step, const Node& node) const {
+  if (!node.when) return !step.skipped;
+  if (!can_read(*node.when)) return false;
+  const auto taken = when_of(next_, node);
+  return taken && *taken == !step.skipped;
+}
+
+bool Replanning::same_call(const Step& step, const Node& node) const {
+  const std::string& name = next_.plan->tools[node.tool].name;
+  std::string tool, hash;
+  if (step.call) {
+    tool = step.call->tool;
+    hash = step.call->arguments_hash;
+  } else if (step.imported) {
+    tool = step.imported->tool;
+    hash = step.imported->arguments_hash;
+  } else if (step.approval) {
+    tool = step.approval->tool;
+    hash = step.approval->arguments_hash;
+  }
+  if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
+  const auto args = arguments_of(next_, node);
+  return args && to_hex(sha256(canonical(*args))) == hash;
+}
+
+bool Replanning::same_wait(const Step& step, const Node& node) const {
+  if (graph_of(*s_.plan, s_.node_of(step))["wait"] != graph_of(*next_.plan, node)["wait"]) {
+    return false;
+  }
+  for (const auto* part : {&node.wait_for, &node.wait_until, &node.wait_key, &node.wait_channel}) {
+    if (*part && !can_read(**part)) return false;
+  }
+  return true;
+}
+
+bool Replanning::same_map(const Step& step, const Node& node) const {
+  const Value& old = graph_of(*s_.plan, s_.node_of(step));
+  const Value& fresh = graph_of(*next_.plan, node);
+  for (const char* name : {"over", "as", "do", "on_item_error"}) {
+    if (old[name] != fresh[name]) return false;
+  }
+  return can_read(node.over) && (!node.has_args || can_read(node.args));
+}
+
+// The step that this node of the new plan goes on with; nullptr: it begins anew.
+const Step* Replanning::same(const Node& node) const {
+  const auto known = s_.plan->by_id.find(node.id);
+  if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
+  const Step& step = s_.steps[known->second];
+  if (!has_begun(step) || s_.node_of(step).kind != node.kind) return nullptr;
+  const bool done = step.phase == StepPhase::done;
+  const bool may_stand = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
+                           return bool{done_[need]};
+                         });
+  if (!may_stand || !same_branch(step, node)) return nullptr;
+  if (step.skipped) return &step;
+  if (done && step.failure && !node.continue_on_error) return nullptr;
+  switch (node.kind) {
+    case NodeKind::tool:
+    case NodeKind::llm:
+      return same_call(step, node) ? &step : nullptr;
+    case NodeKind::wait:
+      return same_wait(step, node) ? &step : nullptr;
+    case NodeKind::map:
+      return same_map(step, node) ? &step : nullptr;
+  }
+  return nullptr;
+}
+
+Replan Replanning::run() {
+  Replan replan;
+  Needs needs;
+  for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
+  std::vector<bool> kept(s_.plan->nodes.size());
+  for (const std::uint32_t index : order_of(needs).order) {
+    const Step* step = same(next_.plan->nodes[index]);
+    if (step == nullptr) continue;
+    replan.carried.push_back({.step = step->node, .node = index});
+    kept[step->node] = true;
+    if (step->phase != StepPhase::done) continue;
+    done_[index] = true;
+    Step& carried = next_.steps[index];
+    carried.result = step->result;
+    carried.failure = step->failure;
+    carried.skipped = step->skipped;
+  }
+  std::ranges::sort(replan.carried, {}, &Replan::Carry::node);
+  for (const Step& step : s_.steps) {
+    if (!kept[step.node] && is_effect(s_, step)) replan.lost.insert(s_.node_of(step).id);
+  }
+  return replan;
+}
+
+}  // namespace
+
+bool is_effect(const State& state, const Step& step) {
+  if (step.role != Role::node) return false;
+  const Node& node = state.node_of(step);
+  const bool calls = node.calls() || step.item != kNoItem;
+  if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
+  const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
+  return step.committed || success || state.may_have_happened(step);
+}
+
+Replan replan_of(const State& state, std::shared_ptr<const Plan> plan, const Dropped& drop) {
+  return Replanning(state, std::move(plan), drop).run();
+}
+
+Status may_replan(const State& state) {
+  if (is_terminal(state.status)) {
+    return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
+                                        "); `aetheris fork` goes on from it as a new job");
+  }
+  if (state.ending) return fail(Code::job_terminal, "the job is ending");
+  if (state.raised > 0) {
+    return fail(Code::call_pending,
+                "a person is asked about what the job changed outside; `aetheris approvals` lists "
+                "it, and when it is answered the plan can be replaced");
+  }
+  for (const Step& step : state.steps) {
+    const bool over = step.phase == StepPhase::done;
+    const bool pending = step.call && step.call->open;
+    if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
+        step.phase == StepPhase::probing || step.phase == StepPhase::refused) {
+      return fail(Code::call_pending,
+                  "a call of node \"" + state.node_of(step).id +
+                      "\" is under way or in doubt; when its answer is recorded, the plan can be "
+                      "replaced (`aetheris pause` lets the job rest)");
+    }
+  }
+  return {};
+}
+
+Value carried_list(const State& state, const Replan& replan) {
+  std::vector<Value> list;
+  for (const Replan::Carry& carry : replan.carried) {
+    const Step& step = state.steps[carry.step];
+    list.push_back(Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}}));
+  }
+  return Value::array(std::move(list));
+}
+
+}  // namespace ae::engine

@@ -1,0 +1,67 @@
+// Forking: what another job's log says becomes the beginning of a new one.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/runtime.h"
+
+namespace ae::runtime {
+namespace {
+
+bool agreed(const ForkRequest& request, const Value& effect) {
+  if (request.repeat_all) return true;
+  return std::ranges::any_of(request.repeat, [&](const std::string& name) {
+    return name == effect.text("step_id") || name == effect.text("idempotency_key");
+  });
+}
+
+std::vector<std::pair<std::string, std::string>> labels_of(const Value& labels) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const auto& [name, value] : labels.members()) {
+    if (value.is_string()) pairs.emplace_back(name, value.as_string());
+  }
+  return pairs;
+}
+
+}  // namespace
+
+void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
+  const JobId origin = request.origin;
+  read(origin,
+       [this, request = std::move(request), done = std::move(done)](Result<Read> read) mutable {
+         if (!read) return done(std::unexpected(read.error()));
+         if (request.at == 0) {
+           const auto point = engine::retry_point(read->state, read->events);
+           if (!point) return done(std::unexpected(point.error()));
+           request.at = *point;
+         }
+         auto fork = engine::fork_at(read->state, read->events, request.at, plans_);
+         if (!fork) return done(std::unexpected(fork.error()));
+         Forked forked;
+         for (const Value& effect : fork->effects) {
+           if (!agreed(request, effect)) forked.repeated.push_back(effect);
+         }
+         if (!forked.repeated.empty()) return done(std::move(forked));
+         if (request.input) fork->input = std::move(*request.input);
+         if (fork->input.size() == 1 && fork->input.find("$redacted")) {
+           return done(fail(Code::input_invalid,
+                            "the origin's input has been erased from its log; give the fork one"));
+         }
+         NewJobRequest wish{.job = std::move(request.job),
+                            .agent = fork->agent,
+                            .plan = fork->plan,
+                            .input = fork->input,
+                            .labels = labels_of(fork->labels),
+                            .idempotency_key = std::move(request.idempotency_key),
+                            .priority = fork->priority,
+                            .required_capabilities = fork->required_capabilities,
+                            .hold = false,
+                            .fork = nullptr};
+         wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
+         create(std::move(wish), [done = std::move(done)](Result<Created> made) mutable {
+           if (!made) return done(std::unexpected(made.error()));
+           done(Forked{.created = std::move(*made), .repeated = {}});
+         });
+       });
+}
+
+}  // namespace ae::runtime
