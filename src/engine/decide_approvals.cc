@@ -39,8 +39,8 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const Approval* earlier =
       known == s_.by_id.end() ? nullptr : s_.steps[known->second].approval.get();
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
-  const std::string path = d.item == kNoItem ? s_.path_of(s_.steps[d.node.index])
-                                             : s_.item_path(d.node, d.item);
+  const std::string path =
+      d.item == kNoItem ? s_.path_of(s_.steps[d.node.index]) : s_.item_path(d.node, d.item);
   std::vector<Member> request{{"arguments", args},         {"arguments_hash", hash},
                               {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
                               {"tool", tool.name},         {"tool_version", offered(d.tool)}};
