@@ -368,7 +368,7 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   };
   expect_problem(say(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
   expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
-  expect_problem(say(key, R"("resolution":"accept")"), 400, "unsupported");
+  expect_problem(say(key, R"("resolution":"accept")"), 409, "not_in_doubt");
   expect_problem(say(key, R"("resolution":"not_happened")"), 409, "not_settled");
   expect_problem(say(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
   expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
