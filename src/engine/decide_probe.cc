@@ -10,6 +10,7 @@ namespace ae::engine {
 bool Decider::may_probe(const Step& step) const { return !worn_out() && s_.may_probe(step); }
 
 void Decider::probe(const Step& step) {
+  if (s_.pausing) return;
   const Invocation& call = *step.call;
   // In a store that one process owns, a call of an earlier process has had its time (SPEC §6).
   const bool past = stamp_.owned && call.attempt != s_.attempt;

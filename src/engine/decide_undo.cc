@@ -41,8 +41,10 @@ bool Decider::settle_doubts() {
       return probe_step(step);
     }
     const bool over = step.phase == StepPhase::refused ||
+                      (step.phase == StepPhase::redo && step.role == Role::node) ||
                       (step.phase == StepPhase::calling && !s_.may_have_happened(step));
-    if (over) {  // a person gave it up, or it only reads: what it does now is nobody's business
+    // A person gave it up, or knows that it did not happen, or it only reads: what it does now is nobody's business.
+    if (over) {
       if (step.call && step.call->open) close_unknown(step);
       return;
     }

@@ -58,6 +58,20 @@ AE_TEST("plan/a probe only reads, a compensation does not, and both see the call
   EXPECT_FALSE(compiles("{'compensate':{'tool':'put','happened':'${ .result }'}}"));
 }
 
+AE_TEST("probe/nobody asks while the job is to rest") {
+  GivenJob job = paying();
+  job.claim().after(71s).pause().times_out("pay");
+  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.last(EventType::job_parked)["until"], "resume");
+  job.resume();
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.sent[1].tool, "find");
+  job.ok("pay/probe", "{'charge':7}");
+  EXPECT_EQ(job.status(), "completed");
+  expect_proved(job);
+}
+
 AE_TEST("probe/a call that timed out is asked about after its deadline and grace, not before") {
   GivenJob job = paying();
   job.claim().times_out("pay");

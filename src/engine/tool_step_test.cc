@@ -672,6 +672,20 @@ AE_TEST("resolve/not_happened permits one new try under the same keys") {
   EXPECT_EQ(job.ok("a", "8").status(), "completed");
 }
 
+AE_TEST("resolve/what did not happen is in doubt no more, also when the new try never arrives") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'wire'}]",
+               {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
+                        "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
+  job.settled = true;
+  job.claim().crash().resolve("a", "not_happened");
+  ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.story();
+  job.fails("a", "connect");
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "nobody is asked again\n" << job.story();
+  job.after(10s);
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  EXPECT_EQ(job.ok("a").status(), "completed");
+}
+
 AE_TEST("resolve/not_happened is too early before deadline and grace have passed") {
   GivenJob job(one("pay"));
   job.claim().crash();

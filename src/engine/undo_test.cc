@@ -273,6 +273,23 @@ AE_TEST(
   }
 }
 
+AE_TEST("undo/a try that a crash left open, and that did not happen, is closed before it begins") {
+  GivenJob job = booking(
+      "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
+      "{'id':'b','kind':'tool','tool':'put'}]");
+  job.settled = true;
+  job.claim().ok("a", "{'id':'A'}").crash().fails("b");
+  ASSERT_EQ(job.status(), "parked") << job.story();
+  ASSERT_EQ(job.state.open_tries, 1u) << "p's\n" << job.story();
+  job.resolve("p", "not_happened");
+  EXPECT_EQ(job.sent.back().tool, "unbook") << job.story();
+  EXPECT_EQ(job.state.open_tries, 1u) << "the compensation's\n" << job.story();
+  job.ok("a/compensate");
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.final_in_doubt.size(), 0u);
+  expect_proved(job);
+}
+
 AE_TEST("undo/a retry that was decided and not made is a doubt like any other") {
   GivenJob job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'put'},"

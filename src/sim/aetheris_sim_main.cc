@@ -36,21 +36,40 @@ constexpr std::string_view kPoints[] = {
     "append.after",       "ledger.after_commit", "claim.after",      "heartbeat.before",
     "signal.after_inbox", "timer.after_fire"};
 // What a long run is to have seen besides.
-constexpr std::string_view kMarks[] = {"clock.jump",
+constexpr std::string_view kMarks[] = {"approval.approved",
+                                       "approval.cancelled",
+                                       "approval.rejected",
+                                       "approval.timed_out",
+                                       "clock.jump",
                                        "death.in_recovery",
+                                       "early.delivered",
                                        "ended.cancelled",
                                        "ended.completed",
                                        "ended.failed",
+                                       "message.delivered",
                                        "pause",
+                                       "paused",
                                        "people.accepted_in_inbox",
                                        "people.acknowledged",
+                                       "people.approve",
                                        "people.duplicate",
                                        "people.not_settled",
+                                       "people.pause",
+                                       "people.reject",
                                        "people.resolve_fail",
                                        "people.resolve_happened",
                                        "people.resolve_not_happened",
+                                       "people.resume",
                                        "people.too_early",
-                                       "swap"};
+                                       "people.undo_by_hand_fail",
+                                       "people.undo_by_hand_happened",
+                                       "people.undo_by_hand_not_happened",
+                                       "probe.happened",
+                                       "probe.not_happened",
+                                       "swap",
+                                       "undo.done",
+                                       "undo.given_up",
+                                       "undo.left"};
 
 struct Options {
   enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
@@ -336,9 +355,13 @@ int run_canary(const Options& o) {
     Canary canary;
     const char* name;
     std::string_view rule;
-  } kCanaries[] = {{Canary::duplicate_request, "requests arrive twice", "A1 at_most_once"},
-                   {Canary::lost_signal, "the store loses what it acknowledged", "N1 an accepted"},
-                   {Canary::forgotten_job, "a job is never given to anybody", "PR1 all jobs end"}};
+  } kCanaries[] = {
+      {Canary::duplicate_request, "requests arrive twice", "A1 at_most_once"},
+      {Canary::lost_signal, "the store loses what it acknowledged", "N1 an accepted"},
+      {Canary::forgotten_job, "a job is never given to anybody", "PR1 all jobs end"},
+      {Canary::false_approval, "a no becomes a yes", "P2 what the log says"},
+      {Canary::double_message, "a message is there twice", "N3 messages are delivered"},
+      {Canary::lying_probe, "probes are told that nothing came", "A1 at_most_once"}};
   bool all_found = true;
   for (const auto& canary : kCanaries) {
     PlanBook plans;

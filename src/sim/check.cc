@@ -1,34 +1,17 @@
 // The rules, one function each.
 #include "sim/check.h"
 
+#include <array>
 #include <set>
+#include <span>
 
 #include "core/json.h"
 #include "engine/verify.h"
 #include "engine/view.h"
 #include "runtime/runtime.h"
+#include "sim/judge.h"
 
 namespace ae::sim {
-namespace {
-
-using engine::is_terminal;
-
-// What a checker says when the rule is broken.
-class Judge {
- public:
-  Judge(Report& report, const JobId& job, std::string_view rule)
-      : report_(report), job_(job), rule_(rule) {}
-  void broken(std::string what) { report_.violate(rule_, job_, std::move(what)); }
-  void broken_if(bool wrong, std::string_view what) {
-    if (wrong) broken(std::string(what));
-  }
-
- private:
-  Report& report_;
-  const JobId& job_;
-  std::string_view rule_;
-};
-
 bool is_end(EventType type) {
   return type == EventType::job_completed || type == EventType::job_failed ||
          type == EventType::job_cancelled;
@@ -43,30 +26,13 @@ const KeyRecord* record_of(const JobEvidence& e, std::string_view key) {
   return it == e.journal.end() ? nullptr : &it->second;
 }
 
-// The log of one command, as the effect rules look at it.
-struct Calls {
-  std::string key, external_key, tool, effect_class;
-  struct Try {
-    bool finished = false, success = false, definite = false;
-    Value result;
-    Instant deadline;
-    std::uint64_t seq = 0;
-  };
-  std::map<std::int64_t, Try> tries;
-  bool any_doubt() const {
-    for (const auto& [number, t] : tries) {
-      if (!t.finished || (!t.success && !t.definite)) return true;
-    }
-    return false;
-  }
-};
-
 std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
   std::map<std::string, Calls> calls;  // by invocation
   for (const Event& event : events) {
     const Value& p = event.payload;
     if (event.type == EventType::tool_invocation_started) {
       Calls& call = calls[std::string(p.text("invocation_id"))];
+      call.step = p.text("step_id");
       call.key = p.text("idempotency_key");
       call.external_key = p.text("external_key");
       call.tool = p.text("tool_name");
@@ -79,11 +45,57 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
       t.success = p.text("outcome") == "success";
       t.definite =
           p.text("outcome") == "failure" && p["definite"].is_bool() && p["definite"].as_bool();
+      if (t.closed_seq == 0) {
+        t.closed_seq = event.seq;
+        t.closed_definite = t.definite;
+        t.error = p["error"].text("code");
+      }
       t.result = p["result"];
     }
   }
   return calls;
 }
+
+std::map<std::string, std::string, std::less<>> side_commands(const std::vector<Event>& events) {
+  std::map<std::string, std::string, std::less<>> about;
+  for (const Event& event : events) {
+    if (event.type != EventType::command_emitted || event.payload.find("of") == nullptr) continue;
+    about.emplace(event.payload.text("step_id"), event.payload.text("of"));
+  }
+  return about;
+}
+
+bool undelivered(const JobEvidence& e, std::string_view act) {
+  std::string quoted = "\"";
+  quoted += act;
+  quoted += '"';
+  return is_end(e.events.back().type) &&
+         canonical(e.events.back().payload["undelivered"]).find(quoted) != std::string::npos;
+}
+
+std::string wait_of(const JobEvidence& e, const engine::Act& act) {
+  if (act.approval.empty()) return act.correlation_key;
+  std::string asking;  // the step whose call this approval is about
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    if (p.text("decision_id") == act.approval) asking = p.text("step_id");
+    if (event.type != EventType::wait_opened || p.text("wait_type") != "human") continue;
+    const bool of_call = p.text("correlation_key").starts_with("approval/");
+    if (of_call ? p.text("step_id") == asking : p.text("step_id") == act.approval) {
+      return std::string(p.text("correlation_key"));
+    }
+  }
+  return {};
+}
+
+bool was_ended(const JobEvidence& e) {
+  return e.state.status == engine::JobStatus::failed ||
+         e.state.status == engine::JobStatus::cancelled;
+}
+
+namespace {
+
+using engine::is_terminal;
 
 // ---------------------------------------------------------------- the log
 
@@ -205,7 +217,11 @@ void records_are_true(const JobEvidence& e, Judge& judge) {
       const bool happened = record && (read || record->effects == 1);
       judge.broken_if(!happened, call.tool + " is recorded as done, but was not");
       const bool invalid = t.result["invalid"].is_bool();
-      judge.broken_if(happened && !invalid && t.result != record->result,
+      bool answered = happened && t.result == record->result;
+      for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
+        if (call.tool == "seek") answered = answered || arrival.answer == t.result;
+      }
+      judge.broken_if(happened && !invalid && !answered,
                       call.tool + ": the recorded result is not what was answered");
     }
     if (!call.any_doubt() && !call.tries.empty() && !call.tries.rbegin()->second.success) {
@@ -245,6 +261,7 @@ void doubt_is_never_guessed(const JobEvidence& e, Judge& judge) {
         for (const Event& event : e.events) {
           said = said || (event.type == EventType::decision_recorded && event.seq > before->seq &&
                           event.seq < t.seq && event.payload.text("kind") == "in_doubt" &&
+                          event.payload.text("step_id") == call.step &&
                           event.payload.text("state") == "not_happened");
         }
         judge.broken_if(!said, call.tool + " try " + std::to_string(number) +
@@ -271,10 +288,12 @@ void keys_are_injective(const JobEvidence& e, Judge& judge) {
 }
 
 void nothing_starts_after_cancel(const JobEvidence& e, Judge& judge) {
+  const auto side = side_commands(e.events);
   bool cancelled = false;
   for (const Event& event : e.events) {
     if (event.type == EventType::job_cancel_requested) cancelled = true;
-    judge.broken_if(cancelled && event.type == EventType::tool_invocation_started,
+    const bool undoes = side.contains(event.payload.text("step_id"));
+    judge.broken_if(cancelled && !undoes && event.type == EventType::tool_invocation_started,
                     "event " + std::to_string(event.seq) + " declares a call");
     judge.broken_if(cancelled && event.type == EventType::job_completed,
                     "the job completed though it was cancelled");
@@ -289,6 +308,18 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
   return nullptr;
 }
 
+// What the log knew of a call when somebody said what became of it: may one of its tries still arrive?
+std::vector<std::int64_t> under_way(const Calls& call, std::uint64_t seq) {
+  std::vector<std::int64_t> tries;
+  for (const auto& [number, t] : call.tries) {
+    if (t.seq > seq) break;
+    const bool definite = t.closed_definite && t.closed_seq < seq;
+    if (definite && !t.never_arrived()) tries.clear();  // an answer under this key
+    if (!definite) tries.push_back(number);
+  }
+  return tries;
+}
+
 void not_happened_waits(const JobEvidence& e, Judge& judge) {
   if (!e.leases_bind || e.clock_jumped) return;
   const std::map<std::string, Calls> calls = calls_of(e.events);
@@ -297,9 +328,8 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     if (event.type != EventType::decision_recorded || p.text("state") != "not_happened") continue;
     for (const auto& [invocation, call] : calls) {
       if (call.key != p["payload"].text("idempotency_key")) continue;
-      for (const auto& [number, t] : call.tries) {
-        if (t.seq > event.seq) continue;
-        judge.broken_if(instant(p, "at") < t.deadline + kToolGrace,
+      for (const std::int64_t number : under_way(call, event.seq)) {
+        judge.broken_if(instant(p, "at") < call.tries.at(number).deadline + kToolGrace,
                         call.tool + " try " + std::to_string(number) + " could still arrive");
       }
     }
@@ -309,9 +339,8 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     const Event* believed = completion_of(e, ack->act.id);
     for (const auto& [invocation, call] : calls) {
       if (!believed || call.key != ack->act.idempotency_key) continue;
-      for (const auto& [number, t] : call.tries) {
-        if (t.seq > believed->seq) continue;
-        judge.broken_if(ack->act.looked_at < t.deadline + kToolGrace,
+      for (const std::int64_t number : under_way(call, believed->seq)) {
+        judge.broken_if(ack->act.looked_at < call.tries.at(number).deadline + kToolGrace,
                         call.tool + " try " + std::to_string(number) +
                             " could still arrive when somebody looked, at " +
                             to_text(ack->act.looked_at.value_or(Instant{})));
@@ -322,32 +351,27 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
 
 // ---------------------------------------------------------------- what was acknowledged
 
-bool undelivered(const JobEvidence& e, const Ack& ack) {
-  return is_end(e.events.back().type) &&
-         canonical(e.events.back().payload["undelivered"]).find(ack.act.id) != std::string::npos;
-}
-
 void signals_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::signal || ack->answer["duplicate"].is_bool()) continue;
-    if (completion_of(e, ack->act.id) || undelivered(e, *ack)) continue;
+    if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
     // Another signal for the same wait was accepted before it; asked again, the job answers with that one.
+    const std::string key = wait_of(e, ack->act);
     bool answered = false;
     for (const Event& event : e.events) {
       answered = answered || (event.type == EventType::wait_completed &&
-                              event.payload.text("correlation_key") == ack->act.correlation_key &&
+                              event.payload.text("correlation_key") == key &&
                               !event.payload.text("signal_id").empty());
     }
     if (answered) continue;
-    judge.broken("the signal " + ack->act.id + " for " + ack->act.correlation_key +
-                 " was accepted and is nowhere");
+    judge.broken("the signal " + ack->act.id + " for " + key + " was accepted and is nowhere");
   }
 }
 
 void cancels_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::cancel) continue;
-    bool there = undelivered(e, *ack);
+    bool there = undelivered(e, ack->act.id);
     for (const Event& event : e.events) {
       there = there || event.type == EventType::job_cancel_requested;
     }
@@ -358,7 +382,7 @@ void cancels_are_kept(const JobEvidence& e, Judge& judge) {
 void resolutions_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::resolve) continue;
-    if (completion_of(e, ack->act.id) || undelivered(e, *ack)) continue;
+    if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
     bool answered = false;  // by the call itself, or by somebody before
     for (const Event& event : e.events) {
       answered = answered || (event.type == EventType::wait_completed &&
@@ -399,10 +423,6 @@ void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
   }
 }
 
-struct Checker {
-  std::string_view name;
-  void (*check)(const JobEvidence&, Judge&);
-};
 constexpr Checker kCheckers[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
@@ -427,6 +447,10 @@ constexpr Checker kCheckers[] = {
     {"T1 a timer fires once, and not early", timers_fire_late_and_once},
 };
 
+std::array<std::span<const Checker>, 3> all_checkers() {
+  return {kCheckers, people_checkers(), side_checkers()};
+}
+
 // The evidence about one job, kept together.
 struct Loading {
   store::Loaded loaded;
@@ -446,11 +470,13 @@ Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource
 
 std::vector<std::string_view> checker_names() {
   std::vector<std::string_view> names;
-  for (const Checker& checker : kCheckers) names.push_back(checker.name);
+  for (const auto& checkers : all_checkers()) {
+    for (const Checker& checker : checkers) names.push_back(checker.name);
+  }
   return names;
 }
 
-void check_all(SimWorld& world, const People& people, const engine::PlanSource& plans) {
+void check_all(SimWorld& world, People& people, const engine::PlanSource& plans) {
   Report& report = world.report();
   std::map<JobId, std::vector<const KeyRecord*>> touched;
   for (const auto& [key, record] : world.outside().journal())
@@ -480,12 +506,15 @@ void check_all(SimWorld& world, const People& people, const engine::PlanSource& 
                                .journal = world.outside().journal(),
                                .touched = touched[job],
                                .acks = acks[job],
+                               .asked = people.asked(job),
                                .leases_bind = !world.options().owned,
                                .clock_jumped = world.clock().jumped(),
                                .plans = plans};
-    for (const Checker& checker : kCheckers) {
-      Judge judge(report, job, checker.name);
-      checker.check(evidence, judge);
+    for (const auto& checkers : all_checkers()) {
+      for (const Checker& checker : checkers) {
+        Judge judge(report, job, checker.name);
+        checker.check(evidence, judge);
+      }
     }
     report.mark("ended." + std::string(engine::to_text(all->state.status)));
   }

@@ -1,7 +1,8 @@
 // Checkers: the rules of the world, each a function with the rule as its name, evaluated when all has come to rest.
 //
 // They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people were
-// told. To add one is to add a function and a line in `kCheckers` (check.cc). Rules that can only be seen at the moment
+// said and were told. To add one is to add a function and a line in `kCheckers` of check.cc (the log, fencing, effects,
+// waits), check_people.cc (approvals, messages, pauses) or check_side.cc (probes, compensations). Rules that can only be seen at the moment
 // they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
 #pragma once
 
@@ -27,13 +28,14 @@ struct JobEvidence {
   const std::map<std::string, KeyRecord>& journal;  // of all jobs, by idempotency key
   std::vector<const KeyRecord*> touched;            // of this job
   std::vector<const Ack*> acks;                     // of this job
+  const People::Sayings& asked;                     // of this job
   bool leases_bind = true;
   bool clock_jumped = false;
   const engine::PlanSource& plans;
 };
 
 // Reads every job from the disk and judges it. REQUIRES (both): the world is frozen.
-void check_all(SimWorld& world, const People& people, const engine::PlanSource& plans);
+void check_all(SimWorld& world, People& people, const engine::PlanSource& plans);
 
 // Every job has ended, or says what it waits for and which command answers it. For any moment after the healing.
 void check_visible(SimWorld& world, const engine::PlanSource& plans);

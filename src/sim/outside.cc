@@ -17,6 +17,10 @@ const ToolKind* tool_kind(std::string_view name) {
   return nullptr;
 }
 
+bool asks(const ToolKind& kind, const Value& args) {
+  return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
+}
+
 Value tool_policy(const ToolKind& kind) {
   static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
   std::vector<Value> retry_on{"connect"};
@@ -24,21 +28,42 @@ Value tool_policy(const ToolKind& kind) {
     retry_on.emplace_back("timeout");
     retry_on.emplace_back("5xx");
   }
-  return Value::object({{"dedupe_window", kind.dedupe_window},
-                        {"effect", kEffects[static_cast<int>(kind.nature)]},
-                        {"grace", to_text(kToolGrace)},
-                        {"on_in_doubt", kind.in_doubt},
-                        {"retry", Value::object({{"initial_backoff", "200ms"},
-                                                 {"max_attempts", 3},
-                                                 {"max_backoff", "8s"},
-                                                 {"multiplier", 6},
-                                                 {"retry_on", Value::array(std::move(retry_on))}})},
-                        {"timeout", to_text(kToolTimeout)},
-                        {"version", kToolVersion}});
+  std::vector<Member> policy{
+      {"dedupe_window", kind.dedupe_window},
+      {"effect", kEffects[static_cast<int>(kind.nature)]},
+      {"grace", to_text(kToolGrace)},
+      {"on_in_doubt", kind.in_doubt},
+      {"retry", Value::object({{"initial_backoff", "200ms"},
+                               {"max_attempts", 3},
+                               {"max_backoff", "8s"},
+                               {"multiplier", 6},
+                               {"retry_on", Value::array(std::move(retry_on))}})},
+      {"timeout", to_text(kToolTimeout)},
+      {"version", kToolVersion}};
+  if (!kind.probe.empty()) {
+    policy.emplace_back("probe",
+                        Value::object({{"args", Value::object({{"key", "${ .call.key }"}})},
+                                       {"happened", "${ .result.found }"},
+                                       {"tool", kind.probe}}));
+  }
+  if (!kind.undo.empty()) {
+    // A result that broke a rule has no `tool`: then a person undoes it.
+    policy.emplace_back(
+        "compensate",
+        Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
+                                               {"of", "${ .call.key }"},
+                                               {"was", "${ .result.tool | ascii_upcase }"}})},
+                       {"tool", kind.undo}}));
+  }
+  if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
+  if (!kind.approval_expires.empty()) {
+    policy.emplace_back("approval_expires", kind.approval_expires);
+  }
+  return Value::object(std::move(policy));
 }
 
 struct Outside::Flight {
-  Nature nature{};
+  const ToolKind* kind = nullptr;
   tools::Call call;
   async::Done<Outcome> done;
   std::shared_ptr<Life> life;
@@ -60,14 +85,14 @@ struct Outside::Flight {
 
 class SimTool final : public tools::Tool {
  public:
-  SimTool(Outside& outside, Nature nature, std::shared_ptr<Life> life)
-      : outside_(outside), nature_(nature), life_(std::move(life)) {}
+  SimTool(Outside& outside, const ToolKind& kind, std::shared_ptr<Life> life)
+      : outside_(outside), kind_(kind), life_(std::move(life)) {}
 
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
     std::move(permit).use(call.invocation, call.try_no);
     auto flight = std::make_shared<Outside::Flight>();
     const std::pair<std::string, std::uint32_t> name(call.invocation.text, call.try_no);
-    flight->nature = nature_;
+    flight->kind = &kind_;
     flight->call = std::move(call);
     flight->done = std::move(done);
     flight->life = life_;
@@ -97,13 +122,13 @@ class SimTool final : public tools::Tool {
 
  private:
   Outside& outside_;
-  Nature nature_;
+  const ToolKind& kind_;
   std::shared_ptr<Life> life_;
   std::map<std::pair<std::string, std::uint32_t>, std::shared_ptr<Outside::Flight>> flights_;
 };
 
 std::unique_ptr<tools::Tool> Outside::tool(const ToolKind& kind, std::shared_ptr<Life> life) {
-  return std::make_unique<SimTool>(*this, kind.nature, std::move(life));
+  return std::make_unique<SimTool>(*this, kind, std::move(life));
 }
 
 const KeyRecord* Outside::find(const std::string& idempotency_key) const {
@@ -183,7 +208,7 @@ void Outside::send(std::shared_ptr<Flight> flight) {
   flight->sent = true;
   KeyRecord& record = journal_[call.key.text];
   record.job = call.job;
-  record.nature = flight->nature;
+  record.nature = flight->kind->nature;
   record.tool = call.tool;
   record.sends++;
   record.external_keys.insert(call.external_key.text);
@@ -206,12 +231,15 @@ void Outside::send(std::shared_ptr<Flight> flight) {
                     .error_message = "no answer"});
   });
   if (what == Fate::lost) return;
-  const Duration on_its_way = what == Fate::late
+  // Where a probe may be asked before the grace has passed, nothing arrives after it.
+  const bool probed = !flight->kind->probe.empty() && !host_.grace_binds;
+  const Duration on_its_way = probed ? 0ms
+                              : what == Fate::late
                                   ? call.timeout + host_.chance.between(0ms, kToolGrace / 2)
                                   : host_.chance.between(1ms, 30ms);
   record.in_transit++;
   host_.loop.after(on_its_way, [this, flight, what] { arrive(flight, what, true); });
-  if (duplicate_ && flight->nature == Nature::at_most_once) {
+  if (duplicate_ && flight->kind->nature == Nature::at_most_once) {
     host_.loop.after(on_its_way, [this, flight] { arrive(flight, Fate::silent, false); });
   }
 }
@@ -231,9 +259,11 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   const bool refuses = fate == Fate::down || (fate == Fate::denied && !known);
   arrival.refused = refuses;
   const bool repeats =
-      flight->nature != Nature::at_most_once && known && record.external_keys.size() == 1;
+      flight->kind->nature != Nature::at_most_once && known && record.external_keys.size() == 1;
   arrival.effect = !refuses && !repeats;
-  if (arrival.effect && flight->nature != Nature::read) record.effects++;
+  if (call.tool == "seek") arrival.answer = found(call.args);
+  const Value told = arrival.answer;
+  if (arrival.effect && flight->kind->nature != Nature::read) record.effects++;
   if (arrival.effect && record.result.is_null()) {
     record.result = Value::object({{"args", call.args}, {"tool", call.tool}});
     record.broken = fate == Fate::broken;
@@ -267,7 +297,16 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
       break;
   }
   if (record.broken) return broken();
-  respond(flight, {.kind = OutcomeKind::success, .result = record.result, .took = 1ms});
+  respond(
+      flight,
+      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
+}
+
+// What a probe is told of the call that it names.
+Value Outside::found(const Value& args) const {
+  const KeyRecord* asked = lies_ ? nullptr : find(std::string(args.text("key")));
+  return Value::object(
+      {{"found", asked && asked->effects > 0 ? asked->result : Value()}, {"tool", "seek"}});
 }
 
 void Outside::respond(const std::shared_ptr<Flight>& flight, Outcome outcome) {

@@ -29,18 +29,54 @@ struct ToolKind {
   std::string_view name;
   Nature nature;
   std::string_view in_doubt;  // on_in_doubt
-  std::string_view dedupe_window;
+  std::string_view dedupe_window = "24h";
+  std::string_view probe = {};     // the tool that asks what became of a call
+  std::string_view undo = {};      // the tool that undoes one
+  std::string_view approval = {};  // "required", or a condition: see `asks`
+  std::string_view approval_expires = {};
+  bool side = false;  // only for what is about another call: no node of a random plan
 };
 constexpr ToolKind kTools[] = {
-    {"look", Nature::read, "resend", "24h"},       {"put", Nature::idempotent, "resend", "24h"},
+    {"look", Nature::read, "resend"},
+    {"put", Nature::idempotent, "resend"},
     {"stow", Nature::idempotent, "resend", "20s"},  // may be resent for a short time only
-    {"mail", Nature::idempotent, "park", "24h"},   {"once", Nature::at_most_once, "park", "24h"},
-    {"pay", Nature::at_most_once, "fail", "24h"},
+    {"mail", Nature::idempotent, "park"},
+    {"once", Nature::at_most_once, "park"},
+    {"pay", Nature::at_most_once, "fail"},
+    {.name = "wire", .nature = Nature::at_most_once, .in_doubt = "probe", .probe = "seek"},
+    {.name = "bill", .nature = Nature::idempotent, .in_doubt = "probe", .probe = "seek"},
+    {.name = "book", .nature = Nature::idempotent, .in_doubt = "resend", .undo = "unbook"},
+    {.name = "grab", .nature = Nature::at_most_once, .in_doubt = "park", .undo = "drop"},
+    {.name = "hire",
+     .nature = Nature::at_most_once,
+     .in_doubt = "probe",
+     .probe = "seek",
+     .undo = "fire"},
+    {.name = "gift",
+     .nature = Nature::idempotent,
+     .in_doubt = "resend",
+     .undo = "unbook",
+     .approval = "required"},
+    {.name = "vote",
+     .nature = Nature::at_most_once,
+     .in_doubt = "park",
+     .approval = "${ .args.i != 0 }",
+     .approval_expires = "40s"},
+    {.name = "seek", .nature = Nature::read, .in_doubt = "resend", .side = true},
+    {.name = "unbook", .nature = Nature::idempotent, .in_doubt = "resend", .side = true},
+    {.name = "drop", .nature = Nature::at_most_once, .in_doubt = "park", .side = true},
+    {.name = "fire",
+     .nature = Nature::at_most_once,
+     .in_doubt = "probe",
+     .probe = "seek",
+     .side = true},
 };
 const ToolKind* tool_kind(std::string_view name);
 constexpr Duration kToolTimeout = std::chrono::seconds(4);
 constexpr Duration kToolGrace = std::chrono::seconds(6);
 constexpr std::string_view kToolVersion = "0123456789abcdef";
+// Is a person asked before a call with these arguments? Said here a second time, for whoever judges.
+bool asks(const ToolKind& kind, const Value& args);
 // Its policy as a task graph holds it.
 Value tool_policy(const ToolKind& kind);
 
@@ -63,6 +99,7 @@ struct Arrival {
   std::string arguments_hash;
   bool effect = false;   // it took effect
   bool refused = false;  // it was answered that it did not
+  Value answer;          // of a probe: what it was told
 };
 
 struct KeyRecord {  // of an idempotency key
@@ -74,6 +111,8 @@ struct KeyRecord {  // of an idempotency key
   std::vector<Arrival> arrivals;
   Value result;         // of its first effect
   bool broken = false;  // which the caller could not use
+  // The key of the call that this one undoes; "" = it undoes none.
+  std::string_view undoes() const { return result["args"].text("of"); }
 };
 
 class Outside {
@@ -88,6 +127,8 @@ class Outside {
     std::function<bool(Life&, std::string_view where)> boundary;
     // This attempt was told that it has lost the job.
     std::function<bool(const AttemptId&)> refused;
+    // A probe may come before the grace has passed: one process owns the store, or the clock is set.
+    bool grace_binds = true;
   };
   Outside(Host host, Odds odds) : host_(std::move(host)), odds_(odds) {}
 
@@ -95,6 +136,9 @@ class Outside {
   void calm() { odds_ = {}; }
   // The canary: a request of an at_most_once tool arrives twice.
   void duplicate_requests(bool wish) { duplicate_ = wish; }
+  // The canary: whoever asks what became of a call is told that it never came.
+  void lie_to_probes(bool wish) { lies_ = wish; }
+  void set_grace_binds(bool wish) { host_.grace_binds = wish; }
 
   const std::map<std::string, KeyRecord>& journal() const { return journal_; }
   const KeyRecord* find(const std::string& idempotency_key) const;
@@ -106,12 +150,13 @@ class Outside {
   Fate fate(const Flight& flight, const KeyRecord& record);
   void send(std::shared_ptr<Flight> flight);
   void arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last);
+  Value found(const Value& args) const;
   void respond(const std::shared_ptr<Flight>& flight, Outcome outcome);
   void check_send(const Flight& flight);
 
   Host host_;
   Odds odds_;
-  bool duplicate_ = false;
+  bool duplicate_ = false, lies_ = false;
   std::map<std::string, KeyRecord> journal_;  // by idempotency key
 };
 

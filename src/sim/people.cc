@@ -14,6 +14,7 @@ struct People::Errand {
   std::uint64_t asked = 0;  // the number of the newest question
   bool over = false;
   std::string name;
+  std::function<void()> then;
 };
 
 struct People::Birth {
@@ -61,14 +62,18 @@ void People::try_birth(const std::shared_ptr<Birth>& birth) {
   });
 }
 
-void People::act(const JobId& job, engine::Act act, int tries) {
-  const bool named = !act.id.empty();
-  if (!named) act.id = "act-" + std::to_string(++last_id_);
+void People::remember(const JobId& job, const engine::Act& act) {
+  asked_[job].try_emplace(act.id, Asked{act, world_.loop().now(), {}});
+}
+
+void People::act(const JobId& job, engine::Act act, int tries, std::function<void()> then) {
+  if (act.id.empty()) act.id = "act-" + std::to_string(++last_id_);
   std::string name = act.id;
   if (!under_way_.emplace(job, name).second) return;
+  remember(job, act);
   busy_++;
-  try_errand(
-      std::make_shared<Errand>(Errand{job, std::move(act), tries, 0, false, std::move(name)}));
+  try_errand(std::make_shared<Errand>(
+      Errand{job, std::move(act), tries, 0, false, std::move(name), std::move(then)}));
 }
 
 void People::try_errand(const std::shared_ptr<Errand>& errand) {
@@ -88,6 +93,7 @@ void People::give_up(const std::shared_ptr<Errand>& errand) {
   if (std::exchange(errand->over, true)) return;
   busy_--;
   under_way_.erase({errand->job, errand->name});
+  if (errand->then) errand->then();
 }
 
 void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answer) {
@@ -95,6 +101,8 @@ void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answe
     world_.say("  " + errand->job.text + ": " + canonical(errand->act.to_json()) + " → " +
                canonical(*answer));
     acks_.push_back({errand->job, errand->act, *answer});
+    Asked& asked = asked_[errand->job].at(errand->act.id);
+    if (!asked.acked) asked.acked = world_.loop().now();
     world_.report().mark("people.acknowledged");
     if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
     if ((*answer)["accepted"].is_bool()) world_.report().mark("people.accepted_in_inbox");
@@ -104,11 +112,13 @@ void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answe
     case Code::job_terminal:
     case Code::not_in_doubt:
     case Code::input_invalid:
+    case Code::not_paused:
       return give_up(errand);
     case Code::not_settled:
       world_.report().mark("people.not_settled");
       return give_up(errand);  // whoever looks around comes back
     case Code::wait_mismatch:
+    case Code::not_found:  // nobody is asked for this approval, or the job is not there yet
       world_.report().mark("people.too_early");
       return;  // too early: asked again
     default:
@@ -116,8 +126,20 @@ void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answe
   }
 }
 
+// There was no call: what was to undo something could not be made out. It is done by hand, or never; to try again, which
+// somebody asks for too, changes nothing.
+void People::resolve_undeclared(const JobId& job, engine::Act act) {
+  const std::uint64_t draw = manners_.hands ? world_.chance().below(3) : 0;
+  act.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
+  world_.report().mark("people.undo_by_hand_" + act.resolution);
+  this->act(job, std::move(act), 1);
+}
+
 void People::resolve(const JobId& job, const std::string& key) {
   engine::Act act{.kind = engine::Act::Kind::resolve, .by = "someone", .idempotency_key = key};
+  act.looked_at = world_.clock().now();
+  act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  if (!world_.witness().declared(key)) return resolve_undeclared(job, std::move(act));
   const KeyRecord* record = world_.outside().find(key);
   if (world_.chance().one_in(manners_.say_fail_one_in)) {
     act.resolution = "fail";
@@ -129,18 +151,50 @@ void People::resolve(const JobId& job, const std::string& key) {
   } else {
     act.resolution = "not_happened";
   }
-  act.looked_at = world_.clock().now();
-  act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
   world_.report().mark("people.resolve_" + act.resolution);
   this->act(job, std::move(act), 1);
 }
 
-void People::look_around(bool answer_waits) {
+// Whoever is asked for an approval says yes or no, by the list's id or by the wait's key, and sometimes says it twice.
+void People::answer(const JobId& job, const std::string& key, const OpenWait& wait,
+                    const Look& look) {
+  if (!world_.chance().one_in(look.answer_one_in)) return;
+  std::string decision(look.decision);
+  if (decision.empty()) decision = world_.chance().one_in(3) ? "reject" : "approve";
+  engine::Act act{.kind = engine::Act::Kind::signal,
+                  .id = decision + "-" + key,
+                  .by = "somebody",
+                  .payload = Value::object({{"decision", decision}, {"note", key}})};
+  if (world_.chance().one_in(2)) {
+    act.approval = wait.approval;
+  } else {
+    act.correlation_key = key;
+  }
+  act.id += act.approval.empty() ? "-by-key" : "-by-id";
+  world_.report().mark("people." + decision);
+  this->act(job, std::move(act), 2);
+}
+
+void People::look_around(const Look& look) {
   for (const auto& [job, seen] : world_.witness().jobs()) {
-    for (const auto& [key, type] : seen.open_waits) {
+    if (look.waits && seen.paused) {
+      act(job, {.kind = engine::Act::Kind::resume, .id = "late-resume", .by = "late-resume"}, 1);
+    }
+    for (const auto& [key, wait] : seen.open_waits) {
       if (key.starts_with("resolve/")) {
         resolve(job, key.substr(8, 64));
-      } else if (answer_waits && (type == "signal" || type == "webhook")) {
+      } else if (!wait.approval.empty()) {
+        answer(job, key, wait, look);
+      } else if (look.waits && wait.type == "message") {
+        const std::string id = "late-" + key;
+        act(job,
+            {.kind = engine::Act::Kind::message,
+             .id = id,
+             .by = "someone",
+             .payload = Value::object({{"message", id}}),
+             .channel = wait.channel},
+            2);
+      } else if (look.waits && (wait.type == "signal" || wait.type == "webhook")) {
         act(job,
             {.kind = engine::Act::Kind::signal,
              .id = "late-" + key,

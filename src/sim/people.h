@@ -1,12 +1,18 @@
-// People: those who create, signal, cancel and resolve, and the ledger of what they were told.
+// People: those who create, signal, approve, write, pause, cancel and resolve, and the ledger of what they said and were
+// told.
 //
 // They ask any worker and ask again when no answer comes; whatever was acknowledged is kept, and must be found in the
-// log in the end. About a call in doubt they say what the journal says. Threads: one.
+// log in the end; what the log says of people must have been said. About a call in doubt they say what the journal says.
+// Threads: one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,22 +26,42 @@ struct Ack {
   Value answer;
 };
 
+struct Asked {  // what somebody wanted, whether or not it was ever answered
+  engine::Act act;
+  Instant first;                 // by the loop, as are the others
+  std::optional<Instant> acked;  // the first acknowledgement
+};
+
+// What those who look around do besides saying what became of calls in doubt.
+struct Look {
+  bool waits = false;               // answer signals' and messages' waits too, and end pauses
+  std::uint64_t answer_one_in = 0;  // answer who asks for an approval
+  std::string_view decision = {};   // so; "" = at random
+};
+
 class People {
  public:
   // Impatient ones say "not happened" while a request may still be on its way: the runtime must not believe them.
   struct Manners {
     bool impatient = false;
     std::uint64_t say_fail_one_in = 0;  // resolve as failed
+    bool hands = false;                 // undo by hand what no call can undo
   };
   People(SimWorld& world, Manners manners) : world_(world), manners_(manners) {}
 
   // Each is asked for until it is answered, the job has no use for it, or `tries` are used up.
   void create(runtime::NewJobRequest request);
-  void act(const JobId& job, engine::Act act, int tries = 8);
-  // Looks at the calls in doubt and says what became of them; in the end also answers every open wait.
-  void look_around(bool answer_waits);
+  // `then` is called when it is over, whatever came of it.
+  void act(const JobId& job, engine::Act act, int tries = 8, std::function<void()> then = {});
+  // Looks at the calls in doubt and says what became of them.
+  void look_around(const Look& look);
+  // Somebody said this in another way.
+  void remember(const JobId& job, const engine::Act& act);
 
   const std::vector<Ack>& acks() const { return acks_; }
+  // By the act's id.
+  using Sayings = std::map<std::string, Asked, std::less<>>;
+  const Sayings& asked(const JobId& job) { return asked_[job]; }
   const std::vector<JobId>& created() const { return created_; }
   std::size_t busy() const { return busy_; }
   std::size_t wanted() const { return wanted_; }  // jobs that were to be created
@@ -49,10 +75,13 @@ class People {
   void give_up(const std::shared_ptr<Errand>& errand);
   void try_birth(const std::shared_ptr<Birth>& birth);
   void resolve(const JobId& job, const std::string& idempotency_key);
+  void resolve_undeclared(const JobId& job, engine::Act act);
+  void answer(const JobId& job, const std::string& key, const OpenWait& wait, const Look& look);
 
   SimWorld& world_;
   Manners manners_;
   std::vector<Ack> acks_;
+  std::map<JobId, Sayings> asked_;
   std::vector<JobId> created_;
   std::set<std::pair<JobId, std::string>>
       under_way_;  // acts by name, so that one person asks at a time

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "sim/people.h"
 #include "sim/workload.h"
@@ -114,13 +115,17 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
     if (chance.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
     if (chance.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
     request.hold = !chance.one_in(3);
-    for (const std::string& key : plan.signal_keys) {
+    for (const auto& [type, key] : plan.waits) {
       if (chance.one_in(3)) continue;
-      const engine::Act signal{.kind = engine::Act::Kind::signal,
-                               .id = "first-" + key,
-                               .by = "someone",
-                               .correlation_key = key,
-                               .payload = Value::object({{"from", "first"}})};
+      engine::Act signal{.kind = engine::Act::Kind::signal,
+                         .id = "first-" + key,
+                         .by = "someone",
+                         .correlation_key = key,
+                         .payload = Value::object({{"decision", "approve"}, {"from", "first"}})};
+      if (type == "message") {
+        signal.kind = engine::Act::Kind::message;
+        signal.channel = std::exchange(signal.correlation_key, {});
+      }
       world.loop().after(chance.between(5s, 20s),
                          [&people, job = request.job, signal] { people.act(job, signal, 5); });
     }

@@ -73,6 +73,9 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
                 .broken = 20};
       break;
   }
+  for (std::size_t i = 0; i < o.workers; ++i) {
+    if (chance.one_in(2)) o.capable.insert(i);
+  }
   o.canary = wish.canary;
   o.verbose = wish.verbose;
   return o;
@@ -109,13 +112,18 @@ class Storm {
         troubles_(draw_troubles(chance_, world_.options())),
         people_(world_,
                 {.impatient = !world_.options().owned && troubles_.jumps == 0 && chance_.one_in(2),
-                 .say_fail_one_in = chance_.one_in(4) ? 4u : 0u}) {}
+                 .say_fail_one_in = chance_.one_in(4) ? 4u : 0u,
+                 .hands = chance_.one_in(2)}) {
+    // By the store's clock the grace may have passed though it has not.
+    if (troubles_.jumps > 0) world_.outside().set_grace_binds(false);
+  }
 
   StormResult run();
 
  private:
   void schedule_jobs();
   void schedule_people(const JobId& job, const SimPlan& plan);
+  void pause_and_resume(const JobId& job, std::uint64_t times);
   void schedule_troubles();
   void look_around();
   bool all_over() const;
@@ -186,6 +194,8 @@ void Storm::schedule_jobs() {
     request.input = random_input(chance_);
     if (chance_.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
     request.hold = !chance_.one_in(3);
+    request.priority = static_cast<std::int64_t>(chance_.below(5)) - 2;
+    if (chance_.one_in(6)) request.required_capabilities = {"gpu"};
     world_.loop().after(chance_.between(0s, troubles_.horizon / 2),
                         [this, request = std::move(request), &plan]() mutable {
                           schedule_people(request.job, plan);
@@ -200,24 +210,81 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
     world_.loop().after(chance_.between(0s, troubles_.horizon),
                         [this, job, act] { people_.act(job, act, 5); });
   };
-  for (const std::string& key : plan.signal_keys) {
-    engine::Act signal{.kind = engine::Act::Kind::signal,
-                       .id = "first-" + key,
-                       .by = "someone",
-                       .correlation_key = key,
-                       .payload = Value::object({{"from", "first"}})};
-    if (!chance_.one_in(4)) later(signal);
-    if (chance_.one_in(4)) later(signal);  // the same again
-    if (chance_.one_in(4)) {               // another, perhaps too late
-      signal.id = "second-" + key;
-      signal.payload = Value::object({{"from", "second"}});
-      later(signal);
+  using Kind = engine::Act::Kind;
+  std::uint64_t written = 0;
+  for (const auto& [type, key] : plan.waits) {
+    if (type == "message") {
+      for (std::uint64_t left = chance_.below(4); left > 0; --left) {
+        const std::string id = "mail-" + key + "-" + std::to_string(++written);
+        const engine::Act message{.kind = Kind::message,
+                                  .id = id,
+                                  .by = "someone",
+                                  .payload = Value::object({{"message", id}}),
+                                  .channel = key};
+        later(message);
+        if (chance_.one_in(3)) later(message);  // the same again
+      }
+      continue;
     }
+    const bool human = type == "human";
+    const auto answer = [&](std::string_view who) {
+      engine::Act act{.kind = Kind::signal,
+                      .id = std::string(who) + "-" + key,
+                      .by = "someone",
+                      .correlation_key = key,
+                      .buffer = chance_.one_in(3),
+                      .payload = Value::object({{"from", who}})};
+      if (human && !chance_.one_in(8)) {  // else it is no answer, unless any will do
+        act.payload = act.payload.with("decision", chance_.one_in(3) ? "reject" : "approve");
+      }
+      return act;
+    };
+    engine::Act first = answer("first");
+    if (chance_.one_in(3)) later(first);  // the same twice
+    const bool too_late = chance_.one_in(4);
+    if (too_late) later(answer("second"));  // another, perhaps too late
+    if (!too_late || chance_.one_in(2)) later(std::move(first));
+  }
+  if (chance_.one_in(4)) {  // nobody waits for it
+    later({.kind = Kind::message,
+           .id = "junk",
+           .by = "someone",
+           .payload = Value::object({{"message", "junk"}}),
+           .channel = "junk"});
   }
   if (chance_.one_in(5)) {
-    later(
-        {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone", .reason = "a storm"});
+    later({.kind = Kind::cancel,
+           .id = "cancel",
+           .by = "someone",
+           .reason = "a storm",
+           .compensate =
+               pick(chance_, {std::optional<bool>(), std::optional(true), std::optional(false)})});
+    if (chance_.one_in(4)) {
+      later({.kind = Kind::cancel, .id = "leave-it", .by = "someone", .compensate = false});
+    }
   }
+  if (chance_.one_in(4)) pause_and_resume(job, 1 + chance_.below(3));
+}
+
+// Rests the job for a while, and once more.
+void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
+  if (times == 0) return;
+  const std::string nth = std::to_string(times);
+  world_.loop().after(chance_.between(0s, troubles_.horizon / 2), [this, job, times, nth] {
+    const std::string pause = "pause-" + nth, resume = "resume-" + nth;
+    const auto go_on = [this, job, times, resume] {
+      const Duration rest =
+          chance_.one_in(2) ? chance_.between(0s, 100ms) : chance_.between(0s, 9s);
+      world_.loop().after(rest, [this, job, times, resume] {
+        world_.report().mark("people.resume");
+        people_.act(job, {.kind = engine::Act::Kind::resume, .id = resume, .by = resume}, 5,
+                    [this, job, times] { pause_and_resume(job, times - 1); });
+      });
+    };
+    world_.report().mark("people.pause");
+    people_.act(job, {.kind = engine::Act::Kind::pause, .id = pause, .by = pause, .reason = pause},
+                5, go_on);
+  });
 }
 
 void Storm::schedule_troubles() {
@@ -256,7 +323,7 @@ void Storm::schedule_troubles() {
 }
 
 void Storm::look_around() {
-  people_.look_around(healed_);
+  people_.look_around({.waits = healed_, .answer_one_in = healed_ ? 1u : 3u});
   world_.loop().after(healed_ ? 3s : 7s, [this] { look_around(); });
 }
 

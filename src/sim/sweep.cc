@@ -33,9 +33,20 @@ WorldOptions world_of(const SweepCase& c, bool verbose) {
 }
 
 // People come and go until the job has ended.
-void look_around(SimWorld& world, People& people) {
-  people.look_around(false);
-  world.loop().after(3s, [&world, &people] { look_around(world, people); });
+void look_around(SimWorld& world, People& people, std::string_view answer) {
+  people.look_around({.answer_one_in = answer.empty() ? 0u : 1u, .decision = answer});
+  world.loop().after(3s, [&world, &people, answer] { look_around(world, people, answer); });
+}
+
+// One after the other.
+void do_deeds(SimWorld& world, People& people, const JobId& job, const std::vector<Deed>& deeds,
+              std::size_t next) {
+  if (next >= deeds.size()) return;
+  world.loop().after(deeds[next].after, [&world, &people, job, &deeds, next] {
+    people.act(job, deeds[next].act, 100, [&world, &people, job, &deeds, next] {
+      do_deeds(world, people, job, deeds, next + 1);
+    });
+  });
 }
 
 std::string end_text(const engine::State& state) {
@@ -66,7 +77,7 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes, cons
   }
   for (const auto& [key, effects] : end.effects) {
     // A cancel that a crash delays comes later into the course of the job.
-    if (!calm.effects.contains(key) && c.job->cancel_at.count() == 0) {
+    if (!calm.effects.contains(key) && !c.job->cancelled()) {
       std::string what = where;
       what.append(": an effect that the undisturbed run has not: ").append(key);
       report.violate(kRule, {}, std::move(what));
@@ -136,23 +147,8 @@ SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes
   request.plan = plans.small(*c.job);
   request.input = Value::object({{"x", 5}});
   people.create(std::move(request));
-  if (c.job->cancel_at.count() > 0) {
-    world.loop().after(c.job->cancel_at, [&] {
-      people.act(job, {.kind = engine::Act::Kind::cancel, .id = "cancel", .by = "someone"}, 100);
-    });
-  }
-  if (!c.job->signal_key.empty()) {
-    world.loop().after(c.job->signal_at, [&] {
-      people.act(job,
-                 {.kind = engine::Act::Kind::signal,
-                  .id = "signal",
-                  .by = "someone",
-                  .correlation_key = std::string(c.job->signal_key),
-                  .payload = Value::object({{"go", true}})},
-                 100);
-    });
-  }
-  look_around(world, people);
+  do_deeds(world, people, job, c.job->deeds, 0);
+  look_around(world, people, c.job->answer);
   const auto& jobs = world.witness().jobs();
   const auto over = [&] {
     const auto it = jobs.find(job);

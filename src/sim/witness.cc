@@ -1,9 +1,22 @@
 // What the disk truly did.
 #include "sim/witness.h"
 
+#include <algorithm>
 #include <memory>
 
+#include "core/json.h"
+#include "engine/absorb.h"
+#include "engine/beside.h"
+
 namespace ae::sim {
+namespace {
+
+// The entry with another act, as if it had been written so.
+void forge(const JobId& job, store::InboxEntry& entry, const engine::Act& act) {
+  entry.act = canonical(engine::with_checksum(engine::inbox_place(job, entry.id), act.to_json()));
+}
+
+}  // namespace
 
 void Witness::opened_by_owner() {
   for (auto& [job, seen] : jobs_) seen.lease_until = {};
@@ -57,7 +70,7 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
       return report_.violate("L6 what is written goes on from what stands", written.job,
                              opened.error().message);
     }
-    for (const Event& event : opened->events) learn(seen, event);
+    for (const Event& event : opened->events) learn(written.job, seen, event);
     seen.head = opened->head;
     seen.status = written.status;
   }
@@ -69,10 +82,39 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
   if (written.release) seen.claim.reset();
 }
 
-void Witness::learn(Seen& seen, const Event& event) {
+void Witness::wait_opened(Seen& seen, const Value& p) {
+  const std::string key(p.text("correlation_key")), step(p.text("step_id"));
+  OpenWait wait{std::string(p.text("wait_type")), std::string(p.text("channel")), {}};
+  if (key.starts_with("approval/")) {
+    wait.approval = seen.requests[step];
+  } else if (wait.type == "human" && !key.starts_with("resolve/")) {
+    wait.approval = step;
+  }
+  seen.open_waits.emplace(key, std::move(wait));
+}
+
+void Witness::claimed_by(const JobId& job, const Seen& seen, const std::string& worker) {
+  for (const std::string& needed : seen.required) {
+    const auto offered = offers_.find(worker);
+    if (offered == offers_.end() || std::ranges::count(offered->second, needed) == 0) {
+      report_.violate("F7 a job runs only where its capabilities are offered", job,
+                      worker + " does not offer " + needed);
+    }
+  }
+}
+
+void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
   const Value& p = event.payload;
   switch (event.type) {
+    case EventType::job_created:
+      if (const Value& needed = p["required_capabilities"]; needed.is_array()) {
+        for (const Value& one : needed.items()) seen.required.emplace_back(one.as_string());
+      }
+      return;
+    case EventType::job_running:
+      return claimed_by(job, seen, std::string(p.text("worker_id")));
     case EventType::tool_invocation_started: {
+      declared_.emplace(p.text("idempotency_key"));
       const auto send_by = instant_from_text(p.text("send_by"));
       intents_[{std::string(p.text("invocation_id")),
                 static_cast<std::uint32_t>(p["try"].as_int())}] = {
@@ -82,7 +124,17 @@ void Witness::learn(Seen& seen, const Event& event) {
       return;
     }
     case EventType::wait_opened:
-      seen.open_waits.emplace(p.text("correlation_key"), p.text("wait_type"));
+      return wait_opened(seen, p);
+    case EventType::decision_recorded:
+      if (p.text("kind") == "approval" && p.text("state") == "requested") {
+        seen.requests[std::string(p.text("step_id"))] = p.text("decision_id");
+      }
+      return;
+    case EventType::job_parked:
+      seen.paused = p.text("until") == "resume";
+      return;
+    case EventType::job_resumed:
+      seen.paused = false;
       return;
     case EventType::wait_completed:
       seen.open_waits.erase(std::string(p.text("correlation_key")));
@@ -97,6 +149,20 @@ void Witness::learn(Seen& seen, const Event& event) {
 
 void Witness::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
   if (forget_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
+  auto json = says_yes_ || says_twice_ ? parse_json(entry.act) : Result<Value>(Value());
+  auto act = json && json->is_object() ? engine::Act::from_json(*json)
+                                       : Result<engine::Act>(engine::Act());
+  if (says_yes_ && act && act->payload.text("decision") == "reject") {
+    act->payload = act->payload.with("decision", "approve");
+    forge(job, entry, *act);
+  }
+  if (says_twice_ && act && act->kind == engine::Act::Kind::message) {
+    store::InboxEntry again = entry;
+    again.id += "2";
+    act->id += "-again";
+    forge(job, again, *act);
+    inner_->put_inbox(job, std::move(again), [](Result<void>) {});
+  }
   writes_++;
   inner_->put_inbox(std::move(job), std::move(entry), std::move(done));
 }

@@ -25,6 +25,11 @@ struct Intent {  // a durable declaration
   Instant send_by;
 };
 
+struct OpenWait {
+  std::string type, channel;
+  std::string approval;  // the id under which it is listed among the approvals; "" = it is not
+};
+
 struct Seen {  // of a job
   std::string status;
   std::uint64_t epoch = 0;
@@ -32,7 +37,10 @@ struct Seen {  // of a job
   std::optional<store::Fence> claim;
   Instant lease_until;
   bool cancel_requested = false;
-  std::map<std::string, std::string> open_waits;  // correlation key → type
+  bool paused = false;
+  std::vector<std::string> required;            // capabilities
+  std::map<std::string, OpenWait> open_waits;   // by correlation key
+  std::map<std::string, std::string> requests;  // the newest request to approve a call, by step
 };
 
 class Witness final : public store::Store {
@@ -43,11 +51,21 @@ class Witness final : public store::Store {
   // Canaries: a disk that does not keep what it says.
   void forget_posts(bool wish) { forget_posts_ = wish; }
   void never_give(std::optional<JobId> job) { never_given_ = std::move(job); }
+  void say_yes(bool wish) { says_yes_ = wish; }      // a person's no becomes a yes
+  void say_twice(bool wish) { says_twice_ = wish; }  // a message is there twice
+  // From now on this worker has these.
+  void offers(const std::string& worker, std::vector<std::string> capabilities) {
+    offers_[worker] = std::move(capabilities);
+  }
   // The store was opened by its only owner: every earlier lease is over.
   void opened_by_owner();
 
   const std::map<JobId, Seen>& jobs() const { return jobs_; }
   const Intent* intent(const InvocationId& invocation, std::uint32_t try_no) const;
+  // Was a call with this key ever declared?
+  bool declared(const std::string& idempotency_key) const {
+    return declared_.contains(idempotency_key);
+  }
   std::uint64_t writes() const { return writes_; }  // calls that may change something, so far
   // A batch with events is being written: a point inside it comes before its COMMIT.
   bool inside_batch() const { return inside_batch_; }
@@ -76,7 +94,9 @@ class Witness final : public store::Store {
     bool release = false;
   };
   void committed(const Written& written, const store::Committed& answer);
-  void learn(Seen& seen, const Event& event);
+  void learn(const JobId& job, Seen& seen, const Event& event);
+  void wait_opened(Seen& seen, const Value& payload);
+  void claimed_by(const JobId& job, const Seen& seen, const std::string& worker);
   void claimed(const store::Lease& lease, Instant at);
 
   Report& report_;
@@ -84,7 +104,9 @@ class Witness final : public store::Store {
   std::map<JobId, Seen> jobs_;
   std::map<std::pair<std::string, std::uint32_t>, Intent> intents_;
   std::uint64_t writes_ = 0;
-  bool inside_batch_ = false, forget_posts_ = false;
+  std::set<std::string> declared_;                          // idempotency keys
+  std::map<std::string, std::vector<std::string>> offers_;  // capabilities, by worker
+  bool inside_batch_ = false, forget_posts_ = false, says_yes_ = false, says_twice_ = false;
   std::optional<JobId> never_given_;
 };
 

@@ -1,6 +1,9 @@
 // Plans, made from a number or written by hand.
 #include "sim/workload.h"
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
 #include <set>
 
 #include "core/json.h"
@@ -13,12 +16,17 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The tools that a graph's nodes name, with their policies.
+// The tools that a graph's nodes name, and those that these name, with their policies.
 Value with_tools(Value graph) {
   std::set<std::string> names;
+  const std::function<void(std::string_view)> add = [&](std::string_view name) {
+    if (name.empty() || !names.emplace(name).second) return;
+    add(tool_kind(name)->probe);
+    add(tool_kind(name)->undo);
+  };
   for (const Value& node : graph["nodes"].items()) {
-    if (node["tool"].is_string()) names.insert(node["tool"].as_string());
-    if (node["do"]["tool"].is_string()) names.insert(node["do"]["tool"].as_string());
+    add(node.text("tool"));
+    add(node["do"].text("tool"));
   }
   std::vector<Member> tools;
   tools.reserve(names.size());
@@ -36,10 +44,28 @@ struct Draft {  // what a node's kind may look at
   SimChance& chance;
   std::string id;
   Value read;  // an expression
-  std::vector<std::string>& signal_keys;
+  std::vector<SimPlan::Wait>& waits;
 };
 
-Value any_tool(SimChance& chance) { return kTools[chance.below(std::size(kTools))].name; }
+Value any_tool(SimChance& chance) {
+  constexpr auto kNodes = static_cast<std::uint64_t>(
+      std::ranges::count_if(kTools, [](const ToolKind& kind) { return !kind.side; }));
+  std::uint64_t draw = chance.below(kNodes);
+  for (const ToolKind& kind : kTools) {
+    if (!kind.side && draw-- == 0) return kind.name;
+  }
+  return kTools[0].name;
+}
+
+void maybe_expires(const Draft& draft, std::vector<Member>& wait) {
+  if (!draft.chance.one_in(2)) return;
+  wait.emplace_back("expires", std::to_string(3 + draft.chance.below(25)) + "s");
+  if (draft.chance.one_in(2)) wait.emplace_back("on_expire", "continue");
+}
+
+std::vector<Member> wait_node(std::vector<Member> wait) {
+  return {{"kind", "wait"}, {"wait", Value::object(std::move(wait))}};
+}
 
 std::vector<Member> tool_node(const Draft& draft) {
   return {{"kind", "tool"},
@@ -59,25 +85,42 @@ std::vector<Member> map_node(const Draft& draft) {
 
 std::vector<Member> signal_node(const Draft& draft) {
   const std::string key = "key-" + draft.id;
-  draft.signal_keys.push_back(key);
-  std::vector<Member> wait{{"key", key}, {"type", draft.chance.one_in(3) ? "webhook" : "signal"}};
-  if (draft.chance.one_in(2)) {
-    wait.emplace_back("expires", std::to_string(3 + draft.chance.below(25)) + "s");
-    if (draft.chance.one_in(2)) wait.emplace_back("on_expire", "continue");
-  }
-  return {{"kind", "wait"}, {"wait", Value::object(std::move(wait))}};
+  const std::string type = draft.chance.one_in(3) ? "webhook" : "signal";
+  draft.waits.push_back({type, key});
+  std::vector<Member> wait{{"key", key}, {"type", type}};
+  maybe_expires(draft, wait);
+  return wait_node(std::move(wait));
+}
+
+std::vector<Member> human_node(const Draft& draft) {
+  const std::string key = "ask-" + draft.id;
+  draft.waits.push_back({"human", key});
+  std::vector<Member> wait{{"key", key}, {"type", "human"}};
+  maybe_expires(draft, wait);
+  if (draft.chance.one_in(2)) wait.emplace_back("on_reject", "continue");
+  if (draft.chance.one_in(4)) wait.emplace_back("answer", "data");
+  return wait_node(std::move(wait));
+}
+
+std::vector<Member> message_node(const Draft& draft) {
+  const std::string channel = draft.chance.one_in(3) ? "other" : "news";
+  draft.waits.push_back({"message", channel});
+  std::vector<Member> wait{{"channel", channel}, {"type", "message"}};
+  maybe_expires(draft, wait);
+  return wait_node(std::move(wait));
 }
 
 std::vector<Member> timer_node(const Draft& draft) {
   const std::string span = std::to_string(draft.chance.below(15)) + "s";
-  return {{"kind", "wait"}, {"wait", Value::object({{"for", span}, {"type", "timer"}})}};
+  return wait_node({{"for", span}, {"type", "timer"}});
 }
 
 // The kinds of nodes and how often they are drawn.
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
-} kKinds[] = {{6, tool_node}, {2, map_node}, {2, signal_node}, {1, timer_node}};
+} kKinds[] = {{10, tool_node}, {3, map_node},     {2, signal_node},
+              {2, human_node}, {2, message_node}, {1, timer_node}};
 
 SimPlan random_plan(std::uint64_t number) {
   SimChance chance(number * 7919 + 17);
@@ -99,7 +142,7 @@ SimPlan random_plan(std::uint64_t number) {
     std::vector<Member> node;
     for (const auto& kind : kKinds) {
       if (draw < kind.weight) {
-        node = kind.make({chance, id, read, made.signal_keys});
+        node = kind.make({chance, id, read, made.waits});
         break;
       }
       draw -= kind.weight;
@@ -158,6 +201,42 @@ Value random_input(SimChance& chance) {
   return Value::object({{"list", Value::array(std::move(list))}, {"x", chance.below(7)}});
 }
 
+namespace {
+
+using Kind = engine::Act::Kind;
+
+engine::Act signal(std::string key, Value payload = Value::object({{"go", true}})) {
+  return {.kind = Kind::signal,
+          .id = "signal-" + key,
+          .by = "someone",
+          .correlation_key = std::move(key),
+          .payload = std::move(payload)};
+}
+engine::Act early(std::string key) {
+  engine::Act act = signal(std::move(key));
+  act.buffer = true;
+  return act;
+}
+engine::Act says(std::string key, std::string_view decision) {
+  return signal(std::move(key), Value::object({{"decision", decision}}));
+}
+engine::Act message(std::string id) {
+  return {.kind = Kind::message,
+          .id = id,
+          .by = "someone",
+          .payload = Value::object({{"message", id}}),
+          .channel = "news"};
+}
+engine::Act cancel(std::optional<bool> compensate = std::nullopt) {
+  return {.kind = Kind::cancel, .id = "cancel", .by = "someone", .compensate = compensate};
+}
+engine::Act pause(std::string id) {
+  return {.kind = Kind::pause, .id = id, .by = id, .reason = id};
+}
+engine::Act resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
+
+}  // namespace
+
 // Together they cover every kind of node, every outcome of a call and every policy.
 const std::vector<SmallJob>& small_jobs() {
   static const std::vector<SmallJob> jobs = {
@@ -209,15 +288,13 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go","expires":"2h"},"needs":["t"]},
          {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
-       .signal_key = "go",
-       .signal_at = 1s},
+       .deeds = {{1s, signal("go")}}},
       {.name = "a signal while another branch works",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"s","kind":"wait","wait":{"type":"webhook","key":"go"}},
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["s","a"],"args":{}}]})",
-       .signal_key = "go",
-       .signal_at = 500ms},
+       .deeds = {{500ms, signal("go")}}},
       {.name = "waits that expire: one goes on, one ends the job", .nodes = R"({"schema":1,"nodes":[
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k1","expires":"2s",
           "on_expire":"continue"}},
@@ -228,16 +305,104 @@ const std::vector<SmallJob>& small_jobs() {
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})",
-       .cancel_at = 1s,
+       .deeds = {{1s, cancel()}},
        .may_end = {"completed"}},  // a crash delays whoever cancels
       {.name = "cancelled while it waits",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
-       .cancel_at = 3s},
+       .deeds = {{3s, cancel()}}},
       {.name = "a deadline while it waits", .nodes = R"({"schema":1,"deadline":"4s","nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})"},
+      {.name = "a call that a person approves, and one that needs no approval",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
+          "do":{"tool":"vote","args":{"i":"${ .index }"}}}]})",
+       .answer = "approve"},
+      {.name = "a call that a person rejects, and the job goes on",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"gift","on_error":"continue","args":{"n":1}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"a":"${ .steps.a }"}}]})",
+       .answer = "reject"},
+      {.name = "an approval that nobody gives in time", .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"vote","on_error":"continue","args":{"n":1}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"a":"${ .steps.a }"}}]})"},
+      {.name = "an approved call is made again under its approval",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"gift","args":{"fate":["refused","silent","ok"]}}]})",
+       .answer = "approve"},
+      {.name = "people say yes, no, and nothing",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"y","kind":"wait","wait":{"type":"human","key":"y"}},
+         {"id":"n","kind":"wait","wait":{"type":"human","key":"n","on_reject":"continue"}},
+         {"id":"x","kind":"wait","wait":{"type":"human","key":"x","expires":"2s",
+          "on_expire":"continue"}},
+         {"id":"a","kind":"tool","tool":"put","needs":["y","n","x"],
+          "args":{"y":"${ .steps.y.decision }","n":"${ .steps.n.decision }"}},
+         {"id":"z","kind":"wait","wait":{"type":"human","key":"z"},"needs":["a"]}]})",
+       .deeds = {{200ms, says("y", "approve")},
+                 {100ms, says("n", "reject")},
+                 {3s, says("z", "reject")}}},
+      {.name = "messages before and after their waits, one of them twice",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"t","kind":"wait","wait":{"type":"timer","for":"1s"}},
+         {"id":"p","kind":"wait","wait":{"type":"message","channel":"news"},"needs":["t"]},
+         {"id":"q","kind":"wait","wait":{"type":"message","channel":"news"},"needs":["p"]}],
+         "output":["${ .steps.p.message }","${ .steps.q.message }"]})",
+       .deeds = {{100ms, message("m1")}, {100ms, message("m1")}, {1500ms, message("m2")}}},
+      {.name = "a signal that comes before its wait",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["t"]},
+         {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
+       .deeds = {{100ms, early("go")}}},
+      {.name = "paused while a call is in flight",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"once","args":{"fate":["refused","ok"]}}]})",
+       .deeds = {{10ms, pause("p")}, {2s, resume("r")}}},
+      {.name = "paused while it waits",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
+         {"id":"a","kind":"tool","tool":"put","needs":["t"],"args":{}}]})",
+       .deeds = {{1s, pause("p")}, {3s, resume("r")}}},
+      {.name = "a probe finds the call", .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"wire","args":{"fate":["silent"]}}]})"},
+      {.name = "a probe finds that the call never came, and it is made again",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"wire","args":{"fate":["lost","ok"]}}]})"},
+      {.name = "what was done is undone, newest first", .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
+         {"id":"b","kind":"tool","tool":"grab","needs":["a"],"args":{"n":2}},
+         {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{"fate":["denied"]}}]})"},
+      {.name = "what was done is undone after a cancel",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
+       .deeds = {{2s, cancel()}}},
+      {.name = "what was done stays, says who cancels",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
+       .deeds = {{2s, cancel(false)}}},
+      {.name = "a compensation in doubt: a person says what happened",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"grab","args":{"undo_fate":["silent"]}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
+      {.name = "a compensation in doubt: its probe says what happened",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"hire","args":{"undo_fate":["lost","ok"]}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
+      {.name = "a compensation that fails, and is made again", .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"undo_fate":["denied","ok"]}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
+      {.name = "a compensation that cannot be called", .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"fate":["broken"]}}]})"},
+      {.name = "a call in doubt, and then what was done is undone",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{}},
+         {"id":"b","kind":"tool","tool":"once","args":{"fate":["silent"]}},
+         {"id":"c","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
   };
   return jobs;
 }

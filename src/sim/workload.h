@@ -4,6 +4,7 @@
 // workload.cc and, if the sweep is to cover it, a plan to `small_jobs`. Threads: one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,25 +12,40 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/absorb.h"
 #include "engine/state.h"
 #include "sim/sim_loop.h"
 
 namespace ae::sim {
 
+// What somebody does to a job of the sweep: each so long after the one before was answered.
+struct Deed {
+  Duration after;
+  engine::Act act;
+};
+
 // What happens to a job of the sweep besides crashes.
 struct SmallJob {
   std::string_view name;
   std::string_view nodes;  // JSON of the task graph, without its tools
-  Duration cancel_at{};    // 0 = never
-  std::string_view signal_key = {};
-  Duration signal_at{};
+  std::vector<Deed> deeds = {};
+  std::string_view answer =
+      {};  // to whoever asks for an approval: approve or reject; "" = nobody answers
   // How else it may end when a crash hits it: each is "status" or "status:code".
   std::vector<std::string_view> may_end = {};
+  bool cancelled() const {
+    return std::ranges::any_of(
+        deeds, [](const Deed& deed) { return deed.act.kind == engine::Act::Kind::cancel; });
+  }
 };
 const std::vector<SmallJob>& small_jobs();
+
 struct SimPlan {
   std::shared_ptr<const engine::Plan> plan;
-  std::vector<std::string> signal_keys;  // of its signal waits
+  struct Wait {
+    std::string type, key;  // of a message wait: its channel
+  };
+  std::vector<Wait> waits;  // that people can answer
 };
 
 class PlanBook {

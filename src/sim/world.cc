@@ -37,6 +37,11 @@ SimWorld::SimWorld(const WorldOptions& options)
   async::point_handler = this;
   outside_.duplicate_requests(options_.canary == Canary::duplicate_request);
   witness_.forget_posts(options_.canary == Canary::lost_signal);
+  witness_.say_yes(options_.canary == Canary::false_approval);
+  witness_.say_twice(options_.canary == Canary::double_message);
+  outside_.set_grace_binds(!options_.owned);
+  outside_.lie_to_probes(options_.canary == Canary::lying_probe);
+  for (std::size_t i : options_.capable) workers_[i].capable = true;
   if (options_.canary == Canary::forgotten_job) witness_.never_give(JobId("job-0"));
   if (options_.sqlite) {
     const auto root = std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
@@ -115,6 +120,8 @@ void SimWorld::start(std::size_t index) {
   options.poll = options_.poll;
   options.held_max = options_.held_max;
   options.durability = options_.durability[std::min(index, options_.durability.size() - 1)];
+  if (worker.capable) options.capabilities = {"gpu"};
+  witness_.offers(options.worker, options.capabilities);
   runtime::RuntimeObserver* observer = this;
   worker.runtime = std::make_unique<runtime::Runtime>(world, options, observer);
   say("worker " + std::to_string(index) + " starts, life " + std::to_string(worker.lives));
@@ -168,7 +175,8 @@ void SimWorld::heal() {
   clock_.catch_up();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     resume(i);
-    const bool swapped = !workers_[i].without.empty() || workers_[i].version != kToolVersion;
+    const bool swapped = !workers_[i].without.empty() || workers_[i].version != kToolVersion ||
+                         !std::exchange(workers_[i].capable, true);
     swap_tools(i, std::string(kToolVersion), {});
     if (swapped) kill(i);
     if (!lives(i)) start(i);

@@ -35,6 +35,9 @@ enum class Canary : std::uint8_t {
   duplicate_request,  // the network delivers requests twice
   lost_signal,        // the store acknowledges a post and does not keep it
   forgotten_job,      // the store never gives the first job to anybody
+  false_approval,     // a person's no reaches the job as a yes
+  double_message,     // the store keeps a message twice
+  lying_probe,        // whoever asks what became of a call is told that it never came
 };
 
 struct WorldOptions {
@@ -47,6 +50,7 @@ struct WorldOptions {
   Duration lease = std::chrono::seconds(10);
   Duration poll = std::chrono::seconds(5);
   std::size_t held_max = 8;
+  std::set<std::size_t> capable;  // workers that offer what some jobs need, before the healing
   Odds odds;
   Duration store_latency = std::chrono::milliseconds(1);  // of every answer
   Duration store_delay = std::chrono::milliseconds(300);  // of a slow one
@@ -115,6 +119,7 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
     std::unique_ptr<runtime::Runtime> runtime;
     std::uint64_t lives = 0;
     std::string version{kToolVersion}, without;
+    bool capable = false;
   };
   async::PointAction hit(std::string_view name) override;
   void on_warning(const JobId& job, const std::string& what) override;

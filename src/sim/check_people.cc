@@ -1,0 +1,367 @@
+// The rules about people: what they approve, answer, write, and when they want a job to rest.
+#include <deque>
+#include <optional>
+#include <set>
+
+#include "core/json.h"
+#include "sim/judge.h"
+
+namespace ae::sim {
+namespace {
+
+bool is_kind(const Event& event, std::string_view kind) {
+  return event.type == EventType::decision_recorded && event.payload.text("kind") == kind;
+}
+
+const engine::Node& node_of(const JobEvidence& e, const Value& payload) {
+  const engine::Plan& plan = *e.state.plan;
+  return plan.nodes[plan.by_id.at(std::string(payload.text("node_id")))];
+}
+
+// ---------------------------------------------------------------- approvals
+
+struct Request {  // of a person's yes to one call
+  std::string command, tool, arguments_hash, schema;
+  std::optional<Instant> expires;
+  std::string said, outcome;  // by the decision; by the end of its wait
+  std::set<std::string, std::less<>> invocations;
+};
+
+class Approvals {
+ public:
+  explicit Approvals(Judge& judge) : judge_(judge) {}
+
+  void see(const Event& event) {
+    const Value& p = event.payload;
+    if (is_kind(event, "approval")) return decided(p);
+    if (event.type == EventType::wait_completed) return closed(p);
+    if (event.type == EventType::tool_invocation_started) started(event);
+  }
+
+ private:
+  void decided(const Value& p) {
+    const Value& asked = p["payload"];
+    if (p.text("state") == "requested") {
+      Request& request = requests_[std::string(p.text("decision_id"))];
+      request.command = p.text("step_id");
+      request.tool = asked.text("tool");
+      request.arguments_hash = asked.text("arguments_hash");
+      request.schema = asked.text("schema_digest");
+      if (!asked.text("expires_at").empty()) request.expires = instant(asked, "expires_at");
+      newest_[request.command] = std::string(p.text("decision_id"));
+      return;
+    }
+    const auto request = requests_.find(asked.text("approval_id"));
+    if (request == requests_.end()) return judge_.broken("an answer to what nobody asked");
+    judge_.broken_if(!request->second.said.empty(), "a second answer to one request");
+    request->second.said = p.text("state");
+  }
+
+  void closed(const Value& p) {
+    if (!p.text("correlation_key").starts_with("approval/")) return;
+    Request& request = requests_[newest_[std::string(p.text("step_id"))]];
+    request.outcome = p.text("outcome");
+    const bool answered = request.outcome == "approved" || request.outcome == "rejected";
+    judge_.broken_if(request.said != (answered ? request.outcome : ""),
+                     "the wait ended " + request.outcome + ", the decision says " + request.said);
+    judge_.mark("approval." + request.outcome);
+    if (request.outcome != "approved") refused_.insert(request.command);
+  }
+
+  void started(const Event& event) {
+    const Value& p = event.payload;
+    const std::string command(p.text("step_id")), tool(p.text("tool_name"));
+    const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
+    judge_.broken_if(refused_.contains(command), what + "was made though nobody approved it");
+    const ToolKind* kind = tool_kind(tool);
+    const auto request = requests_.find(p.text("approval_id"));
+    if (request == requests_.end()) {
+      return judge_.broken_if(kind && asks(*kind, p["arguments"]), what + "has no approval");
+    }
+    Request& good = request->second;
+    const bool same = good.command == command && good.tool == tool &&
+                      good.arguments_hash == p.text("arguments_hash") &&
+                      good.schema == p.text("request_schema_hash");
+    judge_.broken_if(good.outcome != "approved" || !same, what + "has the approval of another");
+    const bool first = good.invocations.empty();
+    judge_.broken_if(first && good.expires && event.created_at >= *good.expires,
+                     what + "begins after its approval has expired");
+    good.invocations.emplace(p.text("invocation_id"));
+    judge_.broken_if(good.invocations.size() > 1, what + "uses an approval a second time");
+  }
+
+  Judge& judge_;
+  std::map<std::string, Request, std::less<>> requests_;    // by id
+  std::map<std::string, std::string, std::less<>> newest_;  // request by command
+  std::set<std::string, std::less<>> refused_;              // commands
+};
+
+void approvals_bind(const JobEvidence& e, Judge& judge) {
+  Approvals approvals(judge);
+  for (const Event& event : e.events) approvals.see(event);
+}
+
+// ---------------------------------------------------------------- what people said
+
+// Does what the log says of an answer stand in what somebody said?
+bool says_so(const JobEvidence& e, const engine::Act& act, const Value& p) {
+  const std::string_view key = p.text("correlation_key"), outcome = p.text("outcome");
+  if (key.starts_with("resolve/")) {
+    return act.kind == engine::Act::Kind::resolve &&
+           key.substr(8).starts_with(act.idempotency_key) &&
+           (outcome == "rejected") == (act.resolution == "fail");
+  }
+  if (p.text("wait_type") == "message") return act.kind == engine::Act::Kind::message;
+  if (act.kind != engine::Act::Kind::signal) return false;
+  const Value* payload = p.find("payload");
+  if (payload && *payload != act.payload) return false;
+  if (wait_of(e, act) != key) return false;
+  if (p.text("wait_type") != "human" || outcome == "cancelled") return true;
+  const std::string_view decision = act.payload.text("decision");
+  const engine::Node& node = node_of(e, p);
+  if (outcome == "rejected") return decision == "reject";
+  return outcome == "approved" &&
+         (decision == "approve" || (node.wants_data && decision != "reject"));
+}
+
+void people_said_it(const JobEvidence& e, Judge& judge) {
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    const bool message = event.type == EventType::agent_message;
+    if (!message && event.type != EventType::wait_completed) continue;
+    const std::string_view id = p.text(message ? "message_id" : "signal_id");
+    const std::string_view outcome = p.text("outcome");
+    const bool needs =
+        message || outcome == "approved" || outcome == "rejected" || outcome == "signalled";
+    if (!needs && id.empty()) continue;
+    const auto asked = e.asked.find(id);
+    const std::string what = "event " + std::to_string(event.seq) + " (" + std::string(id) + ")";
+    if (asked == e.asked.end()) {
+      judge.broken(what + ": nobody said that");
+      continue;
+    }
+    const engine::Act& act = asked->second.act;
+    if (message) {
+      judge.broken_if(act.payload != p["payload"] || act.channel != p.text("channel") ||
+                          act.correlation_key != p.text("correlation_key"),
+                      what + " is not what was said");
+    } else {
+      judge.broken_if(!says_so(e, act, p), what + " is not what was said");
+    }
+  }
+}
+
+// A signal that came early is the one answer of the wait that opens with its key: the first that fits.
+void early_signals_answer(const JobEvidence& e, Judge& judge) {
+  std::map<std::string, std::vector<const Event*>, std::less<>> early;  // by key
+  for (std::size_t i = 0; i < e.events.size(); ++i) {
+    const Event& event = e.events[i];
+    const Value& p = event.payload;
+    const std::string key(p.text("correlation_key"));
+    if (event.type == EventType::agent_message && !key.empty()) early[key].push_back(&event);
+    if (event.type != EventType::wait_opened || !early.contains(key)) continue;
+    const engine::Node& node = node_of(e, p);
+    for (const Event* kept : early[key]) {
+      const std::string_view decision = kept->payload["payload"].text("decision");
+      const bool fits = p.text("wait_type") != "human" || node.wants_data ||
+                        decision == "approve" || decision == "reject";
+      if (!fits) continue;
+      const Event* next = i + 1 < e.events.size() ? &e.events[i + 1] : nullptr;
+      const bool taken = next && next->type == EventType::wait_completed &&
+                         next->payload.text("correlation_key") == key &&
+                         next->payload.text("signal_id") == kept->payload.text("message_id");
+      judge.broken_if(!taken, key + " was opened and " +
+                                  std::string(kept->payload.text("message_id")) +
+                                  ", which came before, did not answer it");
+      judge.mark("early.delivered");
+      break;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- messages
+
+struct Channel {
+  std::deque<std::string> kept;     // messages that nobody got
+  std::deque<std::string> waiting;  // waits that got none, by their keys
+};
+
+void messages_keep_order(const JobEvidence& e, Judge& judge) {
+  std::map<std::string, Channel, std::less<>> channels;
+  std::map<std::string, std::string, std::less<>> channel_of;  // by the wait's key
+  std::set<std::string> payloads;
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    const std::string key(p.text("correlation_key")), channel(p.text("channel"));
+    if (event.type == EventType::agent_message && key.empty()) {
+      channels[channel].kept.emplace_back(p.text("message_id"));
+      judge.broken_if(!payloads.insert(canonical(p["payload"])).second,
+                      canonical(p["payload"]) + " stands in the log twice");
+    } else if (event.type == EventType::wait_opened && p.text("wait_type") == "message") {
+      channel_of[key] = channel;
+      channels[channel].waiting.push_back(key);
+    } else if (event.type == EventType::wait_completed && channel_of.contains(key)) {
+      Channel& here = channels[channel_of[key]];
+      if (p.text("outcome") == "signalled") {
+        const bool first = !here.kept.empty() && here.kept.front() == p.text("signal_id");
+        judge.broken_if(!first, key + " got " + std::string(p.text("signal_id")) +
+                                    ", which is not the oldest that was left");
+        judge.broken_if(here.waiting.empty() || here.waiting.front() != key,
+                        key + " got what somebody had waited for longer");
+        if (first) here.kept.pop_front();
+        judge.mark("message.delivered");
+      }
+      std::erase(here.waiting, key);
+    }
+  }
+  const bool ended = is_end(e.events.back().type);
+  for (const auto& [name, channel] : channels) {
+    for (const std::string& id : channel.kept) {
+      judge.broken_if(ended && !undelivered(e, id), id + " was neither delivered nor listed");
+    }
+    if (channel.kept.empty() || channel.waiting.empty() || e.state.ending) continue;
+    judge.broken(channel.waiting.front() + " waits beside a message for it");
+  }
+}
+
+// Who wrote after an answer comes after it.
+void messages_come_in_order(const JobEvidence& e, Judge& judge) {
+  std::vector<std::pair<std::string_view, const Asked*>> logged;
+  for (const Event& event : e.events) {
+    if (event.type != EventType::agent_message || event.payload.text("channel").empty()) continue;
+    const auto asked = e.asked.find(event.payload.text("message_id"));
+    if (asked == e.asked.end()) continue;
+    for (const auto& [channel, before] : logged) {
+      judge.broken_if(channel == event.payload.text("channel") && asked->second.acked &&
+                          *asked->second.acked < before->first,
+                      before->act.id + " stands before " + asked->first +
+                          ", which had been accepted before it was written");
+    }
+    logged.emplace_back(event.payload.text("channel"), &asked->second);
+  }
+}
+
+void messages_are_kept(const JobEvidence& e, Judge& judge) {
+  for (const Ack* ack : e.acks) {
+    const bool kept = ack->act.kind == engine::Act::Kind::message ||
+                      (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
+    if (!kept) continue;
+    std::size_t times = 0;
+    bool answered =
+        false;  // an early signal whose wait somebody else answered before it was taken in
+    for (const Event& event : e.events) {
+      const Value& p = event.payload;
+      times += event.type == EventType::agent_message && p.text("message_id") == ack->act.id;
+      answered = answered || (event.type == EventType::wait_completed &&
+                              p.text("correlation_key") == ack->act.correlation_key);
+    }
+    if (ack->act.kind == engine::Act::Kind::signal && times == 0 && answered) continue;
+    judge.broken_if(
+        times != 1 && is_end(e.events.back().type),
+        ack->act.id + " was accepted and stands in the log " + std::to_string(times) + " times");
+    if (ack->act.kind == engine::Act::Kind::message) continue;
+    bool delivered = undelivered(e, ack->act.id) || !is_end(e.events.back().type);
+    for (const Event& event : e.events) {
+      delivered = delivered || (event.type == EventType::wait_completed &&
+                                event.payload.text("signal_id") == ack->act.id);
+    }
+    judge.broken_if(!delivered, ack->act.id + " was neither delivered nor listed");
+  }
+}
+
+// ---------------------------------------------------------------- pauses
+
+// What a pause or a resume leaves in the log; each says who wanted it.
+bool left_trace(const JobEvidence& e, const engine::Act& act) {
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    const bool asks = event.type == EventType::job_pause_requested;
+    const bool withdrawn = asks && p["withdrawn"].is_bool();
+    if (act.kind == engine::Act::Kind::pause && asks && !withdrawn && p.text("by") == act.by) {
+      return true;
+    }
+    const bool resumes = event.type == EventType::job_resumed || withdrawn;
+    if (act.kind == engine::Act::Kind::resume && resumes && p.text("by") == act.by) return true;
+  }
+  return false;
+}
+
+void pauses_are_kept(const JobEvidence& e, Judge& judge) {
+  if (!is_end(e.events.back().type)) return;
+  for (const Ack* ack : e.acks) {
+    const bool pause = ack->act.kind == engine::Act::Kind::pause;
+    if ((!pause && ack->act.kind != engine::Act::Kind::resume) || left_trace(e, ack->act)) continue;
+    if (was_ended(e)) continue;  // it may have been overtaken; a job that completes has looked
+    bool other = false;          // somebody else wanted the same, and came first
+    for (const auto& [id, asked] : e.asked) {
+      other = other ||
+              (asked.act.kind == ack->act.kind && id != ack->act.id && left_trace(e, asked.act));
+    }
+    judge.broken_if(!other, ack->act.id + " was accepted and is nowhere");
+  }
+}
+
+bool fails_job(const JobEvidence& e, const Value& p) {
+  const bool failed = p.text("result_type").ends_with("_failure");
+  const engine::Node& node = node_of(e, p);
+  return failed && !node.continue_on_error &&
+         e.state.steps[node.index].id.text == p.text("step_id");
+}
+
+void rest_is_rest(const JobEvidence& e, Judge& judge) {
+  bool wanted = false, parked = false;
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    const std::string at = "event " + std::to_string(event.seq);
+    switch (event.type) {
+      case EventType::job_pause_requested:
+        wanted = !p["withdrawn"].is_bool();
+        break;
+      case EventType::job_parked:
+        parked = p.text("until") == "resume";
+        if (parked) judge.mark("paused");
+        break;
+      case EventType::job_resumed:
+      case EventType::job_cancel_requested:
+        wanted = parked = false;
+        break;
+      case EventType::tool_invocation_started:
+      case EventType::node_started:
+      case EventType::command_emitted:
+        judge.broken_if(wanted || parked, at + ": something starts while the job is to rest");
+        break;
+      case EventType::timer_fired:
+        if (p.text("effect_id") == "deadline") {
+          wanted = parked = false;
+        } else {
+          judge.broken_if(parked, at + ": a timer fires while the job rests");
+        }
+        break;
+      case EventType::node_finished:
+        if (fails_job(e, p)) wanted = false;
+        break;
+      case EventType::decision_recorded:
+        if (p.text("kind") == "end") wanted = parked = false;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+constexpr Checker kCheckers[] = {
+    {"P1 a call is made under its own approval, or not at all", approvals_bind},
+    {"P2 what the log says of people, they said", people_said_it},
+    {"N1 an accepted message is never lost", messages_are_kept},
+    {"N1 an accepted pause or resume is never lost", pauses_are_kept},
+    {"N3 messages are delivered once, in order, or listed", messages_keep_order},
+    {"N3 who writes after an answer comes after it", messages_come_in_order},
+    {"N3 a signal that came early answers its wait", early_signals_answer},
+    {"P3 nothing starts while a job is to rest", rest_is_rest},
+};
+
+}  // namespace
+
+std::span<const Checker> people_checkers() { return kCheckers; }
+
+}  // namespace ae::sim

@@ -1,0 +1,296 @@
+// The rules about calls that are about another call: probes, which ask what became of it, and compensations, which undo
+// it.
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/json.h"
+#include "sim/judge.h"
+
+namespace ae::sim {
+namespace {
+
+// What the log knows of a command at one of its events.
+struct Command {
+  std::string tool, key, attempt;
+  bool node = false;  // not about another call
+  bool open = false, doubt = false, probing = false, committed = false;
+  bool absent = false;  // of the newest try it was said that it did not happen
+  Instant deadline;
+  std::map<std::string, Value> answers;  // of its successes, by invocation
+};
+
+// Walks the log; each rule looks before an event is taken in.
+class Walk {
+ public:
+  explicit Walk(const JobEvidence& e) : side_(side_commands(e.events)) {}
+
+  std::map<std::string, Command, std::less<>> commands;  // by step
+  bool is_node(std::string_view step) const { return !side_.contains(step); }
+  // The command that this event is about another one for; nullptr = it is about none.
+  Command* about(const Value& p) {
+    const auto of = side_.find(p.text("step_id"));
+    return of == side_.end() ? nullptr : &commands[of->second];
+  }
+
+  void take_in(const Event& event) {
+    const Value& p = event.payload;
+    if (p.text("step_id").empty()) return;
+    Command& command = commands[std::string(p.text("step_id"))];
+    switch (event.type) {
+      case EventType::tool_invocation_started:
+        command.tool = p.text("tool_name");
+        command.key = p.text("idempotency_key");
+        command.attempt = event.attempt_id ? event.attempt_id->text : "";
+        command.node = is_node(p.text("step_id"));
+        command.open = true;
+        command.probing = command.absent = false;
+        command.deadline = instant(p, "deadline");
+        break;
+      case EventType::tool_invocation_finished:
+        if (!p["late"].is_bool()) finished(command, p);
+        break;
+      case EventType::decision_recorded:
+        if (p.text("kind") != "in_doubt") break;
+        command.doubt = command.probing = false;
+        command.absent = p.text("state") == "not_happened";
+        break;
+      case EventType::command_committed:
+        command.committed = true;
+        [[fallthrough]];
+      case EventType::node_finished:
+        command.doubt = command.probing = false;
+        break;
+      default:
+        break;
+    }
+  }
+
+ private:
+  void finished(Command& command, const Value& p) {
+    command.open = false;
+    const std::string_view outcome = p.text("outcome"), error = p["error"].text("code");
+    const bool definite = outcome == "failure" && p["definite"] == Value(true);
+    if (outcome == "success" || definite) command.probing = false;
+    if (outcome == "success") {
+      command.doubt = false;
+      command.answers[std::string(p.text("invocation_id"))] = p["result"];
+    } else if (!definite) {
+      command.doubt = !command.absent && tool_kind(command.tool)->nature != Nature::read;
+    } else if (error != "connect" && error != "not_sent") {
+      command.doubt = false;
+    }
+  }
+
+  std::map<std::string, std::string, std::less<>> side_;
+};
+
+// ---------------------------------------------------------------- probes
+
+void probe_begins(const JobEvidence& e, Walk& walk, const Event& event, Judge& judge) {
+  const Value& p = event.payload;
+  Command* asked = walk.about(p);
+  if (!asked || asked->committed) return;  // else it is undone
+  const std::string at = "event " + std::to_string(event.seq) + ": " + asked->tool;
+  judge.broken_if(tool_kind(asked->tool)->probe.empty() || (!asked->open && !asked->doubt),
+                  at + " is asked about, and is not in doubt");
+  const bool gone = !e.leases_bind && event.attempt_id && event.attempt_id->text != asked->attempt;
+  judge.broken_if(!e.clock_jumped && !gone && event.created_at < asked->deadline + kToolGrace,
+                  at + " is asked about while it may still arrive");
+  asked->probing = true;
+}
+
+void probe_said(const JobEvidence& e, Walk& walk, std::size_t index, Judge& judge) {
+  const Value& p = e.events[index].payload;
+  const std::string at = "event " + std::to_string(index + 1) + ": ";
+  const std::string invocation(p["payload"].text("probe"));
+  const Value* answer = nullptr;
+  for (const auto& [step, command] : walk.commands) {
+    if (const auto it = command.answers.find(invocation); it != command.answers.end()) {
+      answer = &it->second;
+    }
+  }
+  if (!answer) return judge.broken(at + "no probe said so");
+  const Value& found = (*answer)["found"];
+  const bool happened = p.text("state") == "happened";
+  judge.broken_if(happened == found.is_null(), at + "the probe said otherwise");
+  judge.mark(happened ? "probe.happened" : "probe.not_happened");
+  if (!happened) return;
+  const Event* next = index + 1 < e.events.size() ? &e.events[index + 1] : nullptr;
+  judge.broken_if(!next || next->type != EventType::command_committed ||
+                      next->payload.text("step_id") != p.text("step_id") ||
+                      next->payload["result"] != found,
+                  at + "what the probe found is not what is committed");
+}
+
+void probes_are_believed(const JobEvidence& e, Judge& judge) {
+  Walk walk(e);
+  for (std::size_t i = 0; i < e.events.size(); ++i) {
+    const Event& event = e.events[i];
+    const Value& p = event.payload;
+    if (event.type == EventType::command_emitted) probe_begins(e, walk, event, judge);
+    if (event.type == EventType::decision_recorded && p.text("by") == "probe") {
+      probe_said(e, walk, i, judge);
+    }
+    if (event.type == EventType::tool_invocation_started) {
+      const Command& command = walk.commands[std::string(p.text("step_id"))];
+      judge.broken_if(command.probing, "event " + std::to_string(event.seq) +
+                                           ": a try begins while its probe is asking");
+      judge.broken_if(command.committed, "event " + std::to_string(event.seq) +
+                                             ": a try begins after the call was committed");
+    }
+    walk.take_in(event);
+  }
+}
+
+// ---------------------------------------------------------------- compensations
+
+// The undoing of a job, event by event.
+class Undoing {
+ public:
+  Undoing(const JobEvidence& e, Judge& judge) : e_(e), judge_(judge), walk_(e) {}
+
+  void run() {
+    for (const Event& event : e_.events) {
+      look(event);
+      walk_.take_in(event);
+    }
+    if (is_end(e_.events.back().type)) ended(e_.events.back());
+    match_effects();
+  }
+
+ private:
+  void look(const Event& event) {
+    const Value& p = event.payload;
+    const std::string step(p.text("step_id"));
+    at_ = "event " + std::to_string(event.seq) + ": ";
+    switch (event.type) {
+      case EventType::step_committed:
+        if (!tool_kind(walk_.commands[step].tool)->undo.empty()) undoable_.push_back(step);
+        break;
+      case EventType::command_emitted:
+        if (const Command* about = walk_.about(p); about && about->committed) begins(p);
+        break;
+      case EventType::tool_invocation_started:
+        judge_.broken_if(!undoing_.empty() && walk_.is_node(step),
+                         at_ + "a call starts while something is undone");
+        break;
+      case EventType::decision_recorded:
+        decided(p, step);
+        break;
+      case EventType::step_compensated:
+        compensated(p, step);
+        break;
+      case EventType::job_cancel_requested:
+        stays_ = stays_ || p["compensate"] == Value(false);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void begins(const Value& p) {
+    const std::string of(p.text("of"));
+    judge_.broken_if(undoable_.empty() || undoable_.back() != of,
+                     at_ + "what is undone is not what was committed last");
+    judge_.broken_if(!undoing_.empty(), at_ + "two are undone at once");
+    for (const auto& [step, command] : walk_.commands) {
+      judge_.broken_if(command.open, at_ + command.tool + " is in flight");
+      judge_.broken_if(command.node && command.doubt, at_ + command.tool + " is in doubt");
+    }
+    undoing_ = of;
+    undo_ = p.text("step_id");
+  }
+
+  void decided(const Value& p, const std::string& step) {
+    if (p.text("kind") != "in_doubt" || step != undo_) return;
+    const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
+    if (p.text("state") == "happened" && !called) by_hand_.insert(undoing_);
+    if (p.text("state") != "fail") return;
+    judge_.mark("undo.given_up");
+    given_up_.insert(undoing_);
+    over();
+  }
+
+  void compensated(const Value& p, const std::string& step) {
+    judge_.mark("undo.done");
+    judge_.broken_if(undoing_ != step, at_ + "nothing undoes it");
+    judge_.broken_if(!by_hand_.contains(step) && !walk_.commands[undo_].committed,
+                     at_ + "its compensation is not committed");
+    judge_.broken_if(p.text("compensation_invocation_id").empty(), at_ + "by no call");
+    done_.push_back(step);
+    over();
+  }
+
+  void over() {
+    if (!undoable_.empty()) undoable_.pop_back();
+    undoing_.clear();
+    undo_.clear();
+  }
+
+  void ended(const Event& end) {
+    at_ = "the end: ";
+    const bool completed = end.type == EventType::job_completed;
+    judge_.broken_if(completed && !(done_.empty() && given_up_.empty() && undoing_.empty()),
+                     at_ + "a completed job undid something");
+    if (completed) return;
+    judge_.broken_if(!undoable_.empty() && !stays_,
+                     at_ + std::to_string(undoable_.size()) + " steps are not compensated");
+    judge_.broken_if(end.payload["compensated"].size() != done_.size() ||
+                         end.payload["uncompensated"].size() != given_up_.size() + undoable_.size(),
+                     at_ + "it lists other steps");
+    if (!undoable_.empty()) judge_.mark("undo.left");
+  }
+
+  // Each effect of a compensation is that of one call which took effect, and each step that is said to be undone has it.
+  void match_effects() {
+    std::map<std::string, std::uint64_t, std::less<>> undone;  // by the key of what was undone
+    for (const KeyRecord* record : e_.touched) {
+      if (tool_kind(record->tool)->side && record->nature != Nature::read && record->effects > 0) {
+        undone[std::string(record->undoes())] += record->effects;
+      }
+    }
+    std::set<std::string, std::less<>> steps;  // keys of commands that may be undone
+    for (const auto& [step, command] : walk_.commands) {
+      const std::uint64_t times = undone.contains(command.key) ? undone[command.key] : 0;
+      const bool done = std::ranges::count(done_, step) > 0;
+      judge_.broken_if(done && !by_hand_.contains(step) && times != 1,
+                       command.tool + " is undone, says the log; that took effect " +
+                           std::to_string(times) + " times");
+      judge_.broken_if(times > 1, command.tool + " was undone twice");
+      const bool may = done || given_up_.contains(step) || undoing_ == step;
+      judge_.broken_if(times > 0 && !may,
+                       command.tool + " was undone, and the log does not say so");
+      if (command.key.empty()) continue;
+      steps.insert(command.key);
+      const KeyRecord* record = record_of(e_, command.key);
+      judge_.broken_if(times > 0 && (!record || record->effects != 1),
+                       command.tool + " was undone and had not happened");
+    }
+    for (const auto& [key, times] : undone) {
+      judge_.broken_if(!steps.contains(key), "something was undone that the log does not know");
+    }
+  }
+
+  const JobEvidence& e_;
+  Judge& judge_;
+  Walk walk_;
+  std::string at_;
+  std::vector<std::string> undoable_, done_;  // steps, in order
+  std::set<std::string> given_up_, by_hand_;
+  std::string undoing_, undo_;  // the step that is being undone, and what undoes it
+  bool stays_ = false;          // somebody said that what was done stays
+};
+
+void what_was_done_is_undone(const JobEvidence& e, Judge& judge) { Undoing(e, judge).run(); }
+
+constexpr Checker kCheckers[] = {
+    {"A8 a probe is asked in time, and believed", probes_are_believed},
+    {"C1 what was done is undone once, newest first, and nothing else", what_was_done_is_undone},
+};
+
+}  // namespace
+
+std::span<const Checker> side_checkers() { return kCheckers; }
+
+}  // namespace ae::sim

@@ -1,0 +1,76 @@
+// Judge: what the files of rules share. A rule is a function over a job's evidence that says what is broken.
+// Threads: pure functions.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sim/check.h"
+
+namespace ae::sim {
+
+// What a checker says when the rule is broken.
+class Judge {
+ public:
+  Judge(Report& report, const JobId& job, std::string_view rule)
+      : report_(report), job_(job), rule_(rule) {}
+  void broken(std::string what) { report_.violate(rule_, job_, std::move(what)); }
+  void broken_if(bool wrong, std::string_view what) {
+    if (wrong) broken(std::string(what));
+  }
+  void mark(std::string_view name) { report_.mark(name); }
+
+ private:
+  Report& report_;
+  const JobId& job_;
+  std::string_view rule_;
+};
+
+struct Checker {
+  std::string_view name;
+  void (*check)(const JobEvidence&, Judge&);
+};
+std::span<const Checker> people_checkers();
+std::span<const Checker> side_checkers();
+
+bool is_end(EventType type);
+Instant instant(const Value& payload, std::string_view field);
+const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
+// Does the terminal event list this act among what it overtook?
+bool undelivered(const JobEvidence& e, std::string_view act);
+// The wait that a signal is for, also when it names the approval; "" = it was never opened.
+std::string wait_of(const JobEvidence& e, const engine::Act& act);
+// Did the job begin to end for another reason than that its work was done?
+bool was_ended(const JobEvidence& e);
+
+// The log of one command, as the effect rules look at it.
+struct Calls {
+  std::string step, key, external_key, tool, effect_class;
+  struct Try {
+    bool finished = false, success = false, definite = false;
+    std::string error;
+    Value result;
+    Instant deadline;
+    std::uint64_t seq = 0;
+    std::uint64_t closed_seq = 0;  // of its first outcome; a later one came late
+    bool closed_definite = false;
+    // It ended before the other side can have heard of it.
+    bool never_arrived() const {
+      return closed_definite && (error == "connect" || error == "not_sent");
+    }
+  };
+  std::map<std::int64_t, Try> tries;
+  bool any_doubt() const {
+    for (const auto& [number, t] : tries) {
+      if (!t.finished || (!t.success && !t.definite)) return true;
+    }
+    return false;
+  }
+};
+std::map<std::string, Calls> calls_of(const std::vector<Event>& events);  // by invocation
+// Commands that are about another call: what they are about, by their step.
+std::map<std::string, std::string, std::less<>> side_commands(const std::vector<Event>& events);
+
+}  // namespace ae::sim
