@@ -234,7 +234,8 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
                       .correlation_key = key,
                       .buffer = chance_.one_in(3),
                       .payload = Value::object({{"from", who}})};
-      if (human && !chance_.one_in(8)) {  // else it is no answer, unless any will do
+      // Else it is no answer, unless any will do; of an early one nobody can be told (docs/status.md).
+      if (human && (act.buffer || !chance_.one_in(8))) {
         act.payload = act.payload.with("decision", chance_.one_in(3) ? "reject" : "approve");
       }
       return act;
