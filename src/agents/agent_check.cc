@@ -730,6 +730,7 @@ class AgentCheck {
   // The tools that ask about the calls of others, or undo them, belong to the plan too.
   void with_side_calls() {
     std::vector<const CheckedTool*> todo;
+    todo.reserve(used_.size());
     for (const auto& [name, tool] : used_) todo.push_back(tool);
     while (!todo.empty()) {
       const CheckedTool& tool = *todo.back();

@@ -43,6 +43,7 @@ class ChangeCheck {
       return check_.fault(spot, "a list of 1 to 64 changes");
     }
     std::vector<Value> entries;
+    entries.reserve(spot->items.size());
     for (std::size_t i = 0; i < spot->items.size(); ++i) entries.push_back(change(spot.item(i)));
     out_.policy.emplace_back("changes", Value::array(std::move(entries)));
   }
@@ -67,12 +68,11 @@ class ChangeCheck {
     check_.templates(spot, [&](const Spot& string, const Template& compiled) {
       for (const std::string& root : compiled.roots().roots) {
         if (std::ranges::find(roots, root) != roots.end()) continue;
-        std::string known_roots;
+        std::string what = "there is no ." + root + " here: what stands here reads ";
         for (const std::string_view known : roots) {
-          known_roots += (known_roots.empty() ? "." : ", .") + std::string(known);
+          what.append(known == *roots.begin() ? "." : ", .").append(known);
         }
-        check_.root_fault(string, "." + root,
-                          "there is no ." + root + " here: what stands here reads " + known_roots);
+        check_.root_fault(string, "." + root, std::move(what));
       }
     });
     return check_.count() == before;

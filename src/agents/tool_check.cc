@@ -201,13 +201,11 @@ class ToolCheck {
         Nearest nearest(root);
         for (const std::string_view known : roots) nearest.look_at(known);
         std::string meant = nearest.take();
-        std::string known_roots;
+        std::string what = "there is no ." + root + " here: what stands here reads ";
         for (const std::string_view known : roots) {
-          known_roots += (known_roots.empty() ? "." : ", .") + std::string(known);
+          what.append(known == *roots.begin() ? "." : ", .").append(known);
         }
-        check_.root_fault(string, "." + root,
-                          "there is no ." + root + " here: what stands here reads " + known_roots,
-                          meant.empty() ? meant : "." + meant);
+        check_.root_fault(string, "." + root, std::move(what), meant.empty() ? meant : "." + meant);
       }
     });
     return check_.count() == before;

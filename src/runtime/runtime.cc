@@ -597,7 +597,7 @@ void Runtime::confirmed(const JobId& job, const Event& event) {
 }
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
-  const JobId job = holder.job();
+  const JobId& job = holder.job();
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
   // What may be otherwise the next time; everything else is so for as long as this process lives.

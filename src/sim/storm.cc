@@ -240,11 +240,11 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
       }
       return act;
     };
-    engine::Act first = answer("first");
+    const engine::Act first = answer("first");
     if (chance_.one_in(3)) later(first);  // the same twice
     const bool too_late = chance_.one_in(4);
     if (too_late) later(answer("second"));  // another, perhaps too late
-    if (!too_late || chance_.one_in(2)) later(std::move(first));
+    if (!too_late || chance_.one_in(2)) later(first);
   }
   if (chance_.one_in(4)) {  // nobody waits for it
     later({.kind = Kind::message,

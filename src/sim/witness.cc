@@ -97,8 +97,10 @@ void Witness::claimed_by(const JobId& job, const Seen& seen, const std::string& 
   for (const std::string& needed : seen.required) {
     const auto offered = offers_.find(worker);
     if (offered == offers_.end() || std::ranges::count(offered->second, needed) == 0) {
+      std::string what = worker;
+      what.append(" does not offer ").append(needed);
       report_.violate("F7 a job runs only where its capabilities are offered", job,
-                      worker + " does not offer " + needed);
+                      std::move(what));
     }
   }
 }
