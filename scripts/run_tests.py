@@ -20,7 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLOW = os.environ.get("AETHERIS_SLOW_TESTS") == "1"
 PROGRAM_SECONDS = 3600 if SLOW else 600
-SCRIPT_SECONDS = 3600 if SLOW else 900
+SCRIPT_SECONDS = 3600 if SLOW else 1800
 
 GTEST_LINE = re.compile(r"^\[\s+(OK|FAILED|SKIPPED)\s+\] (.*) \(\d+ ms\)$")
 GTEST_RUN = re.compile(r"^\[ RUN      \] (.*)$")
