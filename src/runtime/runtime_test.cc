@@ -914,8 +914,7 @@ AE_TEST("doubt/an answer counts from when it was asked to be taken, however long
   desk.create(plan("at_most_once", kOneCall));
   desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
   ASSERT_EQ(desk.status(), "parked");
-  const engine::Invocation& call = *desk.read().state.steps[0].call;
-  const Instant settles = call.deadline + 30s;
+  const Instant settles = desk.read().state.steps[0].call->deadline + 30s;
   ground.loop.advance(settles - ground.loop.now() - 50s);
   std::optional<Result<Value>> said;
   engine::Act act = not_happened(desk.read());
