@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 namespace ae {
@@ -126,13 +127,12 @@ class Reader {
   }
 
  private:
-  // A container that is still open; `members` of an object, `items` of an array.
+  // A container that is still open. What it holds stands at the end of members_ or items_, above what the containers
+  // around it hold.
   struct Open {
     std::size_t start = 0;
     bool is_object = false;
-    std::string key;  // of the member being read
-    std::vector<Member> members;
-    std::vector<Value> items;
+    std::size_t below = 0;
   };
 
   std::unexpected<Error> wrong(std::string_view what, std::size_t where) const {
@@ -167,7 +167,7 @@ class Reader {
             "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
             start);
       }
-      stack_.push_back({.start = start, .is_object = object});
+      stack_.push_back({start, object, object ? members_.size() : items_.size()});
       skip_space();
       if (peek() == (object ? '}' : ']')) return true;
       if (object) AE_TRY(read_key());
@@ -195,35 +195,46 @@ class Reader {
     }
   }
 
-  Result<Value> finish(Open& open) {
-    if (!open.is_object) return Value::array(std::move(open.items));
+  Result<Value> finish(const Open& open) {
+    if (!open.is_object) return Value::array(taken_off(items_, open.below));
+    std::vector<Member> members = taken_off(members_, open.below);
     const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
-    if (!std::is_sorted(open.members.begin(), open.members.end(), less)) {
-      std::sort(open.members.begin(), open.members.end(), less);
+    if (!std::is_sorted(members.begin(), members.end(), less)) {
+      std::sort(members.begin(), members.end(), less);
     }
     const auto twice =
-        std::adjacent_find(open.members.begin(), open.members.end(),
+        std::adjacent_find(members.begin(), members.end(),
                            [](const Member& a, const Member& b) { return a.first == b.first; });
-    if (twice != open.members.end()) {
+    if (twice != members.end()) {
       return wrong("the key \"" + twice->first.substr(0, 64) + "\" stands twice in the object",
                    open.start);
     }
-    return Value::object(std::move(open.members));
+    return Value::object(std::move(members));
+  }
+
+  // What stands above `below`, in a vector of just its size.
+  template <class T>
+  static std::vector<T> taken_off(std::vector<T>& stack, std::size_t below) {
+    const auto begin = stack.begin() + static_cast<std::ptrdiff_t>(below);
+    std::vector<T> taken(std::make_move_iterator(begin), std::make_move_iterator(stack.end()));
+    stack.erase(begin, stack.end());
+    return taken;
   }
 
   void keep(Value value) {
     if (stack_.empty()) {
       done_ = std::move(value);
     } else if (stack_.back().is_object) {
-      stack_.back().members.emplace_back(std::move(stack_.back().key), std::move(value));
+      members_.back().second = std::move(value);  // its key stands there since read_key
     } else {
-      stack_.back().items.push_back(std::move(value));
+      items_.push_back(std::move(value));
     }
   }
 
   Status read_key() {
     if (peek() != '"') return wrong("no key in quotes", at_);
-    AE_ASSIGN(stack_.back().key, read_string());
+    AE_ASSIGN(std::string key, read_string());
+    members_.emplace_back(std::move(key), Value());
     skip_space();
     if (!take(':')) return wrong("no ':' after a key", at_);
     return {};
@@ -357,6 +368,8 @@ class Reader {
   const JsonLimits& limits_;
   std::size_t at_ = 0;
   std::vector<Open> stack_;
+  std::vector<Member> members_;
+  std::vector<Value> items_;
   Value done_;
 };
 

@@ -3,6 +3,7 @@
 // Bytes are taken only in the one form that `seal` would write, and the chain is computed anew from what was read.
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <utility>
 
 #include "core/bytes.h"
@@ -91,47 +92,53 @@ struct ValuePlace {
   std::string dropped;
 };
 
-// One member of a payload, read.
+// One member of a payload, read. Borrows from the body, the event table and the values kept apart.
 struct Part {
-  std::string name;
+  bool present = false;
+  std::string_view name;
   Value shown;
   FieldKind kind = FieldKind::json;
-  std::string text;       // canonical, of json
+  std::string_view text;  // canonical, of json
   Hash commitment;        // of a value, or of an error's message
   std::string_view salt;  // of the same; empty when it is redacted
   bool by_message = false;
 
   bool is_error() const { return kind == FieldKind::error; }
   bool is_value() const { return kind == FieldKind::value; }
-  std::string value_name() const { return is_error() ? name + ".message" : name; }
+  std::string value_name() const { return std::string(name).append(is_error() ? ".message" : ""); }
 };
 
-// Reads the body of one event.
+// Reads the bodies of events, one after the other: what it needs for one is used again for the next.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, std::string_view body, Event& event)
-      : job_(job), blobs_(blobs), size_(body.size()), in_(body), event_(event) {}
+  BodyReader(const JobId& job, const BlobSource& blobs, bool wants_places)
+      : job_(job), blobs_(blobs), wants_places_(wants_places) {}
 
   // Fills in payload, salts and unknown_name of the event. REQUIRES: a kind, unless it is narrative.
-  Status read(const EventKind* kind) {
-    const bool named = static_cast<std::uint8_t>(event_.type) >= kNarrativeFrom;
-    const bool known = kind != nullptr && event_.schema <= kind->schema;
-    AE_TRY(named ? read_named(kind) : read_numbered(*kind));
+  Status read(const EventKind* kind, std::string_view body, Event& event) {
+    size_ = body.size();
+    in_ = ByteReader(body);
+    parts_.clear();
+    places_.clear();
+    apart_.clear();
+    const bool named = static_cast<std::uint8_t>(event.type) >= kNarrativeFrom;
+    const bool known = kind != nullptr && event.schema <= kind->schema;
+    AE_TRY(named ? read_named(kind, event) : read_numbered(*kind));
     if (!in_.ok()) return corrupt("its bytes end too early");
-    AE_TRY(derive_external_key());
-    const auto by_name = [](const Part& a, const Part& b) { return key_less(a.name, b.name); };
-    std::sort(parts_.begin(), parts_.end(), by_name);
+    AE_TRY(derive_external_key(event));
 
     std::vector<Member> payload;
     std::vector<Member> salts;
     payload.reserve(parts_.size());
     for (const Part& part : parts_) {
+      if (!part.present) continue;
       payload.emplace_back(part.name, part.shown);
       if (!part.salt.empty()) salts.emplace_back(part.value_name(), to_hex(part.salt));
     }
-    event_.payload = Value::object(std::move(payload));
-    if (!salts.empty()) event_.salts = Value::object(std::move(salts));
-    return known ? check_known(*kind) : Status();
+    event.payload = Value::object(std::move(payload));
+    if (!salts.empty()) event.salts = Value::object(std::move(salts));
+    if (!known) return {};
+    return named ? check_named(*kind, event) : check_numbered(*kind, event);
   }
 
   // Appends payload'.
@@ -139,6 +146,7 @@ class BodyReader {
     const std::size_t start = out.size();
     char before = '{';
     for (const Part& part : parts_) {
+      if (!part.present) continue;
       out += std::exchange(before, ',');
       write_canonical_string(part.name, out);
       out += ':';
@@ -161,14 +169,15 @@ class BodyReader {
     return {};
   }
 
-  // The values that are still there, in the order of the bytes.
+  // The values that are still there, in the order of the bytes. REQUIRES: wants_places.
   const std::vector<ValuePlace>& places() const { return places_; }
 
  private:
   std::size_t at() const { return size_ - in_.left(); }
 
-  // By rising number: form and number, then the content.
+  // By rising number: form and number, then the content. Each part gets the place of its field.
   Status read_numbered(const EventKind& kind) {
+    parts_.resize(kind.fields.size());
     int previous = 0;
     while (in_.left() > 0) {
       const std::size_t begin = at();
@@ -181,13 +190,16 @@ class BodyReader {
         return corrupt("an unknown field, number " + std::to_string(number));
       }
       previous = number;
-      Part& part = parts_.emplace_back(Part{.name = std::string(field->name), .kind = field->kind});
+      Part& part = parts_[static_cast<std::size_t>(field - kind.fields.begin())];
+      part.present = true;
+      part.name = field->name;
+      part.kind = field->kind;
       part.by_message = form == kByMessage && may_be_by_message(kind.type, *field);
       if (form > form_max(field->kind) && !part.by_message) {
-        return corrupt(part.name + " has an unknown form");
+        return wrong(part, " has an unknown form");
       }
       AE_TRY(read_field(form, part));
-      if (part.salt.empty()) continue;
+      if (part.salt.empty() || !wants_places_) continue;
       std::string dropped;
       put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | number), dropped);
       if (part.is_error()) put_text(part.shown["code"].as_string(), dropped);
@@ -197,12 +209,12 @@ class BodyReader {
   }
 
   // The type's name; then by rising key: the key, the form, the content.
-  Status read_named(const EventKind* kind) {
+  Status read_named(const EventKind* kind, Event& event) {
     const std::string_view type_name = in_.text();
     const bool own_name = kind != nullptr ? kind->name == type_name
                                           : !type_name.empty() && event_kind(type_name) == nullptr;
     if (!in_.ok() || !own_name || !is_utf8(type_name)) return corrupt("its type has another name");
-    if (kind == nullptr) event_.unknown_name = type_name;
+    if (kind == nullptr) event.unknown_name = type_name;
     while (in_.left() > 0) {
       const std::size_t begin = at();
       const std::string_view key = in_.text();
@@ -213,9 +225,9 @@ class BodyReader {
       if (form > (kNamedValue | kRedacted) || form == kRedacted || form == 3) {
         return corrupt("a member has an unknown form");
       }
-      Part& part = parts_.emplace_back(Part{.name = std::string(key), .kind = kind_of_member});
+      Part& part = parts_.emplace_back(Part{.present = true, .name = key, .kind = kind_of_member});
       AE_TRY(read_field(form & 3, part));
-      if (part.salt.empty()) continue;
+      if (part.salt.empty() || !wants_places_) continue;
       std::string dropped;
       put_text(key, dropped);
       put_byte(kNamedValue | kRedacted, dropped);
@@ -248,19 +260,19 @@ class BodyReader {
       case FieldKind::integer: {
         const std::int64_t n = un_zig_zag(in_.varint());
         constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
-        if (n < -kMax || n > kMax) return corrupt(part.name + " is too large a number");
+        if (n < -kMax || n > kMax) return wrong(part, " is too large a number");
         part.shown = n;
         return {};
       }
       case FieldKind::boolean: {
         const std::uint8_t bit = in_.byte();
-        if (bit > 1) return corrupt(part.name + " is neither true nor false");
+        if (bit > 1) return wrong(part, " is neither true nor false");
         part.shown = bit == 1;
         return {};
       }
       case FieldKind::instant: {
         const Instant t = instant_of(in_.big_endian64());
-        if (!in_range(t)) return corrupt(part.name + " is a time out of range");
+        if (!in_range(t)) return wrong(part, " is a time out of range");
         part.shown = to_text(t);
         return {};
       }
@@ -268,7 +280,7 @@ class BodyReader {
         if (form == 1) part.shown = in_.text();
         return {};  // form 0 waits for step_id: derive_external_key
       case FieldKind::json: {
-        AE_ASSIGN(part.text, read_content(form, {}));
+        AE_ASSIGN(part.text, read_content(form));
         AE_ASSIGN(part.shown, read_json(part.text));
         return {};
       }
@@ -284,12 +296,12 @@ class BodyReader {
     const std::uint8_t number = in_.byte();
     if (number == 0) {
       const std::string_view text = in_.text();
-      if (word_number(text) != 0) return corrupt(part.name + " spells out a word of the list");
+      if (word_number(text) != 0) return wrong(part, " spells out a word of the list");
       part.shown = text;
       return {};
     }
     const std::string_view word = word_text(number);
-    if (word.empty()) return corrupt(part.name + " is a word that is not in the list");
+    if (word.empty()) return wrong(part, " is a word that is not in the list");
     part.shown = word;
     return {};
   }
@@ -310,9 +322,10 @@ class BodyReader {
     }
     part.salt = in_.bytes(kSaltSize);
     if (form == kByMessage) return read_request(part, shown);
-    AE_ASSIGN(const std::string salted, read_content(form, part.salt));
-    AE_ASSIGN(shown, read_json(std::string_view(salted).substr(part.salt.size())));
-    part.commitment = commitment(salted);
+    AE_ASSIGN(const std::string_view text, read_content(form));
+    AE_ASSIGN(shown, read_json(text));
+    scratch_.assign(part.salt).append(text);
+    part.commitment = commitment(scratch_);
     return {};
   }
 
@@ -320,14 +333,14 @@ class BodyReader {
   Status read_request(Part& part, Value& shown) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
-    if (count == 0 || count > in_.left()) return corrupt(part.name + " has no messages");
+    if (count == 0 || count > in_.left()) return wrong(part, " has no messages");
     std::string salted(part.salt);
     salted += head;
     std::vector<std::size_t> sizes;
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint8_t form = in_.byte();
       if (form > kApart) return corrupt("a message has an unknown form");
-      AE_ASSIGN(const std::string message, read_content(form, {}));
+      AE_ASSIGN(const std::string_view message, read_content(form));
       if (i > 0) salted += ',';
       salted += message;
       sizes.push_back(message.size());
@@ -342,68 +355,83 @@ class BodyReader {
     };
     if (!cut || cut->head.size() != head.size() ||
         !std::ranges::equal(cut->messages, sizes, same)) {
-      return corrupt(part.name + " is not cut at its messages");
+      return wrong(part, " is not cut at its messages");
     }
     part.commitment = commitment(salted);
     return {};
   }
 
-  // `before` ‖ the canonical text, which stands here or apart.
-  Result<std::string> read_content(std::uint8_t form, std::string_view before) {
-    std::string out(before);
-    if (form == kInline) {
-      out += in_.text();
-      return out;
-    }
+  // The canonical text, which stands here or apart.
+  Result<std::string_view> read_content(std::uint8_t form) {
+    if (form == kInline) return in_.text();
     const Hash hash = hash_of(in_.bytes(kHashSize));
     const std::uint64_t size = in_.varint();
     if (!in_.ok()) return corrupt("its bytes end too early");
-    AE_ASSIGN(const std::string blob, blobs_(hash));
+    AE_ASSIGN(std::string blob, blobs_(hash));
     if (blob.size() != size || sha256(blob) != hash) {
       return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
     }
-    out += blob;
-    return out;
+    return apart_.emplace_back(std::move(blob));
   }
 
-  static Result<Value> read_json(std::string_view text) {
+  Result<Value> read_json(std::string_view text) {
     constexpr JsonLimits kOwnText{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
     auto value = parse_json(text, kOwnText);
     if (!value) return corrupt("a value is " + value.error().message);
-    if (canonical(*value) != text) return corrupt("a value is not in canonical form");
+    scratch_.clear();
+    write_canonical(*value, scratch_);
+    if (scratch_ != text) return corrupt("a value is not in canonical form");
     return value;
   }
 
   // An external key that was left out, now that the step it follows from is known.
-  Status derive_external_key() {
+  Status derive_external_key(const Event& event) {
     const auto key = std::ranges::find(parts_, FieldKind::external_key, &Part::kind);
     if (key == parts_.end()) return {};
     const auto step = std::ranges::find(parts_, "step_id", &Part::name);
     if (step == parts_.end()) return corrupt("step_id is missing");
-    const AttemptId attempt = event_.attempt_id.value_or(AttemptId());
+    const AttemptId attempt = event.attempt_id.value_or(AttemptId());
     std::string derived = external_key(job_, StepId(step->shown.as_string()), attempt).text;
     if (key->shown.is_string() && key->shown.as_string() == derived) {
-      return corrupt(key->name + " spells out a key that follows from the event");
+      return wrong(*key, " spells out a key that follows from the event");
     }
     if (key->shown.is_null()) key->shown = std::move(derived);
     return {};
   }
 
   // What the table says, and that an absent member is absent and not null.
-  Status check_known(const EventKind& kind) const {
-    AE_TRY(check_payload(kind, event_.payload));
+  Status check_named(const EventKind& kind, const Event& event) const {
+    AE_TRY(check_payload(kind, event.payload));
     for (const Part& part : parts_) {
-      if (part.by_message && !calls_model(event_.payload)) {
-        return corrupt(part.name + " is stored by message, and asks no model");
-      }
       const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
-      if (part.shown.is_null() && !takes_null(*field)) return corrupt(part.name + " is null");
+      if (part.shown.is_null() && !takes_null(*field)) return wrong(part, " is null");
       if ((part.is_value() || part.is_error()) != holds_value(*field)) {
-        return corrupt(part.name + " is stored as another kind of field");
+        return wrong(part, " is stored as another kind of field");
       }
     }
     return {};
+  }
+
+  // The same where the bytes were read by the table: texts, numbers, times and hashes have their form already.
+  Status check_numbered(const EventKind& kind, const Event& event) const {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      const Field& field = kind.fields[i];
+      const bool null = part.shown.is_null() && !takes_null(field);
+      if (part.is_error() || (field.required && (!part.present || null))) {
+        AE_TRY(check_payload(kind, event.payload));
+      }
+      if (part.present && null) return wrong(part, " is null");
+      if (part.by_message && !calls_model(event.payload)) {
+        return wrong(part, " is stored by message, and asks no model");
+      }
+    }
+    return {};
+  }
+
+  static std::unexpected<Error> wrong(const Part& part, std::string_view what) {
+    return corrupt(std::string(part.name).append(what));
   }
 
   void note_place(const Part& part, std::size_t begin, std::string dropped) {
@@ -413,18 +441,20 @@ class BodyReader {
 
   const JobId& job_;
   const BlobSource& blobs_;
-  const std::size_t size_;
-  ByteReader in_;
-  Event& event_;
-  std::vector<Part> parts_;
+  const bool wants_places_;
+  std::size_t size_ = 0;
+  ByteReader in_{{}};
+  std::vector<Part> parts_;  // in canonical order of their names
   std::vector<ValuePlace> places_;
+  std::deque<std::string> apart_;  // what stood apart
+  std::string scratch_;
 };
 
 // Told of each event as it is read.
 using Rewrite = std::function<void(const Event&, const BodyReader&, std::string_view body)>;
 
-Status read_event(const JobId& job, const BlobSource& blobs, ByteReader& in, EventHasher& hasher,
-                  Event& event, const Rewrite* rewrite) {
+Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event& event,
+                  const Rewrite* rewrite) {
   const std::uint8_t number = in.byte();
   event.type = static_cast<EventType>(number);
   event.schema = in.byte();
@@ -437,8 +467,7 @@ Status read_event(const JobId& job, const BlobSource& blobs, ByteReader& in, Eve
                 "type " + std::to_string(number) + ", schema " + std::to_string(event.schema) +
                     ", is newer than this Aetheris; use the one that wrote it");
   }
-  BodyReader reader(job, blobs, body, event);
-  AE_TRY(reader.read(kind));
+  AE_TRY(reader.read(kind, body, event));
   hasher.begin(event);
   AE_TRY(reader.write_payload(hasher.text()));
   event.hash = hasher.finish();
@@ -454,20 +483,22 @@ Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& 
   opened.first_seq = header.first_seq;
   opened.last_seq = header.first_seq + header.count - 1;
   opened.head = prev_hash;
+  opened.events.reserve(
+      std::min<std::size_t>(header.count, in.left() / 3));  // three bytes at least
+  BodyReader reader(job, blobs, rewrite != nullptr);
   EventHasher hasher(job, header.created_at, header.attempt_id);
   for (std::uint64_t i = 0; i < header.count; ++i) {
-    Event event;
+    Event& event = opened.events.emplace_back();
     event.seq = header.first_seq + i;
     event.id = uuid_plus(header.first_id, i);
     event.created_at = header.created_at;
     event.attempt_id = header.attempt_id;
     event.prev_hash = opened.head;
-    auto status = read_event(job, blobs, in, hasher, event, rewrite);
+    auto status = read_event(in, reader, hasher, event, rewrite);
     if (!status) {
       return std::unexpected(std::move(status).error().in("event " + std::to_string(event.seq)));
     }
     opened.head = event.hash;
-    opened.events.push_back(std::move(event));
   }
   const bool ends = in.left() == kHashSize;
   if (!ends || hash_of(in.bytes(kHashSize)) != opened.head) {
