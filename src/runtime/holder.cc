@@ -78,7 +78,7 @@ engine::Stamp Holder::stamp() {
 
 void Holder::begin() {
   committing_ = true;  // nothing else is done until the log is read
-  load_state(world_.store, job_, host_.plans(),
+  load_state(world_.store, job_, host_.plans(), host_.rested(job_),
              [self = shared_from_this()](Result<Stood> stood) { self->loaded(std::move(stood)); });
 }
 
@@ -96,8 +96,9 @@ void Holder::loaded(Result<Stood> stood) {
   durable_ = loaded->row.last_seq;
   if (!stood->state) return give_back(stood->state.error());
   state_ = std::move(*stood->state);
-  checkpoint_seq_ = loaded->checkpoint ? loaded->checkpoint->seq : 0;
-  checkpoint_bytes_ = loaded->checkpoint ? loaded->checkpoint->bytes.size() : 0;
+  bytes_ = stood->bytes;
+  checkpoint_seq_ = stood->checkpoint_seq;
+  checkpoint_bytes_ = stood->checkpoint_bytes;
   head_ = loaded->row.head;
   if (engine::is_terminal(state_.status)) {
     return give_back(
@@ -221,10 +222,11 @@ void Holder::repair_ledger(const store::Loaded& loaded) {
   }
 }
 
-void Holder::adopt(engine::State state, const Hash& head) {
+void Holder::adopt(engine::State state, const Hash& head, std::size_t bytes) {
   state_ = std::move(state);
   durable_ = state_.seq;
   head_ = head;
+  bytes_ = bytes;
   if (auto offers = offers_tools(); !offers) return end(offers.error());
   pump();
 }
@@ -634,6 +636,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   failures_ = reloads_ = 0;
   committing_ = false;
   const bool released = batch_->release;
+  if (batch_->sealed) bytes_ += bytes_of(*batch_->sealed);
   batch_.reset();
   if (!sealed_events_.empty()) {
     durable_ = sealed_events_.back().seq;
@@ -781,6 +784,10 @@ void Holder::end(std::optional<Error> problem) {
   const bool doubts = !in_flight_.empty() || doubts_own_call(state_, lease_.fence.attempt);
   const bool over = engine::is_terminal(state_.status);
   const Fate fate = doubts ? Fate::in_doubt : over ? Fate::over : Fate::goes_on;
+  const bool rests = !problem && !over;  // all that was drafted is durable
+  if (rests) {
+    host_.rests(job_, {std::move(state_), head_, bytes_, checkpoint_seq_, checkpoint_bytes_});
+  }
   host_.ended(*this, std::move(problem), fate);
 }
 

@@ -20,6 +20,7 @@
 #include "engine/state.h"
 #include "runtime/confirmer.h"
 #include "runtime/ledger.h"
+#include "runtime/resting.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
@@ -47,6 +48,9 @@ class HolderHost {
     in_doubt
   };  // in_doubt: a call of this process may still be under way
   virtual void ended(const Holder& holder, std::optional<Error> problem, Fate fate) = 0;
+  // What this process remembers of a job that rests, taken out; and the other way.
+  virtual std::optional<Rested> rested(const JobId& job) = 0;
+  virtual void rests(const JobId& job, Rested rested) = 0;
   // Did an earlier attempt of this process leave a call in doubt?
   virtual bool left_in_doubt(const JobId& job) const = 0;
   // What was seen of a call that nobody here holds any more: what is certain goes into the effect store alone.
@@ -64,8 +68,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   // A job that was claimed: read its log, end what a crash left behind, begin the attempt, go on.
   void begin();
-  // A job created and claimed in one commit: `state` holds what was written.
-  void adopt(engine::State state, const Hash& head);
+  // A job created and claimed in one commit: `state` holds what was written, in `bytes`.
+  void adopt(engine::State state, const Hash& head, std::size_t bytes);
 
   // There are entries in the job's inbox.
   void told();
@@ -147,6 +151,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   engine::State state_;        // with everything drafted; equals the log once all parts are durable
   std::uint64_t durable_ = 0;  // last seq that is
   Hash head_;
+  std::size_t bytes_ = 0;  // of the log, as Rested counts them
   std::vector<std::string> tool_versions_;
   std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest one
 

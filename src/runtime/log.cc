@@ -5,6 +5,7 @@
 
 #include "core/seal.h"
 #include "engine/checkpoint.h"
+#include "runtime/resting.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -45,19 +46,30 @@ Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loade
   return open_from(job, loaded, 0, Hash{});
 }
 
+namespace {
+
+// `state`, whose last event has the hash `head`, and what came after it. Nothing when the log does not go through there.
+std::optional<engine::State> fold_on(const JobId& job, const store::Loaded& loaded,
+                                     engine::State state, const Hash& head,
+                                     const engine::PlanSource& plans) {
+  const auto tail = open_from(job, loaded, state.seq, head);
+  if (!tail) return std::nullopt;
+  for (const Event& event : *tail) {
+    if (!engine::apply(state, {event.type, event.payload}, event.created_at, plans)) {
+      return std::nullopt;
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
 std::optional<engine::State> fold_tail(const JobId& job, const store::Loaded& loaded,
                                        const engine::PlanSource& plans) {
   if (!loaded.checkpoint) return std::nullopt;
   auto restored = engine::restore(job, loaded.checkpoint->seq, loaded.checkpoint->bytes, plans);
   if (!restored) return std::nullopt;
-  const auto tail = open_from(job, loaded, loaded.checkpoint->seq, restored->head);
-  if (!tail) return std::nullopt;
-  for (const Event& event : *tail) {
-    if (!engine::apply(restored->state, {event.type, event.payload}, event.created_at, plans)) {
-      return std::nullopt;
-    }
-  }
-  return std::move(restored->state);
+  return fold_on(job, loaded, std::move(restored->state), restored->head, plans);
 }
 
 namespace {
@@ -69,25 +81,28 @@ struct Looking {
   async::Done<Result<Stood>> done;
 };
 
-void fold_whole(Looking& look, store::Loaded loaded) {
-  Stood stood{.loaded = std::move(loaded), .state = {}};
-  if (auto events = open_log(look.job, stood.loaded)) {
-    stood.state = engine::fold(look.job, *events, look.plans);
-  } else {
-    stood.state = std::unexpected(events.error());
+void answer(Looking& look, store::Loaded loaded, Result<engine::State> state) {
+  Stood stood{.loaded = std::move(loaded), .state = std::move(state)};
+  stood.bytes = bytes_of(stood.loaded);
+  if (const auto& checkpoint = stood.loaded.checkpoint) {
+    stood.checkpoint_seq = checkpoint->seq;
+    stood.checkpoint_bytes = checkpoint->bytes.size();
   }
   look.done(std::move(stood));
 }
 
-}  // namespace
+void fold_whole(Looking& look, store::Loaded loaded) {
+  const auto events = open_log(look.job, loaded);
+  auto state = events ? engine::fold(look.job, *events, look.plans)
+                      : Result<engine::State>(std::unexpected(events.error()));
+  answer(look, std::move(loaded), std::move(state));
+}
 
-void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
-                async::Done<Result<Stood>> done) {
-  auto look = std::make_shared<Looking>(Looking{store, job, plans, std::move(done)});
-  store.load(job, store::kFromCheckpoint, [look](Result<store::Loaded> loaded) {
+void from_checkpoint(std::shared_ptr<Looking> look) {
+  look->store.load(look->job, store::kFromCheckpoint, [look](Result<store::Loaded> loaded) {
     if (!loaded) return look->done(std::unexpected(loaded.error()));
     if (auto state = fold_tail(look->job, *loaded, look->plans)) {
-      return look->done(Stood{.loaded = std::move(*loaded), .state = std::move(*state)});
+      return answer(*look, std::move(*loaded), std::move(*state));
     }
     if (!loaded->checkpoint) return fold_whole(*look, std::move(*loaded));
     // One that does not fit: what it stands for is read.
@@ -95,6 +110,25 @@ void load_state(store::Store& store, const JobId& job, const engine::PlanSource&
       if (!all) return look->done(std::unexpected(all.error()));
       fold_whole(*look, std::move(*all));
     });
+  });
+}
+
+}  // namespace
+
+void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
+                std::optional<Rested> rested, async::Done<Result<Stood>> done) {
+  auto look = std::make_shared<Looking>(Looking{store, job, plans, std::move(done)});
+  if (!rested) return from_checkpoint(std::move(look));
+  const std::uint64_t next = rested->state.seq + 1;
+  store.load(job, next, [look, rested = std::move(*rested)](Result<store::Loaded> loaded) mutable {
+    if (!loaded) return look->done(std::unexpected(loaded.error()));
+    auto state = fold_on(look->job, *loaded, std::move(rested.state), rested.head, look->plans);
+    if (!state) return from_checkpoint(std::move(look));
+    Stood stood{.loaded = std::move(*loaded), .state = std::move(*state)};
+    stood.bytes = rested.bytes + bytes_of(stood.loaded);
+    stood.checkpoint_seq = rested.checkpoint_seq;
+    stood.checkpoint_bytes = rested.checkpoint_bytes;
+    look->done(std::move(stood));
   });
 }
 

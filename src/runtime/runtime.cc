@@ -305,9 +305,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     batch.signed_head =
         engine::signed_head(*world_.signer, job, sealed->last_seq, sealed->head, now);
   }
+  const std::size_t bytes = bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, job, state, shown, head, asked, plan = request.plan,
+                [this, job, state, shown, head, bytes, asked, plan = request.plan,
                  done = std::move(done)](Result<store::Committed> result) mutable {
                   if (!result) return done(std::unexpected(result.error()));
                   if (result->existing) {
@@ -324,7 +325,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                     const std::shared_ptr<Holder> holder = take_on(*result->lease);
                     done(Created{job, false});
                     if (!holder) return;
-                    holder->adopt(std::move(*state), head);
+                    holder->adopt(std::move(*state), head, bytes);
                     if (stopping_) holder->drain(grace_);
                     return;
                   }
@@ -369,16 +370,31 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
 }
 
 void Runtime::read_state(JobId job, async::Done<Result<Read>> done) {
-  load_state(world_.store, job, plans_, [done = std::move(done)](Result<Stood> stood) mutable {
-    if (!stood) return done(std::unexpected(stood.error()));
-    if (!stood->state) return done(std::unexpected(stood->state.error()));
-    store::Loaded& loaded = stood->loaded;
-    done(Read{std::move(loaded.row),
-              {},
-              std::move(*stood->state),
-              std::move(loaded.effects),
-              std::move(loaded.inbox)});
-  });
+  look(job, std::nullopt, std::move(done));
+}
+
+void Runtime::look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done) {
+  load_state(world_.store, job, plans_, std::move(rested),
+             [done = std::move(done)](Result<Stood> stood) mutable {
+               if (!stood) return done(std::unexpected(stood.error()));
+               if (!stood->state) return done(std::unexpected(stood->state.error()));
+               store::Loaded& loaded = stood->loaded;
+               done(Read{std::move(loaded.row),
+                         {},
+                         std::move(*stood->state),
+                         std::move(loaded.effects),
+                         std::move(loaded.inbox),
+                         stood->bytes,
+                         stood->checkpoint_seq,
+                         stood->checkpoint_bytes});
+             });
+}
+
+// REQUIRES: the state is the log's, as far as the row says that it goes.
+void Runtime::keep_resting(const JobId& job, Read read) {
+  if (engine::is_terminal(read.state.status)) return;
+  resting_.keep(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
+                      read.checkpoint_bytes});
 }
 
 struct Runtime::Acting {
@@ -412,7 +428,7 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
   if (++acting->tries > kActTries) {
     return acting->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  read_state(acting->job, [this, acting](Result<Read> read) {
+  look(acting->job, resting_.take(acting->job), [this, acting](Result<Read> read) {
     if (!read) return acting->done(std::unexpected(read.error()));
     act_on(acting, std::move(*read));
   });
@@ -423,6 +439,7 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
 void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   const engine::Stamp stamp = act_stamp();
   const Instant now = stamp.now;
+  const bool as_logged = read.inbox.empty();  // what the inbox holds is thought ahead below
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventDraft> events;
   if (!read.row.claim) {
@@ -439,7 +456,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
   const bool tells = acting->tells && read.row.claim;
-  if (events.empty() && (!taken || taken->events.empty()) && !tells) return acting->done(answer);
+  if (events.empty() && (!taken || taken->events.empty()) && !tells) {
+    if (as_logged) keep_resting(acting->job, std::move(read));
+    return acting->done(answer);
+  }
 
   const bool counts = acting->act.kind == engine::Act::Kind::signal ||
                       acting->act.kind == engine::Act::Kind::message;
@@ -453,6 +473,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     if (acting->act.kind == engine::Act::Kind::timers && !tells) {
       return acting->done(Value::object({{"fired", 0}}));
     }
+    if (as_logged) keep_resting(acting->job, std::move(read));
     return put(acting, taken ? *taken : engine::Taken{});
   }
 
@@ -501,9 +522,12 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     batch.signed_head =
         engine::signed_head(*world_.signer, acting->job, sealed->last_seq, sealed->head, now);
   }
+  read.row.head = sealed->head;
+  read.bytes += bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, acting, shown, answer](Result<store::Committed> result) {
+                [this, acting, shown, answer, as_logged,
+                 read = std::move(read)](Result<store::Committed> result) mutable {
                   if (!result) {
                     const Code code = result.error().code;
                     if (code == Code::held || code == Code::sequence_conflict)
@@ -511,6 +535,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
                     return acting->done(std::unexpected(result.error()));
                   }
                   committed(acting->job, shown);
+                  if (as_logged) keep_resting(acting->job, std::move(read));
                   acting->done(answer);
                   claimable_ = true;
                   claim_more();
@@ -542,20 +567,22 @@ void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
 // reads the inbox in its own commit, so that one more look is enough: either the act can still be taken in, or it has
 // been, or the job says what came before it.
 void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
-  read(acting->job, [this, acting, answer = std::move(answer)](Result<Read> read) mutable {
-    if (!read) {
-      return acting->done(
-          fail(Code::unknown_outcome,
-               "it is in the job's inbox, and nobody knows whether it came in time: " +
-                   read.error().message));
-    }
-    if (engine::was_taken(read->state, acting->act)) return acting->done(std::move(answer));
-    const engine::Stamp stamp = act_stamp();
-    auto taken =
-        engine::take_in(read->state, acting->act, stamp, settled(acting->job, read->state));
-    if (!taken) return acting->done(std::unexpected(taken.error()));
-    acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
-  });
+  look(acting->job, resting_.take(acting->job),
+       [this, acting, answer = std::move(answer)](Result<Read> read) mutable {
+         if (!read) {
+           return acting->done(
+               fail(Code::unknown_outcome,
+                    "it is in the job's inbox, and nobody knows whether it came in time: " +
+                        read.error().message));
+         }
+         const bool taken_in = engine::was_taken(read->state, acting->act);
+         auto taken = engine::take_in(read->state, acting->act, act_stamp(),
+                                      settled(acting->job, read->state));
+         keep_resting(acting->job, std::move(*read));
+         if (taken_in) return acting->done(std::move(answer));
+         if (!taken) return acting->done(std::unexpected(taken.error()));
+         acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
+       });
 }
 
 // Is whoever made the job's calls in doubt gone? As its holder judges too, when this process holds it.

@@ -16,6 +16,7 @@
 #include "engine/fork.h"
 #include "engine/plan.h"
 #include "runtime/holder.h"
+#include "runtime/resting.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
@@ -117,6 +118,8 @@ class Runtime : private HolderHost {
     engine::State state;
     std::vector<store::EffectRow> effects;
     std::vector<store::InboxEntry> inbox;  // accepted, and not taken in yet
+    std::size_t bytes = 0;                 // as in Stood
+    std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;
   };
   void read(JobId job, async::Done<Result<Read>> done);
   // The same without the events, from the job's checkpoint on: what it costs does not grow with the log.
@@ -145,6 +148,8 @@ class Runtime : private HolderHost {
   void committed(const JobId& job, const std::vector<Event>& events) override;
   void confirmed(const JobId& job, const Event& event);
   void ended(const Holder& holder, std::optional<Error> problem, Fate fate) override;
+  std::optional<Rested> rested(const JobId& job) override { return resting_.take(job); }
+  void rests(const JobId& job, Rested rested) override { resting_.keep(job, std::move(rested)); }
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
@@ -159,6 +164,8 @@ class Runtime : private HolderHost {
   void look_ahead();
   void heartbeat();
   struct Acting;
+  void look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done);
+  void keep_resting(const JobId& job, Read read);
   void try_act(std::shared_ptr<Acting> acting);
   void act_on(std::shared_ptr<Acting> acting, Read read);
   void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
@@ -181,6 +188,7 @@ class Runtime : private HolderHost {
   engine::PlanSource plans_;
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;
   std::map<JobId, std::shared_ptr<Holder>> holders_;
+  RestingJobs resting_;
   // This process cannot run these (a tool is missing, a newer version), and why.
   std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
@@ -197,15 +205,17 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);
 
-// The state of a job by its checkpoint and what came after it, or by its whole log when there is no checkpoint that
-// fits. The chain is proved from there on.
+// The state of a job by what this process remembers of it and what came after that; else by its checkpoint and what came
+// after; else by its whole log. The chain is proved from there on.
 struct Stood {
   store::Loaded loaded;         // of the log, only what was needed
   Result<engine::State> state;  // or why the log cannot be folded
+  std::size_t bytes = 0;        // of all that it was folded from, now and before
+  std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest one that is known
 };
 // Borrows both until it has answered.
 void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
-                async::Done<Result<Stood>> done);
+                std::optional<Rested> rested, async::Done<Result<Stood>> done);
 
 // Is a call in doubt that this attempt made? Then its process lives, and the call may still be under way.
 bool doubts_own_call(const engine::State& state, const AttemptId& attempt);
