@@ -613,6 +613,97 @@ AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of i
   EXPECT_LT(act * 5, whole);
 }
 
+// A job that waits for `k` while its holder has given it back.
+constexpr std::string_view kTwoWaits =
+    "[{'id':'v', 'kind':'wait', 'wait': {'type':'signal', 'key':'j'}},"
+    " {'id':'w', 'kind':'wait', 'needs':['v'], 'wait': {'type':'signal', 'key':'k'}}]";
+
+AE_TEST("resting/what is looked at again is read from where it was left, by its holder too") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    std::vector<std::uint64_t> loads;
+    desk.script = [&](const store::Call& call) {
+      if (call.method == Method::load) loads.push_back(call.from_seq);
+      return Fault::none;
+    };
+    desk.runtime->start();
+    desk.create(plan("idempotent", kTwoWaits));
+    ASSERT_EQ(desk.status(), "waiting");
+    const std::uint64_t rested = desk.read().row.last_seq;
+    loads.clear();
+    ASSERT_TRUE(desk.signal("j", "s1"));
+    ground.loop.advance(1s);
+    ASSERT_EQ(desk.status(), "waiting");
+    ASSERT_GE(loads.size(), 2u) << "the act, its holder";
+    EXPECT_EQ(loads[0], rested + 1);
+    EXPECT_GT(loads[1], rested);
+    EXPECT_FALSE(desk.signal("no such key", "s2"));
+    ASSERT_TRUE(desk.signal("k", "s3"));
+    ground.loop.advance(1s);
+    EXPECT_EQ(desk.status(), "completed");
+  }
+}
+
+AE_TEST("resting/what another worker wrote meanwhile is taken in") {
+  Ground ground;
+  Desk first(ground, "first", {.seed = 1});
+  Desk second(ground, "second", {.seed = 1'000'001});
+  first.runtime->start();
+  first.create(plan("idempotent", kTwoWaits));
+  ASSERT_EQ(first.status(), "waiting");
+  second.runtime->start();
+  ASSERT_TRUE(second.signal("j", "s1"));
+  ground.loop.advance(30s);
+  const auto again = first.signal("j", "s2");
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ((*again)["duplicate"], Value(true));
+  ASSERT_TRUE(first.signal("k", "s3"));
+  ground.loop.advance(30s);
+  EXPECT_EQ(first.status(), "completed");
+}
+
+AE_TEST("resting/a log that does not go through what was remembered is read whole") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false});
+  desk.create(plan("idempotent", kTwoWaits));
+  desk.runtime->start();
+  ground.loop.advance(1s);
+  ASSERT_EQ(desk.status(), "waiting");
+  Rested other{.state = desk.read().state, .head = sha256("another log")};
+  const engine::PlanSource plans = [](const Value& graph, std::string_view) {
+    return engine::Plan::compile(graph);
+  };
+  auto stood = ground.loop.await<Result<Stood>>(
+      [&](auto done) { load_state(*desk.memory, kJob, plans, std::move(other), std::move(done)); });
+  ASSERT_TRUE(stood);
+  ASSERT_TRUE(stood->state);
+  const auto whole = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { desk.memory->load(kJob, 1, std::move(done)); });
+  EXPECT_EQ(stood->loaded.commits, whole->commits);
+  EXPECT_EQ(stood->state->status, engine::JobStatus::waiting);
+}
+
+AE_TEST("resting/it is bounded in bytes, and what was used least lately goes first") {
+  RestingJobs resting;
+  const auto rested = [](std::size_t bytes) {
+    Rested one;
+    one.bytes = bytes;
+    return one;
+  };
+  resting.keep(JobId("too large"), rested(RestingJobs::kJobBytesMax + 1));
+  EXPECT_FALSE(resting.take(JobId("too large")));
+  const std::size_t fit = RestingJobs::kBytesMax / RestingJobs::kJobBytesMax;
+  for (std::size_t i = 0; i <= fit; ++i) {
+    resting.keep(JobId("j" + std::to_string(i)), rested(RestingJobs::kJobBytesMax));
+    if (i > 0) resting.keep(JobId("j0"), *resting.take(JobId("j0")));
+  }
+  EXPECT_TRUE(resting.take(JobId("j0")));
+  EXPECT_FALSE(resting.take(JobId("j1")));
+  EXPECT_TRUE(resting.take(JobId("j2")));
+  EXPECT_FALSE(resting.take(JobId("j2"))) << "it was taken out";
+}
+
 AE_TEST("checkpoint/one that is damaged or lies is passed over") {
   Ground ground;
   std::optional<Desk> desk;

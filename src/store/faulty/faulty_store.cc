@@ -56,12 +56,14 @@ bool FaultyStore::crashed() const { return state_->crashed; }
 
 // `start(inner, done)` makes the call. Everything an answer needs lives in the shared state.
 template <class T, class Start>
-void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start) {
+void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
+                       std::uint64_t from_seq) {
   State& state = *state_;
   if (state.crashed) return;
   const Call call{.number = ++state.calls,
                   .of_method = ++state.of_method[static_cast<std::size_t>(method)],
-                  .method = method};
+                  .method = method,
+                  .from_seq = from_seq};
   const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
   if (fault == Fault::crash_before) return state.crash();
   if (fault == Fault::fail_before) {
@@ -132,9 +134,12 @@ void FaultyStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
        [](Store& s, auto d) mutable { s.next_due(std::move(d)); });
 }
 void FaultyStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
-  call(Method::load, std::move(done), [job = std::move(job), from_seq](Store& s, auto d) mutable {
-    s.load(std::move(job), from_seq, std::move(d));
-  });
+  call(
+      Method::load, std::move(done),
+      [job = std::move(job), from_seq](Store& s, auto d) mutable {
+        s.load(std::move(job), from_seq, std::move(d));
+      },
+      from_seq);
 }
 void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   call(Method::query, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {

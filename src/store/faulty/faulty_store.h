@@ -41,6 +41,7 @@ struct Call {
   std::uint64_t number = 0;     // from 1, over all methods
   std::uint64_t of_method = 0;  // from 1, of this method
   Method method{};
+  std::uint64_t from_seq = 0;  // of a load
 };
 
 using FaultScript = std::function<Fault(const Call&)>;
@@ -85,7 +86,7 @@ class FaultyStore final : public Store {
  private:
   struct State;
   template <class T, class Start>
-  void call(Method method, async::Done<Result<T>> done, Start start);
+  void call(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
 
   std::shared_ptr<State> state_;  // shared with answers that are still under way
 };
