@@ -179,9 +179,9 @@ def version_and_help():
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
                         "approve reject pause resume cancel resolve fork retry plan inspect completion "
-                        "doctor version").split():
+                        "serve doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "serve worker backup keys".split():
+        for command in "worker backup keys".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
@@ -209,7 +209,7 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["serve"], ["worker", "x.yaml"], ["backup", "f"],
+        for words in (["worker", "x.yaml"], ["backup", "f"],
                       ["migrate"], ["keys", "list"],
                       ["jobs", "--store", "postgres://x/y"]):
             said = expect(h.run(*words, "--json"), 2)
@@ -1953,11 +1953,11 @@ def a_disk_that_fails_ends_the_run_and_the_next_one_goes_on():
         assert {0, 7, "stopped"} <= ends, ends
 
 
-def main():
-    words = sys.argv[1] if len(sys.argv) > 1 else ""
+def run_tests(area, tests, words):
+    """Those whose name contains the words, one after the other. Gives the exit code."""
     failed = 0
-    for function in TESTS:
-        name = "cli/" + function.__name__.replace("_", " ")
+    for function in tests:
+        name = f"{area}/" + function.__name__.replace("_", " ")
         if words not in name:
             continue
         try:
@@ -1971,4 +1971,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests("cli", TESTS, " ".join(sys.argv[1:])))

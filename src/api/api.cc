@@ -28,6 +28,14 @@ struct Api::Route {
 
 const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "health"}, &Api::health},
+    {"GET", {"api", "ready"}, &Api::ready},
+    {"GET", {"metrics"}, &Api::metrics},
+    {"GET", {"openapi.json"}, &Api::openapi},
+    {"GET", {"api", "workers"}, &Api::workers},
+    {"GET", {"api", "tools"}, &Api::tools},
+    {"GET", {"api", "agents"}, &Api::agents},
+    {"GET", {"api", "agents", "{id}"}, &Api::agent},
+    {"POST", {"api", "agents", "{id}", "message"}, &Api::message_agent},
     {"GET", {"api", "jobs"}, &Api::jobs},
     {"POST", {"api", "jobs"}, &Api::create},
     {"GET", {"api", "jobs", "{id}"}, &Api::job},
@@ -47,14 +55,18 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "approvals"}, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, &Api::answer_approval},
     // What comes later says so.
-    {"GET", {"api", "agents"}, &Api::later},
-    {"GET", {"api", "agents", "{id}"}, &Api::later},
     {"PUT", {"api", "agents", "{id}"}, &Api::later},
-    {"POST", {"api", "agents", "{id}", "message"}, &Api::later},
-    {"GET", {"api", "ready"}, &Api::later},
-    {"GET", {"api", "workers"}, &Api::later},
-    {"GET", {"api", "tools"}, &Api::later},
 };
+
+std::vector<std::pair<std::string, std::string>> Api::routes() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const Route& route : kRoutes) {
+    std::string path;
+    for (const std::string& segment : route.path) path += "/" + segment;
+    all.emplace_back(route.method, std::move(path));
+  }
+  return all;
+}
 
 Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
          runtime::Runtime& runtime, ApiOptions options)
@@ -110,13 +122,6 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
 void Api::later(Ask ask) {
   ask->refuse({Code::unsupported, ask->request.method + " " + target(ask->request.path, {}) +
                                       " comes with a later version of Aetheris"});
-}
-
-void Api::health(Ask ask) {
-  ask->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.held())},
-                                  {"status", "ok"},
-                                  {"store", options_.store},
-                                  {"version", options_.version}}));
 }
 
 // ---------------------------------------------------------------- reading
@@ -176,7 +181,8 @@ void Api::look(const std::shared_ptr<Waiting>& waiting) {
   waiting->look(waiting);
 }
 
-void Api::on_events(const JobId& job) {
+void Api::on_events(const JobId& job, const std::vector<Event>& events) {
+  metrics_.on_events(job, events);
   const auto copy = waiting_;
   for (const auto& waiting : copy) {
     if (waiting->over || waiting->job != job) continue;

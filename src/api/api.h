@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "api/metrics.h"
 #include "api/target.h"
 #include "async/loop.h"
 #include "core/event.h"
@@ -42,7 +43,11 @@ struct ApiResponse {
   int status = 200;
   Value body;            // problem+json when status >= 400
   std::string location;  // of what was made; "" = none
+  std::string text;      // plain text instead of the body: /metrics
 };
+
+// The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).
+std::string_view openapi_json();
 
 struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
@@ -64,10 +69,15 @@ class Api {
   // Always answers, once, on the loop; never inside this call.
   void handle(ApiRequest request, async::Done<ApiResponse> done);
 
-  // Something was committed to this job's log: wakes those who wait for it.
-  void on_events(const JobId& job);
+  // This was committed to the job's log: counts it, and wakes those who wait for the job.
+  void on_events(const JobId& job, const std::vector<Event>& events);
   // Those who wait are answered with what there is, so that the process can end.
   void stop_waiting();
+  // The process is about to end: it is not ready from now on.
+  void leave() { leaving_ = true; }
+
+  // Every route: its method, and its path as OpenAPI writes it.
+  static std::vector<std::pair<std::string, std::string>> routes();
 
  private:
   struct Asked;
@@ -79,6 +89,14 @@ class Api {
   static const Route kRoutes[];
 
   void health(Ask ask);
+  void ready(Ask ask);
+  void metrics(Ask ask);
+  void openapi(Ask ask);
+  void workers(Ask ask);
+  void tools(Ask ask);
+  void agents(Ask ask);
+  void agent(Ask ask);
+  void message_agent(Ask ask);
   void jobs(Ask ask);
   void search_jobs(Ask ask, std::shared_ptr<Search> search);
   void create(Ask ask);
@@ -104,6 +122,11 @@ class Api {
   void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
   static void answer_inbox(const Ask& ask, Inbox& inbox);
 
+  // nullptr: there is none here.
+  const agents::Agent* find_agent(std::string_view name) const;
+  Error no_agent(std::string_view name) const;
+  Result<std::shared_ptr<const engine::Plan>> plan_of(const agents::Agent& agent);
+  Result<Value> agent_json(const agents::Agent& agent);
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);
   void exists(Ask ask, runtime::NewJobRequest wish);
@@ -127,6 +150,8 @@ class Api {
   const ApiOptions options_;
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plans_;
   std::list<std::shared_ptr<Waiting>> waiting_;
+  Metrics metrics_;
+  bool leaving_ = false;
   // Where a log was read to, so that who follows it does not read it again from the beginning.
   struct Mark {
     std::uint64_t seq = 0;  // the last of a commit

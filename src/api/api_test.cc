@@ -1,6 +1,9 @@
 // The routes, without a transport: what each says, with which status and code.
 #include "api/api.h"
 
+#include <algorithm>
+#include <cctype>
+#include <set>
 #include <utility>
 
 #include "core/json.h"
@@ -126,8 +129,8 @@ class Here final : runtime::RuntimeObserver {
   std::optional<Api> api;
 
  private:
-  void on_events(const JobId& job, const std::vector<Event>&) override {
-    if (api) api->on_events(job);
+  void on_events(const JobId& job, const std::vector<Event>& events) override {
+    if (api) api->on_events(job, events);
   }
 };
 
@@ -137,6 +140,98 @@ void expect_problem(const ApiResponse& answer, int status, std::string_view code
   EXPECT_EQ(answer.body["status"], Value(status));
   EXPECT_FALSE(answer.body.text("title").empty());
   EXPECT_FALSE(answer.body.text("detail").empty());
+}
+
+AE_TEST("service/it says what it offers, and whether it can work") {
+  Here here;
+  EXPECT_EQ(here.get({"api", "ready"}).body.text("status"), "ready");
+  const ApiResponse agents = here.get({"api", "agents"});
+  ASSERT_EQ(agents.body["agents"].size(), here.file.agents.size());
+  EXPECT_EQ(agents.body["agents"].items()[0].text("plan_hash").size(), 64u);
+  EXPECT_EQ(here.get({"api", "agents", "echo"}).body["input_schema"].text("type"), "object");
+  expect_problem(here.get({"api", "agents", "nobody"}), 404, "not_found");
+  EXPECT_EQ(here.get({"api", "tools"}).body["tools"].size(), here.file.tools.size());
+  const ApiResponse workers = here.get({"api", "workers"});
+  ASSERT_EQ(workers.body["workers"].size(), 1u);
+  EXPECT_EQ(workers.body["workers"].items()[0].text("worker"), "worker");
+  here.api->leave();
+  expect_problem(here.get({"api", "ready"}), 503, "unavailable");
+  EXPECT_EQ(here.get({"api", "health"}).status, 200) << "it is still there";
+}
+
+AE_TEST("service/a message begins a job of the agent") {
+  Here here;
+  expect_problem(here.post({"api", "agents", "asks", "message"}, "{}"), 400, "input_invalid");
+  expect_problem(here.post({"api", "agents", "nobody", "message"}, R"({"message": 1})"), 404,
+                 "not_found");
+  const ApiResponse begun =
+      here.post({"api", "agents", "asks", "message"}, R"({"message": "hello"})");
+  ASSERT_EQ(begun.status, 202) << canonical(begun.body);
+  const std::string job(begun.body.text("job_id"));
+  EXPECT_EQ(begun.location, "/api/jobs/" + job);
+  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["input"]), R"({"message":"hello"})");
+}
+
+AE_TEST("service/it counts what it wrote") {
+  Here here;
+  const std::string job = here.make(R"({"agent": "echo", "input": {"n": 1}})");
+  ASSERT_EQ(here.status(job), "completed");
+  const ApiResponse metrics = here.get({"metrics"});
+  for (const char* line :
+       {"aetheris_job_created_total 1\n", "aetheris_job_total{status=\"completed\"} 1\n",
+        "aetheris_tool_invocations_total{tool=\"echo\"} 1\n",
+        "aetheris_tool_invocation_total{result=\"success\"} 1\n",
+        "aetheris_worker_busy{worker_id=\"worker\"} 0\n",
+        "aetheris_confirmation_replay_warn_total 0\n"}) {
+    EXPECT_NE(metrics.text.find(line), std::string::npos) << line << "\n" << metrics.text;
+  }
+}
+
+AE_TEST("openapi/it names every route, and no other") {
+  const auto document = parse_json(openapi_json(), {.depth_max = 100});
+  ASSERT_TRUE(document) << document.error().message;
+  EXPECT_EQ(document->text("openapi"), "3.1.0");
+  std::set<std::pair<std::string, std::string>> told;
+  for (const auto& [path, item] : (*document)["paths"].members()) {
+    for (const auto& [method, operation] : item.members()) {
+      if (method == "parameters") continue;
+      std::string upper = method;
+      std::ranges::transform(upper, upper.begin(), [](char c) { return std::toupper(c); });
+      told.emplace(upper, path);
+      EXPECT_FALSE(operation.text("operationId").empty()) << method << " " << path;
+      EXPECT_TRUE(operation["responses"].find("default")) << method << " " << path;
+    }
+  }
+  const auto routes = Api::routes();
+  EXPECT_EQ(told, (std::set<std::pair<std::string, std::string>>(routes.begin(), routes.end())));
+}
+
+AE_TEST("openapi/what it says of bodies is what is taken") {
+  Here here;
+  const auto document = parse_json(openapi_json(), {.depth_max = 100});
+  ASSERT_TRUE(document);
+  const std::string job = here.make(R"({"agent": "asks"})");
+  for (const auto& [path, item] : (*document)["paths"].members()) {
+    const Value& schema = item["post"]["requestBody"]["content"]["application/json"]["schema"];
+    if (!schema.is_object()) continue;
+    Path to;
+    for (std::size_t from = 1; from <= path.size();) {
+      const std::size_t end = std::min(path.find('/', from), path.size());
+      const std::string segment = path.substr(from, end - from);
+      to.push_back(segment == "{id}" ? job : segment);
+      from = end + 1;
+    }
+    const Value& known =
+        schema["$ref"].is_string() ? (*document)["components"]["schemas"]["NewJob"] : schema;
+    const ApiResponse other = here.post(to, R"({"no such field": 1})");
+    EXPECT_EQ(other.body.text("code"), "input_invalid") << path << canonical(other.body);
+    for (const auto& [field, type] : known["properties"].members()) {
+      const ApiResponse answer =
+          here.post(to, canonical(Value::object({{field, Value::object({})}})));
+      EXPECT_EQ(answer.body.text("detail").find("is not known here"), std::string_view::npos)
+          << path << " takes no " << field << ": " << canonical(answer.body);
+    }
+  }
 }
 
 AE_TEST("api/a job is created, runs, and is shown") {
@@ -232,9 +327,10 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"limit", "-1"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "agents"}), 400, "unsupported");
   ApiRequest put;
   put.method = "PUT";
+  put.path = {"api", "agents", "echo"};
+  expect_problem(here.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
   EXPECT_EQ(here.ask(put).status, 405);
   EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");

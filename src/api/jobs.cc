@@ -183,27 +183,41 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
 
 // ---------------------------------------------------------------- creating
 
+const agents::Agent* Api::find_agent(std::string_view name) const {
+  if (!options_.agents) return nullptr;
+  const auto found = options_.agents->agents.find(name);
+  return found == options_.agents->agents.end() ? nullptr : &found->second;
+}
+
+Error Api::no_agent(std::string_view name) const {
+  std::string names;
+  if (options_.agents) {
+    for (const auto& [known, unused] : options_.agents->agents) {
+      names += (names.empty() ? "; there is " : ", ") + known;
+    }
+  }
+  return {Code::not_found,
+          "there is no agent \"" + std::string(name.substr(0, 64)) + "\" here" + names};
+}
+
+Result<std::shared_ptr<const engine::Plan>> Api::plan_of(const agents::Agent& agent) {
+  std::shared_ptr<const engine::Plan>& plan = plans_[agent.name];
+  if (!plan) {
+    AE_ASSIGN(plan, engine::Plan::compile(agent.task_graph));
+  }
+  return plan;
+}
+
 Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
   runtime::NewJobRequest wish;
   if (!options_.agents) {
     return fail(Code::unsupported,
                 "this process has no agents file: `aetheris run FILE --detach` creates jobs");
   }
-  const std::string_view name = body.text("agent");
-  const auto agent = options_.agents->agents.find(name);
-  if (agent == options_.agents->agents.end()) {
-    std::string names;
-    for (const auto& [known, unused] : options_.agents->agents) {
-      names += (names.empty() ? "" : ", ") + known;
-    }
-    return fail(Code::not_found, "there is no agent \"" + std::string(name.substr(0, 64)) +
-                                     "\" here; there is " + names);
-  }
-  wish.agent = agent->first;
-  std::shared_ptr<const engine::Plan>& plan = plans_[wish.agent];
-  if (!plan) {
-    AE_ASSIGN(plan, engine::Plan::compile(agent->second.task_graph));
-  }
+  const agents::Agent* const agent = find_agent(body.text("agent"));
+  if (agent == nullptr) return std::unexpected(no_agent(body.text("agent")));
+  wish.agent = agent->name;
+  AE_ASSIGN(const auto plan, plan_of(*agent));
   wish.plan = plan;
   if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
@@ -215,14 +229,14 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   }
   const Value* input = body.find("input");
   wish.input = input ? *input : Value::object({});
-  if (agent->second.input_schema) {
-    AE_ASSIGN(const Schema schema, Schema::compile(*agent->second.input_schema));
+  if (agent->input_schema) {
+    AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
     if (auto valid = schema.check(wish.input); !valid) {
       return std::unexpected(std::move(valid).error().in("the input of " + wish.agent));
     }
   }
   AE_ASSIGN(wish.labels, labels_of(body["labels"]));
-  for (const auto& [key, value] : agent->second.labels) {
+  for (const auto& [key, value] : agent->labels) {
     const auto same = [&](const auto& own) { return own.first == key; };
     if (std::ranges::find_if(wish.labels, same) == wish.labels.end()) {
       wish.labels.emplace_back(key, value);
@@ -250,7 +264,7 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
     wish.priority = priority.as_int();
   }
   AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
-  const auto& also = agent->second.required_capabilities;
+  const auto& also = agent->required_capabilities;
   wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
   std::ranges::sort(wish.required_capabilities);
   const auto twice = std::ranges::unique(wish.required_capabilities);

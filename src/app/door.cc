@@ -48,14 +48,17 @@ Duration patience(const api::ApiRequest& request) {
   return kAnswerWait;
 }
 
+// A process that answers by HTTP: the owner of a store on its socket, or a server.
 class SocketDoor final : public Door {
  public:
-  explicit SocketDoor(std::string path) : path_(std::move(path)), client_(loop_) {}
+  // `path`: a Unix socket; "" = none, and `base` is where the server is.
+  explicit SocketDoor(std::string path, std::string base = "http://localhost")
+      : path_(std::move(path)), base_(std::move(base)), client_(loop_) {}
 
   Result<api::ApiResponse> ask(const api::ApiRequest& request) override {
     net::HttpCall call;
     call.method = request.method;
-    call.url = "http://localhost" + api::target(request.path, request.query);
+    call.url = base_ + api::target(request.path, request.query);
     call.unix_socket = path_;
     call.body = request.body;
     call.connect_timeout = kHealthWait;
@@ -73,16 +76,17 @@ class SocketDoor final : public Door {
     });
     while (!answer) loop_.run();
     if (!answer->sent()) {
-      return fail(Code::unavailable, "nobody answers at " + path_ + ": " + answer->error);
+      return fail(Code::unavailable, "nobody answers at " + where() + ": " + answer->error);
     }
     if (answer->phase != net::HttpPhase::complete) {
-      return fail(Code::unknown_outcome, "the owner of the store went away before it answered (" +
-                                             answer->error + "): look before you repeat");
+      return fail(Code::unknown_outcome, "who answers at " + where() +
+                                             " went away before it answered (" + answer->error +
+                                             "): look before you repeat");
     }
     api::ApiResponse response{.status = answer->status, .body = {}, .location = {}};
     auto body = parse_json(answer->body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
     if (!body) {
-      return fail(Code::unknown_outcome, "the answer at " + path_ + " is no JSON");
+      return fail(Code::unknown_outcome, "the answer at " + where() + " is no JSON");
     }
     response.body = std::move(*body);
     if (const auto location = net::find_header(answer->headers, "location")) {
@@ -93,7 +97,9 @@ class SocketDoor final : public Door {
   bool is_socket() const override { return true; }
 
  private:
-  std::string path_;
+  const std::string& where() const { return path_.empty() ? base_ : path_; }
+
+  std::string path_, base_;
   net::AsioLoop loop_;
   net::HttpClient client_;
 };
@@ -126,7 +132,19 @@ std::unique_ptr<Door> find_owner(const StoreUrl& store) {
   return nullptr;
 }
 
+Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
+  if (!url.starts_with("http://") && !url.starts_with("https://")) {
+    return fail(Code::usage, "AETHERIS_URL is where a server is, as http://127.0.0.1:7070, not \"" +
+                                 url.substr(0, 80) + "\"");
+  }
+  while (url.ends_with('/')) url.pop_back();
+  return std::make_unique<SocketDoor>("", std::move(url));
+}
+
 Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose) {
+  if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
+    return to_server(url);
+  }
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     if (auto owner = find_owner(store)) return owner;

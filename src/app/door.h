@@ -17,9 +17,11 @@ enum class Purpose { read, write };
 
 class Door {
  public:
-  // Fails with store_locked (an owner that does not answer; names its pid), not_found (read: there is no store yet),
+  // To the server that AETHERIS_URL names, when it is set; else to this store. Fails with store_locked (an owner that does not answer; names its pid), not_found (read: there is no store yet),
   // unavailable, needs_version.
   static Result<std::unique_ptr<Door>> open(const StoreUrl& store, Purpose purpose);
+  // To the server at `url`. Fails with usage.
+  static Result<std::unique_ptr<Door>> to_server(std::string url);
   virtual ~Door() = default;
 
   // One request, one answer. Fails with unavailable (it did not go out; another door may be open) or unknown_outcome

@@ -29,6 +29,11 @@ api::ApiRequest request_of(net::HttpRequest&& in) {
 net::HttpResponse response_of(const api::ApiResponse& in) {
   net::HttpResponse out;
   out.status = in.status;
+  if (!in.text.empty()) {
+    out.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    out.body = in.text;
+    return out;
+  }
   if (in.status >= 400) out.content_type = "application/problem+json";
   if (!in.location.empty()) out.headers.push_back({"Location", in.location});
   out.body = canonical(in.body);
@@ -103,14 +108,32 @@ bool wants_stream(const net::HttpRequest& request) {
          request.path.size() == 4 && request.path[3] == "events";
 }
 
+// A page of another site may make a browser send requests here. Programs send no Origin.
+bool comes_from_elsewhere(const net::HttpRequest& request) {
+  const auto origin = request.header("origin");
+  if (!origin) return false;
+  const std::string_view host = request.header("host").value_or("");
+  return *origin != "http://" + std::string(host) && *origin != "https://" + std::string(host);
+}
+
+bool is_loopback(std::string_view address) {
+  return address == "localhost" || address == "::1" || address == "[::1]" ||
+         (address.starts_with("127.") && address.find_first_not_of("0123456789.") == address.npos);
+}
+
 }  // namespace
 
 Listener::Listener(net::AsioLoop& loop, api::Api& api) {
   net::HttpServer::Options options;
   options.limits.body_max = api::kBodyMax;
+  options.hosts = {"localhost", "127.0.0.1", "[::1]"};
   server_ = std::make_unique<net::HttpServer>(
       loop,
       [&api](net::HttpRequest request, net::Responder responder) {
+        if (comes_from_elsewhere(request)) {
+          return std::move(responder).answer(
+              net::problem(403, "forbidden", "pages of other sites may not ask this server"));
+        }
         if (wants_stream(request)) {
           const std::string last(request.header("last-event-id").value_or(""));
           auto live =
@@ -129,5 +152,20 @@ Listener::Listener(net::AsioLoop& loop, api::Api& api) {
 Listener::~Listener() = default;
 
 Status Listener::listen(const std::string& path) { return server_->listen_unix(path, 0600); }
+
+Result<std::uint16_t> Listener::listen_tcp(const std::string& address, std::uint16_t port) {
+  if (!is_loopback(address)) {
+    return fail(Code::usage,
+                address +
+                    " can be reached from other machines, and whoever can connect may do "
+                    "anything, since there are no keys yet: listen on 127.0.0.1");
+  }
+  const bool bracketed = address.starts_with('[');
+  return server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address, port);
+}
+
+void Listener::stop(Duration grace, std::function<void()> done) {
+  server_->stop(grace, std::move(done));
+}
 
 }  // namespace ae::app

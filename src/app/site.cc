@@ -50,6 +50,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   ~OpenSite() override {
     listener_.reset();
+    served_.reset();
     api_.reset();
     runtime_.reset();
     toolbox_.reset();
@@ -122,6 +123,15 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     api_->stop_waiting();
     listener_.reset();
   }
+  Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
+    served_.emplace(loop_, *api_);
+    return served_->listen_tcp(address, port);
+  }
+  void stop_serving(Duration grace, std::function<void()> done) override {
+    api_->leave();
+    api_->stop_waiting();
+    served_->stop(grace, std::move(done));
+  }
 
  private:
   Status open_store() {
@@ -139,7 +149,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   }
 
   void on_events(const JobId& job, const std::vector<Event>& events) override {
-    api_->on_events(job);
+    api_->on_events(job, events);
     if (options_.observer) options_.observer->on_events(job, events);
   }
   void on_released(const JobId& job, const std::optional<Error>& problem) override {
@@ -163,7 +173,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
-  std::optional<Listener> listener_;
+  std::optional<Listener> listener_,
+      served_;  // for our user's commands; for everybody who can connect
 };
 
 Result<std::string> read_file(const std::string& path) {

@@ -6,6 +6,7 @@
 // Threads: all of it on the thread that runs the loop.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,10 @@ class Site {
   // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.
   virtual Status listen() = 0;
   virtual void stop_listening() = 0;
+  // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
+  virtual Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) = 0;
+  // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
+  virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 
   // Runs the loop until there is an answer.
   api::ApiResponse ask(api::ApiRequest request);

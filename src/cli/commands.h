@@ -3,9 +3,11 @@
 // Threads: one.
 #pragma once
 
+#include <expected>
 #include <string>
 
 #include "api/api.h"
+#include "app/site.h"
 #include "app/store_url.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -15,6 +17,7 @@
 namespace ae::cli {
 
 int run_command(const Options& options, Terminal& terminal);
+int serve_command(const Options& options, Terminal& terminal);
 int init_command(const Options& options, Terminal& terminal);
 int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);
@@ -49,6 +52,10 @@ Result<app::StoreUrl> store_of(const Options& options);
 std::string store_flag(const app::StoreUrl& store);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
+// The agents file at `path`, without faults; or, once they are said, the exit code.
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal);
+// This process among those that work on a store: HOST:PID.
+std::string worker_name();
 // One word of a shell command line.
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".

@@ -32,6 +32,9 @@ struct Options {
   std::vector<std::string> capabilities;
   std::int64_t priority = 0;
 
+  // serve
+  std::string listen = "127.0.0.1:7070", workers;
+
   // lists and looks
   std::string status, event_class, event_type, cursor, at, after, limit;
   std::vector<std::string> keys;  // verify: whose signatures count

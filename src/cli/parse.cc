@@ -19,15 +19,16 @@ constexpr const char* kFooter =
     "found,\n"
     "4 blocked (waiting, parked, in doubt), 5 conflict, 6 verification failed, 7 store "
     "unavailable.\n"
-    "AETHERIS_STORE is the default of --store. `aetheris COMMAND --help` says more.";
+    "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands ask that server "
+    "instead.\n"
+    "`aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"serve",   "worker", "backup",
-                                               "migrate", "keys",   "exec"};
+constexpr std::string_view kLaterCommands[] = {"worker", "backup", "migrate", "keys", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
 };
-constexpr LaterFlag kLaterFlags[] = {{"run", "--workers"}, {"run", "--listen"}};
+constexpr LaterFlag kLaterFlags[] = {{"run", "--workers"}};
 
 // The first word that is no option: the command. Options before it that take a value are skipped with it.
 std::string_view command_of(int argc, char** argv) {
@@ -58,11 +59,6 @@ std::optional<Error> comes_later(int argc, char** argv) {
       return Error{Code::unsupported,
                    "`" + std::string(later.flag) + "` comes with a later version of Aetheris"};
     }
-  }
-  if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
-    return Error{Code::unsupported,
-                 "AETHERIS_URL is set: talking to a server comes with a later version; unset it to "
-                 "work on a store"};
   }
   return std::nullopt;
 }
@@ -152,6 +148,24 @@ class Grammar {
                     "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
         ->envname("AETHERIS_SIGNING_KEY");
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
+
+    CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
+                              "aetheris serve agents.yaml --listen 127.0.0.1:7070");
+    serve->add_option("FILE", options_.files, "the agents file; without one nothing is run here");
+    serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
+    serve->add_option("--workers", options_.workers,
+                      "how many jobs are run at once (default 256; 0 = none)");
+    serve->add_option("--capability", options_.capabilities, "what this process offers")
+        ->allow_extra_args(false);
+    serve->add_option("--durability", options_.durability, "fused (default) or split")
+        ->check(CLI::IsMember({"fused", "split"}));
+    serve->add_option("--grace", options_.grace,
+                      "how long a stop lets calls in flight finish (default 10s)");
+    serve
+        ->add_option("--signing-key", options_.signing_key,
+                     "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
+        ->envname("AETHERIS_SIGNING_KEY");
+    serve->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each job that ends");
 
     CLI::App* check =
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");

@@ -1,9 +1,8 @@
 // run: check the file, find or make the job, see it through, say how it ended.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -31,12 +30,6 @@ struct Wish {
   std::int64_t priority = 0;
   Duration grace{};
 };
-
-std::string worker_name() {
-  char host[256] = "";
-  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
-}
 
 Result<Value> labels_of(const std::vector<std::string>& texts) {
   std::vector<Member> members;
@@ -229,6 +222,15 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   return made.body;
 }
 
+// An end, or a block that only somebody else can lift.
+bool rests(const Value& job) {
+  const std::string_view status = job.text("status");
+  if (has_ended(job) || status == "parked") return true;
+  if (status != "waiting" || !job["waits"].is_array()) return status == "waiting";
+  return std::ranges::none_of(job["waits"].items(),
+                              [](const Value& wait) { return wait.text("wait_type") == "timer"; });
+}
+
 int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   const std::string status(job.text("status"));
   const std::string id(job.text("id"));
@@ -280,6 +282,45 @@ int with_owner(const Wish& wish, const Options& options, const agents::AgentsFil
     }
   }
   return terminal.fail_with(locked);
+}
+
+// At a server: it runs the job, we wait for it to rest.
+int at_server(const std::string& url, const Wish& wish, const Options& options,
+              const agents::AgentsFile& file, const std::string& plan_hash, Terminal& terminal) {
+  const auto door = app::Door::to_server(url);
+  if (!door) return terminal.fail_with(door.error());
+  const auto ask = [&](const api::ApiRequest& request) { return (*door)->ask(request); };
+  auto job = find_or_make(wish, options, file, plan_hash, ask);
+  if (!job) return terminal.fail_with(job.error());
+  const std::string id(job->text("id"));
+  if (options.detach) {
+    if (terminal.json()) {
+      terminal.print_json(*job);
+    } else {
+      terminal.print(safe(id) + "\n");
+    }
+    return kDone;
+  }
+  if (terminal.shows_progress() || options.verbose) terminal.note("job " + safe(id));
+  std::int64_t seen = 0;
+  while (!rests(*job)) {
+    api::ApiRequest more = get_job(id);
+    more.path.emplace_back("events");
+    more.query = {{"after", std::to_string(seen)}, {"wait", "10s"}, {"limit", "1000"}};
+    const auto events = ask(more);
+    if (!events) return terminal.fail_with(events.error());
+    if (events->status >= 400) {
+      return terminal.fail_with(api::error_of_problem(events->body, events->status), events->body);
+    }
+    for (const Value& event : events->body["events"].items()) seen = event["seq"].as_int();
+    const auto now = ask(get_job(id));
+    if (!now) return terminal.fail_with(now.error());
+    if (now->status >= 400) {
+      return terminal.fail_with(api::error_of_problem(now->body, now->status), now->body);
+    }
+    job = now->body;
+  }
+  return say_end(*job, wish, terminal);
 }
 
 Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& options,
@@ -359,14 +400,8 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
 }  // namespace
 
 int run_command(const Options& options, Terminal& terminal) {
-  auto loaded = app::load_agents(options.file);
-  if (!loaded) return terminal.fail_with(loaded.error());
-  if (!loaded->faults.empty()) {
-    const Error error{Code::plan_invalid, options.file + " has faults; nothing was started"};
-    Value body = api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
-    terminal.note(safe(agents::faults_text(loaded->faults), true));
-    return terminal.fail_with(error, body);
-  }
+  auto loaded = load_sound(options.file, terminal);
+  if (!loaded) return loaded.error();
   auto wish = wish_of(options, loaded->file);
   if (!wish) return terminal.fail_with(wish.error());
   if (options.dry_run) return dry_run(*wish, loaded->file, terminal);
@@ -381,6 +416,9 @@ int run_command(const Options& options, Terminal& terminal) {
     auto plan = engine::Plan::compile(agent.task_graph);
     if (!plan) return terminal.fail_with(plan.error());
     plan_hash = to_hex((*plan)->hash);
+  }
+  if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
+    return at_server(url, *wish, options, loaded->file, plan_hash, terminal);
   }
   return run_here(*wish, options, *loaded, plan_hash, terminal);
 }

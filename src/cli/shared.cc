@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "api/problem.h"
 #include "cli/commands.h"
 #include "core/json.h"
 
@@ -41,6 +42,23 @@ Result<std::string> read_all(const std::string& path) {
 Result<app::StoreUrl> store_of(const Options& options) {
   return app::store_url(options.store.empty() ? app::kDefaultStore
                                               : std::string_view(options.store));
+}
+
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal) {
+  auto loaded = app::load_agents(path);
+  if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
+  if (loaded->faults.empty()) return std::move(*loaded);
+  const Error error{Code::plan_invalid, path + " has faults; nothing was started"};
+  const Value body =
+      api::problem(error).with("faults", agents::faults_json(loaded->faults)["faults"]);
+  terminal.note(safe(agents::faults_text(loaded->faults), true));
+  return std::unexpected(terminal.fail_with(error, body));
+}
+
+std::string worker_name() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
 }
 
 std::string quoted(const std::string& word) {

@@ -258,7 +258,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
                                            fresh.execution_version, request.plan->versions);
-  const bool hold = request.hold && !stopping_ && missing(needs).empty();
+  const bool hold =
+      request.hold && !stopping_ && holders_.size() < options_.held_max && missing(needs).empty();
   if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
 
   const engine::PlanSource plan =

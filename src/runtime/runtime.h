@@ -50,7 +50,8 @@ struct NewJobRequest {
   std::string idempotency_key;
   std::int64_t priority = 0;
   std::vector<std::string> required_capabilities;  // sorted, each once
-  bool hold = true;  // run it here at once (born claimed); false: leave it queued
+  // Run it here at once (born claimed), if there is room; false: leave it queued.
+  bool hold = true;
   std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
 };
 
@@ -137,6 +138,7 @@ class Runtime : private HolderHost {
   bool holds(const JobId& job) const { return holders_.contains(job); }
   std::size_t held() const { return holders_.size(); }
   const Counters& counters() const { return counters_; }
+  const RuntimeOptions& options() const { return options_; }
 
  private:
   const engine::PlanSource& plans() override { return plans_; }

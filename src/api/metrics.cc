@@ -1,0 +1,174 @@
+#include "api/metrics.h"
+
+#include <cstdio>
+
+namespace ae::api {
+namespace {
+
+struct Family {
+  const char* name;
+  const char* type;
+  const char* help;
+};
+constexpr Family kFamilies[] = {
+    {"aetheris_approval_requests_total", "counter", "Calls that a person was asked to approve."},
+    {"aetheris_confirmation_replay_fail_total", "counter",
+     "Resources that were not as a job had left them, by mode."},
+    {"aetheris_human_decision_total", "counter", "What people decided, by kind."},
+    {"aetheris_in_doubt_total", "counter", "Calls that went to a person, since nobody knows."},
+    {"aetheris_job_created_total", "counter", "Jobs created."},
+    {"aetheris_job_total", "counter", "Jobs that ended, by status."},
+    {"aetheris_llm_tokens_total", "counter", "Tokens of models, by direction."},
+    {"aetheris_node_execution_total", "counter", "Nodes that ended, by type of result."},
+    {"aetheris_run_pause_total", "counter", "Jobs that were parked, by what ends the park."},
+    {"aetheris_run_resume_total", "counter", "Parks that an act ended."},
+    {"aetheris_step_retries_total", "counter", "Tries that were planned after another had failed."},
+    {"aetheris_tool_invocation_total", "counter", "Tries of calls that ended, by outcome."},
+    {"aetheris_tool_invocations_total", "counter", "Tries of calls that were declared, by tool."},
+    {"aetheris_tool_duration_seconds", "histogram", "How long tries took, by tool."},
+    {"aetheris_wait_total", "counter", "Waits that were resolved, by outcome."},
+};
+
+// A label's value: escaped as the text format wants it.
+std::string labelled(std::string_view name, std::string_view label, std::string_view value) {
+  std::string out(name);
+  out.append("{").append(label).append("=\"");
+  for (const char c : value) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out += "\"}";
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+}  // namespace
+
+void Metrics::Histogram::add(double seconds) {
+  std::size_t i = 0;
+  while (i < kBounds.size() && seconds > kBounds[i]) ++i;
+  ++in[i];
+  sum += seconds;
+}
+
+void Metrics::finished(const JobId& job, const Event& event) {
+  const Value& p = event.payload;
+  count(labelled("aetheris_tool_invocation_total", "result", p.text("outcome")));
+  const auto call = calls_.find({job, std::string(p.text("invocation_id"))});
+  if (call == calls_.end()) return;  // declared by another process
+  if (p["duration_us"].is_integer()) {
+    tools_[call->second].add(static_cast<double>(p["duration_us"].as_int()) / 1e6);
+  }
+  calls_.erase(call);
+}
+
+void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    const Value& p = event.payload;
+    switch (event.type) {
+      case EventType::job_created:
+        count("aetheris_job_created_total");
+        break;
+      case EventType::job_completed:
+      case EventType::job_failed:
+      case EventType::job_cancelled:
+        count(labelled("aetheris_job_total", "status", event_name(event).substr(4)));
+        std::erase_if(calls_, [&](const auto& call) { return call.first.first == job; });
+        break;
+      case EventType::tool_invocation_started:
+        count(labelled("aetheris_tool_invocations_total", "tool", p.text("tool_name")));
+        calls_[{job, std::string(p.text("invocation_id"))}] = p.text("tool_name");
+        break;
+      case EventType::tool_invocation_finished:
+        finished(job, event);
+        break;
+      case EventType::command_committed:
+        for (const auto& [name, direction] :
+             {std::pair{"input_tokens", "input"}, {"output_tokens", "output"}}) {
+          if (const Value& tokens = p["usage"][name]; tokens.is_integer() && tokens.as_int() > 0) {
+            count(labelled("aetheris_llm_tokens_total", "direction", direction),
+                  static_cast<std::uint64_t>(tokens.as_int()));
+          }
+        }
+        break;
+      case EventType::node_finished:
+        count(labelled("aetheris_node_execution_total", "status", p.text("result_type")));
+        break;
+      case EventType::job_parked:
+        count(labelled("aetheris_run_pause_total", "until", p.text("until")));
+        break;
+      case EventType::job_resumed:
+        count("aetheris_run_resume_total");
+        break;
+      case EventType::wait_opened:
+        if (p.text("correlation_key").starts_with("resolve/")) count("aetheris_in_doubt_total");
+        break;
+      case EventType::wait_completed:
+        count(labelled("aetheris_wait_total", "outcome", p.text("outcome")));
+        break;
+      case EventType::confirmation_checked:
+        if (p.text("verdict") == "mismatch") {
+          count(labelled("aetheris_confirmation_replay_fail_total", "mode",
+                         p["detail"].text("mode")));
+        }
+        break;
+      case EventType::decision_recorded:
+        if (p.text("kind") == "retry") count("aetheris_step_retries_total");
+        if (p.text("state") == "requested") count("aetheris_approval_requests_total");
+        if (!p.text("by").empty() && p.text("state") != "requested") {
+          count(labelled("aetheris_human_decision_total", "kind", p.text("kind")));
+        }
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const {
+  std::string out;
+  for (const Family& family : kFamilies) {
+    out.append("# HELP ").append(family.name).append(" ").append(family.help).append("\n# TYPE ");
+    out.append(family.name).append(" ").append(family.type).append("\n");
+    const std::string name(family.name);
+    if (std::string_view(family.type) == "histogram") {
+      for (const auto& [tool, histogram] : tools_) {
+        const std::string label = labelled("", "tool", tool);
+        const std::string inside = label.substr(0, label.size() - 1);
+        std::uint64_t so_far = 0;
+        for (std::size_t i = 0; i <= kBounds.size(); ++i) {
+          so_far += histogram.in[i];
+          const std::string bound = i < kBounds.size() ? number(kBounds[i]) : "+Inf";
+          out +=
+              name + "_bucket" + inside + ",le=\"" + bound + "\"} " + std::to_string(so_far) + "\n";
+        }
+        out += name + "_sum" + label + " " + number(histogram.sum) + "\n";
+        out += name + "_count" + label + " " + std::to_string(so_far) + "\n";
+      }
+      continue;
+    }
+    for (auto it = counters_.lower_bound(name);
+         it != counters_.end() && it->first.starts_with(name); ++it) {
+      const bool same = it->first.size() == name.size() || it->first[name.size()] == '{';
+      if (same) out += it->first + " " + std::to_string(it->second) + "\n";
+    }
+  }
+  for (const auto& [name, value] : gauges) {
+    const std::string family = name.substr(0, name.find('{'));
+    if (out.find("# TYPE " + family + " ") == out.npos) {
+      out += "# TYPE " + family + (family.ends_with("_total") ? " counter\n" : " gauge\n");
+    }
+    out += name + " " + std::to_string(value) + "\n";
+  }
+  return out;
+}
+
+}  // namespace ae::api

@@ -1,0 +1,42 @@
+// Metrics: what a process counts, from the events that it made durable, as Prometheus reads it.
+//
+// Counters begin at 0 with the process, and count what this process wrote: over many workers they are added up. Names and
+// labels are part of the contract (docs/api.md); a new one is added, never renamed.
+// Threads: the loop's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/event.h"
+
+namespace ae::api {
+
+class Metrics {
+ public:
+  void on_events(const JobId& job, const std::vector<Event>& events);
+  // The text format, version 0.0.4. What only the moment knows is handed in, under its whole name with labels.
+  std::string text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const;
+
+ private:
+  static constexpr std::array<double, 12> kBounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                  0.5,   1,    2.5,   5,    10,  60};
+  struct Histogram {
+    std::array<std::uint64_t, kBounds.size() + 1> in{};
+    double sum = 0;
+    void add(double seconds);
+  };
+  void count(std::string name, std::uint64_t by = 1) { counters_[std::move(name)] += by; }
+  void finished(const JobId& job, const Event& event);
+
+  std::map<std::string, std::uint64_t> counters_;  // by name with labels
+  std::map<std::string, Histogram> tools_;         // by tool
+  std::map<std::pair<JobId, std::string>, std::string>
+      calls_;  // under way: the tool, by invocation
+};
+
+}  // namespace ae::api

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""The service, end to end: the built program with its HTTP API on a port of this machine, its clients, its signals.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  serve.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import urllib.parse
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Server:
+    """`aetheris serve` in a home; `ask` is one request."""
+
+    def __init__(self, h, *words, env=None):
+        self.h = h
+        self.process = h.start("serve", *(words or ("agents.yaml",)), "--listen", "127.0.0.1:0", "--json", env=env)
+        line = self.process.stdout.readline()
+        assert line, self.h.end(self.process)
+        self.url = json.loads(line)["listening"]
+        self.address = urllib.parse.urlsplit(self.url).netloc
+        self.env = {"AETHERIS_URL": self.url}
+
+    def ask(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
+        text = None if body is None else json.dumps(body)
+        connection.request(method, path, text, headers or {})
+        answer = connection.getresponse()
+        raw = answer.read().decode()
+        connection.close()
+        kind = answer.headers.get("Content-Type", "")
+        return answer.status, json.loads(raw) if "json" in kind else raw
+
+    def get(self, path, **more):
+        return self.ask("GET", path, **more)
+
+    def post(self, path, body, **more):
+        return self.ask("POST", path, body, **more)
+
+    def status(self, job):
+        return self.get(f"/api/jobs/{job}")[1]["status"]
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.h.end(self.process)
+
+
+@contextlib.contextmanager
+def serving(*words, env=None):
+    with home() as h:
+        yield Server(h, *words, env=env)
+
+
+@test
+def it_says_where_it_listens_and_ends_with_0_when_told_to():
+    with serving() as s:
+        assert s.get("/api/health")[0] == 200
+        assert s.get("/api/ready") == (200, {"status": "ready"})
+        expect(s.stop(), 0)
+
+
+@test
+def a_job_is_made_run_and_waited_for():
+    with serving() as s:
+        status, job = s.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}})
+        assert (status, job["status"], job["result"]) == (201, "completed", {"n": 1}), job
+        status, again = s.post("/api/jobs", {"agent": "asks"}, headers={"Idempotency-Key": "k"})
+        assert status == 201
+        status, same = s.post("/api/jobs", {"agent": "asks"}, headers={"Idempotency-Key": "k"})
+        assert (status, same["id"]) == (200, again["id"])
+        status, problem = s.post("/api/jobs", {"agent": "echo"}, headers={"Idempotency-Key": "k"})
+        assert status == 201, "keys are an agent's own"
+        status, problem = s.post("/api/jobs", {"agent": "asks", "input": {"other": 1}},
+                                 headers={"Idempotency-Key": "k"})
+        assert (status, problem["code"]) == (409, "idempotency_conflict"), problem
+
+
+@test
+def commands_ask_a_server_as_they_ask_a_store():
+    with serving() as s:
+        said = expect(s.h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=s.env), 0)
+        assert said.json() == {"n": 2}
+        made = expect(s.h.run("run", "agents.yaml", "asks", "--job-id", "a", "--detach", env=s.env), 0)
+        assert made.out == "a\n"
+        until(lambda: s.status("a") == "waiting")
+        blocked = expect(s.h.run("run", "agents.yaml", "asks", "--job-id", "a", env=s.env), 4)
+        assert "aetheris signal a go-a" in blocked.err, blocked
+        expect(s.h.run("signal", "a", "go-a", "7", env=s.env), 0)
+        until(lambda: s.status("a") == "completed")
+        for words in (["jobs"], ["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"], ["verify", "a"]):
+            there = expect(s.h.run(*words, "--json", env=s.env), 0)
+            here = expect(s.h.run(*words, "--json"), 0)
+            assert there.json() == here.json(), words
+        expect(s.h.run("job", "nobody", env=s.env), 3)
+
+
+@test
+def a_server_that_is_not_there_is_7():
+    with home() as h:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        assert "nobody answers" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
+        expect(h.run("jobs", env={"AETHERIS_URL": "127.0.0.1:1"}), 2)
+
+
+@test
+def a_timer_is_waited_for_by_a_client_too():
+    with serving() as s:
+        said = expect(s.h.run("run", "agents.yaml", "sleeps", env=s.env), 0)
+        assert said.json() == {"woke": True}
+
+
+@test
+def live_events_go_on_after_the_last_that_was_seen():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        until(lambda: s.status("a") == "waiting")
+        last = s.get("/api/jobs/a/events")[1]["events"][-1]["seq"]
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", "Last-Event-ID": str(last)})
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1})
+        seen = [line for line in answer.read().decode().splitlines() if line.startswith("id: ")]
+        assert seen[0] == f"id: {last + 1}", seen
+        assert len(seen) == int(seen[-1][4:]) - last, "each once, in order"
+
+
+@test
+def pages_and_names_of_others_are_kept_out():
+    with serving() as s:
+        status, problem = s.get("/api/jobs", headers={"Origin": "http://evil.example"})
+        assert (status, problem["code"]) == (403, "forbidden")
+        assert s.get("/api/jobs", headers={"Origin": s.url})[0] == 200
+        status, problem = s.get("/api/jobs", headers={"Host": "evil.example"})
+        assert (status, problem["code"]) == (400, "input_invalid")
+
+
+@test
+def an_address_that_others_can_reach_is_refused():
+    with home() as h:
+        said = expect(h.run("serve", "agents.yaml", "--listen", "0.0.0.0:0"), 2)
+        assert "other machines" in said.err
+        for bad in ("nowhere", "127.0.0.1:99999", "127.0.0.1:", "localhost:x"):
+            expect(h.run("serve", "agents.yaml", "--listen", bad), 2)
+        expect(h.run("serve", "agents.yaml", "--workers", "-1"), 2)
+        expect(h.run("serve", "no-such-file.yaml"), 2)
+
+
+@test
+def a_port_that_is_taken_is_said():
+    with serving() as s, home() as other:
+        said = other.run("serve", "agents.yaml", "--listen", s.address)
+        assert said.code in (5, 7) and s.address.split(":")[1] in said.err, said
+
+
+@test
+def a_second_owner_of_a_store_is_refused():
+    with serving() as s:
+        said = expect(s.h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0"), 7)
+        assert str(s.process.pid) in said.err, said
+
+
+@test
+def told_to_stop_it_lets_a_call_finish_and_answers_those_who_wait():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "holds", "id": "h"})
+        s.h.began()
+        waiting = {}
+        client = threading.Thread(target=lambda: waiting.update(
+            answer=s.get("/api/jobs/h/events?after=1000&wait=60s")))
+        client.start()
+        until(lambda: "aetheris_requests_waiting 1\n" in s.get("/metrics")[1])
+        s.process.send_signal(signal.SIGTERM)
+        client.join(PATIENCE)
+        assert waiting["answer"][0] == 200, waiting
+        s.h.go()
+        expect(s.h.end(s.process), 0)
+        again = Server(s.h)
+        until(lambda: again.status("h") == "completed")
+        assert len((s.h.path / "began.txt").read_text().splitlines()) == 1, "the call was not made again"
+
+
+@test
+def told_twice_it_leaves_at_once():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "holds", "id": "h"})
+        s.h.began()
+        s.process.send_signal(signal.SIGTERM)
+        until(lambda: s.process.stderr.readline().startswith("stopping"))
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(PATIENCE) == 128 + signal.SIGTERM
+        s.h.go()
+        again = Server(s.h)
+        until(lambda: again.status("h") == "completed")
+
+
+@test
+def killed_it_goes_on_where_it_was():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "holds_and_asks", "id": "h"})
+        s.h.began()
+        expect(s.stop(signal.SIGKILL), -signal.SIGKILL)
+        s.h.go()
+        again = Server(s.h)
+        until(lambda: again.status("h") == "waiting")
+        again.post("/api/jobs/h/signal", {"correlation_key": "k", "payload": {"yes": 1}})
+        until(lambda: again.status("h") == "completed")
+        assert again.get("/api/jobs/h/verify")[1]["ok"]
+
+
+@test
+def without_workers_it_takes_jobs_and_runs_none():
+    with serving("agents.yaml", "--workers", "0") as s:
+        status, job = s.post("/api/jobs?wait=300ms", {"agent": "echo", "input": {"n": 3}})
+        assert (status, job["status"]) == (201, "queued"), job
+        expect(s.stop(), 0)
+        again = Server(s.h)
+        until(lambda: again.status(job["id"]) == "completed")
+
+
+@test
+def more_jobs_than_it_runs_at_once_wait_their_turn():
+    with serving("agents.yaml", "--workers", "1") as s:
+        s.post("/api/jobs", {"agent": "holds", "id": "h"})
+        s.h.began()
+        s.post("/api/jobs", {"agent": "echo", "id": "e"})
+        assert s.get("/api/health")[1]["held"] == 1
+        assert s.status("e") == "queued"
+        s.h.go()
+        until(lambda: s.status("e") == "completed")
+
+
+@test
+def it_says_what_it_offers_and_counts_what_it_wrote():
+    with serving() as s:
+        s.post("/api/jobs?wait=30s", {"agent": "flaky"})
+        names = [agent["name"] for agent in s.get("/api/agents")[1]["agents"]]
+        assert "flaky" in names and names == sorted(names)
+        assert s.get("/api/tools")[1]["tools"]
+        assert s.get("/api/workers")[1]["workers"][0]["held"] == 0
+        text = s.get("/metrics")[1]
+        assert 'aetheris_job_total{status="completed"} 1\n' in text, text
+        assert "aetheris_step_retries_total 1\n" in text, text
+        document = s.get("/openapi.json")[1]
+        assert document["openapi"] == "3.1.0" and "/api/jobs/{id}" in document["paths"]
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("serve", TESTS, " ".join(sys.argv[1:])))
