@@ -72,7 +72,7 @@ class Here final : runtime::RuntimeObserver {
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       performers.add(name, {std::make_unique<tools::NativeTool>(
-                                loop, steady, tools::native_functions().at(function)),
+                                loop, steady, tools::native_functions().at(function).function),
                             tool.policy.version});
     }
     runtime::RuntimeOptions options;

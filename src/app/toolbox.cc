@@ -10,6 +10,7 @@
 #include "tools/command/processes.h"
 #include "tools/http/http_tool.h"
 #include "tools/native/native.h"
+#include "tools/native/native_pool.h"
 #include "tools/secrets.h"
 #include "tools/verify/verify.h"
 
@@ -92,11 +93,16 @@ class Drivers final : public Toolbox {
           tool.definition, {.loop = loop_, .processes = processes_, .secrets = secrets_}, folder);
     }
     if (tool.kind == "openai") return make_model(tool.definition);
-    const auto function = natives().find(tool.definition.text("function"));
-    if (tool.kind != "native" || function == natives().end()) {
+    const auto found = natives().find(tool.definition.text("function"));
+    if (tool.kind != "native" || found == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
     }
-    return std::make_unique<tools::NativeTool>(loop_, steady_, function->second);
+    tools::NativeTool::Options options;
+    if (!found->second.at_once) options.executor = &functions_;
+    if (const Value* silence = tool.definition.find("heartbeat_timeout")) {
+      AE_ASSIGN(options.heartbeat, duration_from_text(silence->as_string()));
+    }
+    return std::make_unique<tools::NativeTool>(loop_, steady_, found->second.function, options);
   }
 
   Result<std::unique_ptr<tools::Tool>> make_model(const Value& settings) {
@@ -119,6 +125,7 @@ class Drivers final : public Toolbox {
   net::HttpClient client_;
   tools::Processes processes_;
   tools::SlowReader reader_;
+  tools::NativePool functions_;
   std::set<std::string> secret_names_;
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
@@ -144,8 +151,17 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
 }
 
 Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
-  return tool.kind == "command" ? tools::CommandTool::check(tool.definition, folder) : Status();
+  if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
+  const auto found = natives().find(tool.definition.text("function"));
+  const bool at_once = tool.kind == "native" && found != natives().end() && found->second.at_once;
+  if (at_once && tool.definition.find("heartbeat_timeout") != nullptr) {
+    return fail(Code::plan_invalid, "heartbeat_timeout: the function " + found->first +
+                                        " returns at once and reports nothing: leave it out");
+  }
+  return {};
 }
+
+bool functions_still_run() { return tools::NativePool::left_behind() > 0; }
 
 bool has_native(std::string_view name) { return natives().contains(name); }
 

@@ -31,6 +31,10 @@ class Toolbox {
 // Can this machine run this tool? Fails with plan_invalid; the message begins with the key at fault.
 Status usable(const agents::ToolDefinition& tool, const std::string& folder);
 
+// Does a native function still run that was cut off and did not return? Its thread cannot be ended: the process must be left
+// by `_exit`, as its thread could use what exit() destroys.
+bool functions_still_run();
+
 // Is there a native function of this name?
 bool has_native(std::string_view name);
 

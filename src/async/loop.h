@@ -2,7 +2,7 @@
 //
 // The runtime is written against these three and the Store; production gives it the real ones (src/net), the
 // simulator its own, where one thread and one seed decide everything. No system calls in this module.
-// Threads: everything but Loop::post belongs to the loop's own thread.
+// Threads: Loop::post and SteadyClock any, the rest the loop's own.
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 
 #include "app/failpoints.h"
 #include "app/supervise.h"
+#include "app/toolbox.h"
 #include "async/point.h"
 #include "cli/commands.h"
 
@@ -91,7 +92,10 @@ int main(int argc, char** argv) {
   ae::cli::hold_standard_files();
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    return ae::cli::run(argc, argv);
+    const int code = ae::cli::run(argc, argv);
+    if (!ae::app::functions_still_run()) return code;
+    std::fflush(nullptr);
+    ::_exit(code);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: a bug in aetheris: %s\n", error.what());
   } catch (...) {

@@ -23,6 +23,8 @@ namespace ae::tools {
 using ae::Outcome;
 using ae::OutcomeKind;
 
+constexpr std::size_t kProgressMax = 4096;  // bytes of one report
+
 struct Call {
   JobId job;
   std::string tool;  // its name in the agents file
@@ -36,6 +38,10 @@ struct Call {
   // Durably notes how to find what this call left behind, should this process die: {"pgid": …}. A command tool waits
   // for the answer before its program starts. May be empty (no note is kept).
   std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;
+  // How far it is, for people: at most kProgressMax bytes of JSON. On the loop's thread, before the answer. May be empty.
+  async::Done<Value> progress;
+  // What the world says after the answer was timeout or unknown, if it says anything. At most once; may be empty.
+  async::Done<Outcome> late;
 };
 
 class Tool {

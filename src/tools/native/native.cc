@@ -1,7 +1,13 @@
 // A C++ function behind the Tool interface.
 #include "tools/native/native.h"
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -25,10 +31,18 @@ Outcome not_sent(std::string message) {
   return outcome;
 }
 
-Outcome unknown(std::string_view message) {
+Outcome timed_out(std::string message) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::timeout;
+  outcome.error_code = "timeout";
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+Outcome unknown(std::string_view message, std::string_view code = "native_error") {
   Outcome outcome;
   outcome.kind = OutcomeKind::unknown;
-  outcome.error_code = "native_error";
+  outcome.error_code = code;
   outcome.error_message = printable(message.substr(0, kMessageMax), Lines::keep);
   return outcome;
 }
@@ -72,9 +86,10 @@ Outcome succeeded(Value result, std::size_t output_max) {
 }
 
 // The one line that calls a function of others: what it throws ends here.
-Outcome run(const NativeFunction& function, const Call& call, std::size_t output_max) {
+Outcome run(const NativeFunction& function, const Call& call, Running& running,
+            std::size_t output_max) {
   try {
-    auto answer = function(call);
+    auto answer = function(call, running);
     return answer ? succeeded(*std::move(answer), output_max) : failed(answer.error());
   } catch (const std::exception& e) {
     return unknown(std::string("the function threw: ") + e.what());
@@ -90,7 +105,7 @@ NativeFailure asked_for(const Value& args, bool unknown) {
           .unknown = unknown};
 }
 
-std::expected<Value, NativeFailure> fill(const Call& call) {
+std::expected<Value, NativeFailure> fill(const Call& call, Running&) {
   const Value& bytes = call.args["bytes"];
   if (!bytes.is_integer() || bytes.as_int() < 0 ||
       bytes.as_int() > static_cast<std::int64_t>(kFillMax)) {
@@ -100,53 +115,353 @@ std::expected<Value, NativeFailure> fill(const Call& call) {
   return Value::object({{"text", std::string(static_cast<std::size_t>(bytes.as_int()), 'x')}});
 }
 
-}  // namespace
+constexpr std::int64_t kNapMax = 24 * 3600 * 1000;  // ms
 
-struct NativeTool::State {
-  async::Loop& loop;
-  async::SteadyClock& clock;
-  NativeFunction function;
-  std::size_t output_max;
-  std::set<Key> waiting;  // posted, not begun
+std::expected<Value, NativeFailure> nap(const Call& call, Running& running) {
+  const auto number = [&](std::string_view key, std::int64_t otherwise) {
+    const Value& n = call.args[key];
+    return n.is_null() ? otherwise : n.is_integer() ? n.as_int() : -1;
+  };
+  const std::int64_t most = number("ms", -1), every = number("report_ms", kNapMax);
+  if (most < 0 || most > kNapMax || every < 1 || every > kNapMax) {
+    return std::unexpected(NativeFailure{
+        .code = "request_invalid", .message = "nap: ms must be 0 to 86400000, report_ms from 1"});
+  }
+  // A deaf one listens to a token that nobody stops.
+  const std::stop_token stop =
+      call.args["deaf"] == Value(true) ? std::stop_token() : running.stop();
+  std::mutex mutex;
+  std::condition_variable_any wake;
+  std::unique_lock lock(mutex);
+  for (std::int64_t slept = 0; slept < most;) {
+    const std::int64_t next = std::min(every, most - slept);
+    wake.wait_for(lock, stop, std::chrono::milliseconds(next), [] { return false; });
+    if (stop.stop_requested()) {
+      return std::unexpected(NativeFailure{.code = "cut_off", .message = "woken up"});
+    }
+    slept += next;
+    running.progress(Value::object({{"done_ms", slept}}));
+  }
+  return Value::object({{"slept_ms", most}});
+}
+
+// Of a function that runs on the loop: nobody can hear it before it returns.
+class RunningOnLoop final : public Running {
+ public:
+  std::stop_token stop() const override { return {}; }
+  void progress(Value) override {}
 };
 
-NativeTool::NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunction function,
-                       std::size_t output_max)
-    : state_(new State{loop, clock, std::move(function), output_max, {}}) {}
+// What a tool shares with the threads that run its function; it outlives both.
+struct Home {
+  std::mutex mutex;
+  // Guarded by mutex. Null: the tool is gone, and what is said reaches nobody.
+  async::Loop* loop;
+  async::SteadyClock* clock;
+};
 
-NativeTool::~NativeTool() { state_->waiting.clear(); }
+}  // namespace
 
-void NativeTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
+// One call on a thread. Shared by the loop and the thread.
+struct NativeTool::Run final : Running, std::enable_shared_from_this<Run> {
+  Run(std::shared_ptr<Home> h, Permit p, Call c, State& state);
+
+  std::stop_token stop() const override { return source.get_token(); }
+  void progress(Value report) override;
+  void work();
+
+  const std::shared_ptr<Home> home;
+  const Key key;
+  const std::weak_ptr<State> tool;  // only for tasks on the loop
+  const Call call;                  // without its callbacks, which belong to the loop
+  const NativeFunction function;
+  const std::size_t output_max;
+  std::stop_source source;
+
+  // Guarded by home->mutex.
+  enum class Stage { waiting, running, returned, withdrawn } stage = Stage::waiting;
+  Permit permit;
+  Duration send_by{}, began{}, heard{};
+  std::optional<Value> report;  // the newest
+  bool told = false;            // the loop will come for it
+};
+
+// One call, as the loop sees it.
+struct NativeTool::Flight {
+  std::shared_ptr<Run> run;
+  async::Done<Outcome> done;  // empty: cut off, the function still runs
+  async::Done<Outcome> late;
+  async::Done<Value> progress;
+  std::optional<async::TimerId> timer;
+  Duration planned{};  // when it is to go off
+};
+
+struct NativeTool::State : std::enable_shared_from_this<State> {
+  State(async::Loop& l, async::SteadyClock& c, NativeFunction f, Options o)
+      : loop(l), clock(c), function(std::move(f)), options(o) {
+    home->loop = &loop;
+    home->clock = &clock;
+  }
+  void on_loop(Permit permit, Call call, async::Done<Outcome> done);
+  void on_thread(Permit permit, Call call, async::Done<Outcome> done);
+  void look(const Key& key);
+  void look_again(const Key& key, Flight& flight, Duration now, Duration after);
+  void answered(const Key& key, Outcome outcome);
+  void reported(const Key& key, Run& run);
+  void cut_off(Flight& flight, Outcome outcome);
+  void answer_later(async::Done<Outcome> done, Outcome outcome);
+
+  async::Loop& loop;
+  async::SteadyClock& clock;
+  const NativeFunction function;
+  const Options options;
+  const std::shared_ptr<Home> home = std::make_shared<Home>();
+  std::set<Key> waiting;          // for their turn on the loop
+  std::map<Key, Flight> flights;  // on threads
+};
+
+// ---------------------------------------------------------------- on its thread
+
+NativeTool::Run::Run(std::shared_ptr<Home> h, Permit p, Call c, State& state)
+    : home(std::move(h)),
+      key(c.invocation, c.try_no),
+      tool(state.weak_from_this()),
+      call(std::move(c)),
+      function(state.function),
+      output_max(state.options.output_max),
+      permit(std::move(p)) {}
+
+void NativeTool::Run::work() {
+  {
+    const std::scoped_lock lock(home->mutex);
+    if (home->clock == nullptr || stage != Stage::waiting) return;
+    began = heard = home->clock->since_start();
+    if (began >= send_by) return;  // the loop is about to withdraw it
+    stage = Stage::running;
+    std::move(permit).use(call.invocation, call.try_no);
+  }
+  Outcome outcome = run(function, call, *this, output_max);
+  const std::scoped_lock lock(home->mutex);
+  if (home->loop == nullptr) return;
+  stage = Stage::returned;
+  outcome.took = home->clock->since_start() - began;
+  home->loop->post([weak = tool, key = key, outcome = std::move(outcome)]() mutable {
+    if (const auto state = weak.lock()) state->answered(key, std::move(outcome));
+  });
+}
+
+void NativeTool::Run::progress(Value said) {
+  const bool kept = !canonical_exceeds(said, kProgressMax);
+  const std::scoped_lock lock(home->mutex);
+  if (home->loop == nullptr) return;
+  heard = home->clock->since_start();
+  if (!kept) return;
+  report = std::move(said);
+  if (std::exchange(told, true)) return;
+  home->loop->post([weak = tool, key = key, self = shared_from_this()] {
+    if (const auto state = weak.lock()) state->reported(key, *self);
+  });
+}
+
+// ---------------------------------------------------------------- on the loop
+
+void NativeTool::State::on_loop(Permit permit, Call call, async::Done<Outcome> done) {
   const Key key{call.invocation, call.try_no};
-  AE_CHECK(state_->waiting.insert(key).second, call.invocation.text);
-  const Duration begin = state_->clock.since_start();
-  // The state is shared with the turn to come, which may find the tool gone.
-  state_->loop.post([state = state_, permit = std::move(permit), call = std::move(call), key, begin,
-                     done = std::move(done)]() mutable {
+  AE_CHECK(waiting.insert(key).second, call.invocation.text);
+  const Duration begin = clock.since_start();
+  // Shared with the turn to come, which may find the tool gone.
+  loop.post([state = shared_from_this(), permit = std::move(permit), call = std::move(call), key,
+             begin, done = std::move(done)]() mutable {
     if (state->waiting.erase(key) == 0) return done(not_sent("withdrawn before it began"));
     const Duration sent = state->clock.since_start();
     if (sent - begin >= call.send_within) return done(not_sent("it was too late to begin"));
     std::move(permit).use(call.invocation, call.try_no);
-    Outcome outcome = run(state->function, call, state->output_max);
+    RunningOnLoop running;
+    Outcome outcome = run(state->function, call, running, state->options.output_max);
     outcome.took = state->clock.since_start() - sent;
     done(std::move(outcome));
   });
 }
 
-void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
-  state_->waiting.erase({invocation, try_no});
+void NativeTool::State::on_thread(Permit permit, Call call, async::Done<Outcome> done) {
+  const Key key{call.invocation, call.try_no};
+  AE_CHECK(!flights.contains(key), call.invocation.text);
+  const Duration now = clock.since_start();
+  const Duration send_within = call.send_within;
+  Flight flight;
+  flight.done = std::move(done);
+  flight.late = std::move(call.late);
+  flight.progress = std::move(call.progress);
+  call.note_in_flight = nullptr;
+  flight.run = std::make_shared<Run>(home, std::move(permit), std::move(call), *this);
+  flight.run->send_by = now + send_within;  // no thread has it yet
+  if (!options.executor->run([run = flight.run] { run->work(); })) {
+    return answer_later(std::move(flight.done), not_sent("too many native calls wait"));
+  }
+  Flight& entered = flights.emplace(key, std::move(flight)).first->second;
+  look_again(key, entered, now, send_within);
 }
 
-std::map<std::string, NativeFunction, std::less<>> native_functions() {
-  std::map<std::string, NativeFunction, std::less<>> functions;
-  functions["echo"] = [](const Call& call) { return call.args; };
-  functions["fill"] = fill;
-  functions["fail"] = [](const Call& call) -> std::expected<Value, NativeFailure> {
-    return std::unexpected(asked_for(call.args, false));
+// A thread that begins right after a look cannot need the next one earlier than this.
+void NativeTool::State::look_again(const Key& key, Flight& flight, Duration now, Duration after) {
+  after = std::min(after, flight.run->call.timeout);
+  if (options.heartbeat.count() > 0) after = std::min(after, options.heartbeat);
+  flight.planned = now + after;
+  flight.timer = loop.after(after, [weak = weak_from_this(), key] {
+    if (const auto state = weak.lock()) state->look(key);
+  });
+}
+
+void NativeTool::State::look(const Key& key) {
+  const auto found = flights.find(key);
+  if (found == flights.end()) return;
+  Flight& flight = found->second;
+  flight.timer.reset();
+  Run& run = *flight.run;
+  const Duration timeout = run.call.timeout, beat = options.heartbeat;
+  std::unique_lock lock(home->mutex);
+  const Duration now = clock.since_start();
+  if (run.stage == Run::Stage::waiting) {
+    if (now < run.send_by) return look_again(key, flight, now, run.send_by - now);
+    run.stage = Run::Stage::withdrawn;
+    lock.unlock();
+    auto node = flights.extract(found);
+    return node.mapped().done(not_sent("no thread was free in time: native functions keep them"));
+  }
+  if (run.stage == Run::Stage::returned) return;  // in time: its answer is on the way
+  Duration left = run.began + timeout - now;
+  if (left.count() <= 0) {
+    lock.unlock();
+    return cut_off(flight, timed_out("the function had not returned after " + to_text(timeout)));
+  }
+  if (beat.count() > 0) {
+    // Whoever comes late to look may have been stopped, and the function with it.
+    if (now - flight.planned >= beat) run.heard = now;
+    const Duration silent = now - run.heard;
+    if (silent >= beat) {
+      lock.unlock();
+      return cut_off(flight, timed_out("the function reported nothing for " + to_text(beat)));
+    }
+    left = std::min(left, beat - silent);
+  }
+  look_again(key, flight, now, left);
+}
+
+// Nobody waits for it any more. The flight stays until the function returns.
+void NativeTool::State::cut_off(Flight& flight, Outcome outcome) {
+  {
+    const std::scoped_lock lock(home->mutex);
+    outcome.took = clock.since_start() - flight.run->began;
+  }
+  if (flight.timer) loop.forget(*std::exchange(flight.timer, std::nullopt));
+  flight.progress = nullptr;
+  auto done = std::exchange(flight.done, nullptr);
+  flight.run->source.request_stop();
+  done(std::move(outcome));
+}
+
+void NativeTool::State::answered(const Key& key, Outcome outcome) {
+  auto node = flights.extract(key);
+  if (node.empty()) return;
+  Flight& flight = node.mapped();
+  if (flight.timer) loop.forget(*flight.timer);
+  if (flight.done) return flight.done(std::move(outcome));
+  if (flight.late) flight.late(std::move(outcome));
+}
+
+void NativeTool::State::reported(const Key& key, Run& run) {
+  std::optional<Value> report;
+  {
+    const std::scoped_lock lock(home->mutex);
+    run.told = false;
+    report.swap(run.report);
+  }
+  const auto found = flights.find(key);
+  if (!report || found == flights.end() || !found->second.progress) return;
+  // It is kept out of the map while it runs: what it starts may end the flight.
+  auto progress = std::move(found->second.progress);
+  progress(*std::move(report));
+  const auto still = flights.find(key);
+  if (still != flights.end() && still->second.done) still->second.progress = std::move(progress);
+}
+
+void NativeTool::State::answer_later(async::Done<Outcome> done, Outcome outcome) {
+  loop.post([done = std::move(done), outcome = std::move(outcome)]() mutable {
+    done(std::move(outcome));
+  });
+}
+
+NativeTool::NativeTool(async::Loop& loop, async::SteadyClock& clock, NativeFunction function,
+                       Options options)
+    : state_(std::make_shared<State>(loop, clock, std::move(function), options)) {}
+
+NativeTool::~NativeTool() {
+  state_->waiting.clear();
+  {
+    const std::scoped_lock lock(state_->home->mutex);
+    state_->home->loop = nullptr;
+    state_->home->clock = nullptr;
+  }
+  for (auto& [key, flight] : std::exchange(state_->flights, {})) {
+    if (flight.timer) state_->loop.forget(*flight.timer);
+    flight.run->source.request_stop();
+    if (!flight.done) continue;
+    bool began = false;
+    {
+      const std::scoped_lock lock(state_->home->mutex);
+      began = flight.run->stage != Run::Stage::waiting;
+    }
+    state_->answer_later(std::move(flight.done), began ? unknown("its tool was closed", "killed")
+                                                       : not_sent("its tool was closed"));
+  }
+}
+
+void NativeTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
+  if (state_->options.executor == nullptr) {
+    return state_->on_loop(std::move(permit), std::move(call), std::move(done));
+  }
+  state_->on_thread(std::move(permit), std::move(call), std::move(done));
+}
+
+void NativeTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
+  const Key key{invocation, try_no};
+  state_->waiting.erase(key);
+  const auto found = state_->flights.find(key);
+  if (found == state_->flights.end() || !found->second.done) return;
+  bool began = false;
+  {
+    const std::scoped_lock lock(state_->home->mutex);
+    Run& run = *found->second.run;
+    if (run.stage == Run::Stage::returned) return;  // its answer is on the way
+    began = run.stage == Run::Stage::running;
+    if (!began) run.stage = Run::Stage::withdrawn;
+  }
+  Flight& flight = found->second;
+  if (flight.timer) state_->loop.forget(*std::exchange(flight.timer, std::nullopt));
+  flight.progress = nullptr;
+  flight.run->source.request_stop();
+  state_->answer_later(std::exchange(flight.done, nullptr),
+                       began ? unknown("cut off by us while the function ran", "killed")
+                             : not_sent("withdrawn before it began"));
+  if (!began) state_->flights.erase(found);
+}
+
+std::map<std::string, Native, std::less<>> native_functions() {
+  const auto at_once = [](NativeFunction function) {
+    return Native{.function = std::move(function), .at_once = true};
   };
-  functions["doubt"] = [](const Call& call) -> std::expected<Value, NativeFailure> {
-    return std::unexpected(asked_for(call.args, true));
-  };
+  std::map<std::string, Native, std::less<>> functions;
+  functions["echo"] = at_once([](const Call& call, Running&) { return call.args; });
+  functions["fill"] = at_once(fill);
+  functions["fail"] =
+      at_once([](const Call& call, Running&) -> std::expected<Value, NativeFailure> {
+        return std::unexpected(asked_for(call.args, false));
+      });
+  functions["doubt"] =
+      at_once([](const Call& call, Running&) -> std::expected<Value, NativeFailure> {
+        return std::unexpected(asked_for(call.args, true));
+      });
+  functions["nap"] = Native{.function = nap};
   return functions;
 }
 

@@ -55,6 +55,10 @@ struct World {
     loop.run();
     return outcome.value_or(Outcome{});
   }
+  Outcome answer(const Native& native, Value args = {}) {
+    EXPECT_TRUE(native.at_once);
+    return answer(native.function, std::move(args));
+  }
 };
 
 AE_TEST("native/a value is success") {
@@ -76,20 +80,24 @@ AE_TEST("native/a failure is definite, unless the function says unknown") {
 }
 
 AE_TEST("native/what is thrown is unknown") {
-  const Outcome o = World().answer(
-      [](const Call&) -> std::expected<Value, NativeFailure> { throw std::runtime_error("oh"); });
+  const Outcome o =
+      World().answer([](const Call&, Running&) -> std::expected<Value, NativeFailure> {
+        throw std::runtime_error("oh");
+      });
   EXPECT_EQ(o.kind, OutcomeKind::unknown);
   EXPECT_EQ(o.error_code, "native_error");
   EXPECT_EQ(o.error_message, "the function threw: oh");
   EXPECT_EQ(
-      World().answer([](const Call&) -> std::expected<Value, NativeFailure> { throw 1; }).kind,
+      World()
+          .answer([](const Call&, Running&) -> std::expected<Value, NativeFailure> { throw 1; })
+          .kind,
       OutcomeKind::unknown);
 }
 
 AE_TEST("native/a call abandoned before its turn never begins") {
   World w;
   int runs = 0;
-  NativeTool tool(w.loop, w.clock, [&](const Call&) { return Value(++runs); });
+  NativeTool tool(w.loop, w.clock, [&](const Call&, Running&) { return Value(++runs); });
   w.perform(tool, a_call({}));
   tool.abandon(InvocationId("another"), 1);
   tool.abandon(InvocationId("0123456789abcdef"), 2);
@@ -103,7 +111,7 @@ AE_TEST("native/a call abandoned before its turn never begins") {
 AE_TEST("native/a call that comes too late never begins") {
   World w;
   int runs = 0;
-  NativeTool tool(w.loop, w.clock, [&](const Call&) { return Value(++runs); });
+  NativeTool tool(w.loop, w.clock, [&](const Call&, Running&) { return Value(++runs); });
   w.perform(tool, a_call({}));
   w.clock.at = std::chrono::seconds(5);
   w.loop.run();
@@ -114,7 +122,7 @@ AE_TEST("native/a call that comes too late never begins") {
 AE_TEST("native/a call whose tool is gone answers that it was not sent") {
   World w;
   {
-    NativeTool tool(w.loop, w.clock, native_functions()["echo"]);
+    NativeTool tool(w.loop, w.clock, native_functions()["echo"].function);
     w.perform(tool, a_call({}));
   }
   w.loop.run();
