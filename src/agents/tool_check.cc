@@ -18,6 +18,7 @@ constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
 constexpr std::size_t kHeadersMax = 64;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
+constexpr Duration kHeartbeatLeast = std::chrono::milliseconds(100);
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -42,9 +43,9 @@ class ToolCheck {
                     "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
                     "definite_failures", "args_schema", "output",      "result",        "numbers",
                     "output_max",        "env",         "env_allow",   "cwd",           "approval",
-                    "approval_expires",  "probe",       "compensate",  "changes",       "verify"},
-            {{"mcp", "tools of MCP servers come later; http and command tools are there"},
-             {"heartbeat_timeout", "progress reports come later"}})) {
+                    "approval_expires",  "probe",       "compensate",  "changes",       "verify",
+                    "heartbeat_timeout"},
+            {{"mcp", "tools of MCP servers come later; http and command tools are there"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       policy();
       transport();
@@ -263,6 +264,26 @@ class ToolCheck {
     if (const auto command_spot = spot_.find("command")) command(*command_spot);
     if (const auto native_spot = spot_.find("native")) native(*native_spot);
     shape_of_output();
+    heartbeat();
+  }
+
+  // How long it may report nothing. Part of how it is reached: the plan does not hold it.
+  void heartbeat() {
+    const auto spot = spot_.find("heartbeat_timeout");
+    if (!spot) return;
+    if (checked_.tool.kind == "http") {
+      return check_.fault(*spot,
+                          "an http tool cannot report progress: `heartbeat_timeout` is for command "
+                          "and native tools; `timeout` says how long the answer may take");
+    }
+    const auto silence = check_.duration(*spot, kHeartbeatLeast);
+    if (!silence) return;
+    const Duration timeout = checked_.tool.policy.timeout;
+    if (*silence >= timeout) {
+      return check_.fault(
+          *spot, "would never act: the whole call may take " + to_text(timeout) + " (`timeout`)");
+    }
+    put("heartbeat_timeout", to_text(*silence));
   }
 
   void only_for(std::string_view kind, Words keys) {

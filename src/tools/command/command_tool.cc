@@ -138,6 +138,11 @@ Outcome outcome_of(const CommandDefinition& definition, const Call& call, Ended 
         OutcomeKind::timeout, "timeout",
         name + " was killed after " + to_text(call.timeout) + still + last_words(ended, used));
   }
+  if (ended.killed == Killed::silent) {
+    return unfinished(OutcomeKind::timeout, "timeout",
+                      name + " was killed: it reported nothing for " +
+                          to_text(definition.heartbeat) + still + last_words(ended, used));
+  }
   if (ended.killed == Killed::ordered) {
     return unfinished(
         OutcomeKind::unknown, "killed",
@@ -172,6 +177,7 @@ struct CommandTool::State : std::enable_shared_from_this<CommandTool::State> {
   void begin(Permit permit, Call call, async::Done<Outcome> done);
   void on_ready(const Key& key, Ready ready);
   void go(const Key& key);
+  void on_said(const Key& key, std::string_view line);
   void on_ended(const Key& key, Ended ended);
   void withdraw(const Key& key, std::string why);
   void answer_later(async::Done<Outcome> done, Outcome outcome);
@@ -205,7 +211,8 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
                 .order = encode(*order),
                 .input = canonical(call.args),
                 .output_max = definition.output_max,
-                .time_max = call.timeout + kKillGrace};
+                .time_max = call.timeout + kKillGrace,
+                .heartbeat = definition.heartbeat};
   for (std::string& text : order->environment) ::explicit_bzero(text.data(), text.size());
 
   const Duration send_within = call.send_within;
@@ -226,6 +233,9 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
       std::move(launch),
       [weak, key](Ready ready) {
         if (const auto state = weak.lock()) state->on_ready(key, ready);
+      },
+      [weak, key](const std::string& line) {
+        if (const auto state = weak.lock()) state->on_said(key, line);
       },
       [weak, key](Ended ended) {
         if (const auto state = weak.lock()) state->on_ended(key, std::move(ended));
@@ -258,6 +268,21 @@ void CommandTool::State::go(const Key& key) {
   std::move(flight.permit).use(key.first, key.second);
   flight.phase = Phase::running;
   world.processes.go(flight.process);
+}
+
+// A line that is no JSON is a sign of life and nothing more.
+void CommandTool::State::on_said(const Key& key, std::string_view line) {
+  const auto found = flights.find(key);
+  if (found == flights.end() || !found->second.call.progress) return;
+  auto report = parse_json(line, {.bytes_max = kProgressMax});
+  if (!report) return;
+  Value clean = scrub_value(*report, found->second.used);
+  // Not called where it lives: what it starts may end the flight.
+  auto progress = std::move(found->second.call.progress);
+  progress(std::move(clean));
+  if (const auto still = flights.find(key); still != flights.end()) {
+    still->second.call.progress = std::move(progress);
+  }
 }
 
 void CommandTool::State::on_ended(const Key& key, Ended ended) {

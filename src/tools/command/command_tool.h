@@ -1,8 +1,8 @@
 // Command tools: a program as a tool. Its arguments come on stdin as canonical JSON, its stdout is the result.
 //
 // There is no shell: each element of `command` becomes one argument, whatever an expression in it gives. The program
-// gets a cleared environment, three open files, a session of its own and no new privileges; everything it starts ends
-// with it (supervisor.h). Outcomes (SPEC §6): not started and exit codes but 0 are definite failures, 0 is success,
+// gets a cleared environment, three open files and a channel for reports (lines of JSON on AETHERIS_PROGRESS_FD), a
+// session of its own and no new privileges; everything it starts ends with it (supervisor.h). Outcomes (SPEC §6): not started and exit codes but 0 are definite failures, 0 is success,
 // everything that ended otherwise is unknown.  Exit code 75 (EX_TEMPFAIL) is retryable.
 // Threads: the loop's.
 #pragma once
@@ -38,6 +38,7 @@ class CommandTool final : public Tool {
   //   env_allow    [NAME…] passed on from our own environment, beside PATH HOME LANG LC_ALL TZ TMPDIR
   //   cwd          where it runs; relative to `folder`
   //   output_max   bytes of stdout (default 1 MiB)
+  //   heartbeat_timeout  killed, and a timeout, when it reports nothing for so long; absent: it may be silent
   // Other keys belong to whoever reads the file. `folder` is what relative paths start from: the agents file's.
   // Fails with plan_invalid.
   static Result<std::unique_ptr<CommandTool>> make(const Value& definition, World world,

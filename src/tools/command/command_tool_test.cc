@@ -190,14 +190,15 @@ AE_TEST("command/a program sees the allowed environment and nothing else") {
       {"AETHERIS_EXECUTION_KEY", std::string(64, 'e')},
       {"AETHERIS_INVOCATION_ID", "0123456789abcdef"},
       {"AETHERIS_TRY", "1"},
-      {"AETHERIS_JOB_ID", "job-1"}};
+      {"AETHERIS_JOB_ID", "job-1"},
+      {"AETHERIS_PROGRESS_FD", "3"}};
   EXPECT_EQ(seen, wanted);
 }
 
-AE_TEST("command/a program sees three open files, its own session, no core and no new privileges") {
+AE_TEST("command/a program sees four open files, its own session, no core and no new privileges") {
   const int leak = ::open("/dev/null", O_RDONLY);  // on purpose without O_CLOEXEC
   const Outcome files = World().run(sh("ls -l /proc/self/fd | awk '{print $9}' | xargs"));
-  EXPECT_EQ(files.result, Value("0 1 2 3")) << "3 is the folder that ls itself reads";
+  EXPECT_EQ(files.result, Value("0 1 2 3 4")) << "4 is the folder that ls itself reads";
   ::close(leak);
   const Outcome status = World().run(
       sh("grep NoNewPrivs /proc/self/status | cut -f2; ulimit -c; cut -d' ' -f5,6 /proc/$$/stat; "
@@ -275,6 +276,9 @@ AE_TEST("command/a definition is checked when the tool is made") {
   EXPECT_NE(refusal_of(fine.with("numbers", "string")), "");
   EXPECT_NE(refusal_of(fine.with("output_max", -1)), "");
   EXPECT_NE(refusal_of(fine.with("cwd", "/no/such/folder")), "");
+  EXPECT_EQ(refusal_of(fine.with("heartbeat_timeout", "10s")), "");
+  EXPECT_NE(refusal_of(fine.with("heartbeat_timeout", 10)), "");
+  EXPECT_NE(refusal_of(fine.with("heartbeat_timeout", "0s")), "");
   EXPECT_NE(refusal_of(fine.with("env", Value::object({{"AETHERIS_TRY", "7"}}))), "");
   EXPECT_NE(refusal_of(fine.with("env", Value::object({{"A=B", "7"}}))), "");
   EXPECT_NE(refusal_of(fine.with("env_allow", Value::array({"A B"}))), "");
@@ -319,6 +323,81 @@ AE_TEST("command/a program that obeys SIGTERM may tidy up, and is still a timeou
   w.perform(std::move(call));
   EXPECT_EQ(w.wait().kind, OutcomeKind::timeout);
   EXPECT_EQ(text_of_file(folder / "note"), "tidy\n");
+}
+
+// ---- what it reports
+
+struct Reporting : World {
+  std::vector<std::string> reports;
+  Outcome run(const std::string& script, const std::string& heartbeat = {}) {
+    Value definition = sh(script);
+    if (!heartbeat.empty()) definition = definition.with("heartbeat_timeout", heartbeat);
+    make(definition);
+    Call c = call();
+    c.progress = [this](const Value& report) { reports.push_back(canonical(report)); };
+    perform(std::move(c));
+    return wait();
+  }
+};
+
+AE_TEST("command/what a program reports is heard, the newest whole line for certain") {
+  Reporting w;
+  const Outcome o = w.run(
+      "echo '{\"done\":1}' >&$AETHERIS_PROGRESS_FD; "
+      "printf '{\"done\": 2}\\n{\"done\":' >&3; echo ok");
+  EXPECT_EQ(o.result, Value("ok")) << o.error_message;
+  ASSERT_FALSE(w.reports.empty());
+  EXPECT_EQ(w.reports.back(), R"({"done":2})");
+}
+
+AE_TEST("command/a line that is no JSON, or too long, is a sign of life and no report") {
+  Reporting w;
+  EXPECT_EQ(
+      w.run("echo '[1' >&3; head -c 4097 /dev/zero | tr '\\0' 7 >&3; echo >&3; echo ok").result,
+      Value("ok"));
+  EXPECT_TRUE(w.reports.empty());
+}
+
+AE_TEST("command/a secret in a report is taken out") {
+  Reporting w;
+  w.secrets.values["TOKEN"] = "hidden-value";
+  w.make(sh("echo \"\\\"$T\\\"\" >&3").with("env", Value::object({{"T", "secret:TOKEN"}})));
+  Call c = World::call();
+  c.progress = [&](const Value& report) { w.reports.push_back(canonical(report)); };
+  w.perform(std::move(c));
+  EXPECT_EQ(w.wait().kind, OutcomeKind::success);
+  ASSERT_EQ(w.reports.size(), 1u);
+  EXPECT_EQ(w.reports[0], R"("[secret TOKEN]")");
+}
+
+AE_TEST(
+    "command/a program that reports nothing for longer than its heartbeat is killed: a timeout") {
+  const Folder folder;
+  Reporting w;
+  const Duration began = boot_now();
+  const Outcome o = w.run("echo $$ >" + folder.path + "/pid; echo 1 >&3; exec sleep 60", "200ms");
+  EXPECT_EQ(o.kind, OutcomeKind::timeout);
+  EXPECT_EQ(o.error_code, "timeout");
+  EXPECT_FALSE(o.definite);
+  EXPECT_NE(o.error_message.find("reported nothing for 200ms"), std::string::npos)
+      << o.error_message;
+  EXPECT_GE(boot_now() - began, 200ms);
+  EXPECT_LT(boot_now() - began, 15s);
+  EXPECT_FALSE(lives(pid_from(folder / "pid")));
+}
+
+AE_TEST("command/closing its channel is no report: the program is silent from then on") {
+  Reporting w;
+  EXPECT_EQ(w.run("exec 3>&-; exec sleep 60", "200ms").kind, OutcomeKind::timeout);
+}
+
+AE_TEST_SLOW("command/a program that goes on reporting outlives its heartbeat many times") {
+  Reporting w;
+  const Outcome o = w.run(
+      "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo $i >&3; sleep 0.05; done; echo ok", "500ms");
+  EXPECT_EQ(o.result, Value("ok")) << o.error_message;
+  EXPECT_GE(w.reports.size(), 10u);
+  EXPECT_EQ(w.reports.back(), "20");
 }
 
 AE_TEST("command/what a program leaves in the background ends with it") {

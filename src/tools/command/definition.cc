@@ -23,9 +23,13 @@ constexpr std::size_t kOutputMost = 64u << 20;  // what output_max may ask for
 constexpr std::size_t kArgumentsMost = 1024;
 
 // Ours to set; a definition that sets one itself would lie to the program.
-const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY", "AETHERIS_EXECUTION_KEY",
-                             "AETHERIS_INVOCATION_ID",   "AETHERIS_TRY",
-                             "AETHERIS_JOB_ID",          kMarkVariable};
+const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY",
+                             "AETHERIS_EXECUTION_KEY",
+                             "AETHERIS_INVOCATION_ID",
+                             "AETHERIS_TRY",
+                             "AETHERIS_JOB_ID",
+                             "AETHERIS_PROGRESS_FD",
+                             kMarkVariable};
 const char* const kPassedOn[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
 
 bool is_variable_name(std::string_view name) {
@@ -263,6 +267,13 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     }
     out.output_max = static_cast<std::size_t>(most->as_int());
   }
+  if (const Value* heartbeat = definition.find("heartbeat_timeout")) {
+    auto most = duration_from_text(heartbeat->is_string() ? heartbeat->as_string() : "");
+    if (!most || most->count() <= 0) {
+      return fail(Code::plan_invalid, "heartbeat_timeout: must be a duration, like 30s");
+    }
+    out.heartbeat = *most;
+  }
   if (const Value* cwd = definition.find("cwd")) {
     std::error_code error;
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
@@ -297,8 +308,9 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
     order.environment.push_back(assignment(variable, *text));
     ::explicit_bzero(text->data(), text->size());
   }
-  const std::string texts[] = {call.external_key.text, call.key.text, call.invocation.text,
-                               std::to_string(call.try_no), call.job.text};
+  const std::string texts[] = {call.external_key.text, call.key.text,
+                               call.invocation.text,   std::to_string(call.try_no),
+                               call.job.text,          std::to_string(kProgramReportsFd)};
   for (std::size_t i = 0; i < std::size(texts); ++i) {
     order.environment.push_back(assignment(kOurs[i], texts[i]));
   }

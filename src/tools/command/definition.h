@@ -34,6 +34,7 @@ struct CommandDefinition {
   bool json = false;
   bool big_integers_as_strings = false;
   std::size_t output_max = 0;
+  Duration heartbeat{};  // zero: it may be silent
 };
 
 }  // namespace ae::tools

@@ -25,6 +25,7 @@
 #include "tools/command/left_over.h"
 #include "tools/command/proc.h"
 #include "tools/command/supervisor.h"
+#include "tools/tool.h"
 
 namespace ae::tools {
 namespace {
@@ -34,6 +35,11 @@ constexpr Duration kSupervisorPatience =
 constexpr int kLookMs =
     1000;  // poll's clock stands still in suspend, so time is looked at this often
 constexpr std::size_t kReadMax = 256u << 10;  // bytes of one stream in one turn
+
+// CLOCK_MONOTONIC stands still in suspend, as the program does: a machine that sleeps is no silence.
+Duration awake_now() {
+  return std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch());
+}
 
 // A file descriptor that closes itself.
 class Fd {
@@ -149,9 +155,44 @@ class Tail {
   bool cut_ = false;
 };
 
+// The lines that came on the third: the newest whole one, for whoever fetches it. A line that is too long is none.
+class ReportLines {
+ public:
+  void add(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const std::size_t end = std::min(bytes.find('\n'), bytes.size());
+      const bool fits = part_.size() + end <= kProgressMax;
+      if (fits) part_ += bytes.substr(0, end);
+      too_long_ = too_long_ || !fits;
+      if (end == bytes.size()) return;
+      bytes.remove_prefix(end + 1);
+      if (!too_long_ && !part_.empty()) newest_ = std::exchange(part_, {});
+      part_.clear();
+      too_long_ = false;
+    }
+  }
+  std::optional<std::string> take() { return std::exchange(newest_, std::nullopt); }
+
+ private:
+  std::string part_;
+  bool too_long_ = false;
+  std::optional<std::string> newest_;
+};
+
+// The newest report on its way to the loop. Shared with the task that fetches it.
+struct Mail {
+  std::mutex mutex;
+  std::optional<std::string> line;  // guarded by mutex; empty: nobody is on the way
+};
+
 struct Child {
   pid_t supervisor = -1;
-  Fd control, output, errors;
+  Fd control, output, errors, reports;
+  ReportLines lines;
+  Said said;
+  std::shared_ptr<Mail> mail = std::make_shared<Mail>();
+  Duration heartbeat{};
+  Duration heard{};  // awake time: the last sign of life
   Output printed{0};
   Tail complained;
   async::Done<Ready> ready;
@@ -196,13 +237,17 @@ class Processes::Listener {
     static_cast<void>(!::write(wake_.get(), &one, sizeof one));
   }
 
-  void start(Id id, Launch launch, async::Done<Ready> ready, async::Done<Ended> ended);
+  void start(Id id, Launch launch, async::Done<Ready> ready, Said said, async::Done<Ended> ended);
   void go(Id id);
   void kill(Id id);
 
  private:
+  void hear_reports(Child& child);
+  void deliver(Child& child);
+  bool is_silent(Child& child);
+  int wait_ms() const;
   int spawn(const Launch& launch, Child& child);
-  void kill(Child& child);
+  void kill(Child& child, Killed why = Killed::ordered);
   void listen();
   void do_as_told();
   void hear(Child& child);
@@ -226,9 +271,11 @@ class Processes::Listener {
   std::thread thread_;
 };
 
-void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready,
+void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready, Said said,
                                 async::Done<Ended> ended) {
   Child child;
+  child.said = std::move(said);
+  child.heartbeat = launch.heartbeat;
   child.ended = std::move(ended);
   child.ready = std::move(ready);
   child.mark = launch.mark;
@@ -246,10 +293,12 @@ void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready,
 
 // 0, or an errno.
 int Processes::Listener::spawn(const Launch& launch, Child& child) {
-  Pair control = socket_pair(), output = pipe_to_us(), errors = pipe_to_us();
+  Pair control = socket_pair(), output = pipe_to_us(), errors = pipe_to_us(),
+       reports = pipe_to_us();
   const Fd input = file_of("aetheris-stdin", launch.input);
   const Fd order = file_of("aetheris-order", launch.order);
-  if (!control.ok() || !output.ok() || !errors.ok() || !input.ok() || !order.ok()) {
+  if (!control.ok() || !output.ok() || !errors.ok() || !reports.ok() || !input.ok() ||
+      !order.ok()) {
     return errno != 0 ? errno : EIO;
   }
 
@@ -257,10 +306,11 @@ int Processes::Listener::spawn(const Launch& launch, Child& child) {
   posix_spawnattr_t how;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&how);
-  const int theirs[] = {input.get(), output.theirs.get(), errors.theirs.get(), control.theirs.get(),
-                        order.get()};
-  for (int fd = 0; fd < 5; ++fd) ::posix_spawn_file_actions_adddup2(&files, theirs[fd], fd);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, 5);
+  const int theirs[] = {input.get(),          output.theirs.get(), errors.theirs.get(),
+                        control.theirs.get(), order.get(),         reports.theirs.get()};
+  constexpr int kFiles = 6;
+  for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, theirs[fd], fd);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, kFiles);
   sigset_t all, none;
   ::sigfillset(&all);
   ::sigemptyset(&none);
@@ -279,6 +329,7 @@ int Processes::Listener::spawn(const Launch& launch, Child& child) {
     child.control = std::move(control.ours);
     child.output = std::move(output.ours);
     child.errors = std::move(errors.ours);
+    child.reports = std::move(reports.ours);
   }
   return error;
 }
@@ -289,6 +340,7 @@ void Processes::Listener::go(Id id) {
   Child& child = found->second;
   if (!child.ended || child.killed != Killed::no) return;
   child.began = boot_now();
+  child.heard = awake_now();
   child.give_up = child.began + child.time_max + kSupervisorPatience;
   const char byte = static_cast<char>(Command::go);
   // When this cannot be sent, the supervisor is gone and has started nothing.
@@ -299,9 +351,9 @@ void Processes::Listener::kill(Id id) {
   if (const auto found = children_.find(id); found != children_.end()) kill(found->second);
 }
 
-void Processes::Listener::kill(Child& child) {
+void Processes::Listener::kill(Child& child, Killed why) {
   if (!child.ended || child.killed != Killed::no) return;
-  child.killed = Killed::ordered;
+  child.killed = why;
   child.give_up = boot_now() + kSupervisorPatience;
   const char byte = static_cast<char>(Command::kill);
   ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
@@ -312,18 +364,19 @@ void Processes::Listener::listen() {
   while (!stopping_ || !children_.empty()) {
     fds.assign(1, {wake_.get(), POLLIN, 0});
     for (auto& [id, child] : children_) {
-      for (const Fd* fd : {&child.control, &child.output, &child.errors}) {
+      for (const Fd* fd : {&child.control, &child.output, &child.errors, &child.reports}) {
         fds.push_back({fd->get(), POLLIN, 0});
       }
     }
-    if (::poll(fds.data(), fds.size(), children_.empty() ? -1 : kLookMs) < 0) continue;
+    if (::poll(fds.data(), fds.size(), wait_ms()) < 0) continue;
     std::size_t at = 1;
     for (auto it = children_.begin(); it != children_.end();) {
       Child& child = it->second;
       const bool said = fds[at].revents != 0;
       if (fds[at + 1].revents != 0) drain(child.output, child.printed);
       if (fds[at + 2].revents != 0) drain(child.errors, child.complained);
-      at += 3;
+      if (fds[at + 3].revents != 0) hear_reports(child);
+      at += 4;
       if (said) hear(child);
       look_at_clock(child);
       it = child.control.ok() ? std::next(it) : children_.erase(it);
@@ -356,6 +409,58 @@ void Processes::Listener::drain(Fd& fd, Sink& sink) {
   }
 }
 
+void Processes::Listener::hear_reports(Child& child) {
+  drain(child.reports, child.lines);
+  child.heard = awake_now();
+  deliver(child);
+}
+
+void Processes::Listener::deliver(Child& child) {
+  auto line = child.lines.take();
+  if (!line || !child.ended || !child.told_to_go) return;
+  {
+    const std::scoped_lock lock(child.mail->mutex);
+    const bool on_the_way = child.mail->line.has_value();
+    child.mail->line = std::move(*line);
+    if (on_the_way) return;
+  }
+  loop_.post([said = child.said, mail = child.mail] {
+    std::optional<std::string> newest;
+    {
+      const std::scoped_lock lock(mail->mutex);
+      newest.swap(mail->line);
+    }
+    if (newest) said(*std::move(newest));
+  });
+}
+
+// Not before what lies in its channel was looked at: it may be we who could not listen.
+bool Processes::Listener::is_silent(Child& child) {
+  if (child.heartbeat.count() == 0 || !child.told_to_go || !child.ended ||
+      child.killed != Killed::no || awake_now() - child.heard < child.heartbeat) {
+    return false;
+  }
+  pollfd there{child.reports.get(), POLLIN, 0};
+  if (::poll(&there, 1, 0) == 1 && (there.revents & POLLIN) != 0) {
+    hear_reports(child);
+    return false;
+  }
+  return true;
+}
+
+// Until something is to be looked at.
+int Processes::Listener::wait_ms() const {
+  if (children_.empty()) return -1;
+  std::int64_t wait = kLookMs;
+  for (const auto& [id, child] : children_) {
+    if (child.heartbeat.count() == 0 || !child.told_to_go || child.killed != Killed::no) continue;
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(child.heard + child.heartbeat - awake_now());
+    wait = std::clamp<std::int64_t>(left.count(), 0, wait);
+  }
+  return static_cast<int>(wait);
+}
+
 void Processes::Listener::hear(Child& child) {
   Report report;
   const ssize_t n = ::recv(child.control.get(), &report, sizeof report, MSG_DONTWAIT);
@@ -378,6 +483,9 @@ void Processes::Listener::hear_report(Child& child, const Report& report) {
               .stage = report.stage,
               .killed = report.killed,
               .stuck = report.stuck != 0};
+  if (child.killed == Killed::silent && report.killed == Killed::ordered) {
+    ended.killed = Killed::silent;
+  }
   switch (report.kind) {
     case ReportKind::late:
       ended.how = Ended::How::late;
@@ -412,6 +520,7 @@ void Processes::Listener::lose(Child& child) {
 }
 
 void Processes::Listener::look_at_clock(Child& child) {
+  if (child.control.ok() && is_silent(child)) kill(child, Killed::silent);
   if (!child.give_up || !child.control.ok() || boot_now() < *child.give_up) return;
   if (!child.ended) {
     // Stuck after SIGKILL. Its supervisor goes on trying, also without us.
@@ -428,8 +537,11 @@ void Processes::Listener::answer(Child& child, Ended ended) {
   for (int round = 0; child.output.ok() && round < 16; ++round) drain(child.output, child.printed);
   for (int round = 0; child.errors.ok() && round < 16; ++round)
     drain(child.errors, child.complained);
+  for (int round = 0; child.reports.ok() && round < 16; ++round) drain(child.reports, child.lines);
+  deliver(child);
   child.output.close();
   child.errors.close();
+  child.reports.close();
   child.printed.into(ended);
   child.complained.into(ended);
   if (child.told_to_go) ended.took = boot_now() - child.began;
@@ -443,11 +555,12 @@ Processes::Processes(async::Loop& loop, std::string supervisor)
 
 Processes::~Processes() = default;
 
-Processes::Id Processes::start(Launch launch, async::Done<Ready> ready, async::Done<Ended> ended) {
+Processes::Id Processes::start(Launch launch, async::Done<Ready> ready, Said said,
+                               async::Done<Ended> ended) {
   const Id id = next_++;
-  listener_->tell([id, launch = std::move(launch), ready = std::move(ready),
+  listener_->tell([id, launch = std::move(launch), ready = std::move(ready), said = std::move(said),
                    ended = std::move(ended)](Listener& l) mutable {
-    l.start(id, std::move(launch), std::move(ready), std::move(ended));
+    l.start(id, std::move(launch), std::move(ready), std::move(said), std::move(ended));
   });
   return id;
 }

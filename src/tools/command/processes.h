@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ struct Launch {
   std::string order;  // encode(Order)
   std::string input;  // its stdin
   std::size_t output_max = 0;
-  Duration time_max{};  // the order's timeout + grace; beyond, the supervisor itself is given up
+  Duration time_max{};   // the order's timeout + grace; beyond, the supervisor itself is given up
+  Duration heartbeat{};  // it is killed when it reports nothing for so long; zero: it may be silent
 };
 
 struct Ready {
@@ -47,6 +49,10 @@ struct Ended {
   Duration took{};  // from go
 };
 
+// The newest whole line that the program wrote to its channel for reports; the ones before it were passed over when they
+// came faster than they were fetched.
+using Said = std::function<void(std::string line)>;
+
 constexpr std::size_t kErrorsKept = 4096;
 constexpr std::size_t kProcessesMax = 256;  // at once
 
@@ -61,8 +67,8 @@ class Processes {
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  // `ready` at most once, then `ended` exactly once; `ended` alone when nothing could be started.
-  Id start(Launch launch, async::Done<Ready> ready, async::Done<Ended> ended);
+  // `ready` at most once, then `ended` exactly once; `ended` alone when nothing could be started. `said` between them.
+  Id start(Launch launch, async::Done<Ready> ready, Said said, async::Done<Ended> ended);
   void go(Id id);
   // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
   void kill(Id id);

@@ -120,6 +120,7 @@ bool Supervisor::fork_program() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
   ::close(null);
+  ::close(kReportsFd);
   if (::chdir("/") != 0) return false;
 
   Progress progress;
@@ -140,6 +141,9 @@ void Supervisor::become_program() {
   const pid_t parent = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed supervisor takes the program with it
   if (::setsid() < 0 || ::getppid() != parent) ::_exit(127);
+  // What stood there is the supervisor's own, and would be closed on exec.
+  if (::dup2(kReportsFd, kProgramReportsFd) < 0) ::_exit(127);
+  ::close(kReportsFd);
   ::close(gate_[1]);
   std::vector<char*> argv, environment;
   for (std::string& text : order_.argv) argv.push_back(text.data());

@@ -1,7 +1,8 @@
 // What the runtime and a supervisor say to each other. Not stored: both ends are one program.
 //
-// The supervisor finds the program's stdin, stdout and stderr at 0 to 2, the control socket (SOCK_SEQPACKET) at 3 and
-// the order, a sealed file in memory, at 4: secrets are in nobody's argument list or environment on the way.
+// The supervisor finds the program's stdin, stdout and stderr at 0 to 2, the control socket (SOCK_SEQPACKET) at 3, the
+// order, a sealed file in memory, at 4: secrets are in nobody's argument list or environment on the way; and at 5 what is
+// the program's 3, for its reports.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@ namespace ae::tools {
 
 constexpr int kControlFd = 3;
 constexpr int kOrderFd = 4;
+constexpr int kReportsFd = 5;
+constexpr int kProgramReportsFd = 3;  // the program's; AETHERIS_PROGRESS_FD says so
 
 struct Order {
   std::string program;            // absolute path
@@ -40,7 +43,8 @@ enum class ReportKind : std::int32_t {
   signalled,    // value: signal
 };
 enum class Stage : std::int32_t { none, folder, exec };
-enum class Killed : std::int32_t { no, timeout, ordered };  // did we end it, and why
+// Did we end it, and why. `silent` is known to the runtime alone: its supervisor was ordered to.
+enum class Killed : std::int32_t { no, timeout, ordered, silent };
 
 // supervisor → runtime. After anything but `ready` nothing of the call runs any more, unless `stuck`.
 struct Report {
