@@ -421,6 +421,10 @@ class Trace {
     line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
     if (outcome.empty()) {
       line.add(Tint::warn, "in flight since " + clock_text(one.text("started_at")));
+      if (one["progress"].is_object()) {
+        line.add("  " + canonical(one["progress"]["report"]));
+        line.add(Tint::dim, " at " + clock_text(one["progress"].text("at")));
+      }
     } else {
       line.add(good ? Tint::good : doubtful ? Tint::warn : Tint::bad, outcome);
       if (outcome == "failure" && one["definite"] != Value(true)) line.add(" (not for sure)");

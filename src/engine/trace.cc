@@ -46,6 +46,7 @@ struct TrySpan {
   std::string outcome;
   bool definite = false, caught_up = false;
   Value error, duration;
+  Value progress;          // its last report: {at, report}
   std::string resolution;  // what a person said of it
 };
 
@@ -191,6 +192,14 @@ void Tracer::gather(const Event& event) {
   if (id.empty()) return;
   if (event.type == EventType::confirmation_checked) {
     steps_[std::string(id)].checks.push_back(event.payload);
+  }
+  if (event.type == EventType::progress) {
+    const Value& detail = event.payload["detail"];
+    for (TrySpan& one : steps_[std::string(id)].tries) {
+      if (!(one.number == detail["try"])) continue;
+      one.progress =
+          Value::object({{"at", to_text(event.created_at)}, {"report", detail["report"]}});
+    }
   }
   const EventKind* kind = event_kind(event.type);
   if (kind == nullptr || kind->event_class == EventClass::narrative) return;
@@ -384,6 +393,7 @@ Value try_view(const TrySpan& one, std::string_view world) {
                         {"error", one.error},
                         {"finished_at", or_null(one.finished_at)},
                         {"outcome", or_null(one.outcome)},
+                        {"progress", one.progress},
                         {"resolution", or_null(one.resolution)},
                         {"seq", number(one.seq)},
                         {"started_at", to_text(one.started_at)},

@@ -15,7 +15,7 @@
 //            arguments_hash, external_id}
 //   model: {provider, asked, answered, temperature, prompt_hash, usage} of a call of a model, else null
 //   try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at, duration_us, world, caught_up,
-//          seq}     result_type: success, retryable_failure (another try followed), how the step failed, or null
+//          progress, seq}     progress: {at, report}, the last one; result_type: success, retryable_failure (another try followed), how the step failed, or null
 //   wait: {correlation_key, wait_type, opened_at, due_at, expires_at, completed_at, outcome, payload, by, reason}
 //   decision: {kind, state, at, by, reason, payload, not_before, seq}
 //

@@ -211,7 +211,8 @@ AE_TEST("confirmer/a process that dies between the look and what follows leaves 
   const std::uint64_t seq = jobs.second->state().seq;
   jobs.take_over();
   EXPECT_EQ(jobs.second->looks.size(), 1u);
-  EXPECT_EQ(jobs.second->state().seq, seq + 1) << "another job_running, nothing else";
+  EXPECT_EQ(jobs.second->state().seq, seq + 3)
+      << "another job_running and the two notes of its recovery, nothing else";
   jobs.second->seen(Sight::mismatch, "2");
   EXPECT_EQ(jobs.second->status(), "failed");
   EXPECT_EQ(jobs.second->state().error->code, "confirmation_failed");

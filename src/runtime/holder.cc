@@ -11,6 +11,7 @@
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
 #include "engine/head.h"
+#include "engine/recovery.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
 
@@ -19,6 +20,10 @@ namespace {
 
 constexpr Duration kRetryFirst = std::chrono::milliseconds(50);
 constexpr Duration kRetryMax = std::chrono::seconds(5);
+// A call's reports are written this far apart, and later ones farther: a 64th of the time that it has run. So many are
+// written as the logarithm of that time: about 130 in the first three minutes, 600 in a day.
+constexpr Duration kReportsApart = std::chrono::seconds(1);
+constexpr int kReportsShare = 64;
 
 std::string_view ledger_state(const Outcome& outcome) {
   switch (outcome.kind) {
@@ -111,12 +116,33 @@ void Holder::loaded(Result<Stood> stood) {
   perform_declared();
   batch_time_ = world_.store.now();
   const bool begins = state_.plan != nullptr;  // without a plan the job ends, and no attempt begins
-  if (begins && state_.attempt != lease_.fence.attempt) {
-    add(engine::running_event(lease_.fence.attempt, lease_.fence.epoch, worker_));
-  }
+  const bool takes_over = begins && state_.attempt != lease_.fence.attempt;
+  const bool recovers = takes_over && engine::is_recovery(state_);
+  engine::Found found{.pending = state_.open_tries};
+  if (takes_over) begin_attempt();
+  const std::size_t before = drafts_.size();
   if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
+  if (recovers) {
+    for (std::size_t i = before; i < drafts_.size(); ++i) {
+      const EventDraft& event = drafts_[i].event;
+      found.caught_up += event.payload["caught_up"] == Value(true) ? 1 : 0;
+    }
+    add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
+  }
   repair_ledger(*loaded);
   pump();
+}
+
+void Holder::begin_attempt() {
+  const AttemptId& ours = lease_.fence.attempt;
+  const bool recovers = engine::is_recovery(state_);
+  EventDraft recovery = engine::recovery_started_event(state_, ours);
+  // This process ran it, lives, and could not give it back: that attempt did not die of its job.
+  if (state_.status == engine::JobStatus::running && host_.lost_to_outage(job_, state_.attempt)) {
+    add(engine::requeued_event("store_unavailable", std::nullopt));
+  }
+  add(engine::running_event(ours, lease_.fence.epoch, worker_));
+  if (recovers) add(std::move(recovery));
 }
 
 // What this attempt declared, is durable, and was not sent yet. The ledger sees to it that it is sent once.
@@ -322,8 +348,9 @@ void Holder::add(EventDraft draft) {
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   if (draft.type == EventType::wait_completed) {
     const std::string_view outcome = draft.payload.text("outcome");
-    closes_wait_ = closes_wait_ || outcome == "timed_out" || outcome == "cancelled";
+    reads_inbox_ = reads_inbox_ || outcome == "timed_out" || outcome == "cancelled";
   }
+  reads_inbox_ = reads_inbox_ || draft.type == EventType::wait_opened;
   Drafted& drafted = drafts_.emplace_back();
   drafted.event = std::move(draft);
   if (host_.durability() == Durability::split) drafted.row = row_of(state_);
@@ -400,6 +427,7 @@ void Holder::add_acts() {
 
 // Turns all that came in into events, and asks what follows, until there is nothing left to say.
 void Holder::collect() {
+  add_reports();
   while (!seen_.empty()) {
     Seen seen = std::move(seen_.front());
     seen_.pop_front();
@@ -531,7 +559,9 @@ void Holder::pump() {
   plan_parts();
   if (parts_.empty()) {
     if (!to_perform_.empty()) return all_durable();  // declared before the log was read again
-    if (next_ask_) ask_again(*next_ask_);
+    std::optional<Instant> next = next_report();
+    if (next_ask_) next = std::min(*next_ask_, next.value_or(*next_ask_));
+    if (next) ask_again(*next);
     return;
   }
   commit_next();
@@ -545,6 +575,19 @@ bool Holder::wants_checkpoint(bool release) const {
   const std::uint64_t every = host_.checkpoint_every();
   const std::uint64_t since = state_.seq - checkpoint_seq_;
   return since >= std::max(release ? every / 4 : every, checkpoint_bytes_ / kBytesPerEvent);
+}
+
+// Of the event before this note, since none can name its own hash; the note itself changes nothing, and the checkpoint
+// covers it.
+void Holder::note_checkpoint(Part& part, const SealInput& sealing) {
+  auto before = seal(sealing, part.events);
+  if (!before) return;  // the same is found, and said, when the commit is sealed
+  EventDraft note{EventType::state_checkpointed,
+                  Value::object({{"detail", Value::object({{"hash", to_hex(before->head)},
+                                                           {"seq", before->last_seq}})}})};
+  Status applied = engine::apply(state_, note, batch_time_, host_.plans());
+  AE_CHECK(applied, job_.text + ": " + applied.error().message);
+  part.events.push_back(std::move(note));
 }
 
 void Holder::commit_next() {
@@ -561,19 +604,21 @@ void Holder::commit_next() {
   batch.inbox_taken = std::move(part.taken);
   batch.points = std::move(part.points);
   batch.release = part.release;
-  if (closes_wait_) batch.inbox_read = inbox_read_;
+  if (reads_inbox_) batch.inbox_read = inbox_read_;
   sealed_events_.clear();
+  const bool checkpoints = parts_.empty() && !part.events.empty() && wants_checkpoint(part.release);
   if (!part.events.empty()) {
-    auto sealed = seal({.job = job_,
-                        .first_seq = durable_ + 1,
-                        .prev_hash = head_,
-                        .first_id = uuid_v7(static_cast<std::uint64_t>(batch_time_.us / 1000),
-                                            world_.chance.next(), world_.chance.next()),
-                        .created_at = batch_time_,
-                        .attempt_id = lease_.fence.attempt,
-                        .salt_seed_a = world_.chance.next(),
-                        .salt_seed_b = world_.chance.next()},
-                       part.events);
+    const SealInput sealing{.job = job_,
+                            .first_seq = durable_ + 1,
+                            .prev_hash = head_,
+                            .first_id = uuid_v7(static_cast<std::uint64_t>(batch_time_.us / 1000),
+                                                world_.chance.next(), world_.chance.next()),
+                            .created_at = batch_time_,
+                            .attempt_id = lease_.fence.attempt,
+                            .salt_seed_a = world_.chance.next(),
+                            .salt_seed_b = world_.chance.next()};
+    if (checkpoints) note_checkpoint(part, sealing);
+    auto sealed = seal(sealing, part.events);
     if (!sealed) return end(sealed.error());
     sealed_events_ = std::move(sealed->events);
     sealed_head_ = sealed->head;
@@ -584,7 +629,7 @@ void Holder::commit_next() {
       batch.row.not_before.reset();
     }
   }
-  if (parts_.empty() && batch.sealed && wants_checkpoint(batch.release)) {
+  if (checkpoints) {
     batch.checkpoint = engine::checkpoint(state_, sealed_head_);
     checkpoint_seq_ = state_.seq;
     checkpoint_bytes_ = batch.checkpoint->size();
@@ -646,7 +691,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   if (ended_) return;
   if (!parts_.empty()) return commit_next();
   recorded_.clear();
-  closes_wait_ = false;
+  reads_inbox_ = false;
   if (released) return end(std::nullopt);
   all_durable();
 }
@@ -669,10 +714,13 @@ void Holder::perform(const StepId& step_id) {
   if (!permit) return;
   const engine::Invocation& call = *step.call;
   const std::uint32_t try_no = call.try_no;
+  // Shared by the two that may hear of the call.
+  const auto sent = std::make_shared<const engine::Sent>(engine::sent_of(state_, step));
   auto answer = [weak = weak_from_this(), host = host_.handle(), job = job_,
-                 sent = engine::sent_of(state_, step)](Outcome outcome) {
-    if (auto self = weak.lock(); self && !self->ended_) return self->seen(sent, std::move(outcome));
-    if (auto heard = host.lock()) (*heard)->came_late(job, sent, outcome);
+                 sent](Outcome outcome) {
+    if (auto self = weak.lock(); self && !self->ended_)
+      return self->seen(*sent, std::move(outcome));
+    if (auto heard = host.lock()) (*heard)->came_late(job, *sent, outcome);
   };
   const auto withdraw = [&](std::string why) {
     world_.loop.post([answer, why]() mutable {
@@ -685,7 +733,8 @@ void Holder::perform(const StepId& step_id) {
   };
   auto* entry = world_.performers.find(call.tool);
   AE_CHECK(entry, call.tool);
-  in_flight_[step_id] = {entry->tool.get(), call.id, try_no};
+  in_flight_.insert_or_assign(step_id,
+                              InFlight{entry->tool.get(), call.id, try_no, world_.store.now()});
   const Duration send_within = call.send_by - world_.store.now();
   if (draining_) return withdraw("the process is stopping");
   if (send_within.count() <= 0) return withdraw("its time to be sent had passed");
@@ -709,7 +758,62 @@ void Holder::perform(const StepId& step_id) {
     self->notes_.push_back({id, try_no, std::move(note), std::move(noted)});
     self->pump();
   };
+  request.progress = [weak = weak_from_this(), step_id, try_no](Value said) {
+    if (auto self = weak.lock()) self->reported(step_id, try_no, std::move(said));
+  };
+  request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
+    if (auto heard = host.lock()) (*heard)->came_late(job, *sent, outcome);
+  };
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
+}
+
+Instant Holder::InFlight::may_tell() const {
+  return told ? *told + std::max(kReportsApart, (*told - sent) / kReportsShare) : sent;
+}
+
+void Holder::reported(const StepId& step, std::uint32_t try_no, Value said) {
+  const auto call = in_flight_.find(step);
+  if (ended_ || draining_ || call == in_flight_.end() || call->second.try_no != try_no) return;
+  const bool fresh = reports_.insert_or_assign(step, Report{try_no, std::move(said)}).second;
+  // Nothing is to be decided for one that only replaces another: its time is already planned.
+  if (fresh) pump();
+}
+
+// What calls in flight have reported, when it may be written; the last one also when the call has ended.
+void Holder::add_reports() {
+  const Instant now = world_.store.now();
+  for (auto it = reports_.begin(); it != reports_.end();) {
+    const auto call = in_flight_.find(it->first);
+    const auto step = state_.by_id.find(it->first);
+    if (draining_ || call == in_flight_.end() || step == state_.by_id.end()) {
+      it = reports_.erase(it);
+      continue;
+    }
+    const bool over =
+        std::ranges::any_of(seen_, [&](const Seen& seen) { return seen.sent.step == it->first; });
+    if (!over && call->second.may_tell() > now) {
+      ++it;
+      continue;
+    }
+    call->second.told = now;
+    add({EventType::progress,
+         Value::object({{"detail", Value::object({{"report", it->second.said},
+                                                  {"try", std::uint64_t{it->second.try_no}}})},
+                        {"node_id", state_.node_of(state_.steps[step->second]).id},
+                        {"step_id", it->first.text}})});
+    it = reports_.erase(it);
+  }
+}
+
+std::optional<Instant> Holder::next_report() const {
+  std::optional<Instant> next;
+  for (const auto& [step, report] : reports_) {
+    const auto call = in_flight_.find(step);
+    if (call == in_flight_.end()) continue;
+    const Instant at = call->second.may_tell();
+    if (!next || at < *next) next = at;
+  }
+  return next;
 }
 
 // The verifiers look; what they have seen comes to the next decision.
@@ -745,7 +849,7 @@ void Holder::reload(std::string_view why) {
   taken_.clear();
   inbox_.clear();
   inbox_read_ = 0;
-  release_ = closes_wait_ = false;
+  release_ = reads_inbox_ = false;
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::unavailable, "the note was not written"));
   }

@@ -53,6 +53,8 @@ class HolderHost {
   virtual void rests(const JobId& job, Rested rested) = 0;
   // Did an earlier attempt of this process leave a call in doubt?
   virtual bool left_in_doubt(const JobId& job) const = 0;
+  // Did this attempt of this process lose the job since the store did not answer? Then it is no lost claim.
+  virtual bool lost_to_outage(const JobId& job, const AttemptId& attempt) const = 0;
   // What was seen of a call that nobody here holds any more: what is certain goes into the effect store alone.
   virtual void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) = 0;
   // For callbacks that may outlive the host.
@@ -73,7 +75,13 @@ class Holder : public std::enable_shared_from_this<Holder> {
 
   // There are entries in the job's inbox.
   void told();
-  void renewed(Instant lease_until) { lease_.lease_until = lease_until; }
+  void renewed(Instant lease_until) {
+    lease_.lease_until = lease_until;
+    store_is_out_ = false;
+  }
+  // The lease could not be renewed: the store did not take it.
+  void not_renewed() { store_is_out_ = true; }
+  bool store_is_out() const { return store_is_out_; }
   // The lease is lost: stop at once, write nothing more but late results.
   void lost();
   // Nothing can be written any more: calls that were answered since the last commit are in doubt.
@@ -100,6 +108,10 @@ class Holder : public std::enable_shared_from_this<Holder> {
     engine::Sent sent;
     Outcome outcome;
   };
+  struct Report {  // the newest of a call, not written yet
+    std::uint32_t try_no;
+    Value said;
+  };
   struct Note {
     InvocationId invocation;
     std::uint32_t try_no;
@@ -110,6 +122,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void loaded(Result<Stood> stood);
   bool wants_checkpoint(bool release) const;
   void give_back(Error problem);
+  void begin_attempt();
   Status catch_up(const store::Loaded& loaded);
   void repair_ledger(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
@@ -122,6 +135,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void add_outcome(Seen seen);
   void add_acts();
   void plan_parts();
+  void note_checkpoint(Part& part, const SealInput& sealing);
   void commit_next();
   void send();
   void again(const Error& error);
@@ -130,6 +144,9 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void all_durable();
   void perform(const StepId& step);
   void seen(const engine::Sent& sent, Outcome outcome);
+  void reported(const StepId& step, std::uint32_t try_no, Value said);
+  void add_reports();
+  std::optional<Instant> next_report() const;
   void ask_again(Instant at);
   void confirm(const std::vector<std::string>& keys);
   void reload(std::string_view why);
@@ -180,7 +197,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<Instant> next_ask_;
   std::uint64_t inbox_read_ = 0;  // the last entry of the inbox that was read
   bool release_ = false;
-  bool closes_wait_ = false;  // an expiry or a cancel: it loses to what the inbox accepted before
+  // A wait opens, expires or is cancelled: not past what the inbox has accepted, which is taken in first.
+  bool reads_inbox_ = false;
   bool records_ = false;
   // Outcomes in these drafts; if the commit is refused they are recorded anew, or late.
   std::vector<Seen> recorded_;
@@ -194,14 +212,18 @@ class Holder : public std::enable_shared_from_this<Holder> {
     tools::Tool* tool;
     InvocationId invocation;
     std::uint32_t try_no;
+    Instant sent;
+    std::optional<Instant> told = std::nullopt;  // when a report was written last
+    Instant may_tell() const;
   };
   std::map<StepId, InFlight> in_flight_;
+  std::map<StepId, Report> reports_;                   // of these
   Instant batch_time_;                                 // of all events drafted together
   std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;
-  bool ended_ = false, draining_ = false, cut_ = false;
+  bool ended_ = false, draining_ = false, cut_ = false, store_is_out_ = false;
 };
 
 }  // namespace ae::runtime

@@ -17,6 +17,7 @@ namespace {
 constexpr int kUnknownTries = 8;
 // A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
 constexpr int kLateTries = 30;
+constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
 
 // One act is one entry, however often it is sent; acts that are about different things may use the same id.
@@ -132,6 +133,7 @@ void Runtime::heartbeat() {
           auto it = holders_.find(asked[i].first);
           if (it == holders_.end() || it->second->fence() != asked[i].second) continue;
           const std::shared_ptr<Holder> holder = it->second;
+          if (!renewed) holder->not_renewed();
           if (renewed && (*renewed)[i]) {
             holder->renewed(*(*renewed)[i]);
           } else if (!world_.store.owned() &&
@@ -628,6 +630,13 @@ void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fat
   const JobId& job = holder.job();
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
+  if (problem && problem->code == Code::stale_attempt && holder.store_is_out()) {
+    // One that is forgotten counts as a lost claim.
+    if (lost_to_outage_.size() >= kOutagesMax) lost_to_outage_.erase(lost_to_outage_.begin());
+    lost_to_outage_[job].insert(holder.fence().attempt);
+  } else {
+    lost_to_outage_.erase(job);
+  }
   // What may be otherwise the next time; everything else is so for as long as this process lives.
   const bool passing =
       problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||

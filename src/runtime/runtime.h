@@ -153,6 +153,10 @@ class Runtime : private HolderHost {
   std::optional<Rested> rested(const JobId& job) override { return resting_.take(job); }
   void rests(const JobId& job, Rested rested) override { resting_.keep(job, std::move(rested)); }
   bool left_in_doubt(const JobId& job) const override { return left_in_doubt_.contains(job); }
+  bool lost_to_outage(const JobId& job, const AttemptId& attempt) const override {
+    auto it = lost_to_outage_.find(job);
+    return it != lost_to_outage_.end() && it->second.contains(attempt);
+  }
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
   void store_stopped(const Error& error) override;
@@ -194,6 +198,8 @@ class Runtime : private HolderHost {
   // This process cannot run these (a tool is missing, a newer version), and why.
   std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
+  // Attempts of this process that ended by the end of their lease, since the store did not answer.
+  std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   bool claim_failed_ = false, store_stopped_ = false;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;

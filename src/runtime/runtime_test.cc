@@ -1616,5 +1616,257 @@ AE_TEST("replan/a checkpoint under the new plan is gone on from") {
   EXPECT_EQ(desk.status(), "completed");
 }
 
+// ---------------------------------------------------------------- what recoveries, checkpoints and calls tell
+
+std::vector<const Event*> all_of(const std::vector<Event>& events, EventType type) {
+  std::vector<const Event*> found;
+  for (const Event& event : events) {
+    if (event.type == type) found.push_back(&event);
+  }
+  return found;
+}
+
+AE_TEST(
+    "recovery/an attempt that takes a job over tells what it found, in the commit it makes "
+    "anyway") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    TwoWorkers two("at_most_once", durability);
+    const auto read = two.second.read();
+    const auto started = all_of(read.events, EventType::recovery_started);
+    const auto completed = all_of(read.events, EventType::recovery_completed);
+    ASSERT_EQ(started.size(), 1u);
+    ASSERT_EQ(completed.size(), 1u);
+    const auto attempts = all_of(read.events, EventType::job_running);
+    ASSERT_EQ(attempts.size(), 2u) << "the first attempt, which wrote the log, recovers nothing";
+    EXPECT_EQ(started[0]->payload.text("attempt_id"), attempts[1]->payload.text("attempt_id"));
+    EXPECT_EQ(started[0]->payload["detail"].text("after"), attempts[0]->payload.text("attempt_id"));
+    EXPECT_EQ(started[0]->payload["detail"]["seq"], Value(attempts[1]->seq - 1));
+    EXPECT_EQ(completed[0]->payload["detail"],
+              json("{'caught_up':0, 'in_doubt':1, 'injected':0, 'pending':1, 'resent':0}"));
+    EXPECT_EQ(started[0]->seq, attempts[1]->seq + 1);
+    EXPECT_EQ(completed[0]->seq, attempts[1]->seq + 2);
+    EXPECT_EQ(started[0]->created_at, attempts[1]->created_at) << "they stand in one commit";
+  }
+}
+
+AE_TEST("recovery/what was done is injected, what stands beside the log is caught up") {
+  Ground ground;
+  Desk first(ground, "first", {.durability = Durability::split, .seed = 1});
+  first.runtime->start();
+  first.create(plan("idempotent",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
+                    " {'id':'c', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ASSERT_EQ(first.calls.size(), 3u);
+  // The effect of `b` is kept; then nothing more of this worker arrives.
+  int commits = 0;
+  first.script = [&](const store::Call& call) {
+    if (call.method == Method::commit && commits++ == 0) return Fault::none;
+    return Fault::fail_before;
+  };
+  first.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
+  Desk second(ground, "second", {.durability = Durability::split, .seed = 1'000'001});
+  second.runtime->start();
+  ground.loop.advance(45s);
+  ASSERT_TRUE(second.runtime->holds(kJob));
+  const auto completed = all_of(second.read().events, EventType::recovery_completed);
+  ASSERT_EQ(completed.size(), 1u);
+  const auto read = second.read();
+  EXPECT_EQ(all_of(read.events, EventType::recovery_completed)[0]->payload["detail"],
+            json("{'caught_up':1, 'in_doubt':0, 'injected':2, 'pending':2, 'resent':1}"));
+}
+
+AE_TEST("checkpoint/the commit that makes one says so, with the event that it stands on") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability, .checkpoint_every = 40});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kManyCalls));
+    answer_all(desk);
+    const store::Loaded tail = from_checkpoint(ground, desk);
+    ASSERT_TRUE(tail.checkpoint);
+    const auto read = desk.read();
+    const auto notes = all_of(read.events, EventType::state_checkpointed);
+    ASSERT_FALSE(notes.empty());
+    const Event& note = *notes.back();
+    EXPECT_EQ(note.seq, tail.checkpoint->seq) << "it is covered, too";
+    EXPECT_EQ(note.payload["detail"]["seq"], Value(note.seq - 1));
+    EXPECT_EQ(note.payload["detail"].text("hash"), to_hex(read.events[note.seq - 2].hash));
+    EXPECT_EQ(note.prev_hash, read.events[note.seq - 2].hash);
+  }
+}
+
+AE_TEST("inbox/a wait does not open beside an entry that would answer it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    // While the wait opens another call goes on, so that the job is not given back.
+    desk.create(plan("idempotent",
+                     "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                     " {'id':'long', 'kind':'tool', 'tool':'do'},"
+                     " {'id':'w', 'kind':'wait', 'needs':['a'],"
+                     "  'wait':{'type':'signal','key':'k'}}]"));
+    ASSERT_EQ(desk.calls.size(), 2u);
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    ASSERT_TRUE(other.act({.kind = engine::Act::Kind::signal,
+                           .id = "1",
+                           .correlation_key = "k",
+                           .buffer = true,
+                           .payload = json("7")}));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::running);
+    EXPECT_TRUE(read.inbox.empty()) << "it was passed by";
+    EXPECT_EQ(read.state.closed_waits.at("k").outcome, "signalled");
+    EXPECT_EQ(desk.calls.size(), 2u) << "nothing is called again";
+    const auto opened = all_of(read.events, EventType::wait_opened);
+    const auto closed = all_of(read.events, EventType::wait_completed);
+    ASSERT_EQ(opened.size(), 1u);
+    EXPECT_EQ(opened[0]->created_at, closed[0]->created_at);
+  }
+}
+
+// The store is out for longer than a lease, and comes back.
+void outage(Ground& ground, Desk& desk) {
+  desk.script = [](const store::Call&) { return Fault::fail_before; };
+  ground.loop.advance(45s);
+  AE_CHECK(!desk.runtime->holds(kJob), "it still believes that it holds the job");
+  desk.script = [](const store::Call&) { return Fault::none; };
+}
+
+AE_TEST("claims/an outage of the store is no lost claim of a process that outlives it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kOneCall));
+    for (std::uint64_t time = 1; time <= 3; ++time) {
+      outage(ground, desk);
+      ground.loop.advance(2s);
+      ASSERT_TRUE(desk.runtime->holds(kJob));
+      const auto read = desk.read();
+      EXPECT_EQ(read.state.lost_claims, 0u);
+      const auto requeued = all_of(read.events, EventType::job_requeued);
+      ASSERT_EQ(requeued.size(), time);
+      EXPECT_EQ(requeued.back()->payload.text("reason"), "store_unavailable");
+    }
+  }
+}
+
+AE_TEST(
+    "claims/a process that another outlived, or that lost its lease otherwise, has lost a claim") {
+  TwoWorkers two("idempotent");
+  EXPECT_EQ(two.second.read().state.lost_claims, 1u) << "nobody can know how the first one is";
+
+  Ground ground;
+  Desk desk(ground, "w", {.delay = 40s});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kOneCall));
+  // It did not ask in time: the store is well.
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::heartbeat ? Fault::delay : Fault::none;
+  };
+  ground.loop.advance(60s);
+  desk.script = [](const store::Call&) { return Fault::none; };
+  ground.loop.advance(20s);
+  ASSERT_TRUE(desk.runtime->holds(kJob));
+  EXPECT_GE(desk.read().state.lost_claims, 1u);
+}
+
+AE_TEST("progress/reports are written rarely, the last one with the end; the fold passes them by") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kOneCall));
+    ASSERT_EQ(desk.calls.size(), 1u);
+    tools::Call& call = desk.calls[0].call;
+    for (int i = 0; i < 100; ++i) {
+      call.progress(Value::object({{"done", i}}));
+      ground.loop.advance(100ms);
+    }
+    const auto written = all_of(desk.read().events, EventType::progress).size();
+    EXPECT_GE(written, 9u);
+    EXPECT_LE(written, 11u) << "once a second, of a hundred in ten";
+    call.progress(Value::object({{"done", "all"}}));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.status, engine::JobStatus::completed);
+    const auto reports = all_of(read.events, EventType::progress);
+    EXPECT_EQ(reports.back()->payload["detail"], json("{'report':{'done':'all'}, 'try':1}"));
+    EXPECT_EQ(reports.back()->payload.text("node_id"), "a");
+    EXPECT_EQ(reports.back()->payload.text("step_id"), read.state.steps[0].id.text);
+    EXPECT_LT(reports.back()->seq,
+              all_of(read.events, EventType::tool_invocation_finished)[0]->seq);
+    call.progress(Value("too late"));
+    ground.loop.advance(5s);
+    EXPECT_EQ(desk.read().events.size(), read.events.size());
+  }
+}
+
+AE_TEST("progress/the longer a call runs the rarer its reports are written, the newest is kept") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  tools::Call& call = desk.calls[0].call;
+  constexpr int kTimes = 180;
+  for (int i = 0; i < kTimes; ++i) {
+    call.progress(Value(i));
+    ground.loop.advance(5s);
+  }
+  const auto read = desk.read();
+  const auto reports = all_of(read.events, EventType::progress);
+  EXPECT_LE(reports.size(), kTimes * 3u / 4) << "at the end they are 14 s apart";
+  EXPECT_GE(reports.back()->payload["detail"]["report"].as_int(), kTimes - 4);
+}
+
+AE_TEST("progress/a report that cannot be written holds up no result, and is not missed") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  int commits = 0;
+  desk.script = [&](const store::Call& made) {
+    return made.method == Method::commit && commits++ < 3 ? Fault::fail_before : Fault::none;
+  };
+  desk.calls[0].call.progress(Value("half"));
+  ground.loop.run_ready();
+  EXPECT_EQ(commits, 1);
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  ground.loop.advance(1s);
+  EXPECT_EQ(desk.status(), "completed");
+  EXPECT_EQ(desk.calls.size(), 1u);
+}
+
+AE_TEST("progress/a worker that lost the job writes no report more") {
+  TwoWorkers two("at_most_once");
+  const auto events = two.second.read().events.size();
+  two.first.calls[0].call.progress(Value("half"));
+  two.ground.loop.run_ready();
+  EXPECT_EQ(two.second.read().events.size(), events);
+}
+
+AE_TEST(
+    "late/what a function says after its call was cut off is kept and shown, and its doubt stays") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
+  EXPECT_EQ(desk.status(), "parked");
+  desk.calls[0].call.late({.kind = OutcomeKind::success, .result = json("7")});
+  ground.loop.run_ready();
+  EXPECT_TRUE(desk.warned("is kept"));
+  const auto read = desk.read();
+  const auto finished = all_of(read.events, EventType::tool_invocation_finished);
+  ASSERT_EQ(finished.size(), 2u);
+  EXPECT_EQ(finished[1]->payload["late"], Value(true));
+  EXPECT_EQ(finished[1]->payload.text("outcome"), "success");
+  ASSERT_TRUE(desk.resolve("happened"));
+}
+
 }  // namespace
 }  // namespace ae::runtime

@@ -122,8 +122,8 @@ struct Batch {
   std::vector<std::uint64_t> inbox_taken;
   // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
   bool release = false;
-  // What this commit decides must not overtake an accepted entry (an expiry): refused with `inbox_pending` when there is
-  // one above this number, the last that was read.
+  // What this commit decides must not pass by an accepted entry (a wait that opens, an expiry): refused with
+  // `inbox_pending` when there is one above this number, the last that was read.
   std::optional<std::uint64_t> inbox_read;
   // Stands beside the job and replaces what stood there; says itself what it covers. The store does not look inside.
   std::optional<std::string> signed_head;
