@@ -358,6 +358,10 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "aetheris: 1\ntools: { t: { native: echo, approval_expires: 1h } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, result: full } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, timeout: 30 } }\n" + agent,
+           "aetheris: 1\ntools: { t: { native: nap, heartbeat_timeout: 5 } }\n" + agent,
+           "aetheris: 1\ntools: { t: { http: { method: GET, url: 'http://x/' }, heartbeat_timeout: "
+           "5s } }\n" +
+               agent,
            "aetheris: 1\ntools: { t: { native: echo, on_in_doubt: probe, probe: { tool: t } } }\n" +
                agent,
            "aetheris: 1\ntools: { t: { native: echo, retry: { retry_on: [timeout] } } }\n" + agent,
