@@ -44,7 +44,7 @@ class ToolCheck {
                     "definite_failures", "args_schema", "output",      "result",        "numbers",
                     "output_max",        "env",         "env_allow",   "cwd",           "approval",
                     "approval_expires",  "probe",       "compensate",  "changes",       "verify",
-                    "heartbeat_timeout"},
+                    "heartbeat_timeout", "result_schema"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       policy();
@@ -99,6 +99,9 @@ class ToolCheck {
     }
     if (const auto schema = spot_.find("args_schema")) {
       policy.args_schema = check_.schema(*schema);
+    }
+    if (const auto schema = spot_.find("result_schema")) {
+      policy.result_schema = check_.schema(*schema);
     }
     approval();
   }
@@ -510,6 +513,9 @@ class ToolCheck {
         {"retry", retry_value(policy.retry)}};
     if (const auto schema = spot_.find("args_schema")) {
       members.emplace_back("args_schema", (*schema)->value());
+    }
+    if (const auto schema = spot_.find("result_schema")) {
+      members.emplace_back("result_schema", (*schema)->value());
     }
     for (Member& member : approval_) members.push_back(std::move(member));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));

@@ -7,6 +7,7 @@
 #include "api/views.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "engine/effects.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -77,15 +78,15 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
   return out;
 }
 
-// "effect" is the short form of "recorded_effect".
+// Of the event table; "effect" is none of them, it means every record of an effect (engine/effects.h).
 Result<std::optional<EventClass>> class_of(const std::string* name) {
   if (!name || name->empty()) return std::nullopt;
   if (*name == "history") return EventClass::history;
   if (*name == "coordination") return EventClass::coordination;
-  if (*name == "effect" || *name == "recorded_effect") return EventClass::recorded_effect;
+  if (*name == "recorded_effect") return EventClass::recorded_effect;
   if (*name == "narrative") return EventClass::narrative;
   return fail(Code::input_invalid,
-              "\"class\" is history, coordination, recorded_effect or narrative");
+              "\"class\" is history, coordination, recorded_effect, narrative or effect");
 }
 
 EventClass class_of(const Event& event) {
@@ -387,6 +388,7 @@ void Api::events(Ask ask) {
     std::uint64_t after = 0;
     std::size_t limit = kEventsDefault;
     std::optional<EventClass> of_class;
+    bool effects = false;
     std::string type;
     Duration wait{};
   };
@@ -397,7 +399,11 @@ void Api::events(Ask ask) {
     AE_ASSIGN(const auto limit, ask->query.number("limit"));
     w.after = after.value_or(0);
     w.limit = std::clamp<std::size_t>(limit.value_or(kEventsDefault), 1, kEventsMax);
-    AE_ASSIGN(w.of_class, class_of(ask->query.find("class")));
+    const auto* of_class = ask->query.find("class");
+    w.effects = of_class && *of_class == "effect";
+    if (!w.effects) {
+      AE_ASSIGN(w.of_class, class_of(of_class));
+    }
     if (const auto* type = ask->query.find("type")) w.type = *type;
     AE_ASSIGN(w.wait, wait_of(ask->query));
     return w;
@@ -407,15 +413,19 @@ void Api::events(Ask ask) {
   if (!job) return ask->refuse({Code::not_found, job.error().message});
   wait(*job, wish->wait,
        [this, ask, job = *job, wish = *wish](const std::shared_ptr<Waiting>& waiting) {
-         read_log(job, wish.after, [ask, job, wish, waiting](Result<Log> log) {
+         // The kind of an effect follows from what stands before it.
+         const std::uint64_t from = wish.effects ? 0 : wish.after;
+         read_log(job, from, [ask, job, wish, waiting](Result<Log> log) {
            if (!log) {
              waiting->over = true;
              return ask->refuse(log.error());
            }
            std::vector<Value> found;
            Value next;
+           engine::EffectKinds kinds;
            for (const Event& event : log->events) {
-             if (event.seq <= wish.after) continue;
+             const std::string_view kind = wish.effects ? kinds.kind_of(event) : "";
+             if (event.seq <= wish.after || (wish.effects && kind.empty())) continue;
              if (wish.of_class && class_of(event) != *wish.of_class) continue;
              if (!wish.type.empty() && event_name(event) != wish.type) continue;
              if (found.size() == wish.limit) {
@@ -423,6 +433,7 @@ void Api::events(Ask ask) {
                break;
              }
              found.push_back(envelope(job, event));
+             if (wish.effects) found.back() = found.back().with("kind", kind);
            }
            const bool answers = !found.empty() || wish.wait.count() == 0 || waiting->last ||
                                 is_terminal(log->row.status);

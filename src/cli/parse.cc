@@ -191,7 +191,8 @@ class Grammar {
     events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
     events->add_option("--after", options_.after, "only events after this seq");
     events->add_option("--class", options_.event_class,
-                       "history, coordination, recorded_effect or narrative");
+                       "history, coordination, recorded_effect, narrative; or effect: all records "
+                       "of effects, with their kind");
     events->add_option("--type", options_.event_type, "only events of this type");
 
     positional(command("trace", "show what a job did, step by step", "aetheris trace holiday"),

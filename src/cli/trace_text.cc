@@ -195,6 +195,26 @@ class Trace {
                 .add(ended == "lost" || ended == "failed" ? Tint::bad : Tint::dim, ended));
       }
     }
+    drift();
+  }
+
+  // What was said of a tool or a model, and otherwise later.
+  void drift() {
+    for (const Value& one : list(trace_["drift"])) {
+      const auto shown = [&](const char* name) {
+        const std::string_view text = one.text(name);
+        const bool digest = one.text("what").ends_with("_schema");
+        return text.empty() ? std::string("none")
+                            : std::string(digest ? text.substr(0, kKeyShown) : text);
+      };
+      std::string what(one.text("what"));
+      std::ranges::replace(what, '_', ' ');
+      put(Line()
+              .add(Tint::warn, "  drift  ")
+              .add(std::string(one.text("tool")) + ": " + what + " " + shown("from") + " is " +
+                   shown("to"))
+              .add(Tint::dim, " from event " + std::to_string(natural(one["seq"])) + " on"));
+    }
   }
 
   void foot() {

@@ -99,6 +99,17 @@ Result<const std::pair<const std::string, Wait>*> find_doubt(const State& state,
   return found;
 }
 
+// What a person says that a call gave is what the call could have given.
+Status given_result_fits(const State& state, const Step& step, const Act& act) {
+  const ToolPolicy& tool = state.tool_of(step);
+  if (!tool.result_schema) return {};
+  auto fits = tool.result_schema->check(act.result.value_or(Value()));
+  if (fits) return {};
+  return std::unexpected(std::move(fits).error().in(
+      act.result ? "the result that is given for \"" + tool.name + "\""
+                 : "`happened` needs a result as \"" + tool.name + "\" gives it"));
+}
+
 Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stamp, bool settled) {
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   const bool happened = act.resolution == "happened";
@@ -125,6 +136,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   }
   Extracted changed;
   if (happened && step.call) {
+    AE_TRY(given_result_fits(state, step, act));
     changed = changes_of(state, step, act.result.value_or(Value()));
     if (!changed.whole) {
       return fail(Code::input_invalid, "the result does not say what the call changed: " +
@@ -137,6 +149,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   if ((happened || fails) && step.call && step.call->open) {  // what comes later is late
     auto finished = of_try(step);
     finished.emplace_back("outcome", "unknown");
+    finished.emplace_back("source", "person");
     taken.events.push_back(draft(EventType::tool_invocation_finished, std::move(finished)));
   }
   std::vector<Member> decision{
@@ -172,20 +185,50 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   return taken;
 }
 
-// A result that is too large to be kept has still happened: what stands for it says so.
-std::optional<Value> refused_output(const Outcome& outcome) {
-  if (outcome.invalid) return outcome.invalid;
-  if (!canonical_exceeds(outcome.result, kValueMax)) return std::nullopt;
-  const std::string text = canonical(outcome.result);
-  return Value::object(
-      {{"head", ""},
-       {"invalid", true},
-       {"reason", "is longer than " + std::to_string(kValueMax >> 20) + " MiB as canonical JSON"},
-       {"sha256", to_hex(sha256(text))},
-       {"size", static_cast<std::uint64_t>(text.size())}});
+// Where what is caught up, or comes late, was kept.
+constexpr std::string_view kKept = "effect_store";
+constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
+
+// The beginning of a text, whole characters of it.
+std::string_view begin_of(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) most--;
+  return text.substr(0, most);
 }
 
-// What was seen of a try.
+Value stand_in(const Value& result, std::string_view reason, bool shown) {
+  const std::string text = canonical(result);
+  return Value::object({{"head", shown ? begin_of(text, kHeadMax) : std::string_view()},
+                        {"invalid", true},
+                        {"reason", begin_of(reason, kReasonMax)},
+                        {"sha256", to_hex(sha256(text))},
+                        {"size", static_cast<std::uint64_t>(text.size())}});
+}
+
+// The one place where what a tool gave is judged: a success whose result is too large to be kept, or breaks the schema that
+// the plan holds, has still happened, and `invalid` stands for it. From here on that is all that is known of it.
+Outcome judged(const Outcome& outcome, const std::optional<Schema>& schema) {
+  Outcome seen = outcome;
+  if (seen.kind != OutcomeKind::success || seen.invalid) return seen;
+  if (canonical_exceeds(seen.result, kValueMax)) {
+    const std::string most = std::to_string(kValueMax >> 20);
+    seen.invalid =
+        stand_in(seen.result, "is longer than " + most + " MiB as canonical JSON", false);
+  } else if (schema) {
+    if (const auto fits = schema->check(seen.result); !fits) {
+      seen.invalid =
+          stand_in(seen.result, "breaks the result_schema: " + fits.error().message, true);
+    }
+  }
+  if (seen.invalid) seen.result = Value();
+  return seen;
+}
+
+const Value& result_of(const Outcome& outcome) {
+  return outcome.invalid ? *outcome.invalid : outcome.result;
+}
+
+// What was seen of a try. REQUIRES: the outcome is judged.
 EventDraft finished(std::string_view invocation, std::string_view step, std::uint32_t try_no,
                     const Outcome& outcome, std::vector<Member> p) {
   p.emplace_back("invocation_id", invocation);
@@ -197,13 +240,12 @@ EventDraft finished(std::string_view invocation, std::string_view step, std::uin
   }
   if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
   if (outcome.kind == OutcomeKind::success) {
-    const auto refused = refused_output(outcome);
-    p.emplace_back("result", refused ? *refused : outcome.result);
-    if (refused) {
+    p.emplace_back("result", result_of(outcome));
+    if (outcome.invalid) {
       p.emplace_back("error",
                      error_value(code_name(Code::tool_output_invalid),
                                  "the call succeeded, but its output " +
-                                     std::string(refused->text("reason", "broke a rule"))));
+                                     std::string(outcome.invalid->text("reason", "broke a rule"))));
     }
     return draft(EventType::tool_invocation_finished, std::move(p));
   }
@@ -222,17 +264,16 @@ EventDraft finished(const Step& step, std::uint32_t try_no, const Outcome& outco
   return finished(step.call->id.text, step.id.text, try_no, outcome, std::move(p));
 }
 
-// A success: what it changed, and that its command is done.
+// A success: what it changed, and that its command is done. REQUIRES: the outcome is judged.
 void commit(const State& state, const Step& step, const Outcome& outcome,
             std::vector<EventDraft>& events) {
-  const auto refused = refused_output(outcome);
-  if (!refused) {
+  if (!outcome.invalid) {
     for (EventDraft& change : changes_of(state, step, outcome.result).events) {
       events.push_back(std::move(change));
     }
   }
-  std::vector<Member> p = model_members(state.tool_of(step).provider, step.call->arguments,
-                                        refused ? *refused : outcome.result);
+  std::vector<Member> p =
+      model_members(state.tool_of(step).provider, step.call->arguments, result_of(outcome));
   p.emplace_back("command_id", step.id.text);
   p.emplace_back("node_id", state.node_of(step).id);
   p.emplace_back("result_of", step.call->id.text);
@@ -267,6 +308,14 @@ Result<Outcome> outcome_of_record(const Value& record) {
   return outcome;
 }
 
+// What a finished event that is made of an effect record has besides: by what schema the record was judged.
+std::vector<Member> judged_by(const Value& record, std::vector<Member> p) {
+  if (const Value* digest = record.find("response_schema_hash")) {
+    p.emplace_back("response_schema_hash", *digest);
+  }
+  return p;
+}
+
 }  // namespace
 
 Value wait_members(const State& state, const std::string& key, const Wait& wait,
@@ -279,10 +328,16 @@ Value wait_members(const State& state, const std::string& key, const Wait& wait,
   return Value::object(std::move(more));
 }
 
-std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& outcome) {
+std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Outcome& seen) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
-  std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, {})};
+  const ToolPolicy& tool = state.tool_of(step);
+  const Outcome outcome = judged(seen, tool.result_schema);
+  std::vector<Member> more;
+  if (outcome.kind == OutcomeKind::success && tool.result_schema) {
+    more.emplace_back("response_schema_hash", tool.result_digest);
+  }
+  std::vector<EventDraft> events{finished(step, step.call->try_no, outcome, std::move(more))};
   if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
   return events;
 }
@@ -300,6 +355,8 @@ Sent sent_of(const State& state, const Step& step) {
     sent.provider = tool.provider;
     sent.request = call.arguments;
   }
+  sent.result_schema = tool.result_schema;
+  sent.result_digest = tool.result_digest;
   return sent;
 }
 
@@ -334,14 +391,16 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
           effect.try_no == call.try_no && (call.outcome == OutcomeKind::success || call.definite);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
-        events.push_back(finished(step, effect.try_no, outcome, {{"late", true}}));
+        events.push_back(finished(step, effect.try_no, outcome,
+                                  judged_by(record, {{"late", true}, {"source", kKept}})));
       }
       continue;
     }
     if (record.text("attempt_id") != call.attempt.text) continue;
     const bool doubted = step.phase == StepPhase::in_doubt;
     if (doubted && !is_certain(outcome)) continue;
-    events.push_back(finished(step, effect.try_no, outcome, {{"caught_up", true}}));
+    events.push_back(finished(step, effect.try_no, outcome,
+                              judged_by(record, {{"caught_up", true}, {"source", kKept}})));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); doubted && wait != state.waits.end()) {
       events.push_back({EventType::wait_completed, wait_members(state, wait->first, wait->second,
@@ -355,7 +414,7 @@ Result<Value> finished_by(const Value& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
   const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
   return finished(record.text("invocation_id"), record.text("command_id"),
-                  static_cast<std::uint32_t>(n), outcome, {})
+                  static_cast<std::uint32_t>(n), outcome, judged_by(record, {}))
       .payload;
 }
 
@@ -373,8 +432,9 @@ std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& 
   return std::pair(call->id, call->try_no);
 }
 
-Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,
+Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Instant at,
                     Arrival arrival) {
+  const Outcome outcome = judged(seen, sent.result_schema);
   std::vector<Member> p{{"attempt_id", sent.attempt.text},
                         {"command_id", sent.step.text},
                         {"created_at", to_text(at)},
@@ -392,13 +452,12 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, 
     p.emplace_back("retry_after_ms",
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
-  const auto refused = refused_output(outcome);
   if (!sent.provider.empty()) {
-    p.emplace_back("metadata", model_metadata(sent.provider, sent.request,
-                                              refused ? *refused : outcome.result));
+    p.emplace_back("metadata", model_metadata(sent.provider, sent.request, result_of(outcome)));
   }
   if (outcome.kind == OutcomeKind::success) {
-    p.emplace_back(refused ? "invalid" : "output", refused ? *refused : outcome.result);
+    p.emplace_back(outcome.invalid ? "invalid" : "output", result_of(outcome));
+    if (sent.result_schema) p.emplace_back("response_schema_hash", sent.result_digest);
   } else {
     p.emplace_back("definite", outcome.definite);
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
@@ -463,29 +522,6 @@ Result<Act> Act::from_json(const Value& json) {
     AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));
   }
   return act;
-}
-
-std::vector<EventDraft> overtake(const State& state, const Act& act) {
-  const bool kept = act.kind == Act::Kind::message || (act.kind == Act::Kind::signal && act.buffer);
-  if (kept && state.ending && !is_terminal(state.status) && !act.id.empty() &&
-      !state.waits.contains(act.correlation_key) &&
-      !state.closed_waits.contains(act.correlation_key) &&
-      !state.message_names.contains(message_name(act.channel, act.correlation_key, act.id))) {
-    return {kept_event(act)};  // listed as undelivered
-  }
-  auto wait = std::ranges::find_if(state.waits, [&](const auto& open) {
-    return act.approval.empty() ? open.first == act.correlation_key
-                                : state.approval_id(open.second) == act.approval;
-  });
-  if (act.kind != Act::Kind::signal || !state.ending || wait == state.waits.end() ||
-      wait->second.resolve) {
-    return {};
-  }
-  std::vector<Member> more{
-      {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
-  if (!act.by.empty()) more.emplace_back("by", act.by);
-  return {
-      {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))}};
 }
 
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {

@@ -16,6 +16,7 @@
 
 #include "core/event.h"
 #include "core/outcome.h"
+#include "core/schema.h"
 #include "engine/decide.h"
 #include "engine/state.h"
 
@@ -35,9 +36,13 @@ struct Sent {
   // Of a model's call: who was asked, and what.
   std::string provider;
   Value request;
+  // What the plan says that a result must be; and its digest, "" = it says nothing.
+  std::optional<Schema> result_schema;
+  std::string result_digest;
 };
 Sent sent_of(const State& state, const Step& step);
-// The effect record of SPEC §5, for the effect store. `late`: written after the attempt had lost the job.
+// The effect record of SPEC §5, for the effect store. `late`: written after the attempt had lost the job. As in `absorb`, a
+// success that is too large to be kept, or breaks the schema of its tool's results, is recorded as what stands for it.
 enum class Arrival : std::uint8_t { in_time, late };
 Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,
                     Arrival arrival = Arrival::in_time);
@@ -110,8 +115,9 @@ Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bo
 // Did this act reach the log, or what it wants come to be? It answers who asks a second time, after the act was accepted.
 bool was_taken(const State& state, const Act& act);
 
-// An accepted signal that the end of the job overtakes: its wait is closed with it, so that the terminal event lists it
-// as undelivered (SPEC §10). Empty when there is nothing to close.
+// What is left to say of an accepted act of which take_in makes nothing. A signal that the end of the job overtakes closes
+// its wait, an early one that its wait cannot take, or comes to when it has its answer, and a message that nobody will
+// wait for are kept: the terminal event lists them as undelivered (SPEC §10). Empty when there is nothing to say.
 std::vector<EventDraft> overtake(const State& state, const Act& act);
 
 }  // namespace ae::engine

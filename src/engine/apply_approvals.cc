@@ -123,9 +123,6 @@ Status Applier::agent_message() {
   const std::string channel(p_.text("channel")), key(p_.text("correlation_key"));
   if (channel.empty() == key.empty()) return bad("a message has a channel, an early signal a key");
   const std::string id(p_.text("message_id"));
-  if (!key.empty() && (s_.waits.contains(key) || s_.closed_waits.contains(key))) {
-    return bad("the wait of this signal has been opened");
-  }
   if (!s_.message_names.insert(message_name(channel, key, id)).second) {
     return bad("it was recorded before");
   }

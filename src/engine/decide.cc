@@ -166,6 +166,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
                            {"planned_by", "file"},
                            {"schema_version", 1},
                            {"task_graph", job.plan->task_graph}};
+  if (!job.planner_version.empty()) plan.emplace_back("planner_version", job.planner_version);
   std::vector<EventDraft> events{{EventType::job_created, Value::object(std::move(created))},
                                  {EventType::plan_generated, Value::object(std::move(plan))}};
   events.insert(events.end(), job.imported.begin(), job.imported.end());

@@ -94,6 +94,7 @@ struct NewJobEvents {
   std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
   const Plan* plan = nullptr;
+  std::string planner_version = std::string(kPlannerVersion);  // what wrote the plan; "" = unknown
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
   Value forked_from;
   std::vector<EventDraft> imported;

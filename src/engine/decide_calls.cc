@@ -109,13 +109,14 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
                                             {"tool_version", offered(d.tool)}}) {
     keys.push_back(std::move(member));
   }
+  bool asked = false;
   if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
     const auto& approval = s_.steps[known->second].approval;
-    if (approval && approval->state == ApprovalState::approved) {
-      keys.emplace_back("approval_id", approval->id);
-      keys.emplace_back("request_schema_hash", approval->schema_digest);
-    }
+    asked = approval && approval->state == ApprovalState::approved;
+    if (asked) keys.emplace_back("approval_id", approval->id);
   }
+  // An approval is good for this schema only, also when there is none.
+  if (tool.args_schema || asked) keys.emplace_back("request_schema_hash", tool.schema_digest);
   emit(EventType::tool_invocation_started, std::move(keys));
   decision_.perform.push_back(d.step);
   open_++;
@@ -180,7 +181,9 @@ void Decider::orphan(const Step& step) {
     const Instant settled = std::max(call.send_by, stamp_.held_since) + tool.grace;
     if (stamp_.now < settled) return ask_again(settled);
   }
-  if (step.role == Role::probe) return declare(step, true);  // it only reads
+  const bool changed = has_changed(step);
+  if (step.role == Role::probe && !changed) return declare(step, true);  // it only reads
+  if (step.role == Role::probe) return fail_step(step, code_name(Code::invocation_in_doubt), "");
   if (tool.on_in_doubt == OnInDoubt::resend && may_repeat(step)) return declare(step, true);
   if (may_probe(step)) return probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -189,7 +192,8 @@ void Decider::orphan(const Step& step) {
                      "the runtime stopped during the call, which may have happened; the tool says "
                      "on_in_doubt: fail");
   }
-  park(step, "the runtime stopped during the call");
+  park(step, changed ? "the runtime stopped during the call, and the tool has changed since"
+                     : "the runtime stopped during the call");
 }
 
 // The newest try ended, and for sure nothing happened.
@@ -208,12 +212,17 @@ void Decider::definite_failure(const Step& step) {
 void Decider::doubtful(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  if ((tries_left(tool, call) || call.unsent > 0) && may_repeat(step)) {
+  const bool again = tries_left(tool, call) || call.unsent > 0;
+  if (again && may_repeat(step)) {
     const bool waits =
         step.phase != StepPhase::backoff && (call.unsent == 0 || call.attempt == s_.attempt);
     return waits ? retry(step) : declare(step, false);
   }
-  if (tool.effect == EffectClass::read) return fail_step(step, call.error.code, call.error.message);
+  // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
+  const bool left = again && has_changed(step) && step.role == Role::node;
+  if (tool.effect == EffectClass::read && !left) {
+    return fail_step(step, call.error.code, call.error.message);
+  }
   if (may_probe(step)) return probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
     return fail_step(
@@ -261,6 +270,12 @@ void Decider::after_backoff(const Step& step) {
   declare(step, false);
 }
 
+// Another version of the tool would send it. A model is asked again in any case: that changes only the bill (SPEC §5).
+bool Decider::has_changed(const Step& step) const {
+  const std::uint32_t index = s_.tool_index(step);
+  return !s_.plan->tools[index].is_model() && step.call->tool_version != offered(index);
+}
+
 // Another try under the same external key does no harm.
 bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
@@ -270,20 +285,21 @@ bool Decider::may_repeat(const Step& step) const {
   const Declaration again{
       .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
   if (!approved(again, call.arguments, call.arguments_hash)) return false;
+  if (tool.effect == EffectClass::at_most_once || has_changed(step)) return false;
   if (tool.effect == EffectClass::read) return true;
-  if (tool.effect == EffectClass::at_most_once || call.tool_version != offered(index)) return false;
   // `first_send_by` is at most one send window after the first declaration.
   const Instant declared = call.first_send_by - limits_.send_window;
   return !tool.dedupe_window || stamp_.now - declared < *tool.dedupe_window;
 }
 
 // A try that nobody heard of again.
-void Decider::close_unknown(const Step& step) {
-  emit(EventType::tool_invocation_finished,
-       {{"invocation_id", step.call->id.text},
-        {"outcome", "unknown"},
-        {"step_id", step.id.text},
-        {"try", static_cast<std::uint64_t>(step.call->try_no)}});
+void Decider::close_unknown(const Step& step, std::string_view source) {
+  std::vector<Member> p{{"invocation_id", step.call->id.text},
+                        {"outcome", "unknown"},
+                        {"step_id", step.id.text},
+                        {"try", static_cast<std::uint64_t>(step.call->try_no)}};
+  if (!source.empty()) p.emplace_back("source", source);
+  emit(EventType::tool_invocation_finished, std::move(p));
 }
 
 // A success is in the log, its command_committed is not.

@@ -8,6 +8,31 @@ namespace {
 // Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
 
+std::string_view waits_for(const Wait& wait) {
+  if (wait.approval) return "approval_required";
+  switch (wait.type) {
+    case WaitType::human:
+      return "human_answer_required";
+    case WaitType::timer:
+      return "timer_pending";
+    case WaitType::message:
+      return "message_awaited";
+    case WaitType::signal:
+    case WaitType::webhook:
+      return "signal_awaited";
+  }
+  return "";
+}
+
+// Where whoever resumes the job finds it: in which plan, how much of it is left, and how many waits are open (`waits` shows
+// the first ones). A few numbers; everything else is the fold.
+Value resumption_context(const State& state) {
+  return Value::object({{"decision_id", state.plan->decision.text},
+                        {"nodes_left", std::uint64_t{state.nodes_left}},
+                        {"open_waits", static_cast<std::uint64_t>(state.waits.size())},
+                        {"plan", std::uint64_t{state.plan_number}}});
+}
+
 }  // namespace
 
 // Everything is done: the output, then the end.
@@ -180,6 +205,8 @@ void Decider::rest() {
     if (waits.size() < kWaitsShownMax) waits.emplace_back(entry.first);
   }
   std::vector<Member> p{{"correlation_key", first->first},
+                        {"reason", waits_for(first->second)},
+                        {"resumption_context", resumption_context(s_)},
                         {"waits", Value::array(std::move(waits))},
                         {"wait_type", to_text(first->second.type)}};
   if (first->second.expires_at) p.emplace_back("expires_at", to_text(*first->second.expires_at));

@@ -59,6 +59,10 @@ void Decider::probe_answered(const Step& probe) {
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
   if (!result) return fail_step(probe, result.error());
   if (!result->is_null()) {
+    const auto& schema = s_.tool_of(asked).result_schema;
+    if (const auto fits = schema ? schema->check(*result) : Status(); !fits) {
+      return fail_step(probe, code_name(Code::tool_output_invalid), fits.error().message);
+    }
     if (auto changes = changes_of(s_, asked, *result).whole; !changes) {
       return fail_step(probe, changes.error());
     }
@@ -70,7 +74,7 @@ void Decider::probe_says(const Step& probe, const Value& result) {
   const Step& asked = s_.steps[probe.of];
   const bool happened = !result.is_null();
   const std::string_view says = happened ? "happened" : "not_happened";
-  if (happened && asked.call->open) close_unknown(asked);
+  if (happened && asked.call->open) close_unknown(asked, "probe");
   emit_of(asked, EventType::decision_recorded,
           {{"at", to_text(stamp_.now)},
            {"by", "probe"},

@@ -53,8 +53,10 @@ class Decider {
   void orphan(const Step& step);
   void retry(const Step& step);
   bool may_repeat(const Step& step) const;
+  bool has_changed(const Step& step) const;
   void park(const Step& step, std::string_view reason);
-  void close_unknown(const Step& step);
+  // `source`: who knows better what became of it.
+  void close_unknown(const Step& step, std::string_view source = {});
   void declare(const Step& step, bool close_earlier);
   void after_backoff(const Step& step);
   void commit_command(const Step& step);

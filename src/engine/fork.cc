@@ -274,7 +274,11 @@ std::vector<Value> Forking::effects() const {
 
 Result<Fork> Forking::run() {
   for (const Event& event : events_) {
-    if (event.seq <= then_.seq) gather(event);
+    if (event.seq > then_.seq) break;
+    gather(event);
+    if (event.type == EventType::plan_generated) {
+      fork_.planner_version = event.payload.text("planner_version");
+    }
   }
   gather_items();
   fork_.plan = then_.plan;

@@ -22,6 +22,7 @@ struct Fork {
   std::int64_t priority = 0;
   std::vector<std::string> required_capabilities;
   std::shared_ptr<const Plan> plan;
+  std::string planner_version;       // what wrote it; "" = the origin does not say
   Value forked_from;                 // {job_id, seq, hash}
   std::vector<EventDraft> imported;  // fork_imported, one or more
   // What the origin did, or may have done, and the fork does again:

@@ -140,6 +140,7 @@ class GivenJob {
                     .execution_version = fork.execution_version,
                     .deadline = {},
                     .plan = plan.get(),
+                    .planner_version = fork.planner_version,
                     .forked_from = fork.forked_from,
                     .imported = fork.imported}));
     commit();

@@ -143,11 +143,92 @@ AE_TEST("early/a crash between keeping and opening neither loses nor repeats it"
 AE_TEST("early/what does not answer the wait that opens stays undelivered") {
   GivenJob job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
-      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
+      " {'id':'w', 'kind':'wait', 'needs':['a'],"
+      "  'wait':{'type':'human', 'key':'${ .steps.a }'}}]");
   job.claim().early("k", "{}", "s1").early("k", "{'decision':'approve'}", "s2", "signal");
-  EXPECT_EQ(job.ok("a").status(), "waiting");
+  EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
   job.approve("w");
   EXPECT_EQ(job.last(EventType::job_completed)["undelivered"].size(), 2u);
+}
+
+AE_TEST(
+    "early/what is no answer to a person's wait is refused where the plan tells that it is one") {
+  constexpr std::string_view kKeys[] = {"'k'", "'${ \"\\(.input.x)\" }'", "'${ .steps.first }'"};
+  for (const std::string_view key : kKeys) {
+    GivenJob job(
+        "[{'id':'first', 'kind':'tool', 'tool':'look'},"
+        " {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['first']},"
+        " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':" +
+            std::string(key) + "}}]",
+        {.input = "{'x':'k'}"});
+    job.claim().ok("first", "'k'");
+    const std::size_t before = job.log.size();
+    EXPECT_EQ(job.early("k", "{}", "s1").refused, Code::input_invalid) << key;
+    EXPECT_EQ(job.early("k", "{'decision':'perhaps'}", "s1", "human").refused, Code::input_invalid);
+    EXPECT_EQ(job.log.size(), before);
+    EXPECT_EQ(job.early("other", "{}", "s2").refused, std::nullopt);
+    EXPECT_EQ(job.early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
+    EXPECT_EQ(job.ok("a").status(), "completed");
+  }
+  GivenJob own(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human'}}]");
+  own.claim();
+  EXPECT_EQ(own.early(own.step("w").id.text, "{}", "s1").refused, Code::input_invalid);
+  GivenJob data(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'],"
+      "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
+  EXPECT_EQ(data.claim().early("k", "{}", "s1").refused, std::nullopt);
+  // Two branches use one key; one of them takes data.
+  GivenJob either(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'},"
+      " {'id':'v', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a }',"
+      "  'wait':{'type':'human', 'key':'k'}},"
+      " {'id':'w', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a | not }',"
+      "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
+  EXPECT_EQ(either.claim().early("k", "{}", "s1").refused, std::nullopt);
+}
+
+AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
+  GivenJob job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
+  job.claim();
+  Act act{.kind = Act::Kind::signal,
+          .id = "s1",
+          .correlation_key = "k",
+          .buffer = true,
+          .payload = json("{'note':'hm'}")};
+  ASSERT_EQ(job.act(act).refused, Code::input_invalid);
+  const auto kept = overtake(job.state, act);  // it had been accepted before the wait opened
+  ASSERT_EQ(kept.size(), 1u);
+  job.add(kept);
+  EXPECT_TRUE(overtake(job.state, act).empty()) << "once";
+  // The same person says it well under the same id.
+  act.payload = json("{'decision':'approve'}");
+  EXPECT_EQ(job.act(act).status(), "completed");
+  EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'correlation_key':'k','signal_id':'s1'}]"));
+  EXPECT_TRUE(overtake(job.state, act).empty()) << "it has ended";
+}
+
+AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
+      " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
+  job.claim().early("k", "1", "s1");
+  Act act{.kind = Act::Kind::signal,
+          .id = "s1",
+          .correlation_key = "k",
+          .buffer = true,
+          .payload = json("1")};
+  EXPECT_TRUE(overtake(job.state, act).empty());
+  act.id = "s2";
+  ASSERT_EQ(overtake(job.state, act).size(), 1u);
+  job.add(overtake(job.state, act));
+  job.signal("other");
+  EXPECT_EQ(job.last(EventType::job_completed)["undelivered"],
+            json("[{'correlation_key':'k','signal_id':'s2'}]"));
 }
 
 AE_TEST("early/a person's early answer counts, with who gave it") {

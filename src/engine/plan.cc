@@ -158,7 +158,7 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
-      value.find("compensate") != nullptr) {
+      tool.result_schema || value.find("compensate") != nullptr) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
   }
   return {};
@@ -209,10 +209,19 @@ Status read_changes(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key) {
+  const Value* schema = value.find(key);
+  if (schema == nullptr) return std::nullopt;
+  auto compiled = Schema::compile(*schema);
+  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
+  return *std::move(compiled);
+}
+
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
-                           "version", "args_schema", "approval", "approval_expires", "probe",
-                           "compensate", "changes", "verify", "provider"}));
+  AE_TRY(
+      only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
+                        "version", "args_schema", "result_schema", "approval", "approval_expires",
+                        "probe", "compensate", "changes", "verify", "provider"}));
   ToolPolicy tool;
   tool.name = name;
   AE_ASSIGN(tool.version, text_at(value, "version"));
@@ -239,12 +248,10 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   auto retry = read_retry(value["retry"]);
   if (!retry) return std::unexpected(std::move(retry).error().in("`retry`"));
   tool.retry = *std::move(retry);
-  if (const Value* schema = value.find("args_schema")) {
-    auto compiled = Schema::compile(*schema);
-    if (!compiled) return std::unexpected(std::move(compiled).error().in("`args_schema`"));
-    tool.args_schema = *std::move(compiled);
-  }
+  AE_ASSIGN(tool.args_schema, schema_at(value, "args_schema"));
   tool.schema_digest = to_hex(sha256(canonical(value["args_schema"])));
+  AE_ASSIGN(tool.result_schema, schema_at(value, "result_schema"));
+  if (tool.result_schema) tool.result_digest = to_hex(sha256(canonical(value["result_schema"])));
   AE_TRY(read_approval(value, tool));
   AE_TRY(read_model(value, tool));
   AE_TRY(read_changes(value, tool));

@@ -23,7 +23,7 @@
 //                       "timeout": duration, "grace": duration, "dedupe_window": duration | "unlimited",
 //                       "retry": {"max_attempts": n, "initial_backoff", "max_backoff": durations, "multiplier": x,
 //                                 "retry_on": [text…]},
-//                       "version": 16 hex digits, "args_schema"?: schema,
+//                       "version": 16 hex digits, "args_schema"?: schema, "result_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
 //                       "compensate"?: {"tool", "args"?: template},
@@ -55,6 +55,10 @@
 #include "core/value.h"
 
 namespace ae::engine {
+
+// What makes a task graph of an agents file (`plan_generated.planner_version`): another number where the same file gives
+// another graph. Stored.
+inline constexpr std::string_view kPlannerVersion = "file/1";
 
 // SPEC §14. Checked before anything is written.
 struct PlanLimits {
@@ -111,6 +115,8 @@ struct ToolPolicy {
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null
+  std::optional<Schema> result_schema;
+  std::string result_digest;  // 64 hex digits: of result_schema; "" = it has none
   std::string provider;       // of a model; "" = it is a tool
   bool is_model() const { return !provider.empty(); }
   // Is a person asked before the call? By a condition on its arguments, always, or never.

@@ -313,5 +313,19 @@ AE_TEST("probe/the trace shows who asked and what was said") {
   EXPECT_EQ(probe["status"], Value("done"));
 }
 
+AE_TEST("probe/one that a crash left is not sent again by a changed tool; a person is asked") {
+  GivenJob job = paying();
+  job.claim().times_out("pay").after(61s);
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  job.reload();
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.status(), "parked");
+  EXPECT_EQ(job.last(EventType::wait_opened)["step_id"], job.step("pay").id.text);
+  EXPECT_EQ(job.resolve("pay", "happened", "7").status(), "completed");
+  expect_proved(job);
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

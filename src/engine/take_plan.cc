@@ -56,6 +56,7 @@ EventDraft generated(const State& state, const Plan& plan, const Value& carried,
                         {"plan_hash", to_hex(plan.hash)},
                         {"plan_input_hash", to_hex(sha256(canonical(state.input)))},
                         {"planned_by", "file"},
+                        {"planner_version", kPlannerVersion},
                         {"schema_version", 1},
                         {"task_graph", plan.task_graph}};
   if (!drop.empty()) p.emplace_back("drop", list_of(drop));

@@ -4,10 +4,14 @@
 
 #include "core/json.h"
 #include "engine/confirm.h"
+#include "engine/evaluate.h"
 #include "engine/take.h"
 
 namespace ae::engine {
 namespace {
+
+// What has been kept for a wait must be able to name one.
+constexpr std::size_t kKeyMax = 256;
 
 bool is_own_key(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/");
@@ -38,6 +42,40 @@ Value duplicate(const std::string& key, const ClosedWait& closed, const Value& p
                         {"payload", closed.payload}});
 }
 
+// The key that a wait of the plan will open with; "" = nobody can tell yet.
+std::string coming_key(const State& state, const Node& node) {
+  const Step& step = state.steps[node.index];
+  if (!node.wait_key) return step.id.text;
+  if (!node.wait_key->is_constant()) {
+    const ExprRoots& read = node.wait_key->roots();
+    const bool known = std::ranges::all_of(read.steps, [&](const std::string& id) {
+      const auto of = state.plan->by_id.find(id);
+      return of != state.plan->by_id.end() && state.steps[of->second].phase == StepPhase::done;
+    });
+    if (read.all_steps || !known) return {};
+  }
+  const auto named = wait_key_of(state, node);
+  return named ? state.key_of_wait(*named) : std::string();
+}
+
+// An early answer to a person's wait is one. Where the plan cannot tell yet which wait its key belongs to, it is kept, and
+// listed as undelivered when it turns out to be none.
+Status may_come_early(const State& state, const Act& act, const std::string& key) {
+  if (!state.plan) return {};
+  Status refused;
+  for (const Node& node : state.plan->nodes) {
+    const StepPhase phase = state.steps[node.index].phase;
+    const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
+    if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
+    if (!act.wait_type.empty() && act.wait_type != to_text(node.wait_type)) continue;
+    if (coming_key(state, node) != key) continue;
+    const auto outcome = outcome_of_answer(node, act.payload);
+    if (outcome) return {};
+    refused = std::unexpected(outcome.error());
+  }
+  return refused;
+}
+
 // A signal that nobody waits for yet is kept for the wait that opens with its key (SPEC §10).
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
@@ -45,12 +83,13 @@ Result<Taken> keep_early(const State& state, const Act& act, const std::string& 
                 "keys that begin with resolve/ or approval/ are the runtime's "
                 "own: what is asked there cannot be answered early");
   }
-  if (key.empty() || key.size() > 256) {
+  if (key.empty() || key.size() > kKeyMax) {
     return fail(Code::wait_mismatch, "a correlation key has 1 to 256 bytes");
   }
   if (state.ending) {
     return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
   }
+  AE_TRY(may_come_early(state, act, key));
   const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
   if (state.message_names.contains(message_name({}, key, act.id))) {
     return Taken{.events = {}, .answer = answer.with("duplicate", true)};
@@ -118,6 +157,32 @@ const Kept* fitting(const std::deque<Kept>& early, const Node& node) {
     if (outcome_of_answer(node, kept.payload)) return &kept;
   }
   return nullptr;
+}
+
+std::vector<EventDraft> overtake(const State& state, const Act& act) {
+  if (is_terminal(state.status) || act.id.empty()) return {};
+  const bool signal = act.kind == Act::Kind::signal;
+  const auto wait = std::ranges::find_if(state.waits, [&](const auto& open) {
+    return act.approval.empty() ? open.first == act.correlation_key
+                                : state.approval_id(open.second) == act.approval;
+  });
+  if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
+    std::vector<Member> more{
+        {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
+    if (!act.by.empty()) more.emplace_back("by", act.by);
+    return {{EventType::wait_completed,
+             wait_members(state, wait->first, wait->second, std::move(more))}};
+  }
+  const std::string& key = act.correlation_key;
+  const bool early =
+      signal && act.buffer && !is_own_key(key) && !key.empty() && key.size() <= kKeyMax;
+  const bool mail = act.kind == Act::Kind::message && state.ending;
+  if (!early && !mail) return {};
+  if (state.message_names.contains(message_name(act.channel, key, act.id))) return {};
+  const auto closed = state.closed_waits.find(key);
+  const bool taken =
+      early && closed != state.closed_waits.end() && closed->second.signal_id == act.id;
+  return taken ? std::vector<EventDraft>() : std::vector<EventDraft>{kept_event(act)};
 }
 
 Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp) {

@@ -380,6 +380,45 @@ AE_TEST("crash/a tool that has changed since is not sent again") {
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim();
   EXPECT_EQ(job.status(), "parked");
+  EXPECT_NE(job.last(EventType::wait_opened).text("reason").find("the tool has changed"),
+            std::string_view::npos);
+}
+
+AE_TEST("crash/a read is not sent again by a changed tool: a person says what it gave") {
+  for (const bool lost : {true, false}) {
+    GivenJob job(one("look"));
+    job.claim();
+    if (!lost) job.times_out("a");  // and is to be tried again
+    job.reload();
+    job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+    job.claim().after(1min);
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_EQ(job.sent.size(), 1u);
+    EXPECT_EQ(job.last(EventType::job_parked)["until"], "resolve");
+    EXPECT_EQ(job.resolve("a", "happened", "7").status(), "completed");
+    EXPECT_EQ(job.state.result, json("{'a':7}"));
+  }
+}
+
+AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be sent again") {
+  GivenJob failed(one("look"));
+  failed.claim().fails("a", "connect").reload();
+  failed.versions.assign(failed.plan->tools.size(), "ffffffffffffffff");
+  EXPECT_EQ(failed.claim().after(1min).tries("a"), 2u) << failed.story();
+  EXPECT_EQ(failed.last(EventType::tool_invocation_started)["tool_version"], "ffffffffffffffff");
+  GivenJob used_up(one("look"), {.more = "{'tools':{'look':{'effect':'read'}}}"});
+  used_up.versions.assign(used_up.plan->tools.size(), "ffffffffffffffff");
+  EXPECT_EQ(used_up.claim().times_out("a").status(), "failed");
+}
+
+AE_TEST("crash/a read whose changed tool was not sent for a person's word is read by the new one") {
+  GivenJob job(one("look"));
+  job.claim().reload();
+  job.settled = true;
+  job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+  job.claim().resolve("a", "not_happened");
+  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "1").status(), "completed");
 }
 
 AE_TEST("crash/a retry that ends outside of the dedupe window parks") {

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/drift.h"
+#include "engine/effects.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -45,9 +47,10 @@ struct TrySpan {
   std::optional<Instant> finished_at;
   std::string outcome;
   bool definite = false, caught_up = false;
-  Value error, duration;
+  Value error, duration, source;
   Value progress;          // its last report: {at, report}
   std::string resolution;  // what a person said of it
+  Value tool_version, request_schema, response_schema;
 };
 
 struct WaitSpan {
@@ -150,6 +153,8 @@ void Tracer::gather_try(const Event& event, StepSpan& span) {
     if (fresh.attempt.empty() && !attempts_.empty()) fresh.attempt = attempts_.back().id;
     fresh.seq = event.seq;
     fresh.started_at = event.created_at;
+    fresh.tool_version = p["tool_version"];
+    fresh.request_schema = p["request_schema_hash"];
     return;
   }
   if (flag(p, "late")) return;
@@ -161,6 +166,8 @@ void Tracer::gather_try(const Event& event, StepSpan& span) {
     mine.caught_up = flag(p, "caught_up");
     mine.error = p["error"];
     mine.duration = p["duration_us"];
+    mine.source = p["source"];
+    mine.response_schema = p["response_schema_hash"];
   }
   if (!p["external_id"].is_null()) span.external_id = p["external_id"];
   if (p.text("outcome") == "success") span.result = p["result"];
@@ -394,9 +401,13 @@ Value try_view(const TrySpan& one, std::string_view world) {
                         {"finished_at", or_null(one.finished_at)},
                         {"outcome", or_null(one.outcome)},
                         {"progress", one.progress},
+                        {"request_schema_hash", one.request_schema},
                         {"resolution", or_null(one.resolution)},
+                        {"response_schema_hash", one.response_schema},
                         {"seq", number(one.seq)},
+                        {"source", one.source},
                         {"started_at", to_text(one.started_at)},
+                        {"tool_version", one.tool_version},
                         {"try", one.number},
                         {"world", world}});
 }
@@ -548,7 +559,13 @@ Value Tracer::node_view(const Step& step) {
 }
 
 Value Tracer::run() {
-  for (const Event& event : events_) gather(event);
+  EffectKinds kinds;
+  std::vector<Value> effects;
+  for (const Event& event : events_) {
+    gather(event);
+    const std::string_view kind = kinds.kind_of(event);
+    if (!kind.empty()) effects.push_back(effect_entry(event, kind));
+  }
   for (const Step& step : s_.steps) {
     if (step.role != Role::node) {
       sides_[step.of].push_back(&step);
@@ -569,7 +586,9 @@ Value Tracer::run() {
       {{"agent", s_.agent},
        {"attempts", Value::array(std::move(attempts))},
        {"created_at", or_null(created_at)},
+       {"drift", drift_view(events_)},
        {"duration_us", between(created_at, ended_at)},
+       {"effects", Value::array(std::move(effects))},
        {"ended_at", or_null(ended_at)},
        {"error", job["error"]},
        {"forked_from", s_.forked_from},

@@ -406,6 +406,8 @@ class ReplayProof {
   }
   std::string emitted(const State& state, const Event& event);
   static std::string started(const State& state, const Event& event);
+  static std::string finished(const State& state, const Event& event);
+  static std::string fits(const ToolPolicy& tool, const Value& result);
   static std::string committed(const State& state, const Event& event);
   static std::string branch(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
@@ -462,6 +464,9 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   if (event.payload.text("effect_class") != to_text(tool.effect)) {
     return "has another effect class than the plan's";
   }
+  const std::string_view schema = event.payload.text("request_schema_hash");
+  if (!schema.empty() && schema != tool.schema_digest)
+    return "names another schema than the plan's";
   auto arguments = step->role == Role::node
                        ? arguments_of(state, node, step->item)
                        : side_arguments_of(state, state.steps[step->of], step->role);
@@ -470,9 +475,32 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   return "has other arguments than the plan's expressions give";
 }
 
+// A success is what the plan's schema lets its tool give, or is said to break it.
+std::string ReplayProof::finished(const State& state, const Event& event) {
+  const Value& p = event.payload;
+  const Step* step = step_of(state, event);
+  if (!step || p.text("outcome") != "success" || p["late"] == Value(true)) return {};
+  const ToolPolicy& tool = state.tool_of(*step);
+  if (p.text("response_schema_hash") != tool.result_digest) {
+    return "names another schema than the plan's";
+  }
+  if (!p["error"].is_null()) return {};
+  return fits(tool, p["result"]);
+}
+
+std::string ReplayProof::fits(const ToolPolicy& tool, const Value& result) {
+  if (!tool.result_schema || holds_redacted(result)) return {};
+  return tool.result_schema->check(result) ? "" : "is a result that the plan's schema refuses";
+}
+
 // What is said of a model is what was asked and answered.
 std::string ReplayProof::committed(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
+  if (step && event.payload.find("result")) {  // a person or a probe says what it gave
+    if (auto wrong = fits(state.tool_of(*step), event.payload["result"]); !wrong.empty()) {
+      return wrong;
+    }
+  }
   if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
     return {};
   }
@@ -572,6 +600,9 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       break;
     case EventType::tool_invocation_started:
       wrong = started(state, event);
+      break;
+    case EventType::tool_invocation_finished:
+      wrong = finished(state, event);
       break;
     case EventType::command_committed:
       wrong = probe_says(state, event);

@@ -199,6 +199,29 @@ AE_TEST("blocked/the first open wait fills the single fields, all stand in waits
   EXPECT_EQ(said["waits"].size(), 2u);
 }
 
+AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
+  constexpr std::pair<const char*, const char*> kReasons[] = {
+      {"{'type':'timer','for':'1h'}", "timer_pending"},
+      {"{'type':'human','key':'k'}", "human_answer_required"},
+      {"{'type':'message','channel':'c'}", "message_awaited"},
+      {"{'type':'signal','key':'k'}", "signal_awaited"},
+      {"{'type':'webhook','key':'k'}", "signal_awaited"}};
+  for (const auto& [wait, reason] : kReasons) {
+    GivenJob job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
+                 "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
+    job.claim();
+    const Value said = job.last(EventType::job_waiting);
+    EXPECT_EQ(said["reason"], reason);
+    EXPECT_EQ(said["resumption_context"], Value::object({{"decision_id", job.plan->decision.text},
+                                                         {"nodes_left", 2},
+                                                         {"open_waits", 1},
+                                                         {"plan", 0}}));
+  }
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy'}]",
+               {.more = "{'tools':{'buy':{'approval':'required'}}}"});
+  EXPECT_EQ(job.claim().last(EventType::job_waiting)["reason"], "approval_required");
+}
+
 AE_TEST("blocked/a job with a call in doubt and a wait is waiting, not parked") {
   GivenJob job(R"([{'id':'a', 'kind':'tool', 'tool':'pay'},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}])");
@@ -414,7 +437,9 @@ AE_TEST("act/what the effect store keeps of a call is what the log then says") {
     seen.answer("a", outcome);
     kept.kept("a", outcome, Arrival::in_time);
     EXPECT_EQ(kept.last(EventType::tool_invocation_finished),
-              seen.last(EventType::tool_invocation_finished).with("caught_up", Value(true)));
+              seen.last(EventType::tool_invocation_finished)
+                  .with("caught_up", true)
+                  .with("source", "effect_store"));
   }
 }
 

@@ -407,15 +407,11 @@ void Holder::add_acts() {
     auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
                      : Result<engine::Taken>(std::unexpected(act.error()));
     std::vector<EventDraft> events;
-    if (taken) {
-      events = std::move(taken->events);
-    } else {
-      if (act) events = engine::overtake(state_, *act);
-      if (events.empty()) {
-        host_.warn(job_,
-                   (act ? "an accepted act came too late: " : "an accepted act is damaged: ") +
-                       taken.error().message);
-      }
+    if (taken) events = std::move(taken->events);
+    if (act && events.empty()) events = engine::overtake(state_, *act);
+    if (!taken && events.empty()) {
+      host_.warn(job_, (act ? "an accepted act came too late: " : "an accepted act is damaged: ") +
+                           taken.error().message);
     }
     for (EventDraft& draft : events) {
       // Under another plan it goes to whoever has the tools of that.

@@ -28,20 +28,44 @@ std::string inbox_id(const engine::Act& act) {
                                                 {"kind", static_cast<int>(act.kind)}}))));
 }
 
-// A pause that was accepted before is asked for, also when the holder has not taken it in: `resume` takes it back.
-void pauses_ahead(engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                  const engine::Stamp& stamp, const engine::PlanSource& plans) {
+// May these two be about one wait, or one call? An answer names its wait by its key or by its id among the approvals.
+bool may_meet(const engine::Act& before, const engine::Act& act) {
   using Kind = engine::Act::Kind;
+  const auto answers = [](const engine::Act& a) {
+    return a.kind == Kind::signal || a.kind == Kind::resolve;
+  };
+  if (!answers(before) || !answers(act)) return false;
+  const bool keys = !before.correlation_key.empty() && !act.correlation_key.empty();
+  return !keys || before.correlation_key == act.correlation_key;
+}
+
+// What stands in the inbox before the act comes first; whoever holds the job has not taken it in yet. A pause is asked for,
+// so that `resume` takes it back; a wait has its answer, a call its resolution, so that a second one is told so. True: the
+// state is ahead of the log.
+bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                 const engine::Act& wanted, const engine::Stamp& stamp, bool settled,
+                 const engine::PlanSource& plans) {
+  using Kind = engine::Act::Kind;
+  if (inbox.empty()) return false;
+  bool ahead = false;
+  const std::string own = inbox_id(wanted);
   for (const store::InboxEntry& entry : inbox) {
     auto json = parse_json(entry.act);
     auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
-    if (!act || (act->kind != Kind::pause && act->kind != Kind::resume)) continue;
-    auto taken = engine::take_in(state, *act, stamp, false);
-    if (!taken) continue;
-    for (const EventDraft& draft : taken->events) {
-      if (!engine::apply(state, draft, stamp.now, plans)) return;
+    if (!act) continue;
+    // Itself, sent again, and what is behind it. With another payload it is another answer under one id.
+    if (entry.id == own && act->payload == wanted.payload) break;
+    const bool rests = act->kind == Kind::pause || act->kind == Kind::resume;
+    if (rests || may_meet(*act, wanted)) {
+      auto taken = engine::take_in(state, *act, stamp, settled);
+      for (const EventDraft& draft : taken ? taken->events : std::vector<EventDraft>()) {
+        ahead = true;
+        if (!engine::apply(state, draft, stamp.now, plans)) return true;
+      }
     }
+    if (entry.id == own) break;
   }
+  return ahead;
 }
 
 }  // namespace
@@ -251,6 +275,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .plan = request.plan.get()};
   if (request.fork) {
     fresh.execution_version = request.fork->execution_version;
+    fresh.planner_version = request.fork->planner_version;
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
   }
@@ -442,7 +467,6 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
 void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   const engine::Stamp stamp = act_stamp();
   const Instant now = stamp.now;
-  const bool as_logged = read.inbox.empty();  // what the inbox holds is thought ahead below
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventDraft> events;
   if (!read.row.claim) {
@@ -454,8 +478,9 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
-  pauses_ahead(read.state, read.inbox, stamp, plans_);
-  auto taken = engine::take_in(read.state, acting->act, stamp, settled(acting->job, read.state));
+  const bool over = settled(acting->job, read.state);
+  const bool as_logged = !taken_ahead(read.state, read.inbox, acting->act, stamp, over, plans_);
+  auto taken = engine::take_in(read.state, acting->act, stamp, over);
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
   const bool tells = acting->tells && read.row.claim;
@@ -578,11 +603,17 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
                     "it is in the job's inbox, and nobody knows whether it came in time: " +
                         read.error().message));
          }
-         const bool taken_in = engine::was_taken(read->state, acting->act);
-         auto taken = engine::take_in(read->state, acting->act, act_stamp(),
-                                      settled(acting->job, read->state));
-         keep_resting(acting->job, std::move(*read));
-         if (taken_in) return acting->done(std::move(answer));
+         engine::State& state = read->state;
+         const bool taken_in = engine::was_taken(state, acting->act);
+         const engine::Stamp stamp = act_stamp();
+         const bool over = settled(acting->job, state);
+         const bool as_logged = !taken_ahead(state, read->inbox, acting->act, stamp, over, plans_);
+         auto taken = engine::take_in(state, acting->act, stamp, over);
+         // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
+         const bool kept =
+             !taken && answer.find("buffered") && !engine::overtake(state, acting->act).empty();
+         if (as_logged) keep_resting(acting->job, std::move(*read));
+         if (taken_in || kept) return acting->done(std::move(answer));
          if (!taken) return acting->done(std::unexpected(taken.error()));
          acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
        });

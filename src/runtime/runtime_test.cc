@@ -767,6 +767,149 @@ AE_TEST("inbox/an answer that the holder has taken in since is accepted, also wh
   EXPECT_EQ((*again)["duplicate"], Value(true));
 }
 
+engine::Act answer_to(std::string key, std::string id, Value payload) {
+  return {.kind = engine::Act::Kind::signal,
+          .id = std::move(id),
+          .correlation_key = std::move(key),
+          .payload = std::move(payload)};
+}
+
+AE_TEST(
+    "inbox/a second answer to a wait is told that there is one, though nobody has taken it in") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true, .durability = durability});
+    desk.runtime->start();
+    desk.create(plan("idempotent", kWaitAndCall));
+    Desk other(ground, "other", {.owned = false});  // the holder is not told
+    const auto first = other.act(answer_to("k", "s1", json("1")));
+    ASSERT_TRUE(first);
+    EXPECT_EQ((*first)["accepted"], Value(true));
+    const auto second = other.act(answer_to("k", "s2", json("2")));
+    ASSERT_TRUE(second);
+    EXPECT_EQ(second->find("accepted"), nullptr) << canonical(*second);
+    EXPECT_EQ((*second)["duplicate"], Value(true));
+    EXPECT_EQ((*second)["applied"], Value(false));
+    EXPECT_EQ((*second)["payload"], Value(1));
+    const auto same = other.act(answer_to("k", "s3", json("1")));
+    ASSERT_TRUE(same);
+    EXPECT_EQ((*same)["applied"], Value(true)) << "it says the same";
+    EXPECT_EQ(other.read().inbox.size(), 1u) << "nothing was written";
+    // Its own answer sent again is no other one; with other words it is.
+    const auto again = other.act(answer_to("k", "s1", json("1")));
+    ASSERT_TRUE(again);
+    EXPECT_EQ((*again)["accepted"], Value(true)) << canonical(*again);
+    const auto changed = other.act(answer_to("k", "s1", json("9")));
+    ASSERT_TRUE(changed);
+    EXPECT_EQ((*changed)["applied"], Value(false)) << canonical(*changed);
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("'done'")});
+    EXPECT_EQ(desk.read().state.closed_waits.at("k").payload, Value(1));
+    EXPECT_FALSE(desk.warned("too late"));
+  }
+}
+
+AE_TEST("inbox/of two answers that are posted at once the later one is told so") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  Desk quick(ground, "quick", {.owned = false, .seed = 7});
+  Desk slow(ground, "slow", {.owned = false, .seed = 8});
+  // Between the reading of the one and its post, the other posts.
+  bool posted = false;
+  slow.script = [&](const store::Call& call) {
+    if (call.method == Method::put_inbox && !std::exchange(posted, true)) {
+      quick.runtime->act(kJob, answer_to("k", "s1", json("1")), [](Result<Value> said) {
+        ASSERT_TRUE(said);
+        EXPECT_EQ((*said)["accepted"], Value(true));
+      });
+      ground.loop.run_ready();
+    }
+    return Fault::none;
+  };
+  const auto said = slow.act(answer_to("k", "s2", json("2")));
+  ASSERT_TRUE(said);
+  ASSERT_EQ(slow.read().inbox.size(), 2u) << "both were accepted by the store";
+  EXPECT_EQ((*said)["duplicate"], Value(true)) << canonical(*said);
+  EXPECT_EQ((*said)["applied"], Value(false));
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("'done'")});
+  EXPECT_EQ(desk.read().state.closed_waits.at("k").payload, Value(1));
+}
+
+AE_TEST("inbox/a second yes or no of a person is told which one there is") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("idempotent",
+                   "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                   " {'id':'w', 'kind':'wait', 'wait':{'type':'human','key':'k'}}]"));
+  Desk other(ground, "other", {.owned = false});
+  const engine::State state = other.read().state;
+  engine::Act no{.kind = engine::Act::Kind::signal,
+                 .wait_type = "human",
+                 .approval = state.approval_id(state.waits.at("k")),
+                 .payload = json("{'decision':'reject'}")};
+  ASSERT_TRUE(other.act(no));
+  engine::Act yes = answer_to("k", "s2", json("{'decision':'approve'}"));
+  const auto second = other.act(yes);
+  ASSERT_TRUE(second);
+  EXPECT_EQ((*second)["outcome"], "rejected") << canonical(*second);
+  EXPECT_EQ((*second)["applied"], Value(false));
+}
+
+AE_TEST(
+    "inbox/a second resolution of a call is refused, though nobody has taken the first one in") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(
+      plan("at_most_once",
+           "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', 'tool':'do'}]"));
+  desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
+  Desk other(ground, "other", {.owned = false});
+  engine::Act act{.kind = engine::Act::Kind::resolve, .resolution = "happened"};
+  act.idempotency_key = other.read().state.steps[0].call->key.text;
+  const auto first = other.act(act);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ((*first)["accepted"], Value(true));
+  act.resolution = "fail";
+  const auto second = other.act(act);
+  ASSERT_FALSE(second) << canonical(*second);
+  EXPECT_EQ(second.error().code, Code::not_in_doubt);
+  EXPECT_EQ(other.read().inbox.size(), 1u);
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
+AE_TEST("inbox/an early answer that turns out to be none is never dropped: the end lists it") {
+  for (const bool told : {true, false}) {
+    Ground ground;
+    Desk desk(ground, "w", {.owned = true});
+    desk.runtime->start();
+    // Nobody can tell before `a` has answered that the key is that of a person's wait.
+    desk.create(plan("idempotent",
+                     "[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                     " {'id':'w', 'kind':'wait', 'needs':['a'],"
+                     "  'wait':{'type':'human','key':'${ .steps.a }'}}]"));
+    Desk other(ground, "other", {.owned = false});
+    engine::Act none = answer_to("k", "s1", json("{'note':'hm'}"));
+    none.buffer = true;
+    const auto early = other.act(none);
+    ASSERT_TRUE(early) << early.error().message;
+    EXPECT_EQ((*early)["buffered"], Value(true));
+    if (told) desk.runtime->act(kJob, answer_to("nobody", "x", json("1")), [](Result<Value>) {});
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("'k'")});
+    ASSERT_EQ(desk.status(), "waiting");
+    EXPECT_TRUE(desk.warnings.empty()) << desk.warnings.front();
+    ASSERT_TRUE(desk.act(answer_to("k", "s2", json("{'decision':'approve'}"))));
+    ground.loop.advance(2s);
+    const auto read = desk.read();
+    ASSERT_EQ(read.state.status, engine::JobStatus::completed);
+    EXPECT_EQ(read.events.back().payload["undelivered"],
+              json("[{'correlation_key':'k','signal_id':'s1'}]"));
+  }
+}
+
 AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     Ground ground;
