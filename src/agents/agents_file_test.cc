@@ -154,6 +154,28 @@ AE_TEST("agents/a tool's version changes with its target and its policy, not wit
   EXPECT_NE(version, load_version("{ http: { method: GET, url: 'http://other/' }, timeout: 1m }"));
   EXPECT_NE(version,
             load_version("{ http: { method: GET, url: 'http://shop:9000/' }, timeout: 61s }"));
+  EXPECT_NE(version, load_version("{ http: { method: GET, url: 'http://shop:9000/' }, timeout: 1m, "
+                                  "result_schema: { type: object } }"));
+}
+
+AE_TEST("agents/the plan carries the schemas of its tools, and holds calls and results to them") {
+  const auto loaded = load_text(
+      "aetheris: 1\ntools:\n"
+      "  t: { native: echo, args_schema: { required: [a] }, result_schema: { type: [object, "
+      "'null'] } }\n"
+      "  u: { native: echo, result_schema: false }\n"
+      "agents: { a: { plan: [ { id: x, tool: t, args: { a: 1 } }, { id: y, tool: u } ] } }\n");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  EXPECT_EQ(canonical(graph["tools"]["t"]["result_schema"]), R"({"type":["object","null"]})");
+  const auto plan = engine::Plan::compile(graph);
+  ASSERT_TRUE(plan) << plan.error().message;
+  for (const engine::ToolPolicy& tool : (*plan)->tools) {
+    ASSERT_TRUE(tool.result_schema);
+    EXPECT_EQ(tool.result_schema->validate(Value::object({})).empty(), tool.name == "t");
+    EXPECT_EQ(tool.result_digest,
+              to_hex(sha256(canonical(graph["tools"][tool.name]["result_schema"]))));
+  }
 }
 
 AE_TEST("agents/the YAML and the JSON of one file are the same plan") {

@@ -20,6 +20,7 @@ aetheris: 1
 tools:
   echo:  { native: echo, effect: read }
   doubt: { native: doubt, effect: at_most_once }
+  strict: { native: doubt, effect: at_most_once, result_schema: { type: object, required: [id] } }
   buy:   { native: echo, effect: idempotent, approval: "${ .args.n > 100 }" }
 agents:
   echo:
@@ -40,6 +41,7 @@ agents:
       - { id: h, wait: { type: human, key: ok }, needs: [m] }
     output: "${ .steps }"
   doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
+  strict: { plan: [ { id: d, tool: strict } ], output: "${ .steps.d }" }
 )";
 
 class Steady final : public async::SteadyClock {
@@ -379,6 +381,34 @@ AE_TEST("api/events are envelopes, in pages, by class and by type") {
                  "input_invalid");
 }
 
+AE_TEST("api/effects are the events that record one, each with its kind, on any page") {
+  Here here;
+  const auto id = here.make(R"({"agent":"buys","input":{"n":250}})");
+  const Value asked = here.get({"api", "approvals"}).body["approvals"];
+  here.post({"api", "approvals", std::string(asked.items()[0].text("id"))},
+            R"({"decision":"approve"})");
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(id), "completed");
+  const Path path{"api", "jobs", id, "events"};
+  const Value all = here.get(path, {{"class", "effect"}}).body["events"];
+  ASSERT_EQ(all.size(), 2u) << canonical(all);
+  EXPECT_EQ(all.items()[0]["kind"], "human");
+  EXPECT_EQ(all.items()[0]["type"], "decision_recorded");
+  EXPECT_EQ(all.items()[1]["kind"], "tool");
+  EXPECT_EQ(all.items()[1]["type"], "tool_invocation_finished");
+  EXPECT_TRUE(all.items()[1].find("hash") != nullptr) << "the whole envelope";
+  const Value page = here.get(path, {{"class", "effect"}, {"limit", "1"}}).body;
+  EXPECT_EQ(page["events"].items()[0], all.items()[0]);
+  const Value rest =
+      here.get(path, {{"class", "effect"}, {"after", canonical(page["next"])}}).body["events"];
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest.items()[0], all.items()[1]);
+  EXPECT_EQ(here.get(path, {{"class", "recorded_effect"}}).body["events"].size(), 0u);
+  EXPECT_EQ(here.get(path).body["events"].items()[0].find("kind"), nullptr);
+  EXPECT_EQ(here.get({"api", "jobs", id, "trace"}).body["effects"].size(), 2u);
+  EXPECT_EQ(here.get({"api", "jobs", id, "trace"}).body["drift"], Value::array({}));
+}
+
 AE_TEST("api/who follows a job hears of each commit at once") {
   Here here;
   const auto id = here.make(R"({"agent":"asks","id":"j"})");
@@ -476,6 +506,40 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
 }
 
+AE_TEST("api/what a call is said to have given must be what its tool gives") {
+  Here here;
+  const auto id = here.make(R"({"agent":"strict"})");
+  ASSERT_EQ(here.status(id), "parked");
+  const Value job = here.get({"api", "jobs", id}).body;
+  const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
+  const auto say = [&](const std::string& rest) {
+    return here.post({"api", "jobs", id, "resolve"},
+                     R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
+  };
+  const std::size_t before = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  expect_problem(say(R"(,"result":{"no":1})"), 400, "input_invalid");
+  expect_problem(say(R"(,"result":7)"), 400, "input_invalid");
+  expect_problem(say(""), 400, "input_invalid");
+  EXPECT_EQ(here.get({"api", "jobs", id, "events"}).body["events"].size(), before);
+  EXPECT_EQ(say(R"(,"result":{"id":1})").status, 200);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "completed");
+}
+
+AE_TEST("api/a call that is said to have happened and gave nothing is read again") {
+  Here here;
+  const auto id = here.make(R"({"agent":"doubts"})");
+  const Value job = here.get({"api", "jobs", id}).body;
+  const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
+  EXPECT_EQ(here.post({"api", "jobs", id, "resolve"},
+                      R"({"idempotency_key":")" + key + R"(","resolution":"happened"})")
+                .status,
+            200);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(id), "completed");
+  EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
+}
+
 AE_TEST("api/who says that a call in doubt did not happen may say when they looked") {
   Here here;
   const auto id = here.make(R"({"agent":"doubts"})");
@@ -571,6 +635,16 @@ AE_TEST("api/messages and early answers are kept, and said to be") {
   EXPECT_EQ(job["status"], "completed") << canonical(job);
   EXPECT_EQ(canonical(job["result"]), R"({"h":{"decision":"approve"},"m":{"rain":true}})");
   expect_problem(here.post(path, R"({"channel":"news","payload":1})"), 409, "job_terminal");
+}
+
+AE_TEST("api/an early answer that is none is refused where the plan says what the wait is") {
+  Here here;
+  const auto id = here.make(R"({"agent":"hears"})");
+  const std::size_t before = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  expect_problem(here.post({"api", "jobs", id, "signal"},
+                           R"({"correlation_key":"ok","payload":{"note":"hm"},"buffer":true})"),
+                 400, "input_invalid");
+  EXPECT_EQ(here.get({"api", "jobs", id, "events"}).body["events"].size(), before);
 }
 
 AE_TEST("api/a job is paused and resumed; resume ends no other rest") {

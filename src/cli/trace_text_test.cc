@@ -80,6 +80,22 @@ AE_TEST("cli/commands in a trace name the store") {
   EXPECT_NE(text.find("'{}' --store sqlite:x.db\n"), std::string::npos);
 }
 
+AE_TEST("cli/a trace says where a tool or a model has drifted") {
+  const auto one = [](std::string_view tool, std::string_view what, Value from, Value to) {
+    return Value::object(
+        {{"from", from}, {"seq", 12}, {"since", 3}, {"to", to}, {"tool", tool}, {"what", what}});
+  };
+  const std::string digest(64, 'a');
+  const Value drifted = trace("trace_completed")
+                            .with("drift", Value::array({one("pay", "tool_version", "v1", "v2"),
+                                                         one("pay", "result_schema", {}, digest)}));
+  const std::string text = trace_text(drifted, {});
+  EXPECT_NE(text.find("drift  pay: tool version v1 is v2 from event 12 on\n"), text.npos) << text;
+  EXPECT_NE(text.find("drift  pay: result schema none is aaaa"), text.npos) << text;
+  EXPECT_EQ(text.find(digest), text.npos) << "as short as other hashes";
+  EXPECT_EQ(trace_text(trace("trace_completed"), {}).find("drift"), std::string::npos);
+}
+
 AE_TEST("cli/a trace of nothing is no crash") {
   EXPECT_FALSE(trace_text(Value::object({}), {}).empty());
   EXPECT_FALSE(trace_text(Value(), {}).empty());

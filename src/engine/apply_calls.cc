@@ -160,11 +160,11 @@ Status Applier::command_committed() {
     return bad("no such command to commit");
   }
   const bool success = step->call->outcome == OutcomeKind::success;
-  if (const Value* result = p_.find("result"); result && !p_.find("result_of")) {
-    // A person says that it happened, and what it gave.
+  if (!p_.find("result_of")) {
+    // A person, or its probe, says that it happened, and what it gave; null is not written.
     const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
     if (!doubted || success) return bad("nothing in doubt");
-    step->result = *result;
+    step->result = p_["result"];
   } else if (!success || p_.text("result_of") != step->call->id.text) {
     return bad("the result is that of no successful call");
   }

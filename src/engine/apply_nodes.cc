@@ -232,7 +232,7 @@ Status Applier::wait_completed() {
   Value payload = p_["payload"];
   if (!wait.resolve) {
     const std::string_view outcome = p_.text("outcome");
-    auto kept = p_.find("payload") ? std::nullopt : take_kept(key, wait);
+    auto kept = p_["payload"].is_null() ? take_kept(key, wait) : std::nullopt;
     if (kept) payload = *kept;
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
       return bad("no such message has come");

@@ -266,7 +266,10 @@ void Decider::retry(const Step& step) {
 // The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
 void Decider::after_backoff(const Step& step) {
   if (stamp_.now < step.not_before) return ask_again(step.not_before);
-  if (s_.may_have_happened(step)) return doubtful(step);
+  // A read whose answer was lost is nothing to doubt, but is not sent again by another tool.
+  if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
+    return doubtful(step);
+  }
   declare(step, false);
 }
 

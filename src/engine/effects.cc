@@ -35,6 +35,7 @@ std::string_view EffectKinds::kind_of(const Event& event) {
       }
       return "";
     case EventType::tool_invocation_finished:
+      if (p.text("outcome") == "unknown" && p["error"].is_null()) return "";  // nobody saw anything
       return of_models_.contains(std::string(p.text("invocation_id"))) ? "llm" : "tool";
     case EventType::timer_fired:
     case EventType::time_recorded:

@@ -1,6 +1,6 @@
 // Recorded effects of a log: which event is the record of one, and of what kind it is (SPEC §5).
 //
-//   tool, llm         tool_invocation_finished: what was seen of a try
+//   tool, llm         tool_invocation_finished: what was seen of a try; not that nobody saw what became of it
 //   time              timer_fired, time_recorded
 //   random, uuid      random_recorded, uuid_recorded
 //   http              http_recorded

@@ -83,11 +83,12 @@ AE_TEST(
   ASSERT_EQ(seen.status(), "parked") << seen.story();
   EXPECT_EQ(effects_of(seen), (Words{"tool tool_invocation_finished"}));
   seen.confirm("a", "accept");
-  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded");
+  ASSERT_EQ(seen.refused, std::nullopt);
+  EXPECT_EQ(effects_of(seen).back(), "human decision_recorded") << seen.story();
   GivenJob asked("[{'id':'a','kind':'tool','tool':'buy'}]",
                  {.more = "{'tools':{'buy':{'effect':'at_most_once','on_in_doubt':'probe','probe':"
                           "{'tool':'look','happened':'${ .result }'}}}}"});
-  asked.claim().times_out("a").after(61s).ok("a/probe", "7");
+  asked.claim().times_out("a").after(71s).ok("a/probe", "7");
   ASSERT_EQ(asked.status(), "completed");
   EXPECT_EQ(effects_of(asked),
             (Words{"tool tool_invocation_finished", "tool tool_invocation_finished"}));
@@ -132,11 +133,12 @@ AE_TEST("drift/a job that nothing changes under has none") {
 AE_TEST("drift/a tool that has changed since the plan is shown once, at its first call") {
   GivenJob job(
       "[{'id':'a','kind':'tool','tool':'put'},"
-      " {'id':'b','kind':'tool','tool':'put','needs':['a']},"
+      " {'id':'w','kind':'wait','needs':['a'],'wait':{'type':'signal','key':'k'}},"
+      " {'id':'b','kind':'tool','tool':'put','needs':['w']},"
       " {'id':'c','kind':'tool','tool':'put','needs':['b']}]");
-  job.claim().ok("a").reload();
+  job.claim().ok("a");
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
-  job.claim().ok("b").ok("c");
+  job.signal("k").ok("b").ok("c");
   ASSERT_EQ(job.status(), "completed") << job.story();
   const Value drift = drift_of(job);
   ASSERT_EQ(drift.size(), 1u) << canonical(drift);
@@ -148,7 +150,7 @@ AE_TEST("drift/a tool that has changed since the plan is shown once, at its firs
   EXPECT_EQ(job.log[static_cast<std::size_t>(one["seq"].as_int()) - 1].payload["node_id"], "b");
   EXPECT_EQ(job.log[static_cast<std::size_t>(one["since"].as_int()) - 1].payload["node_id"], "a");
   const Value trace = trace_view(job.state, job.log);
-  EXPECT_EQ(trace["nodes"].items()[1]["tries"].items()[0]["tool_version"], "ffffffffffffffff");
+  EXPECT_EQ(trace["nodes"].items()[2]["tries"].items()[0]["tool_version"], "ffffffffffffffff");
 }
 
 AE_TEST("drift/another plan's schemas and versions are shown, and what becomes none") {

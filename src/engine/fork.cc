@@ -89,7 +89,7 @@ void Forking::gather(const Event& event) {
       if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
       return;
     case EventType::command_committed:
-      if (const Value* result = p.find("result")) results_[id] = *result;
+      if (!p.find("result_of")) results_[id] = p["result"];  // null is not written
       return;
     case EventType::node_finished:
       if (!p["error"].is_null()) results_[id] = Value::object({{"error", p["error"]}});

@@ -151,6 +151,22 @@ std::list<Named> jobs() {
                          std::string(kFirst) + "]")),
           {"m"});
   forked.ok("z", "1").signal("k", "'go'");
+  // What people said: that a call happened and gave nothing; too early and not well; and a result that breaks its schema.
+  GivenJob& people =
+      add("people",
+          "[{'id':'p', 'kind':'tool', 'tool':'pay'},"
+          " {'id':'h', 'kind':'wait', 'needs':['p'], 'wait':{'type':'human', 'key':'k'}},"
+          " {'id':'s', 'kind':'tool', 'tool':'strict', 'needs':['h'], 'on_error':'continue'}]",
+          {.more = "{'tools':{'strict':{'args_schema':{'type':'object'},"
+                   "'result_schema':{'type':'integer'}}}}"});
+  people.claim().crash().resolve("p", "happened");
+  people.add(overtake(people.state, {.kind = Act::Kind::signal,
+                                     .id = "early",
+                                     .correlation_key = "k",
+                                     .buffer = true,
+                                     .payload = json("{'note':'hm'}")}));
+  people.go();
+  people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
   return all;
 }
 

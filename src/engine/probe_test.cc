@@ -315,7 +315,7 @@ AE_TEST("probe/the trace shows who asked and what was said") {
 
 AE_TEST("probe/one that a crash left is not sent again by a changed tool; a person is asked") {
   GivenJob job = paying();
-  job.claim().times_out("pay").after(61s);
+  job.claim().times_out("pay").after(71s);
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   job.reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");

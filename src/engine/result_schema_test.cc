@@ -194,7 +194,7 @@ AE_TEST("result/a probe that says what the call cannot have given leaves it in d
   // What it names as the result breaks the call's schema; then its own answer breaks its own.
   for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
     GivenJob job = calling("buy");
-    job.claim().times_out("a").after(61s);
+    job.claim().times_out("a").after(71s);
     ASSERT_EQ(job.sent.size(), 2u) << job.story();
     job.ok("a/probe", answer);
     EXPECT_EQ(job.status(), "parked") << answer << "\n" << job.story();
@@ -206,7 +206,7 @@ AE_TEST("result/a probe that says what the call cannot have given leaves it in d
   }
   GivenJob good = calling("buy");
   good.claim().crash();
-  good.after(61s).ok("a/probe", "{'charge':{'id':5}}");
+  good.after(71s).ok("a/probe", "{'charge':{'id':5}}");
   EXPECT_EQ(good.status(), "completed");
   EXPECT_EQ(good.state.result, json("{'a':{'id':5}}"));
   EXPECT_EQ(good.payloads(EventType::tool_invocation_finished)[1]["source"], "probe")

@@ -496,7 +496,7 @@ std::string ReplayProof::fits(const ToolPolicy& tool, const Value& result) {
 // What is said of a model is what was asked and answered.
 std::string ReplayProof::committed(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
-  if (step && event.payload.find("result")) {  // a person or a probe says what it gave
+  if (step && !event.payload.find("result_of")) {  // a person or a probe says what it gave
     if (auto wrong = fits(state.tool_of(*step), event.payload["result"]); !wrong.empty()) {
       return wrong;
     }

@@ -370,5 +370,22 @@ AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
   EXPECT_TRUE(verified(with(job, EventType::tool_invocation_started, "arguments", gone)).ok);
 }
 
+AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
+  job.claim().crash().resolve("a", "happened");
+  ASSERT_EQ(job.status(), "completed");
+  const VerifyInput stored = Stored(job).opened(job.state.job);
+  ASSERT_EQ(stored.events.size(), job.log.size());
+  const Verification all = verified(stored);
+  EXPECT_TRUE(all.ok) << canonical(all.to_json());
+  const auto folded = fold(job.state.job, stored.events, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(state_view(*folded), state_view(job.state));
+  const auto forked = fork_at(*folded, stored.events, stored.events.size(), compile_each_time());
+  ASSERT_TRUE(forked);
+  const GivenJob fork(*forked, "other");
+  EXPECT_EQ(fork.step("a").phase, StepPhase::done) << fork.story();
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

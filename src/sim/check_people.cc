@@ -247,13 +247,12 @@ void messages_are_kept(const JobEvidence& e, Judge& judge) {
                       (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
     if (!kept) continue;
     std::size_t times = 0;
-    bool answered =
-        false;  // an early signal whose wait somebody else answered before it was taken in
+    bool answered = false;  // an early signal that came to its open wait
     for (const Event& event : e.events) {
       const Value& p = event.payload;
       times += event.type == EventType::agent_message && p.text("message_id") == ack->act.id;
-      answered = answered || (event.type == EventType::wait_completed &&
-                              p.text("correlation_key") == ack->act.correlation_key);
+      answered = answered ||
+                 (event.type == EventType::wait_completed && p.text("signal_id") == ack->act.id);
     }
     if (ack->act.kind == engine::Act::Kind::signal && times == 0 && answered) continue;
     judge.broken_if(
