@@ -71,12 +71,16 @@ inline Value undoable_tools() {
   const Value probe = json(
       "{'probe': {'tool': 'ask', 'args': {'key': '${ .call.key }'}, 'happened': '${ .result.found "
       "}'}}");
+  const Value gives = json("{'type': 'object', 'required': ['of', 'tool']}");
   return Value::object(
       {{"ask", tool_policy("read", "resend", thrice)},
        {"book", changing(tool_policy("idempotent", "resend",
-                                     thrice.with("compensate", undo["compensate"])))},
-       {"buy",
-        tool_policy("at_most_once", "probe", probe.with("compensate", undo_once["compensate"]))},
+                                     thrice.with("compensate", undo["compensate"])
+                                         .with("args_schema", json("{'type': 'object'}"))
+                                         .with("result_schema", gives)))},
+       {"buy", tool_policy(
+                   "at_most_once", "probe",
+                   probe.with("compensate", undo_once["compensate"]).with("result_schema", gives))},
        {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
        {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
        {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
