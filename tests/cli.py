@@ -587,7 +587,7 @@ def inspect_looks_while_another_owns_the_store():
 
 DAMAGE = """
     UPDATE jobs SET agent = 'nobody', idempotency_key = '';
-    UPDATE jobs SET request_hash = x'00', priority = 9, capabilities = 'no', created_at = 1, not_before = 5, wake_at = 6,
+    UPDATE jobs SET request_hash = x'00', priority = 9, capabilities = 'no', queue = 'q', turn = 't', created_at = 1, not_before = 5, wake_at = 6,
       ripe_at = 7, ready = 9, status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END;
     DELETE FROM heads; DELETE FROM labels;
     INSERT INTO labels VALUES(1, 0, 'not', 'so');
@@ -777,6 +777,59 @@ def a_log_with_commits_gone_is_6():
                 said = expect(h.run(*words, "--json"), 6)
                 assert said.json()["code"] == "log_corrupt", (which, said)
             expect(h.run("verify", "b"), 0)
+
+
+@test
+def a_store_that_went_backwards_is_noticed_and_accepted():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waiting"), 4)
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "parked"), 4)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "queued", "--detach"), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "done", "--only"), 0)
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "live", "--only")
+        h.began()
+        runner.kill()
+        runner.wait()
+        expect(h.run("pause", "queued"), 0)  # so that the store is closed in order
+        expect(h.run("resume", "queued"), 0)
+        backup = h.path / "backup.db"
+        shutil.copy(h.store, backup)
+        said = expect(h.run("doctor", "--accept-rollback"), 0)
+        assert "did not go backwards" in said.out, said
+        expect(h.run("signal", "waiting", "go-waiting", "1"), 0)
+        shutil.copy(backup, h.store)
+
+        for words in (["run", "agents.yaml", "echo"], ["signal", "waiting", "go-waiting", "1"], ["cancel", "done"]):
+            said = expect(h.run(*words), 7)
+            assert "store_rolled_back" in said.err and "doctor --accept-rollback" in said.err, said
+        assert expect(h.run("job", "waiting", "--json"), 0).json()["status"] == "waiting"
+        said = h.run("doctor", "--json")
+        assert said.code == 1 and "store_rolled_back" in [p["code"] for p in said.json()["problems"]], said
+
+        body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
+        assert body == {"accepted": True, "ending": 0, "parked": 3, "pausing": 1}, body
+        for job in ("waiting", "queued"):
+            parked = expect(h.run("job", job, "--json"), 0).json()["parked"]
+            assert (parked["reason"], parked["until"]) == ("store_rolled_back", "resume"), parked
+        assert expect(h.run("job", "parked", "--json"), 0).json()["parked"]["reason"] == "invocation_in_doubt"
+        assert expect(h.run("job", "done", "--json"), 0).json()["status"] == "completed"
+        assert "store_rolled_back" not in h.run("doctor", "--json").out
+        said = expect(h.run("doctor", "--accept-rollback"), 0)
+        assert "did not go backwards" in said.out, said
+
+        expect(h.run("run", "agents.yaml", "--job-id", "live"), 4)
+        parked = expect(h.run("job", "live", "--json"), 0).json()["parked"]
+        assert parked["reason"] == "store_rolled_back", parked
+        h.go()
+        for job in ("queued", "live", "waiting"):
+            expect(h.run("resume", job), 0)
+        expect(h.run("signal", "waiting", "go-waiting", "1"), 0)
+        for job in ("queued", "live", "waiting"):
+            expect(h.run("run", "agents.yaml", "--job-id", job, "--only"), 0)
+        for job in ("queued", "live", "waiting", "parked", "done"):
+            expect(h.run("verify", job), 0)
+        shutil.copy(backup, h.store)  # from before what was accepted
+        expect(h.run("run", "agents.yaml", "echo"), 7)
 
 
 @test
@@ -1900,6 +1953,38 @@ agents:
         assert body["status"] == "queued", body
         expect(h.run("run", "needs.yaml", "--job-id", "j", "--capability", "gpu", "--capability", "eu"), 0)
         expect(h.run("run", "needs.yaml", "--capability", "a b"), 2)
+
+
+@test
+def queues_have_limits_and_labels_take_turns():
+    with home() as h:
+        (h.path / "lines.yaml").write_text("""
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  a: { queue: nightly, plan: [ { id: say, tool: echo, args: { x: 1 } } ] }
+""")
+        for job, tenant in (("big1", "big"), ("big2", "big"), ("big3", "big"), ("small1", "small")):
+            expect(h.run("run", "lines.yaml", "--job-id", job, "--detach", "--label", f"tenant={tenant}"), 0)
+        assert expect(h.run("inspect", "big1", "--json"), 0).json()["job"]["queue"] == "nightly"
+        expect(h.run("run", "lines.yaml", "--job-id", "last", "--queue", "daily", "--queue-limit", "nightly=1",
+                     "--queue-limit", "daily=2", "--fair-by", "tenant"), 0)
+        began = {job: expect(h.run("events", job, "--type", "job_running", "--json"), 0).json()["events"][0]["created_at"]
+                 for job in ("big1", "big2", "big3", "small1", "last")}
+        nightly = sorted(("big1", "big2", "big3", "small1"), key=began.get)
+        assert nightly == ["big1", "small1", "big2", "big3"], began
+        created = expect(h.run("events", "last", "--type", "job_created", "--json"), 0).json()["events"][0]["payload"]
+        assert created["queue"] == "daily", created
+        ends = {job: expect(h.run("events", job, "--type", "job_completed", "--json"), 0).json()["events"][0]["created_at"]
+                for job in nightly}
+        for one, next_one in zip(nightly, nightly[1:]):
+            assert ends[one] <= began[next_one], (one, next_one, began, ends)
+        expect(h.run("run", "lines.yaml", "--no-fair-by"), 0)
+        for bad in (["--queue", "a b"], ["--queue", ""], ["--queue-limit", "nightly"], ["--queue-limit", "nightly=0"],
+                    ["--queue-limit", "nightly=x"], ["--queue-limit", "=1"], ["--queue-limit", "a=1", "--queue-limit", "a=2"],
+                    ["--fair-by", ""], ["--fair-by", "tenant", "--no-fair-by"]):
+            said = expect(h.run("run", "lines.yaml", *bad), 2)
+            assert bad[0] in said.err, said
 
 
 @test

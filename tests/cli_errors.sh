@@ -8,7 +8,7 @@ codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/core/error.h | grep -o 'X([a
 # Between the runtime and a store: answered by trying again or choosing another way, never shown.
 inside="held inbox_pending not_held sequence_conflict"
 # Nothing of this version can end with these.
-later="budget_exceeded confirmation_failed replay_verification_human_required store_rolled_back"
+later="budget_exceeded confirmation_failed replay_verification_human_required"
 
 bad=0
 for code in $codes; do

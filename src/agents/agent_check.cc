@@ -27,7 +27,7 @@ class AgentCheck {
     const std::size_t before = check_.count();
     if (!check_.mapping(spot_,
                         {"plan", "input_schema", "output", "deadline", "max_attempts", "labels",
-                         "description", "versions", "required_capabilities", "confirm"},
+                         "description", "versions", "required_capabilities", "confirm", "queue"},
                         {{"loop", "agents that a model leads come later; this version runs plans"},
                          {"code", "agents written as a program come later"},
                          {"planner", "plans made by a model come later"},
@@ -74,6 +74,14 @@ class AgentCheck {
     if (const auto labels = spot_.find("labels")) this->labels(*labels);
     if (const auto versions = spot_.find("versions")) this->versions(*versions);
     if (const auto needed = spot_.find("required_capabilities")) capabilities(*needed);
+    if (const auto queue = spot_.find("queue")) {
+      const auto text = check_.text(*queue);
+      if (text && !is_capability(*text)) {
+        check_.fault(*queue, "a queue's name has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      } else if (text) {
+        agent_.queue = *text;
+      }
+    }
     if (const auto confirm = spot_.find("confirm")) {  // strict is what holds without it
       const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
       if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");

@@ -51,6 +51,7 @@ struct Agent {
   std::optional<Value> input_schema;
   std::vector<std::pair<std::string, std::string>> labels;
   std::vector<std::string> required_capabilities;  // sorted, each once
+  std::string queue;                               // "" = the default one
   std::string execution_version;                   // "" = the program's
 };
 

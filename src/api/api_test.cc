@@ -304,7 +304,9 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
   refused(R"({"agent":7})", 400, "input_invalid");
   refused(R"({"agent":"echo","input":{"n":"x"}})", 400, "input_invalid");
   refused(R"({"agent":"echo","inputs":{}})", 400, "input_invalid");
-  refused(R"({"agent":"echo","queue":"q"})", 400, "unsupported");
+  refused(R"({"agent":"echo","queue":"q q"})", 400, "input_invalid");
+  refused(R"({"agent":"echo","queue":""})", 400, "input_invalid");
+  refused(R"({"agent":"echo","queue":7})", 400, "input_invalid");
   refused(R"({"agent":"echo","labels":{"a":1}})", 400, "input_invalid");
   refused(R"({"agent":"echo","id":"a b"})", 400, "input_invalid");
   refused(R"({"agent":"echo","plan_hash":"00"})", 409, "needs_version");

@@ -264,6 +264,13 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
     }
     wish.priority = priority.as_int();
   }
+  wish.queue = body["queue"].is_null() ? agent->second.queue : std::string(body.text("queue"));
+  if (!wish.queue.empty() || !body["queue"].is_null()) {
+    if (!agents::is_capability(wish.queue)) {
+      return fail(Code::input_invalid, "\"queue\" has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
+  }
+  if (wish.queue == store::kDefaultQueue) wish.queue.clear();
   AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
   const auto& also = agent->required_capabilities;
   wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
@@ -281,10 +288,9 @@ void Api::create(Ask ask) {
     AE_ASSIGN(const Fields fields,
               Fields::parse(ask->request.body,
                             {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
-                             "priority", "required_capabilities"},
-                            {{"queue", "queues come later"},
-                             {"deadline", "give the agent a deadline in the agents file"}}));
-    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash"}) {
+                             "priority", "required_capabilities", "queue"},
+                            {{"deadline", "give the agent a deadline in the agents file"}}));
+    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue"}) {
       AE_TRY(fields.text(name));
     }
     if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");

@@ -40,6 +40,7 @@ int http_status(Code code) {
     case Code::payload_too_large:
       return 413;
     case Code::store_locked:
+    case Code::store_rolled_back:
     case Code::store_stopped:
     case Code::unavailable:
       return 503;
@@ -57,7 +58,6 @@ int http_status(Code code) {
     case Code::rejected:
     case Code::replay_verification_human_required:
     case Code::secret_missing:
-    case Code::store_rolled_back:
     case Code::tool_failed:
     case Code::tool_output_invalid:
     case Code::wait_expired:

@@ -119,6 +119,15 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     }
     return listens;
   }
+  Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) override {
+    if (sqlite_ == nullptr || !sqlite_->accepting()) return std::nullopt;
+    AE_ASSIGN(const runtime::ParkedJobs parked, until<Result<runtime::ParkedJobs>>([&](auto done) {
+                runtime::park_rolled_back(*store_, *runtime_, by, sqlite_->timeline(),
+                                          std::move(done));
+              }));
+    AE_TRY(until<Result<void>>([&](auto done) { sqlite_->finish_accepting(std::move(done)); }));
+    return parked;
+  }
   void stop_listening() override {
     api_->stop_waiting();
     listener_.reset();
@@ -134,16 +143,32 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   }
 
  private:
+  template <class T, class Start>
+  T until(Start start) {
+    std::optional<T> answer;
+    start([&](T given) {
+      answer = std::move(given);
+      loop_.stop();
+    });
+    while (!answer) loop_.run();
+    return *std::move(answer);
+  }
+
   Status open_store() {
     if (options_.store.kind == StoreUrl::Kind::memory) {
-      store_ = std::make_unique<store::MemoryStore>(loop_, clock_);
+      store_ = std::make_unique<store::MemoryStore>(
+          loop_, clock_, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});
       return {};
     }
-    AE_ASSIGN(store_,
+    AE_ASSIGN(auto opened,
               store::SqliteStore::open({.path = options_.store.path,
                                         .loop = loop_,
                                         .clock = clock_,
+                                        .fair_by = options_.fair_by,
+                                        .accept_loss = options_.accept_rollback,
                                         .read_only = options_.mode == SiteOptions::Mode::read}));
+    sqlite_ = opened.get();
+    store_ = std::move(opened);
     if (options_.mode != SiteOptions::Mode::read) ignore_folder(options_.store.folder());
     return {};
   }
@@ -169,7 +194,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   net::SystemChance chance_;
   runtime::Performers no_tools_;
   std::optional<SigningKey> signer_;
+  store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;
+  store::SqliteStore* sqlite_ = nullptr;  // the same
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
@@ -216,6 +243,11 @@ api::ApiResponse Site::ask(api::ApiRequest request) {
   });
   while (!answer) loop().run();
   return std::move(*answer);
+}
+
+Status look_for_rollback(const StoreUrl& store) {
+  if (store.kind == StoreUrl::Kind::memory) return {};
+  return store::check_position(store.path);
 }
 
 Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "app/store_url.h"
 #include "core/error.h"
 #include "net/asio_loop.h"
+#include "runtime/rollback.h"
 #include "runtime/runtime.h"
 #include "store/rebuild.h"
 
@@ -31,7 +33,10 @@ struct SiteOptions {
   const agents::AgentsFile* agents = nullptr;
   std::string agents_folder = ".";
   runtime::RuntimeOptions runtime;
-  std::string signing_key;  // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
+  // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
+  std::optional<std::string> fair_by = {};
+  bool accept_rollback = false;  // what the store has lost is accepted (Site::accept_rollback)
+  std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };
 
@@ -54,9 +59,16 @@ class Site {
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 
+  // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
+  // opens the store for work again. nullopt: nothing had been lost.
+  virtual Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) = 0;
+
   // Runs the loop until there is an answer.
   api::ApiResponse ask(api::ApiRequest request);
 };
+
+// Has the store lost something that is remembered beside it? Fails with store_rolled_back when it has.
+Status look_for_rollback(const StoreUrl& store);
 
 // The rows of a store beside its logs, to be compared or made anew; nobody else may own it while they are made. Fails with
 // store_locked (names the pid), not_found, needs_version, unavailable, unsupported (a store that is gone with its process).

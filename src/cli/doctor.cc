@@ -76,6 +76,9 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   look_at_disk(store, problems);
   look_at_file(store.path, "the store", problems);
   look_at_file(store.folder() + "/secrets", "secrets", problems);
+  if (auto stands = app::look_for_rollback(store); !stands) {
+    problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
+  }
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {
     if (door.error().code != Code::not_found) {
@@ -111,11 +114,53 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
+// Parks what has not ended in a store that went backwards.
+int accept_rollback(const app::StoreUrl& store, Terminal& terminal) {
+  if (store.kind == app::StoreUrl::Kind::memory) {
+    return terminal.fail_with({Code::usage, "a memory: store is gone with its process"});
+  }
+  app::SiteOptions options{.store = store};
+  struct stat found{};
+  if (::stat(store.path.c_str(), &found) != 0) {
+    return terminal.fail_with({Code::not_found, "there is no store at " + store.path + " yet"});
+  }
+  options.mode = app::SiteOptions::Mode::write;
+  options.accept_rollback = true;
+  auto site = app::Site::open(std::move(options));
+  if (!site) return terminal.fail_with(site.error());
+  const auto parked = (*site)->accept_rollback(who());
+  if (!parked) return terminal.fail_with(parked.error());
+  const runtime::ParkedJobs count = parked->value_or(runtime::ParkedJobs());
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"accepted", parked->has_value()},
+                                       {"ending", count.ending},
+                                       {"parked", count.parked},
+                                       {"pausing", count.pausing}}));
+    return kDone;
+  }
+  if (!*parked) {
+    terminal.print("the store did not go backwards: there is nothing to accept\n");
+    return kDone;
+  }
+  const auto jobs = [](std::uint64_t n) { return std::to_string(n) + (n == 1 ? " job" : " jobs"); };
+  std::string text = "accepted: " + jobs(count.parked) + " parked (store_rolled_back)";
+  if (count.pausing > 0) {
+    text += ", " + jobs(count.pausing) + " will park before anything else is begun";
+  }
+  if (count.ending > 0) text += ", " + jobs(count.ending) + " were ending already";
+  terminal.print(text + "\n");
+  terminal.note("look at each (`aetheris jobs --status parked" + store_flag(store) +
+                "`), at what it did elsewhere, then `aetheris resume ID" + store_flag(store) +
+                "` or `aetheris cancel ID" + store_flag(store) + "`");
+  return kDone;
+}
+
 }  // namespace
 
 int doctor_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
+  if (options.accept_rollback) return accept_rollback(*store, terminal);
   std::vector<Problem> problems;
   look_at_environment(problems);
   look_at_store(*store, problems);

@@ -45,6 +45,7 @@ Value row_view(const store::JobRow& row) {
                         {"last_seq", row.last_seq},
                         {"not_before", instant_or_null(row.not_before)},
                         {"priority", row.priority},
+                        {"queue", row.queue},
                         {"status", row.status},
                         {"updated_at", to_text(row.updated_at)},
                         {"wake_at", instant_or_null(row.wake_at)}});

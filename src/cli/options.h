@@ -29,7 +29,9 @@ struct Options {
   std::string input, job_id, idempotency_key, durability = "fused", grace = "10s", signing_key;
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
-  std::vector<std::string> capabilities;
+  std::vector<std::string> capabilities, queue_limits;
+  std::string queue, fair_by;
+  bool no_fair_by = false;
   std::int64_t priority = 0;
 
   // serve
@@ -43,6 +45,9 @@ struct Options {
   // acts
   std::string reason, note, message_id, wait_type, channel, of_try;
   bool buffer = false, no_compensate = false;
+
+  // doctor
+  bool accept_rollback = false;
 
   // rebuild, with job_id
   bool check_only = false;

@@ -135,6 +135,26 @@ class Grammar {
                          : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
             },
             "", "capability"));
+    const CLI::Validator name(
+        [](const std::string& text) {
+          return agents::is_capability(text)
+                     ? std::string()
+                     : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
+        },
+        "", "name");
+    run->add_option("--queue", options_.queue, "the queue in which the job stands in line")
+        ->check(name);
+    run->add_option("--queue-limit", options_.queue_limits,
+                    "NAME=N: of this queue at most N jobs are run at once; may be given several "
+                    "times")
+        ->allow_extra_args(false);
+    CLI::Option* fair_by =
+        run->add_option("--fair-by", options_.fair_by,
+                        "take turns between jobs with different values of this label; the store "
+                        "keeps it until another is named")
+            ->check(not_empty);
+    run->add_flag("--no-fair-by", options_.no_fair_by, "take jobs by priority and age alone again")
+        ->excludes(fair_by);
     run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
         ->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");
@@ -320,7 +340,10 @@ class Grammar {
     completion->add_option("SHELL", options_.shell, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-    command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
+    command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor")
+        ->add_flag("--accept-rollback", options_.accept_rollback,
+                   "of a store that went backwards: park its jobs that have not ended, and let it "
+                   "be used again");
     command("version", "print the version", "aetheris version --json");
   }
 

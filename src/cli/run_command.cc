@@ -1,5 +1,6 @@
 // run: check the file, find or make the job, see it through, say how it ended.
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 namespace ae::cli {
 namespace {
 
+constexpr std::size_t kQueueLimitMax = 100'000;
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
 
 struct Wish {
@@ -28,6 +30,7 @@ struct Wish {
   std::optional<Value> input;
   Value labels = Value::object({});
   std::int64_t priority = 0;
+  std::vector<store::QueueLimit> queues;
   Duration grace{};
 };
 
@@ -48,6 +51,29 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   return Value::object(std::move(members));
 }
 
+Result<std::vector<store::QueueLimit>> limits_of(const std::vector<std::string>& texts) {
+  std::vector<store::QueueLimit> limits;
+  for (const std::string& text : texts) {
+    const std::size_t at = text.rfind('=');
+    const std::string queue = text.substr(0, at);
+    std::size_t limit = 0;
+    const char* end = text.data() + text.size();
+    const auto read = at == text.npos ? std::from_chars_result{end, std::errc::invalid_argument}
+                                      : std::from_chars(text.data() + at + 1, end, limit);
+    if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
+        !agents::is_capability(queue)) {
+      return fail(Code::usage, "--queue-limit is NAME=N, a queue and a number from 1 to " +
+                                   std::to_string(kQueueLimitMax) + ", not \"" +
+                                   text.substr(0, 80) + "\"");
+    }
+    if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
+      return fail(Code::usage, "--queue-limit " + queue + " is given twice: a queue has one limit");
+    }
+    limits.push_back({queue, limit});
+  }
+  return limits;
+}
+
 Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   Wish wish{.file = options.file};
   AE_ASSIGN(wish.store, store_of(options));
@@ -58,6 +84,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   }
   AE_ASSIGN(wish.labels, labels_of(options.labels));
   wish.priority = options.priority;
+  AE_ASSIGN(wish.queues, limits_of(options.queue_limits));
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
   wish.grace = *grace;
@@ -186,6 +213,7 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
       {"agent", wish.agent}, {"labels", wish.labels}, {"priority", wish.priority}};
   body.emplace_back("input", wish.input.value_or(Value::object({})));
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
+  if (!options.queue.empty()) body.emplace_back("queue", options.queue);
   if (!options.idempotency_key.empty()) {
     body.emplace_back("idempotency_key", options.idempotency_key);
   }
@@ -336,6 +364,9 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     site.signing_key = options.signing_key;
     site.runtime.claims = !options.only;
     site.runtime.capabilities = options.capabilities;
+    site.runtime.queues = wish.queues;
+    if (!options.fair_by.empty()) site.fair_by = options.fair_by;
+    if (options.no_fair_by) site.fair_by = "";
     site.runtime.durability =
         options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
     for (const auto& [name, agent] : loaded.file.agents) site.runtime.agents.push_back(name);

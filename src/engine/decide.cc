@@ -155,6 +155,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
   if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);
   if (job.priority != 0) created.emplace_back("priority", job.priority);
+  if (!job.queue.empty()) created.emplace_back("queue", job.queue);
   if (!job.required_capabilities.empty()) {
     std::vector<Value> needed(job.required_capabilities.begin(), job.required_capabilities.end());
     created.emplace_back("required_capabilities", Value::array(std::move(needed)));

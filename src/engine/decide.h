@@ -91,6 +91,7 @@ struct NewJobEvents {
   Value labels;  // object of texts, or null
   std::string idempotency_key, execution_version;
   std::int64_t priority = 0;
+  std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
   const Plan* plan = nullptr;

@@ -297,6 +297,7 @@ Result<Fork> Forking::run() {
   fork_.input = now_.input;
   fork_.labels = now_.labels;
   if (born["priority"].is_integer()) fork_.priority = born["priority"].as_int();
+  fork_.queue = born.text("queue");
   if (born["required_capabilities"].is_array()) {
     for (const Value& one : born["required_capabilities"].items()) {
       if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());

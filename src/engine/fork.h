@@ -20,6 +20,7 @@ struct Fork {
   std::string agent, execution_version;
   Value input, labels;
   std::int64_t priority = 0;
+  std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;
   std::shared_ptr<const Plan> plan;
   std::string planner_version;       // what wrote it; "" = the origin does not say

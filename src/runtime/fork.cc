@@ -53,6 +53,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .labels = labels_of(fork->labels),
                             .idempotency_key = std::move(request.idempotency_key),
                             .priority = fork->priority,
+                            .queue = fork->queue,
                             .required_capabilities = fork->required_capabilities,
                             .hold = false,
                             .fork = nullptr};

@@ -128,6 +128,7 @@ class Projector {
     out_.idempotency_key = born.text("idempotency_key");
     out_.labels = labels_of(born["labels"]);
     if (born["priority"].is_integer()) out_.priority = born["priority"].as_int();
+    if (const auto queue = born.text("queue"); !queue.empty()) out_.queue = queue;
     std::vector<std::string> required;
     if (born["required_capabilities"].is_array()) {
       for (const Value& one : born["required_capabilities"].items()) {

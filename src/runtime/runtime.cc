@@ -201,6 +201,7 @@ void Runtime::claim_more() {
   request.lease = options_.lease;
   request.agents = options_.agents;
   request.capabilities = offered_;
+  request.queues = options_.queues;
   for (const auto& [job, why] : refused_) request.except.push_back(job);
   for (const auto& [job, holder] : holders_) request.except.push_back(job);
   for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(fresh_attempt());
@@ -230,6 +231,7 @@ void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
   request.worker = options_.worker;
   request.lease = options_.lease;
   request.capabilities = offered_;
+  request.queues = options_.queues;
   request.attempts.push_back(fresh_attempt());
   world_.store.claim_job(
       job, std::move(request),
@@ -270,6 +272,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .idempotency_key = request.idempotency_key,
                              .execution_version = options_.version_of(request.agent),
                              .priority = request.priority,
+                             .queue = request.queue,
                              .required_capabilities = request.required_capabilities,
                              .deadline = std::nullopt,
                              .plan = request.plan.get()};
@@ -285,8 +288,13 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
                                            fresh.execution_version, request.plan->versions);
-  const bool hold =
-      request.hold && !stopping_ && holders_.size() < options_.held_max && missing(needs).empty();
+  store::NewJob row;
+  if (!request.queue.empty()) row.queue = request.queue;
+  // Only a claim counts how many of its queue are held.
+  const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
+                       options_.queues.end();
+  const bool hold = request.hold && !stopping_ && !limited &&
+                    holders_.size() < options_.held_max && missing(needs).empty();
   if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
 
   const engine::PlanSource plan =
@@ -316,7 +324,6 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   }
   store::Batch batch;
   batch.job = job;
-  store::NewJob row;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
   row.request_hash = request_hash(request.agent, request.input, labels, fresh.forked_from);
@@ -690,6 +697,7 @@ void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fat
     claimable_ = true;
     look_ahead();
   }
+  if (!options_.queues.empty()) claimable_ = true;  // there may be room for another of its queue
   claim_more();
 }
 

@@ -34,6 +34,7 @@ struct RuntimeOptions {
   // Of the agents that this process offers; another agent's jobs have `execution_version`.
   std::map<std::string, std::string, std::less<>> agent_versions;
   std::vector<std::string> capabilities;  // what this worker offers
+  std::vector<store::QueueLimit> queues;  // of these, so many jobs at once, whoever holds them
 
   const std::string& version_of(std::string_view agent) const {
     auto it = agent_versions.find(agent);
@@ -49,6 +50,7 @@ struct NewJobRequest {
   std::vector<std::pair<std::string, std::string>> labels;
   std::string idempotency_key;
   std::int64_t priority = 0;
+  std::string queue;                               // "" = the default one
   std::vector<std::string> required_capabilities;  // sorted, each once
   // Run it here at once (born claimed), if there is room; false: leave it queued.
   bool hold = true;

@@ -131,6 +131,7 @@ class Desk final : public RuntimeObserver {
     std::uint64_t seed = 1;
     std::uint64_t checkpoint_every = 1000;
     Duration delay = 100ms;  // of what is slow
+    std::vector<store::QueueLimit> queues = {};
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -145,7 +146,8 @@ class Desk final : public RuntimeObserver {
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
-                                   .checkpoint_every = setup.checkpoint_every},
+                                   .checkpoint_every = setup.checkpoint_every,
+                                   .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));
   }
 
@@ -1441,6 +1443,39 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
   EXPECT_EQ(commits_of(Durability::fused, 9) - commits_of(Durability::fused, 4), 5);
   // effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ the next declaration
   EXPECT_EQ(commits_of(Durability::split, 9) - commits_of(Durability::split, 4), 5 * 6);
+}
+
+AE_TEST(
+    "queue/no more jobs of a queue are run at once than its limit, and an end lets the next one "
+    "in") {
+  Ground ground;
+  Desk desk(ground, "only", {.queues = {{"narrow", 2}}});
+  desk.runtime->start();
+  for (int i = 0; i < 5; ++i) {
+    NewJobRequest request{.job = JobId("n" + std::to_string(i)),
+                          .agent = "a",
+                          .plan = plan("read", kOneCall),
+                          .input = Value::object({}),
+                          .queue = i < 4 ? "narrow" : ""};
+    const auto made = ground.loop.await<Result<Created>>(
+        [&](auto done) { desk.runtime->create(std::move(request), std::move(done)); });
+    ASSERT_TRUE(made) << made.error().message;
+  }
+  ground.loop.run_ready();
+  EXPECT_EQ(desk.calls.size(), 3u) << "two of the queue, and the one that is in none";
+  EXPECT_TRUE(desk.runtime->holds(JobId("n4")));
+  const Instant before = ground.loop.now();
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(desk.calls.size(), 4u);
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
+  desk.answer(2, {.kind = OutcomeKind::success, .result = json("7")});
+  desk.answer(3, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(desk.calls.size(), 5u);
+  EXPECT_EQ(ground.loop.now(), before) << "nobody waits for the next look";
+  const auto row = ground.loop.await<Result<Runtime::Read>>(
+      [&](auto done) { desk.runtime->read(JobId("n0"), std::move(done)); });
+  EXPECT_EQ(row->row.queue, "narrow");
+  EXPECT_EQ(row->events.front().payload.text("queue"), "narrow");
 }
 
 AE_TEST("create/a job without an id gets a UUIDv7 of the store's time") {

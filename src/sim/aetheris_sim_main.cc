@@ -361,7 +361,8 @@ int run_canary(const Options& o) {
       {Canary::forgotten_job, "a job is never given to anybody", "PR1 all jobs end"},
       {Canary::false_approval, "a no becomes a yes", "P2 what the log says"},
       {Canary::double_message, "a message is there twice", "N3 messages are delivered"},
-      {Canary::lying_probe, "probes are told that nothing came", "A1 at_most_once"}};
+      {Canary::lying_probe, "probes are told that nothing came", "A1 at_most_once"},
+      {Canary::open_queue, "a queue has no limit", "F8 no queue"}};
   bool all_found = true;
   for (const auto& canary : kCanaries) {
     PlanBook plans;

@@ -113,6 +113,7 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
     if (chance.one_in(2)) request.labels = {{"team", "red"}, {"a", std::to_string(i)}};
     if (chance.one_in(2)) request.idempotency_key = "create-" + std::to_string(i);
     if (chance.one_in(3)) request.priority = static_cast<std::int64_t>(i) - 5;
+    if (chance.one_in(3)) request.queue = "narrow";
     if (chance.one_in(5)) request.required_capabilities = {"a-gpu", "much-memory"};
     request.hold = !chance.one_in(3);
     for (const auto& [type, key] : plan.waits) {
@@ -174,6 +175,7 @@ const std::vector<std::string> kDamage = {
     "UPDATE jobs SET agent = 'sim', idempotency_key = 'create-' || (id % 12)",
     "UPDATE jobs SET ready = 9 WHERE ripe_at IS NULL",
     "UPDATE jobs SET request_hash = x'00', priority = 77 - priority, capabilities = 'no' || id, "
+    "queue = 'q' || id, turn = 't' || id, "
     "created_at = id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), ripe_at = 7, "
     "status = CASE status WHEN 'completed' THEN 'running' WHEN 'waiting' THEN 'queued' "
     "ELSE 'completed' END",

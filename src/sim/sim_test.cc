@@ -69,6 +69,7 @@ AE_TEST("sim/the alarm works: planted faults are found") {
   EXPECT_TRUE(found(Canary::false_approval, "P2 what the log says"));
   EXPECT_TRUE(found(Canary::double_message, "N3 messages are delivered"));
   EXPECT_TRUE(found(Canary::lying_probe, "A1 at_most_once"));
+  EXPECT_TRUE(found(Canary::open_queue, "F8 no queue has more live claims"));
 }
 
 // ---------------------------------------------------------------- what it once found

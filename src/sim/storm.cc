@@ -196,6 +196,7 @@ void Storm::schedule_jobs() {
     request.hold = !chance_.one_in(3);
     request.priority = static_cast<std::int64_t>(chance_.below(5)) - 2;
     if (chance_.one_in(6)) request.required_capabilities = {"gpu"};
+    if (chance_.one_in(4)) request.queue = kNarrow.queue;
     world_.loop().after(chance_.between(0s, troubles_.horizon / 2),
                         [this, request = std::move(request), &plan]() mutable {
                           schedule_people(request.job, plan);

@@ -30,6 +30,7 @@ const Intent* Witness::intent(const InvocationId& invocation, std::uint32_t try_
 void Witness::commit(store::Batch batch, async::Done<Result<store::Committed>> done) {
   auto written = std::make_shared<Written>();
   written->job = batch.job;
+  written->at = now();
   written->authority = batch.authority;
   if (batch.sealed) written->sealed = *batch.sealed;
   written->status = batch.row.status;
@@ -78,6 +79,7 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
     seen.claim = answer.lease->fence;
     seen.epoch = answer.lease->fence.epoch;
     seen.lease_until = answer.lease->lease_until;
+    within_limit(written.job, seen, written.at);
   }
   if (written.release) seen.claim.reset();
 }
@@ -109,6 +111,7 @@ void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
   const Value& p = event.payload;
   switch (event.type) {
     case EventType::job_created:
+      if (!p.text("queue").empty()) seen.queue = p.text("queue");
       if (const Value& needed = p["required_capabilities"]; needed.is_array()) {
         for (const Value& one : needed.items()) seen.required.emplace_back(one.as_string());
       }
@@ -169,6 +172,18 @@ void Witness::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<v
   inner_->put_inbox(std::move(job), std::move(entry), std::move(done));
 }
 
+void Witness::within_limit(const JobId& job, const Seen& seen, Instant at) {
+  const auto limit = std::ranges::find(limits_, seen.queue, &store::QueueLimit::queue);
+  if (limit == limits_.end()) return;
+  const auto live = std::ranges::count_if(jobs_, [&](const auto& other) {
+    return other.second.queue == seen.queue && other.second.claim && other.second.lease_until > at;
+  });
+  if (static_cast<std::size_t>(live) <= limit->limit) return;
+  report_.violate("F8 no queue has more live claims than its limit", job,
+                  std::to_string(live) + " jobs of " + seen.queue + " are held, " +
+                      std::to_string(limit->limit) + " may be");
+}
+
 void Witness::claimed(const store::Lease& lease, Instant at) {
   Seen& seen = jobs_[lease.job];
   if (lease.fence.epoch != seen.epoch + 1) {
@@ -189,11 +204,13 @@ void Witness::claimed(const store::Lease& lease, Instant at) {
   seen.claim = lease.fence;
   seen.epoch = lease.fence.epoch;
   seen.lease_until = lease.lease_until;
+  within_limit(lease.job, seen, at);
 }
 
 void Witness::claim(store::ClaimRequest request,
                     async::Done<Result<std::vector<store::Lease>>> done) {
   if (never_given_) request.except.push_back(*never_given_);
+  if (forgets_limits_) request.queues.clear();
   writes_++;
   inner_->claim(std::move(request), [this, at = now(), done = std::move(done)](
                                         Result<std::vector<store::Lease>> leases) mutable {

@@ -34,6 +34,7 @@ struct Seen {  // of a job
   std::string status;
   std::uint64_t epoch = 0;
   Hash head;  // of its log
+  std::string queue{store::kDefaultQueue};
   std::optional<store::Fence> claim;
   Instant lease_until;
   bool cancel_requested = false;
@@ -50,6 +51,7 @@ class Witness final : public store::Store {
   void stand_on(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is gone
   // Canaries: a disk that does not keep what it says.
   void forget_posts(bool wish) { forget_posts_ = wish; }
+  void forget_limits(bool wish) { forgets_limits_ = wish; }
   void never_give(std::optional<JobId> job) { never_given_ = std::move(job); }
   void say_yes(bool wish) { says_yes_ = wish; }      // a person's no becomes a yes
   void say_twice(bool wish) { says_twice_ = wish; }  // a message is there twice
@@ -57,6 +59,8 @@ class Witness final : public store::Store {
   void offers(const std::string& worker, std::vector<std::string> capabilities) {
     offers_[worker] = std::move(capabilities);
   }
+  // Of these queues, no worker may ever claim beyond the limit.
+  void limits(std::vector<store::QueueLimit> queues) { limits_ = std::move(queues); }
   // The store was opened by its only owner: every earlier lease is over.
   void opened_by_owner();
 
@@ -88,6 +92,7 @@ class Witness final : public store::Store {
  private:
   struct Written {  // what a commit says, kept while it is under way
     JobId job;
+    Instant at;
     store::Batch::Authority authority;
     std::optional<Sealed> sealed;
     std::string status;
@@ -98,6 +103,7 @@ class Witness final : public store::Store {
   void wait_opened(Seen& seen, const Value& payload);
   void claimed_by(const JobId& job, const Seen& seen, const std::string& worker);
   void claimed(const store::Lease& lease, Instant at);
+  void within_limit(const JobId& job, const Seen& seen, Instant at);
 
   Report& report_;
   store::Store* inner_ = nullptr;
@@ -106,8 +112,10 @@ class Witness final : public store::Store {
   std::uint64_t writes_ = 0;
   std::set<std::string> declared_;                          // idempotency keys
   std::map<std::string, std::vector<std::string>> offers_;  // capabilities, by worker
+  bool forgets_limits_ = false;
   bool inside_batch_ = false, forget_posts_ = false, says_yes_ = false, says_twice_ = false;
   std::optional<JobId> never_given_;
+  std::vector<store::QueueLimit> limits_;
 };
 
 }  // namespace ae::sim

@@ -38,6 +38,7 @@ SimWorld::SimWorld(const WorldOptions& options)
   outside_.duplicate_requests(options_.canary == Canary::duplicate_request);
   witness_.forget_posts(options_.canary == Canary::lost_signal);
   witness_.say_yes(options_.canary == Canary::false_approval);
+  witness_.forget_limits(options_.canary == Canary::open_queue);
   witness_.say_twice(options_.canary == Canary::double_message);
   outside_.set_grace_binds(!options_.owned);
   outside_.lie_to_probes(options_.canary == Canary::lying_probe);
@@ -122,6 +123,8 @@ void SimWorld::start(std::size_t index) {
   options.durability = options_.durability[std::min(index, options_.durability.size() - 1)];
   if (worker.capable) options.capabilities = {"gpu"};
   witness_.offers(options.worker, options.capabilities);
+  options.queues = {kNarrow};
+  witness_.limits(options.queues);
   runtime::RuntimeObserver* observer = this;
   worker.runtime = std::make_unique<runtime::Runtime>(world, options, observer);
   say("worker " + std::to_string(index) + " starts, life " + std::to_string(worker.lives));

@@ -38,7 +38,10 @@ enum class Canary : std::uint8_t {
   false_approval,     // a person's no reaches the job as a yes
   double_message,     // the store keeps a message twice
   lying_probe,        // whoever asks what became of a call is told that it never came
+  open_queue,         // the store gives more of a queue than its limit allows
 };
+
+inline const store::QueueLimit kNarrow{"narrow", 1};  // what every worker keeps
 
 struct WorldOptions {
   std::uint64_t seed = 1;

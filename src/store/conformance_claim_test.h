@@ -298,8 +298,107 @@ inline void claim_capabilities(Rig& r) {
   EXPECT_EQ(r.claimed(none), "j2") << "also after their leases have run out";
 }
 
+inline NewJob in_queue(std::string queue, std::int64_t priority = 0) {
+  return {.agent = "a", .priority = priority, .queue = std::move(queue)};
+}
+
+inline ClaimRequest limited(std::string attempt, std::size_t limit,
+                            std::vector<QueueLimit> queues) {
+  ClaimRequest request = Rig::wish(std::move(attempt), limit);
+  request.queues = std::move(queues);
+  return request;
+}
+
+inline void queue_limits(Rig& r) {
+  for (int i = 0; i < 4; ++i) r.must(r.create("n" + std::to_string(i), in_queue("narrow", 5)));
+  for (int i = 0; i < 2; ++i) r.must(r.create("d" + std::to_string(i), {.agent = "a"}));
+  EXPECT_EQ(r.row("n0").queue, "narrow");
+  EXPECT_EQ(r.row("d0").queue, "default");
+  const std::vector<QueueLimit> two{{"narrow", 2}};
+  EXPECT_EQ(r.claimed(limited("A", 1, two)), "n0");
+  EXPECT_EQ(r.claimed(limited("B", 10, two)), "n1 d0 d1") << "across workers and claims";
+  EXPECT_EQ(r.claimed(limited("C", 10, two)), "");
+  EXPECT_EQ(*r.claim_job("n2", limited("C", 1, two)), std::nullopt) << "asked for by name too";
+  Batch done = r.append("n1", r.held("B0", 1), 2, "completed");
+  done.release = true;
+  r.must(done);
+  EXPECT_EQ(show(*r.claim_job("n3", limited("C", 1, two))), "n3 C@1 until 30000000");
+  EXPECT_EQ(r.claimed(limited("D", 10, two)), "");
+  EXPECT_EQ(r.claimed(limited("E", 10, {{"narrow", 3}})), "n2") << "a limit is the claimer's";
+}
+
+// A claim whose lease has run out holds nothing any more: its place is free, and is taken once.
+inline void queue_limits_count_live_claims(Rig& r) {
+  for (int i = 0; i < 3; ++i) r.must(r.create("n" + std::to_string(i), in_queue("narrow")));
+  const std::vector<QueueLimit> one{{"narrow", 1}};
+  EXPECT_EQ(r.claimed(limited("A", 3, one)), "n0");
+  r.loop.advance(kLease - Duration(1));
+  EXPECT_EQ(r.claimed(limited("B", 3, one)), "");
+  r.loop.advance(Duration(1));
+  EXPECT_EQ(r.claimed(limited("C", 3, one)), "n0");
+  ASSERT_TRUE(r.beat({{JobId("n0"), fence("C0", 2)}}));
+  EXPECT_EQ(r.claimed(limited("D", 3, one)), "");
+}
+
+// The job of a full queue is passed over and keeps its place.
+inline void queue_order(Rig& r) {
+  r.must(r.create("b0", in_queue("b")));
+  r.must(r.create("a0", in_queue("a")));
+  r.must(r.create("b1", in_queue("b", 9)));
+  r.must(r.create("a1", in_queue("a")));
+  r.must(r.create("c0", in_queue("c", -1)));
+  EXPECT_EQ(r.claimed(limited("A", 9, {{"b", 1}, {"c", 0}})), "b1 a0 a1");
+  EXPECT_EQ(r.claimed(r.wish("B", 9)), "b0 c0") << "priority and age go across queues";
+}
+
+inline void takes_turns(Rig& r) {
+  Store* store = r.driver->fair_by("tenant");
+  ASSERT_NE(store, nullptr);
+  const auto create = [&](const std::string& id, std::string tenant, std::int64_t priority = 0) {
+    NewJob job{.agent = "a", .priority = priority};
+    if (!tenant.empty()) job.labels = {{"other", "x"}, {"tenant", std::move(tenant)}};
+    r.must(r.create(id, std::move(job)));
+  };
+  for (int i = 0; i < 6; ++i) create("big" + std::to_string(i), "big");
+  create("small0", "small");
+  create("none0", "");
+  create("ad0", "ad");
+  create("urgent0", "big", 7);
+  create("big6", "big");
+  EXPECT_EQ(r.claimed(r.wish("A", 5)), "urgent0 none0 ad0 big0 small0")
+      << "priority first, then each value in turn";
+  EXPECT_EQ(r.claimed(r.wish("B", 2)), "big1 big2") << "nobody else stands in line";
+  create("ad1", "ad");
+  create("small1", "small");
+  EXPECT_EQ(r.claimed(r.wish("C", 1)), "small1") << "the turn goes on behind the last";
+  EXPECT_EQ(r.claimed(r.wish("D", 3)), "ad1 big3 big4");
+}
+
+// However many jobs one has in line, another's is claimed in the next round; also over queues, and when jobs that do
+// not fit stand before it.
+inline void turns_starve_nobody(Rig& r) {
+  ASSERT_NE(r.driver->fair_by("tenant"), nullptr);
+  for (int i = 0; i < 300; ++i) {
+    NewJob job{.agent = "a", .labels = {{"tenant", "big"}}, .queue = i % 2 == 0 ? "x" : "y"};
+    r.must(r.create("big" + std::to_string(i), std::move(job)));
+  }
+  r.must(r.create("needy", {.agent = "a", .labels = {{"tenant", "one"}}, .capabilities = {"gpu"}}));
+  r.must(r.create("one", {.agent = "a", .labels = {{"tenant", "one"}}}));
+  const auto claimed = r.claim(r.wish("A", 2));
+  ASSERT_TRUE(claimed);
+  EXPECT_EQ(claimed->at(0).job.text, "big0");
+  EXPECT_EQ(claimed->at(1).job.text, "one");
+  EXPECT_EQ(r.claimed(r.wish("B", 2)), "big1 big2") << "by age within a turn";
+}
+
 inline std::vector<Case> claim_cases() {
   return {
+      {"no more jobs of a queue are held at once than its limit allows", queue_limits},
+      {"a limit of a queue counts claims that are live, and no others",
+       queue_limits_count_live_claims},
+      {"a queue at its limit lets the others by, in their order", queue_order},
+      {"at equal priority claims take turns between the values of a label", takes_turns},
+      {"a crowd of one value starves no other value", turns_starve_nobody},
       {"each claim of a job has a higher epoch", epochs_rise},
       {"an expired lease is claimed, not before its end", expiry},
       {"a heartbeat extends what is held and says what is not", heartbeats},

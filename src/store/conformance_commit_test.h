@@ -19,7 +19,7 @@ inline void creates(Rig& r) {
   EXPECT_EQ(loaded->commits, std::vector<std::string>{sealed("j1", 1, 2).bytes});
   EXPECT_EQ(show(loaded->row),
             "j1 agent=refund status=queued key= labels=team=a,env=prod, priority=7 "
-            "needs= created=3000000 updated=3000000 seq=2 head=" +
+            "needs= queue=default created=3000000 updated=3000000 seq=2 head=" +
                 to_hex(sealed("j1", 1, 2).head).substr(0, 8) +
                 " not_before=- wake_at=3600000000 claim=- worker= until=-");
 }

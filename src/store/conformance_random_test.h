@@ -29,8 +29,8 @@ class Dice {
 // Draws calls from a small world, so that they meet: few jobs, few attempts, close seqs.
 class RandomLife {
  public:
-  RandomLife(std::uint64_t seed, Rig& rig)
-      : dice_(seed), rig_(rig), model_(std::make_unique<MemoryStore>(rig.loop, rig.loop, disk_)) {}
+  RandomLife(std::uint64_t seed, Rig& rig, std::string fair_by)
+      : dice_(seed), rig_(rig), fair_by_(std::move(fair_by)), model_(model()) {}
 
   void step() {
     if (dice_.one_in(4))
@@ -67,10 +67,15 @@ class RandomLife {
 
   void restart() {
     rig_.driver->restart();
-    model_ = std::make_unique<MemoryStore>(rig_.loop, rig_.loop, disk_);
+    model_ = model();
   }
 
  private:
+  std::unique_ptr<MemoryStore> model() {
+    return std::make_unique<MemoryStore>(rig_.loop, rig_.loop, disk_,
+                                         MemoryStore::Options{.fair_by = fair_by_});
+  }
+
   static constexpr int kJobs = 6;
 
   template <class T>
@@ -115,6 +120,7 @@ class RandomLife {
     wish.priority = static_cast<std::int64_t>(dice_.below(3));
     if (dice_.one_in(2)) wish.labels = {{"l", name("v")}};
     if (dice_.one_in(4)) wish.capabilities = {"gpu"};
+    if (dice_.one_in(2)) wish.queue = name("q", 2);
     const bool claimed = dice_.one_in(2);
     if (claimed)
       wish.claim = ClaimWish{.worker = "w", .attempt = AttemptId(name("A")), .lease = kLease};
@@ -177,6 +183,7 @@ class RandomLife {
     ClaimRequest request = Rig::wish(name("A"), 1 + dice_.below(3));
     if (dice_.one_in(3)) request.agents = {name("agent", 2)};
     if (dice_.one_in(4)) request.except = {JobId(job())};
+    if (dice_.one_in(2)) request.queues = {{name("q", 2), 1 + dice_.below(2)}};
     if (dice_.one_in(2)) {
       return same<Result<std::vector<Lease>>>(
           [request](Store& s, auto done) { s.claim(request, std::move(done)); });
@@ -213,6 +220,7 @@ class RandomLife {
 
   Dice dice_;
   Rig& rig_;
+  std::string fair_by_;
   MemoryDisk disk_;
   std::unique_ptr<MemoryStore> model_;
   std::vector<InboxEntry> inbox_;  // of the job that was looked at last
@@ -223,7 +231,8 @@ inline void random_lives(Rig& first, const Factory& factory) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rig rig(factory);
-    RandomLife life(seed, rig);
+    if (seed % 2 == 0) rig.driver->fair_by("l");
+    RandomLife life(seed, rig, seed % 2 == 0 ? "l" : "");
     for (int i = 1; i <= 400; ++i) {
       SCOPED_TRACE("step " + std::to_string(i));
       life.step();

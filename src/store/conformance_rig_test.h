@@ -23,6 +23,8 @@ class Driver {
   virtual ~Driver() = default;
   virtual Store& store() = 0;
   virtual void restart() = 0;
+  // The same store, which takes turns between the values of this label from now on.
+  virtual Store* fair_by(const std::string& label) = 0;
 };
 using Factory = std::function<std::unique_ptr<Driver>(testing::TestLoop&)>;
 
@@ -65,7 +67,7 @@ inline std::string show(const JobRow& r) {
   for (const auto& capability : r.capabilities) needs.append(capability).append(",");
   return r.id.text + " agent=" + r.agent + " status=" + r.status + " key=" + r.idempotency_key +
          " labels=" + labels + " priority=" + std::to_string(r.priority) + " needs=" + needs +
-         " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
+         " queue=" + r.queue + " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
          " seq=" + std::to_string(r.last_seq) + " head=" + to_hex(r.head).substr(0, 8) +
          " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +
          " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until);

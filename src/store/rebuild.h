@@ -46,6 +46,7 @@ struct Projection {
       labels;  // compared without regard to their order
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;
+  std::string queue = std::string(kDefaultQueue);
   Instant created_at, updated_at;
   RowState row;
   std::uint64_t epoch = 0;  // of the last attempt that the log knows: no later one has a lower

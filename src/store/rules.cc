@@ -85,6 +85,20 @@ bool fits(const ClaimRequest& request, const Claimable& job) {
          });
 }
 
+std::optional<std::size_t> limit_of(const ClaimRequest& request, std::string_view queue) {
+  const auto found = std::ranges::find(request.queues, queue, &QueueLimit::queue);
+  if (found == request.queues.end()) return std::nullopt;
+  return found->limit;
+}
+
+std::string turn_of(const std::vector<std::pair<std::string, std::string>>& labels,
+                    std::string_view fair_by) {
+  if (fair_by.empty()) return {};
+  const auto found =
+      std::ranges::find(labels, fair_by, &std::pair<std::string, std::string>::first);
+  return found == labels.end() ? std::string() : found->second;
+}
+
 bool may_run(std::string_view status) { return status == "queued" || status == "running"; }
 
 Error job_not_found(const JobId& job) {

@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "store/store.h"
@@ -39,6 +42,13 @@ struct Claimable {
   const std::vector<std::string>& capabilities;
 };
 bool fits(const ClaimRequest& request, const Claimable& job);
+
+// How many jobs of this queue may be held at once; nullopt = any number.
+std::optional<std::size_t> limit_of(const ClaimRequest& request, std::string_view queue);
+
+// Whose turn a job waits for: its value of the label between whose values a store takes turns; "" without one.
+std::string turn_of(const std::vector<std::pair<std::string, std::string>>& labels,
+                    std::string_view fair_by);
 
 Error job_not_found(const JobId& job);
 Error job_exists(const JobId& job);

@@ -49,6 +49,9 @@ struct ClaimWish {  // for a job that is born claimed
   Duration lease;
 };
 
+// Of jobs that name no other.
+inline constexpr std::string_view kDefaultQueue = "default";
+
 // The job's row at creation. Everything here is a copy of what the log says, for finding jobs.
 struct NewJob {
   std::string agent;
@@ -57,7 +60,9 @@ struct NewJob {
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;  // what a worker must offer to claim it
-  std::optional<ClaimWish> claim;         // born claimed
+  std::string queue = std::string(kDefaultQueue);
+  std::optional<ClaimWish>
+      claim;  // born claimed; whoever wants a limit of its queue kept leaves it to a claim
 };
 
 // The job's row after the commit, as the runtime derives it from the log.
@@ -153,6 +158,7 @@ struct JobRow {
   std::vector<std::pair<std::string, std::string>> labels;
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;
+  std::string queue = std::string(kDefaultQueue);
   Instant created_at, updated_at;  // of the first and the last event
   std::uint64_t last_seq = 0;
   Hash head;  // hash of the last event
@@ -189,6 +195,11 @@ struct Filter {
   std::size_t limit = 100;
 };
 
+struct QueueLimit {
+  std::string queue;
+  std::size_t limit = 1;  // live claims of its jobs at once, whoever holds them
+};
+
 struct ClaimRequest {
   std::string worker;
   std::size_t limit = 1;
@@ -198,6 +209,7 @@ struct ClaimRequest {
   std::vector<AttemptId>
       attempts;               // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
   std::vector<JobId> except;  // jobs this worker cannot run (needs_version): left to others
+  std::vector<QueueLimit> queues;  // kept in the transaction that claims; other queues have none
 };
 
 class Store {
@@ -216,7 +228,8 @@ class Store {
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
   // Queued or running jobs that nobody holds (not_before passed), and those whose lease has run out; highest priority,
-  // then oldest. Never waiting, parked or ended ones.
+  // then, where the store takes turns between the values of a label, the next value, then oldest (store/claim_order.h).
+  // Never waiting, parked or ended ones, and none of a queue that is at its limit.
   virtual void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) = 0;
   // One particular job, under the same rules; empty when it cannot be claimed now.
   virtual void claim_job(JobId job, ClaimRequest request,

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "store/claim_order.h"
 #include "store/points.h"
 #include "store/rules.h"
 
@@ -59,8 +60,10 @@ struct MemoryDisk::Data {
   std::uint64_t last_job = 0, last_inbox = 0;
 
   // A job is in `ready` when it may be claimed at once, in `ripens` when it may be at that instant, in `wakes` when
-  // nobody holds it and it has a wake_at.
-  std::set<std::pair<std::int64_t, std::uint64_t>> ready;  // -priority, number
+  // nobody holds it and it has a wake_at, in `held` when somebody does.
+  using Line = std::tuple<std::string, std::int64_t, std::string, std::int64_t>;
+  std::set<Line> ready;                                 // queue, -priority, turn, number
+  std::map<std::string, std::set<std::uint64_t>> held;  // by queue
   std::set<std::pair<Instant, std::uint64_t>> ripens;
   std::set<std::pair<Instant, std::uint64_t>> wakes;
 
@@ -69,10 +72,19 @@ struct MemoryDisk::Data {
     return it == by_id.end() ? nullptr : &jobs.at(it->second);
   }
 
+  std::string fair_by;                       // a label; "" = claims take no turns
+  std::map<std::int64_t, std::string> last;  // whose turn was the last, by priority
+
+  Line line(const Job& job) const {
+    return {job.row.queue, -job.row.priority, turn_of(job.row.labels, fair_by),
+            static_cast<std::int64_t>(job.number)};
+  }
+
   // REQUIRES: before and after a change of what the three orders are made of.
   void unlist(const Job& job) {
     const JobRow& row = job.row;
-    ready.erase({-row.priority, job.number});
+    ready.erase(line(job));
+    if (row.claim) held[row.queue].erase(job.number);
     if (row.lease_until) ripens.erase({*row.lease_until, job.number});
     if (row.not_before) ripens.erase({*row.not_before, job.number});
     if (row.wake_at) wakes.erase({*row.wake_at, job.number});
@@ -82,19 +94,34 @@ struct MemoryDisk::Data {
     if (!row.claim && row.wake_at) wakes.insert({*row.wake_at, job.number});
     if (!may_run(row.status)) return;
     if (row.claim) {
+      held[row.queue].insert(job.number);
       ripens.insert({*row.lease_until, job.number});
     } else if (row.not_before) {
       ripens.insert({*row.not_before, job.number});
     } else {
-      ready.insert({-row.priority, job.number});
+      ready.insert(line(job));
     }
   }
   void ripen(Instant now) {
     while (!ripens.empty() && ripens.begin()->first <= now) {
       const Job& job = jobs.at(ripens.begin()->second);
       ripens.erase(ripens.begin());
-      ready.insert({-job.row.priority, job.number});
+      ready.insert(line(job));
     }
+  }
+
+  void take_turns(const std::string& label) {
+    if (label == fair_by) return;
+    std::vector<std::uint64_t> numbers;
+    for (const Line& one : ready) numbers.push_back(static_cast<std::uint64_t>(std::get<3>(one)));
+    fair_by = label;
+    last.clear();
+    ready.clear();
+    for (const std::uint64_t number : numbers) ready.insert(line(jobs.at(number)));
+  }
+  std::size_t live(const std::string& queue, Instant now) {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        held[queue], [&](std::uint64_t number) { return jobs.at(number).row.lease_until > now; }));
   }
 
   Lease claim(Job& job, const std::string& worker, const AttemptId& attempt, Instant until) {
@@ -192,6 +219,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   row.labels = wish.labels;
   row.priority = wish.priority;
   row.capabilities = wish.capabilities;
+  row.queue = wish.queue;
   row.created_at = batch.sealed->created_at;
   by_id.emplace(batch.job, job.number);
   if (!wish.idempotency_key.empty())
@@ -227,6 +255,63 @@ void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& st
   row.wake_at = state.wake_at;
 }
 
+// What a claim asks of the ready jobs.
+class MemoryStore::ReadyJobs {
+ public:
+  using Failure = Error;
+  ReadyJobs(Data& data, const ClaimRequest& request, Instant now)
+      : data_(data), request_(request), now_(now) {}
+
+  Result<std::optional<std::string>> queue_after(const std::string& queue) const {
+    const auto it = data_.ready.upper_bound({queue, kMax, {}, kMax});
+    if (it == data_.ready.end()) return std::nullopt;
+    return std::get<0>(*it);
+  }
+  Result<std::size_t> held(const std::string& queue, std::size_t) const {
+    return data_.live(queue, now_);
+  }
+  Result<std::optional<std::int64_t>> priority_below(const std::string& queue,
+                                                     std::int64_t priority) const {
+    const auto it = data_.ready.lower_bound({queue, 1 - priority, {}, 0});
+    if (it == data_.ready.end() || std::get<0>(*it) != queue) return std::nullopt;
+    return -std::get<1>(*it);
+  }
+  Result<std::optional<std::string>> turn_after(const std::string& queue, std::int64_t priority,
+                                                const std::optional<std::string>& turn) const {
+    const auto it = turn ? data_.ready.upper_bound({queue, -priority, *turn, kMax})
+                         : data_.ready.lower_bound({queue, -priority, {}, 0});
+    if (it == data_.ready.end() || std::get<0>(*it) != queue || std::get<1>(*it) != -priority) {
+      return std::nullopt;
+    }
+    return std::get<2>(*it);
+  }
+  Result<std::optional<ReadyJob>> job_after(const std::string& queue, std::int64_t priority,
+                                            const std::string& turn, std::int64_t number) const {
+    const auto it = data_.ready.upper_bound({queue, -priority, turn, number});
+    if (it == data_.ready.end() || std::get<0>(*it) != queue || std::get<1>(*it) != -priority ||
+        std::get<2>(*it) != turn) {
+      return std::nullopt;
+    }
+    const Job& job = data_.jobs.at(static_cast<std::uint64_t>(std::get<3>(*it)));
+    // A lease that is not over: the clock was set back.
+    const bool free = !job.row.lease_until || *job.row.lease_until <= now_;
+    return ReadyJob{job.row.id, std::get<3>(*it),
+                    free && fits(request_, {job.row.id, job.row.agent, job.row.capabilities})};
+  }
+  Result<std::optional<std::string>> served(std::int64_t priority) const {
+    const auto it = data_.last.find(priority);
+    if (!takes_turns() || it == data_.last.end()) return std::nullopt;
+    return it->second;
+  }
+  bool takes_turns() const { return !data_.fair_by.empty(); }
+
+ private:
+  static constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  Data& data_;
+  const ClaimRequest& request_;
+  const Instant now_;
+};
+
 MemoryDisk::MemoryDisk() : data_(std::make_unique<Data>()) {}
 MemoryDisk::~MemoryDisk() = default;
 MemoryDisk::MemoryDisk(const MemoryDisk& other) : data_(std::make_unique<Data>(*other.data_)) {}
@@ -236,7 +321,8 @@ MemoryDisk& MemoryDisk::operator=(const MemoryDisk& other) {
 }
 
 MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk, Options options)
-    : loop_(loop), clock_(clock), data_(*disk.data_), options_(options) {
+    : loop_(loop), clock_(clock), data_(*disk.data_), options_(std::move(options)) {
+  if (options_.fair_by) data_.take_turns(*options_.fair_by);
   if (!options_.owned) return;
   for (auto& [number, job] : data_.jobs) {
     if (!job.row.claim) continue;
@@ -298,19 +384,15 @@ void MemoryStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lea
   check_claim(request);
   const Instant now = clock_.now();
   data_.ripen(now);
-  std::vector<Job*> chosen;
-  for (const auto& [priority, number] : data_.ready) {
-    if (chosen.size() == request.limit) break;
-    Job& job = data_.jobs.at(number);
-    if (job.row.lease_until && *job.row.lease_until > now) continue;  // the clock was set back
-    if (!fits(request, {job.row.id, job.row.agent, job.row.capabilities})) continue;
-    chosen.push_back(&job);
-  }
+  ReadyJobs ready(data_, request, now);
+  ClaimOrder order(ready, request);
+  const std::vector<JobId> chosen = *order.choose();
+  for (const auto& [priority, turn] : order.turns()) data_.last[priority] = turn;
   std::vector<Lease> leases;
   leases.reserve(chosen.size());
-  for (Job* job : chosen) {
-    leases.push_back(
-        data_.claim(*job, request.worker, request.attempts[leases.size()], now + request.lease));
+  for (const JobId& job : chosen) {
+    leases.push_back(data_.claim(*data_.find(job), request.worker, request.attempts[leases.size()],
+                                 now + request.lease));
   }
   Result<std::vector<Lease>> result(std::move(leases));
   if (!result->empty()) {
@@ -331,6 +413,10 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
     if (row.claim ? *row.lease_until > now : row.not_before && *row.not_before > now)
       return std::nullopt;
     if (!fits(request, {id, row.agent, row.capabilities})) return std::nullopt;
+    if (const auto limit = limit_of(request, row.queue);
+        limit && data_.live(row.queue, now) >= *limit) {
+      return std::nullopt;
+    }
     Lease lease = data_.claim(*job, request.worker, request.attempts[0], now + request.lease);
     if (auto error = point_after("claim.after")) return std::unexpected(*std::move(error));
     return lease;

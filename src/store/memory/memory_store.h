@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "async/loop.h"
 #include "store/store.h"
@@ -30,6 +32,8 @@ class MemoryStore final : public Store {
  public:
   struct Options {
     bool owned = true;  // one process owns it: opening it ends every earlier lease
+    // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as before.
+    std::optional<std::string> fair_by = {};
   };
 
   // Borrows all three. One store at a time uses a disk, unless it is not owned (several workers share it).
@@ -55,6 +59,7 @@ class MemoryStore final : public Store {
 
  private:
   using Data = MemoryDisk::Data;
+  class ReadyJobs;
   template <class T>
   void answer(async::Done<T> done, T value);
 

@@ -10,12 +10,18 @@ class MemoryDriver final : public conformance::Driver {
  public:
   MemoryDriver(testing::TestLoop& loop, bool owned) : loop_(loop), owned_(owned) { restart(); }
   Store& store() override { return *store_; }
-  void restart() override {
-    store_ =
-        std::make_unique<MemoryStore>(loop_, loop_, disk_, MemoryStore::Options{.owned = owned_});
+  void restart() override { open({}); }
+  Store* fair_by(const std::string& label) override {
+    open(label);
+    return store_.get();
   }
 
  private:
+  void open(std::optional<std::string> fair_by) {
+    store_ = std::make_unique<MemoryStore>(
+        loop_, loop_, disk_, MemoryStore::Options{.owned = owned_, .fair_by = std::move(fair_by)});
+  }
+
   testing::TestLoop& loop_;
   const bool owned_;
   MemoryDisk disk_;

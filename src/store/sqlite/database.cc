@@ -198,6 +198,7 @@ Sql<std::int64_t> Database::integer(std::string_view sql) {
 }
 
 std::int64_t Database::last_rowid() const { return sqlite3_last_insert_rowid(db_); }
+std::int64_t Database::changes() const { return sqlite3_total_changes64(db_); }
 bool Database::in_transaction() const { return sqlite3_get_autocommit(db_) == 0; }
 void Database::set_busy_timeout(std::chrono::milliseconds timeout) {
   sqlite3_busy_timeout(db_, static_cast<int>(timeout.count()));

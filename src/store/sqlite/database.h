@@ -149,6 +149,7 @@ class Database {
 
   std::int64_t last_rowid() const;
   bool in_transaction() const;
+  std::int64_t changes() const;  // rows that were written, ever
   void set_busy_timeout(std::chrono::milliseconds timeout);
   // From now on `pages` tells how many pages the WAL holds. Borrowed.
   void watch_wal(std::size_t* pages);

@@ -17,7 +17,7 @@ constexpr std::int64_t kMissing = -1;  // no commit has this number
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities "
+    "capabilities, queue "
     "FROM jobs JOIN heads ON heads.job = jobs.id ";
 
 // An open read transaction; ended with the scope.
@@ -102,6 +102,7 @@ Sql<JobRow> Views::read_row(Statement& row) {
   job.claim_worker = row.text(14);
   job.lease_until = row.maybe_instant(15);
   job.capabilities = lines(row.text(17));
+  job.queue = row.text(18);
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());

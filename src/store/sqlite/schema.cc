@@ -1,6 +1,8 @@
 #include "store/sqlite/schema.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
 #include <system_error>
 
@@ -25,6 +27,8 @@ CREATE TABLE jobs(
   request_hash BLOB NOT NULL,
   priority INTEGER NOT NULL,
   capabilities TEXT NOT NULL DEFAULT '',
+  queue TEXT NOT NULL DEFAULT 'default',
+  turn TEXT NOT NULL DEFAULT '',
   created_at INTEGER NOT NULL,
   status TEXT NOT NULL,
   not_before INTEGER,
@@ -37,7 +41,6 @@ CREATE TABLE jobs(
   ripe_at INTEGER
 );
 CREATE UNIQUE INDEX jobs_key ON jobs(agent, idempotency_key) WHERE idempotency_key <> '';
-CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;
 CREATE INDEX jobs_delayed ON jobs(ripe_at)
   WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL;
 CREATE INDEX jobs_leased ON jobs(ripe_at)
@@ -122,10 +125,31 @@ CREATE TABLE checkpoints(
 );
 )sql";
 
-// From each layout to the next; a new file is made of kTables and kBesides at once.
-constexpr const char* kMigrations[] = {
-    "ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''",  // 1 → 2
-    kBesides,                                                             // 2 → 3
+// What layout 4 added: in which order jobs are claimed (store/claim_order.h), and how far the store has come.
+constexpr const char* kLines = R"sql(
+CREATE INDEX jobs_ready ON jobs(queue, priority DESC, turn) WHERE ready = 1;
+CREATE INDEX jobs_held ON jobs(queue) WHERE attempt IS NOT NULL;
+
+CREATE TABLE turns(
+  priority INTEGER PRIMARY KEY,
+  last TEXT NOT NULL
+);
+
+INSERT INTO meta VALUES('timeline', lower(hex(randomblob(16))));
+INSERT INTO meta VALUES('position', 0);
+)sql";
+
+constexpr const char* kToLines = R"sql(
+ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
+DROP INDEX jobs_ready;
+)sql";
+
+// From each layout to the next; a new file is made of all tables at once.
+constexpr std::initializer_list<const char*> kMigrations[] = {
+    {"ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''"},  // 1 → 2
+    {kBesides},                                                             // 2 → 3
+    {kToLines, kLines},                                                     // 3 → 4
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -194,9 +218,10 @@ Status prepare_schema(Database& db, const std::string& path) {
     if (layout == 0) {
       AE_TRY(db.execute(kTables));
       AE_TRY(db.execute(kBesides));
+      AE_TRY(db.execute(kLines));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
-        AE_TRY(db.execute(kMigrations[from - 1]));
+        for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));
       }
     }
     AE_TRY(db.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str()));
@@ -206,6 +231,53 @@ Status prepare_schema(Database& db, const std::string& path) {
   };
   if (const auto done = run(); !done) return unusable(path, done.error());
   return {};
+}
+
+Sql<Standpoint> standpoint(Database& db) {
+  Standpoint stands;
+  AE_ASSIGN(Statement meta, db.prepare("SELECT key, value FROM meta"));
+  for (Rows row(meta);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) return stands;
+    const std::string key = row->text(0);
+    if (key == "store_id") stands.at.store = row->text(1);
+    if (key == "timeline") stands.at.timeline = row->text(1);
+    if (key == "position") stands.at.number = row->count(1);
+    if (key == "timelines") stands.before = lines(row->text(1));
+    if (key == "accepting") stands.accepting = true;
+  }
+}
+
+Sql<void> accept_loss(Database& db, const Standpoint& stands, const Position& remembered) {
+  std::vector<std::string> before = stands.before;
+  before.push_back(stands.at.timeline);
+  // What is remembered may be of a timeline that this copy has never heard of.
+  if (remembered.timeline != stands.at.timeline) before.push_back(remembered.timeline);
+  AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
+                                      "ON CONFLICT DO UPDATE SET value = excluded.value"));
+  AE_TRY(put.run(std::string_view("timelines"), joined(before)));
+  AE_TRY(put.run(std::string_view("position"), std::max(stands.at.number, remembered.number) + 1));
+  AE_TRY(put.run(std::string_view("accepting"), std::int64_t{1}));
+  return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
+}
+
+Error rolled_back(const std::string& path, const Standpoint& stands, const Position& remembered) {
+  const bool lower = stands.at.timeline == remembered.timeline;
+  return {Code::store_rolled_back,
+          "the store " + path + " went backwards: " +
+              (lower ? "it stands at position " + std::to_string(stands.at.number) +
+                           ", and had come to " + std::to_string(remembered.number)
+                     : "it is from before a loss that was accepted here") +
+              "; an older copy was put in its place, or the disk lost writes. What was done since "
+              "then is not in it and would be done again: look at its jobs, then `aetheris doctor "
+              "--accept-rollback` parks those that have not ended"};
+}
+
+Error still_accepting(const std::string& path) {
+  return {Code::store_rolled_back,
+          "the store " + path +
+              " went backwards, and not all of its jobs have been parked since: `aetheris doctor "
+              "--accept-rollback` goes on with it"};
 }
 
 Status check_schema(Database& db, const std::string& path) {

@@ -12,11 +12,12 @@
 #include "core/error.h"
 #include "core/time.h"
 #include "store/sqlite/database.h"
+#include "store/sqlite/position_file.h"
 
 namespace ae::store::sqlite {
 
 inline constexpr int kApplicationId = 0x41455448;  // "AETH"
-inline constexpr int kLayout = 3;
+inline constexpr int kLayout = 4;
 
 // Makes the tables in an empty file, or brings an older layout up to date in one transaction. Fails with needs_version (made by a newer program) · unavailable (not one of our
 // files, damaged, not writable). The message names the file and says what to do.
@@ -25,6 +26,14 @@ Status prepare_schema(Database& db, const std::string& path);
 Error cannot_open(const std::string& path, const SqlError& error);
 // The same checks without writing; needs_version also for an older layout, which only a writer brings up to date.
 Status check_schema(Database& db, const std::string& path);
+
+// Where the store stands, by its own word. REQUIRES: this layout.
+Sql<Standpoint> standpoint(Database& db);
+// Goes on from where the store stands, above what was remembered, on a timeline of its own. Inside of a transaction.
+Sql<void> accept_loss(Database& db, const Standpoint& stands, const Position& remembered);
+// It has lost something that is remembered of it: `store_rolled_back`.
+Error rolled_back(const std::string& path, const Standpoint& stands, const Position& remembered);
+Error still_accepting(const std::string& path);
 
 // Several texts in one column: one a line, none with a line break.
 std::string joined(const std::vector<std::string>& texts);

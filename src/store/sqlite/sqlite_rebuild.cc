@@ -344,6 +344,10 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
                                  (only.empty() ? "" : ": rebuild the whole store, without --job")));
   }
   const std::string capabilities = joined(wanted.capabilities);
+  std::string fair_by;
+  AE_TRY(one("SELECT value FROM meta WHERE key = 'fair_by'",
+             [&](Statement& found) { fair_by = found.text(0); }));
+  const std::string turn = turn_of(wanted.labels, fair_by);
   Row job{.table = "jobs",
           .key = "id",
           .id = number,
@@ -351,6 +355,8 @@ Sql<Result<void>> SqliteRebuild::Parts::settle_job(const Projection& wanted, Ins
                       {"idempotency_key", wanted.idempotency_key},
                       {"priority", wanted.priority},
                       {"capabilities", std::string_view(capabilities)},
+                      {"queue", wanted.queue},
+                      {"turn", std::string_view(turn)},
                       {"created_at", cell(wanted.created_at)},
                       {"status", wanted.row.status},
                       {"not_before", cell(wanted.row.not_before)},

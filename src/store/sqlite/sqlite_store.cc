@@ -25,6 +25,8 @@ struct SqliteStore::Parts {
   LockFile lock;                   // released last
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> loads, questions;
+  bool accepting = false;
+  std::string timeline;
 };
 
 namespace {
@@ -61,28 +63,51 @@ Status make_file(const std::string& path) {
   return {};
 }
 
-Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options) {
+std::string position_path(const std::string& path) { return path + ".position"; }
+
+Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& accepting,
+                                            std::string& timeline) {
   auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
   if (!opened) return std::unexpected(cannot(options.path, opened.error()));
   auto db = std::make_unique<Database>(*std::move(opened));
   AE_TRY(prepare_schema(*db, options.path));
   auto tables = Tables::open(*db);
   if (!tables) return std::unexpected(cannot(options.path, tables.error()));
+  auto stands = standpoint(*db);
+  if (!stands) return std::unexpected(cannot(options.path, stands.error()));
+  PositionFile file(position_path(options.path));
+  const auto remembered = file.read();
+  const bool lost = remembered && went_backwards(*stands, *remembered);
+  if (lost && !options.accept_loss) {
+    return std::unexpected(rolled_back(options.path, *stands, *remembered));
+  }
+  if (stands->accepting && !options.accept_loss) {
+    return std::unexpected(still_accepting(options.path));
+  }
+  accepting = lost || stands->accepting;
   const auto end_leases = [&]() -> Sql<void> {
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
+    if (lost) {
+      AE_TRY(accept_loss(*db, *stands, *remembered));
+      AE_ASSIGN(*stands, standpoint(*db));
+    }
     AE_TRY(tables->end_leases());
+    AE_TRY(tables->take_turns(options.fair_by));
     AE_TRY(db->execute("COMMIT"));
     return {};
   };
   if (const auto ended = end_leases(); !ended) {
     return std::unexpected(cannot(options.path, ended.error()));
   }
+  tables->stand(stands->at);
+  timeline = stands->at.timeline;
   const WriterLimits limits{.group_writes = options.group_writes,
                             .group_bytes = options.group_bytes,
                             .wal_bytes = options.wal_bytes,
                             .idle = options.idle,
                             .busy = options.busy};
-  return std::make_unique<Writer>(options.loop, std::move(db), *std::move(tables), limits);
+  return std::make_unique<Writer>(options.loop, std::move(db), *std::move(tables), limits,
+                                  Place{.path = options.path, .remembered = std::move(file)});
 }
 
 bool has_wal(const std::string& path) {
@@ -125,10 +150,24 @@ Result<T> answer_of(Sql<T> answer) {
 
 }  // namespace
 
+Status check_position(const std::string& path) {
+  const auto remembered = PositionFile(position_path(path)).read();
+  auto db = Database::open({.path = path, .read_only = true});
+  if (!db || !check_schema(*db, path)) return {};
+  const auto stands = standpoint(*db);
+  if (!stands) return {};
+  if (remembered && went_backwards(*stands, *remembered)) {
+    return std::unexpected(rolled_back(path, *stands, *remembered));
+  }
+  if (stands->accepting) return std::unexpected(still_accepting(path));
+  return {};
+}
+
 SqliteStore::SqliteStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& options) {
-  auto parts = std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}});
+  auto parts =
+      std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}, false, {}});
   if (options.read_only) {
     std::error_code error;
     if (!std::filesystem::exists(options.path, error)) {
@@ -138,7 +177,7 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& opti
     AE_TRY(make_folder(options.path));
     AE_ASSIGN(parts->lock, LockFile::take(options.path + ".lock"));
     AE_TRY(make_file(options.path));
-    AE_ASSIGN(parts->writer, open_writer(options));
+    AE_ASSIGN(parts->writer, open_writer(options, parts->accepting, parts->timeline));
   }
   AE_ASSIGN(parts->loads, open_reader(options));
   AE_ASSIGN(parts->questions, open_reader(options));
@@ -238,6 +277,15 @@ void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
 
 Instant SqliteStore::now() { return parts_->clock.now(); }
 bool SqliteStore::owned() const { return parts_->writer != nullptr; }
+
+const std::string& SqliteStore::timeline() const { return parts_->timeline; }
+bool SqliteStore::accepting() const { return parts_->accepting; }
+
+void SqliteStore::finish_accepting(async::Done<Result<void>> done) {
+  AE_CHECK(parts_->writer != nullptr);
+  parts_->accepting = false;
+  parts_->writer->write(std::make_unique<AcceptedWrite>(std::move(done)));
+}
 
 SqliteStats SqliteStore::stats() const {
   if (!parts_->writer) return {};

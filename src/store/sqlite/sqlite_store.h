@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "async/loop.h"
@@ -20,6 +21,10 @@ struct SqliteOptions {
   std::string path;  // folders that are missing are made, mode 0700; the file 0600
   async::Loop& loop;
   async::Clock& clock;
+  // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
+  std::optional<std::string> fair_by = {};
+  // What it has lost since it was last here is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
+  bool accept_loss = false;
   bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
   std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
   std::size_t group_bytes = 8u << 20;    // … and about this many bytes
@@ -39,9 +44,14 @@ struct SqliteStats {
 // not_found · unavailable. (Copying the file itself while somebody writes gives a damaged store.)
 Status backup_sqlite(const std::string& path, const std::string& to);
 
+// Has this store lost something that is remembered beside its file? Fails with store_rolled_back when it has; what
+// cannot be read is for others to say.
+Status check_position(const std::string& path);
+
 class SqliteStore final : public Store {
  public:
-  // Fails with store_locked (the message has the owner's pid) · needs_version (made by a newer program) · not_found
+  // Fails with store_locked (the message has the owner's pid) · store_rolled_back (to write: it has lost something that
+  // is remembered beside the file) · needs_version (made by a newer program) · not_found
   // (read_only, and there is no store) · unavailable (no such folder, not writable, another program's file, damaged).
   static Result<std::unique_ptr<SqliteStore>> open(const SqliteOptions& options);
   ~SqliteStore() override;  // finishes what was asked; those answers are still posted
@@ -61,6 +71,12 @@ class SqliteStore final : public Store {
   bool owned() const override;
 
   SqliteStats stats() const;
+  // Was something lost, and accepted with this opening or one before, and not finished?
+  bool accepting() const;
+  const std::string& timeline()
+      const;  // 32 hex digits; another one after each loss that was accepted
+  // Every job that had not ended has been parked: from now on the store is opened as any other.
+  void finish_accepting(async::Done<Result<void>> done);
 
  private:
   struct Parts;

@@ -7,6 +7,7 @@
 
 #include "store/conformance_test.h"
 #include "store/sqlite/sqlite_fixture_test.h"
+#include "store/sqlite/tables.h"
 
 namespace ae::store {
 namespace {
@@ -15,14 +16,21 @@ class SqliteDriver final : public conformance::Driver {
  public:
   explicit SqliteDriver(testing::TestLoop& loop) : loop_(loop) { restart(); }
   Store& store() override { return *store_; }
-  void restart() override {
+  void restart() override { open({}); }
+  Store* fair_by(const std::string& label) override {
+    open(label);
+    return store_.get();
+  }
+
+ private:
+  void open(std::optional<std::string> fair_by) {
     store_.reset();
-    auto opened = SqliteStore::open({.path = folder_ / "a.db", .loop = loop_, .clock = loop_});
+    auto opened = SqliteStore::open(
+        {.path = folder_ / "a.db", .loop = loop_, .clock = loop_, .fair_by = std::move(fair_by)});
     AE_CHECK(opened.has_value(), opened.error().message);
     store_ = *std::move(opened);
   }
 
- private:
   testing::TestLoop& loop_;
   Folder folder_{true};
   std::unique_ptr<SqliteStore> store_;
@@ -46,7 +54,8 @@ unsigned mode_of(const std::string& path) {
   return info.st_mode & 0777U;
 }
 
-AE_TEST("sqlite/a new store is for its owner only, and leaves one file and its lock") {
+AE_TEST(
+    "sqlite/a new store is for its owner only, and leaves one file, its lock and its position") {
   const Folder folder(true);
   const std::string path = folder / "deep/er/a.db";
   Bench bench(path);
@@ -57,6 +66,7 @@ AE_TEST("sqlite/a new store is for its owner only, and leaves one file and its l
   EXPECT_EQ(mode_of(folder / "deep/er"), 0700U);
   for (const char* suffix : {"", "-wal", "-shm", ".lock"}) EXPECT_EQ(mode_of(path + suffix), 0600U);
   bench.close();
+  EXPECT_EQ(mode_of(path + ".position"), 0600U);
   EXPECT_FALSE(std::filesystem::exists(path + "-wal"));
   EXPECT_TRUE(std::filesystem::exists(path));
 }
@@ -261,8 +271,13 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
     ASSERT_TRUE(bench.commit(Bench::create("j0")));
   }
   run_sql(path,
-          "DROP TABLE signed_heads; DROP TABLE checkpoints;"
+          "DELETE FROM meta WHERE key <> 'store_id';"
+          "DROP TABLE signed_heads; DROP TABLE checkpoints; DROP TABLE turns;"
+          "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
+          "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
+          "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
           "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
+  std::filesystem::remove(path + ".position");
   testing::TestLoop loop;
   auto read_only =
       SqliteStore::open({.path = path, .loop = loop, .clock = loop, .read_only = true});
@@ -273,6 +288,7 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
   ASSERT_EQ(bench.query()->size(), 1U);
   EXPECT_TRUE(bench.query()->at(0).capabilities.empty());
+  EXPECT_EQ(bench.query()->at(0).queue, kDefaultQueue);
   Bench fresh(folder / "fresh.db");
   ASSERT_TRUE(fresh.open());
   const auto tables = [](const std::string& file) {
@@ -286,12 +302,341 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
     sqlite3_exec(db,
                  "SELECT m.name || '.' || c.name || ' ' || c.type || c.\"notnull\" || "
                  "coalesce(c.dflt_value, '') FROM sqlite_schema m, pragma_table_info(m.name) c "
-                 "ORDER BY 1",
+                 "UNION ALL SELECT name || ' ' || sql FROM sqlite_schema WHERE type = 'index' "
+                 "AND sql IS NOT NULL ORDER BY 1",
                  add, &columns, nullptr);
     sqlite3_close(db);
     return columns;
   };
   EXPECT_EQ(tables(path), tables(folder / "fresh.db"));
+}
+
+AE_TEST(
+    "sqlite/a claim looks into an index for each job that it takes, however many stand in line") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
+  for (const char* question : sqlite::ClaimQuestions::kAll) {
+    std::string plan;
+    const auto add = [](void* to, int columns, char** values, char**) {
+      static_cast<std::string*>(to)->append(values[columns - 1]).append("\n");
+      return 0;
+    };
+    const std::string sql = "EXPLAIN QUERY PLAN " + std::string(question);
+    EXPECT_EQ(sqlite3_exec(db, sql.c_str(), add, &plan, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+    EXPECT_PRED2(holds, plan, "SEARCH jobs USING");
+    EXPECT_EQ(plan.find("TEMP B-TREE"), plan.npos) << question << ": " << plan;
+    EXPECT_EQ(plan.find("SCAN jobs"), plan.npos) << question << ": " << plan;
+  }
+  sqlite3_close(db);
+}
+
+// What SQLite does for each question of a claim, in steps of its virtual machine.
+AE_TEST("sqlite/a claim of one job among five costs what it costs among three thousand") {
+  const auto steps = [](int crowd) {
+    const Folder folder(true);
+    Bench bench(folder / "a.db");
+    SqliteOptions options = bench.options();
+    options.fair_by = "tenant";
+    EXPECT_TRUE(bench.open(options));
+    int left = 0;
+    const auto create = [&](const std::string& id, std::string status, std::string tenant) {
+      Batch b = Bench::create(id);
+      NewJob& job = std::get<Batch::Create>(b.authority).job;
+      job.claim.reset();
+      job.queue = tenant == "crowd" ? "full" : "open";
+      job.labels = {{"tenant", std::move(tenant)}};
+      b.row.status = std::move(status);
+      ++left;
+      bench.store().commit(std::move(b), [&](Result<Committed> answer) {
+        EXPECT_TRUE(answer);
+        --left;
+      });
+    };
+    for (int i = 0; i < crowd; ++i) {
+      create("crowd" + std::to_string(i), "queued", "crowd");
+      create("open" + std::to_string(i), "queued", "other");
+      create("old" + std::to_string(i), "completed", "other");
+    }
+    EXPECT_TRUE(bench.loop.run_until([&] { return left == 0; }));
+    ClaimRequest request = conformance::Rig::wish("A");
+    request.queues = {{"full", 1}};
+    const auto claim = [&] {
+      const auto leases = bench.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { bench.store().claim(request, std::move(done)); });
+      return leases && !leases->empty() ? leases->at(0).job.text : std::string();
+    };
+    EXPECT_EQ(claim(), "crowd0");
+    EXPECT_EQ(claim(), "open0") << "the other queue is full now";
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
+    std::vector<int> all;
+    for (const char* question : sqlite::ClaimQuestions::kAll) {
+      sqlite3_stmt* statement = nullptr;
+      EXPECT_EQ(sqlite3_prepare_v2(db, question, -1, &statement, nullptr), SQLITE_OK);
+      const std::string text = question;
+      const bool counts = text.starts_with("SELECT count");
+      sqlite3_bind_text(statement, 1,
+                        text.contains("queue >") ? "full"
+                        : counts                 ? "full"
+                                                 : "open",
+                        -1, SQLITE_STATIC);
+      sqlite3_bind_int(statement, 2, text.contains("priority <") ? 9 : 0);
+      if (counts) sqlite3_bind_int(statement, 3, 1);
+      if (text.contains("turn >")) sqlite3_bind_text(statement, 3, "crowd", -1, SQLITE_STATIC);
+      if (text.contains("turn =")) sqlite3_bind_text(statement, 3, "other", -1, SQLITE_STATIC);
+      if (text.contains("id > ?4")) sqlite3_bind_int(statement, 4, 2);
+      EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW) << question;
+      all.push_back(sqlite3_stmt_status(statement, SQLITE_STMTSTATUS_VM_STEP, 0));
+      EXPECT_GT(all.back(), 0);
+      sqlite3_finalize(statement);
+    }
+    sqlite3_close(db);
+    return all;
+  };
+  EXPECT_EQ(steps(5), steps(3000));
+}
+
+AE_TEST("sqlite/the label between whose values claims take turns stays with the store") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  const auto open = [&](std::optional<std::string> fair_by) {
+    bench.close();
+    SqliteOptions options = bench.options();
+    options.fair_by = std::move(fair_by);
+    ASSERT_TRUE(bench.open(options));
+  };
+  const auto claim = [&](std::size_t limit) {
+    std::string jobs;
+    const auto leases = bench.loop.await<Result<std::vector<Lease>>>([&](auto done) {
+      bench.store().claim(conformance::Rig::wish("A", limit), std::move(done));
+    });
+    for (const Lease& lease : *leases) jobs += (jobs.empty() ? "" : " ") + lease.job.text;
+    return jobs;
+  };
+  open({});
+  for (const char* id : {"a1", "a2", "b1", "b2", "c1"}) {
+    Batch b = Bench::create(id);
+    NewJob& job = std::get<Batch::Create>(b.authority).job;
+    job.claim.reset();
+    job.labels = {{"tenant", std::string(1, id[0])}, {"size", id[1] == '1' ? "s" : "l"}};
+    b.row.status = "queued";
+    ASSERT_TRUE(bench.commit(b));
+  }
+  EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1") << "nobody named a label";
+  open("tenant");
+  EXPECT_EQ(claim(2), "a1 b1");
+  open({});
+  EXPECT_EQ(claim(3), "c1 a1 b1") << "the turn is remembered too";
+  open("size");
+  EXPECT_EQ(claim(5), "a2 a1 b2 b1 c1");
+  open("");
+  EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1");
+}
+
+// Copies the one file of a closed store.
+void copy(const std::string& from, const std::string& to) {
+  std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
+}
+
+AE_TEST("rollback/an older copy in a store's place is not written to, and may be read") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  bench.close();
+  copy(path, folder / "backup.db");
+  EXPECT_TRUE(check_position(path));
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  bench.close();
+  copy(folder / "backup.db", path);
+  for (int times = 0; times < 2; ++times) {
+    const auto opened = bench.open();
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, Code::store_rolled_back);
+    EXPECT_PRED2(holds, opened.error().message, "doctor --accept-rollback");
+    EXPECT_EQ(check_position(path).error().code, Code::store_rolled_back);
+  }
+  SqliteOptions reading = bench.options();
+  reading.read_only = true;
+  ASSERT_TRUE(bench.open(reading));
+  EXPECT_EQ(bench.load("j0")->row.last_seq, 2U);
+  Bench elsewhere(folder / "backup.db");
+  EXPECT_TRUE(elsewhere.open()) << "where nothing is remembered";
+}
+
+AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
+  for (const int what : {0, 1, 2}) {
+    const Folder folder(true);
+    const std::string path = folder / "a.db";
+    Bench bench(path);
+    ASSERT_TRUE(bench.open());
+    ASSERT_TRUE(bench.commit(Bench::create("j0")));
+    bench.close();
+    copy(path, folder / "backup.db");
+    ASSERT_TRUE(bench.open());
+    if (what == 0) {
+      ASSERT_TRUE(bench.loop.await<Result<void>>([&](auto done) {
+        bench.store().put_inbox(JobId("j0"), {.id = "s", .act = "{}"}, std::move(done));
+      }));
+    } else {
+      ASSERT_EQ(bench.loop
+                    .await<Result<std::vector<Lease>>>([&](auto done) {
+                      bench.store().claim(conformance::Rig::wish("B"), std::move(done));
+                    })
+                    ->size(),
+                1U);
+    }
+    if (what == 2) {
+      ASSERT_TRUE(bench.loop.await<Result<std::vector<std::optional<Instant>>>>([&](auto done) {
+        bench.store().heartbeat({{JobId("j0"), conformance::fence("B", 2)}}, conformance::kLease,
+                                std::move(done));
+      }));
+    }
+    bench.close();
+    ASSERT_TRUE(bench.open()) << "what was only looked at is no step back";
+    bench.close();
+    copy(folder / "backup.db", path);
+    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << what;
+  }
+}
+
+AE_TEST(
+    "rollback/a loss that was accepted is one until its jobs are parked, then the store goes on") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  bench.close();
+  copy(path, folder / "backup.db");
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  const std::string first = bench.store().timeline();
+  bench.close();
+  copy(path, folder / "newer.db");
+  copy(folder / "backup.db", path);
+  SqliteOptions accept = bench.options();
+  accept.accept_loss = true;
+  ASSERT_TRUE(bench.open(accept));
+  EXPECT_TRUE(bench.store().accepting());
+  const std::string second = bench.store().timeline();
+  EXPECT_NE(first, second);
+  bench.close();
+  EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << "not all is parked";
+  ASSERT_TRUE(bench.open(accept));
+  EXPECT_TRUE(bench.store().accepting());
+  EXPECT_EQ(bench.store().timeline(), second) << "one loss, one timeline";
+  ASSERT_TRUE(bench.loop.await<Result<void>>(
+      [&](auto done) { bench.store().finish_accepting(std::move(done)); }));
+  bench.close();
+  ASSERT_TRUE(bench.open());
+  EXPECT_FALSE(bench.store().accepting());
+  bench.close();
+  ASSERT_TRUE(bench.open(accept)) << "nothing was lost";
+  EXPECT_FALSE(bench.store().accepting());
+  bench.close();
+  // Both copies are from before what was accepted, the one with the higher position too.
+  for (const char* older : {"newer.db", "backup.db"}) {
+    copy(folder / older, path);
+    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << older;
+  }
+}
+
+AE_TEST(
+    "rollback/what is remembered is a lower bound: torn, lost or of another store it refuses "
+    "nothing") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  const auto live = [&](std::uint64_t seq) {
+    const auto opened = bench.open();
+    ASSERT_TRUE(opened) << opened.error().message;
+    ASSERT_TRUE(bench.commit(seq == 0 ? Bench::create("j0") : Bench::append("j0", seq + 1)));
+    bench.close();
+  };
+  live(0);
+  const std::string file = path + ".position";
+  std::filesystem::resize_file(file, 100);
+  live(1);
+  std::filesystem::remove(file);
+  live(2);
+  std::ofstream(file) << std::string(512, 'x');
+  live(3);
+  Bench other(folder / "b.db");
+  ASSERT_TRUE(other.open());
+  other.close();
+  copy(folder / "b.db", path);
+  live(0);
+  // Each slot in turn is damaged: the other one counts.
+  for (const std::size_t at : {std::size_t{100}, std::size_t{356}}) {
+    sqlite::PositionFile two(folder / "two.position");
+    ASSERT_TRUE(two.write({std::string(32, 'a'), std::string(32, 'b'), 7}));
+    ASSERT_TRUE(two.write({std::string(32, 'a'), std::string(32, 'b'), 8}));
+    EXPECT_EQ(two.read()->number, 8U);
+    std::fstream slots(folder / "two.position");
+    slots.seekp(static_cast<std::streamoff>(at - 70));
+    slots.put('#');
+    slots.close();
+    EXPECT_EQ(two.read()->number, at == 100 ? 8U : 7U);
+    std::filesystem::remove(folder / "two.position");
+  }
+}
+
+AE_TEST(
+    "rollback/a process whose store is replaced, written over or taken away writes nothing more") {
+  for (const std::string what : {"replaced", "written over", "taken away"}) {
+    const Folder folder(true);
+    const std::string path = folder / "a.db";
+    Bench bench(path);
+    SqliteOptions options = bench.options();
+    options.idle = std::chrono::milliseconds(1);
+    ASSERT_TRUE(bench.open(options));
+    ASSERT_TRUE(bench.commit(Bench::create("j0")));
+    bench.close();
+    copy(path, folder / "backup.db");
+    ASSERT_TRUE(bench.open(options));
+    ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+    for (int i = 0; i < 2000 && bench.store().stats().wal_bytes > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the WAL is empty
+    }
+    if (what == "replaced") {
+      copy(folder / "backup.db", folder / "new.db");
+      std::filesystem::rename(folder / "new.db", path);
+    } else if (what == "written over") {
+      std::ifstream from(folder / "backup.db", std::ios::binary);
+      std::fstream to(path, std::ios::in | std::ios::out | std::ios::binary);
+      to << from.rdbuf();
+    } else {
+      std::filesystem::remove(path);
+    }
+    const auto refused = bench.commit(Bench::append("j0", 3));
+    ASSERT_FALSE(refused) << what;
+    EXPECT_EQ(refused.error().code, Code::store_stopped) << what;
+    EXPECT_PRED2(holds, refused.error().message, what);
+    const auto claimed = bench.loop.await<Result<std::vector<Lease>>>(
+        [&](auto done) { bench.store().claim(conformance::Rig::wish("B"), std::move(done)); });
+    EXPECT_EQ(claimed.error().code, Code::store_stopped) << what;
+    bench.close();
+    if (what == "taken away") continue;
+    EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << what;
+    EXPECT_EQ(integrity(path), "ok") << what;
+  }
+}
+
+AE_TEST("rollback/a file that only looks changed is read anew, and used") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  std::filesystem::last_write_time(
+      folder / "a.db", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
+  EXPECT_EQ(bench.load("j0")->row.last_seq, 3U);
 }
 
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {

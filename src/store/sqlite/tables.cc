@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "store/claim_order.h"
 #include "store/rules.h"
 #include "store/sqlite/schema.h"
 
@@ -25,8 +26,8 @@ Sql<Tables> Tables::open(Database& db) {
   const Wish wishes[] = {
       {t.find_job_,
        "SELECT jobs.id, agent, last_seq, commits, last_commit, epoch, attempt, worker, "
-       "lease_until, status, not_before, wake_at, capabilities FROM jobs JOIN heads ON heads.job = "
-       "jobs.id "
+       "lease_until, status, not_before, wake_at, capabilities, queue FROM jobs JOIN heads "
+       "ON heads.job = jobs.id "
        "WHERE job_id = ?1"},
       {t.commit_pointers_,
        "SELECT job, first_seq, last_seq, prev, jump FROM commits WHERE id = ?1"},
@@ -37,8 +38,8 @@ Sql<Tables> Tables::open(Database& db) {
       {t.insert_job_,
        "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
        "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at, "
-       "capabilities) "
-       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)"},
+       "capabilities, queue, turn) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"},
       {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
       {t.insert_head_,
        "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
@@ -76,15 +77,23 @@ Sql<Tables> Tables::open(Database& db) {
       {t.ripen_leased_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL "
        "AND ripe_at <= ?1"},
-      {t.ready_,
-       "SELECT job_id, agent, lease_until, capabilities FROM jobs WHERE ready = 1 "
-       "ORDER BY priority DESC, id"},
+      {t.queue_after_, ClaimQuestions::kQueueAfter},
+      {t.held_, ClaimQuestions::kHeld},
+      {t.priority_below_, ClaimQuestions::kPriorityBelow},
+      {t.first_turn_, ClaimQuestions::kFirstTurn},
+      {t.turn_after_, ClaimQuestions::kTurnAfter},
+      {t.job_after_, ClaimQuestions::kJobAfter},
+      {t.last_turn_, "SELECT last FROM turns WHERE priority = ?1"},
+      {t.put_turn_,
+       "INSERT INTO turns(priority, last) VALUES(?1, ?2) "
+       "ON CONFLICT DO UPDATE SET last = excluded.last"},
       {t.update_lease_, "UPDATE jobs SET lease_until = ?2, ready = 0, ripe_at = ?2 WHERE id = ?1"},
       {t.end_leased_,
        "UPDATE jobs SET lease_until = 0, ready = 1, ripe_at = 0 "
        "WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL"},
       {t.end_ready_,
        "UPDATE jobs SET lease_until = 0, ripe_at = 0 WHERE ready = 1 AND attempt IS NOT NULL"},
+      {t.put_position_, "UPDATE meta SET value = ?1 WHERE key = 'position'"},
       {t.savepoint_, "SAVEPOINT batch"},
       {t.undo_, "ROLLBACK TO batch"},
       {t.keep_, "RELEASE batch"},
@@ -104,6 +113,15 @@ Sql<void> Tables::end_leases() {
   forget();
   AE_TRY(end_leased_.run());
   return end_ready_.run();
+}
+
+Sql<void> Tables::advance() {
+  next_ = position_.number + 1;
+  return put_position_.run(next_);
+}
+
+Sql<void> Tables::finish_accepting() {
+  return db_->execute("DELETE FROM meta WHERE key = 'accepting'");
 }
 
 std::optional<Fence> Tables::Job::claim() const {
@@ -132,6 +150,7 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.row.not_before = row->maybe_instant(10);
     job.row.wake_at = row->maybe_instant(11);
     job.capabilities = lines(row->text(12));
+    job.queue = row->text(13);
   }
   AE_TRY(read_spine(job, last_commit));
   return &jobs_.emplace(id, std::move(job)).first->second;
@@ -361,6 +380,7 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
   Job job;
   job.agent = wish.agent;
   job.capabilities = wish.capabilities;
+  job.queue = wish.queue;
   job.row = batch.row;
   if (wish.claim) {
     job.epoch = 1;
@@ -390,7 +410,7 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
                          wish.priority, batch.sealed->created_at, job.row.status,
                          job.row.not_before, job.row.wake_at, job.epoch, attempt, worker,
                          job.lease_until, std::int64_t{ripe.ready}, ripe.at,
-                         joined(wish.capabilities)));
+                         joined(wish.capabilities), wish.queue, turn_of(wish.labels, fair_by_)));
   job.id = db_->last_rowid();
   std::int64_t number = 0;
   for (const auto& [key, value] : wish.labels) {
@@ -420,21 +440,100 @@ Sql<Lease> Tables::take(const JobId& id, Job& job, const std::string& worker,
   return Lease{id, *job.claim(), until};
 }
 
+// The ready jobs, as store/claim_order.h asks for them.
+class Tables::ReadyJobs {
+ public:
+  using Failure = SqlError;
+  ReadyJobs(Tables& tables, const ClaimRequest& request, Instant now)
+      : t_(tables), request_(request), now_(now) {}
+
+  Sql<std::optional<std::string>> queue_after(const std::string& queue) {
+    Rows row(t_.queue_after_, queue);
+    return text(row);
+  }
+  Sql<std::size_t> held(const std::string& queue, std::size_t enough) {
+    Rows row(t_.held_, queue, now_, std::uint64_t{enough});
+    AE_TRY(row.next());
+    return row->count(0);
+  }
+  Sql<std::optional<std::int64_t>> priority_below(const std::string& queue, std::int64_t priority) {
+    Rows row(t_.priority_below_, queue, priority);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) return std::nullopt;
+    return row->integer(0);
+  }
+  Sql<std::optional<std::string>> turn_after(const std::string& queue, std::int64_t priority,
+                                             const std::optional<std::string>& turn) {
+    if (!turn) {
+      Rows row(t_.first_turn_, queue, priority);
+      return text(row);
+    }
+    Rows row(t_.turn_after_, queue, priority, *turn);
+    return text(row);
+  }
+  Sql<std::optional<ReadyJob>> job_after(const std::string& queue, std::int64_t priority,
+                                         const std::string& turn, std::int64_t number) {
+    Rows row(t_.job_after_, queue, priority, turn, number);
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) return std::nullopt;
+    ReadyJob job{JobId(row->text(1)), row->integer(0), false};
+    // A lease that is not over: the clock was set back.
+    const bool free = row->is_null(3) || row->instant(3) <= now_;
+    job.fits = free && fits(request_, {job.job, row->text(2), lines(row->text(4))});
+    return job;
+  }
+  Sql<std::optional<std::string>> served(std::int64_t priority) {
+    if (!takes_turns()) return std::nullopt;
+    Rows row(t_.last_turn_, priority);
+    return text(row);
+  }
+  bool takes_turns() const { return !t_.fair_by_.empty(); }
+
+ private:
+  static Sql<std::optional<std::string>> text(Rows& row) {
+    AE_ASSIGN(const bool found, row.next());
+    if (!found) return std::nullopt;
+    return row->text(0);
+  }
+
+  Tables& t_;
+  const ClaimRequest& request_;
+  const Instant now_;
+};
+
+Sql<bool> Tables::has_room(const ClaimRequest& request, const std::string& queue, Instant now) {
+  const auto limit = limit_of(request, queue);
+  if (!limit) return true;
+  AE_ASSIGN(const std::size_t held, ReadyJobs(*this, request, now).held(queue, *limit));
+  return held < *limit;
+}
+
+// The label that the store knows stays, until another is named.
+Sql<void> Tables::take_turns(const std::optional<std::string>& label) {
+  AE_ASSIGN(Statement known, db_->prepare("SELECT value FROM meta WHERE key = 'fair_by'"));
+  {
+    Rows row(known);
+    AE_ASSIGN(const bool found, row.next());
+    fair_by_ = found ? row->text(0) : std::string();
+  }
+  if (!label || *label == fair_by_) return {};
+  fair_by_ = *label;
+  AE_ASSIGN(Statement put, db_->prepare("INSERT INTO meta VALUES('fair_by', ?1) "
+                                        "ON CONFLICT DO UPDATE SET value = excluded.value"));
+  AE_TRY(put.run(fair_by_));
+  AE_TRY(db_->execute("DELETE FROM turns"));
+  AE_ASSIGN(Statement turn, db_->prepare("UPDATE jobs SET turn = coalesce((SELECT value FROM "
+                                         "labels WHERE job = jobs.id AND key = ?1), '')"));
+  return turn.run(fair_by_);
+}
+
 Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, Instant now) {
   AE_TRY(ripen_delayed_.run(now));
   AE_TRY(ripen_leased_.run(now));
-  std::vector<JobId> chosen;
-  {
-    Rows row(ready_);
-    while (chosen.size() < request.limit) {
-      AE_ASSIGN(const bool found, row.next());
-      if (!found) break;
-      if (!row->is_null(2) && row->instant(2) > now) continue;  // the clock was set back
-      JobId id(row->text(0));
-      const std::vector<std::string> needs = lines(row->text(3));
-      if (fits(request, {id, row->text(1), needs})) chosen.push_back(std::move(id));
-    }
-  }
+  ReadyJobs ready(*this, request, now);
+  ClaimOrder order(ready, request);
+  AE_ASSIGN(const std::vector<JobId> chosen, order.choose());
+  for (const auto& [priority, turn] : order.turns()) AE_TRY(put_turn_.run(priority, turn));
   std::vector<Lease> leases;
   for (const JobId& id : chosen) {
     auto found = find(id);
@@ -455,7 +554,8 @@ Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const Cl
   if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
-  if (!may_run(job->row.status) || !free || request.limit == 0 ||
+  AE_ASSIGN(const bool room, has_room(request, job->queue, now));
+  if (!may_run(job->row.status) || !free || request.limit == 0 || !room ||
       !fits(request, {id, job->agent, job->capabilities})) {
     settle(id);
     return Answered(std::nullopt);

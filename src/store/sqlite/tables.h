@@ -15,6 +15,7 @@
 
 #include "store/points.h"
 #include "store/sqlite/database.h"
+#include "store/sqlite/position_file.h"
 #include "store/sqlite/spine.h"
 #include "store/store.h"
 
@@ -26,6 +27,29 @@ struct Ripeness {
   std::optional<Instant> at;
 };
 Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until);
+
+// What a claim asks of the ready jobs (store/claim_order.h). Each is one look into an index.
+struct ClaimQuestions {
+  static constexpr const char* kQueueAfter =
+      "SELECT queue FROM jobs WHERE ready = 1 AND queue > ?1 ORDER BY queue LIMIT 1";
+  static constexpr const char* kHeld =
+      "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ?1 AND attempt IS NOT NULL "
+      "AND lease_until > ?2 LIMIT ?3)";
+  static constexpr const char* kPriorityBelow =
+      "SELECT priority FROM jobs WHERE ready = 1 AND queue = ?1 AND priority < ?2 "
+      "ORDER BY priority DESC LIMIT 1";
+  static constexpr const char* kFirstTurn =
+      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND priority = ?2 "
+      "ORDER BY turn LIMIT 1";
+  static constexpr const char* kTurnAfter =
+      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND priority = ?2 AND turn > ?3 "
+      "ORDER BY turn LIMIT 1";
+  static constexpr const char* kJobAfter =
+      "SELECT id, job_id, agent, lease_until, capabilities FROM jobs WHERE ready = 1 "
+      "AND queue = ?1 AND priority = ?2 AND turn = ?3 AND id > ?4 ORDER BY id LIMIT 1";
+  static constexpr const char* kAll[] = {kQueueAfter, kHeld,      kPriorityBelow,
+                                         kFirstTurn,  kTurnAfter, kJobAfter};
+};
 
 class Tables {
  public:
@@ -48,14 +72,30 @@ class Tables {
       const std::vector<std::pair<JobId, Fence>>& held, Duration lease, Instant now);
   // Ends every lease: this process is the owner now.
   Sql<void> end_leases();
+  // Where it stands, as it says itself. REQUIRES: called once, before anything is written.
+  void stand(const Position& at) {
+    position_ = at;
+    next_ = at.number;
+  }
+  // From now on claims take turns between the values of this label ("" = by age alone); nullopt = as the store says.
+  Sql<void> take_turns(const std::optional<std::string>& label);
+
+  // The next position, written when a transaction has changed something.
+  Sql<void> advance();
+  // Where the store stands. Of the last transaction that was committed, once `kept` was called for it.
+  const Position& position() const { return position_; }
+  void kept() { position_.number = next_; }
+  Sql<void> finish_accepting();
 
   void forget();
 
  private:
+  class ReadyJobs;
   struct Job {
     std::int64_t id = 0;
     std::string agent;
     std::vector<std::string> capabilities;
+    std::string queue;
     std::uint64_t last_seq = 0;
     std::uint64_t commits = 0;
     Spine spine;
@@ -72,6 +112,7 @@ class Tables {
 
   Sql<Job*> find(const JobId& id);  // nullptr: no such job. Until the next call
   Sql<void> read_spine(Job& job, std::int64_t last_commit);
+  Sql<bool> has_room(const ClaimRequest& request, const std::string& queue, Instant now);
   void settle(const JobId& id);  // forgets a job that nobody holds
   Sql<bool> stands(const Job& job, const Sealed& sealed);
   Sql<bool> inbox_left(const Job& job, const Batch& batch);
@@ -90,6 +131,9 @@ class Tables {
                   Instant until);
 
   Database* db_;
+  Position position_;
+  std::uint64_t next_ = 0;
+  std::string fair_by_;                  // a label; "" = claims take no turns
   std::unordered_map<JobId, Job> jobs_;  // held ones
   std::unordered_set<Hash> blobs_;       // known to be stored; bounded
 
@@ -98,7 +142,9 @@ class Tables {
   Statement put_signed_head_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, take_inbox_, inbox_numbers_;
-  Statement ripen_delayed_, ripen_leased_, ready_, update_lease_, end_leased_, end_ready_;
+  Statement queue_after_, held_, priority_below_, first_turn_, turn_after_, job_after_;
+  Statement last_turn_, put_turn_, put_position_;
+  Statement ripen_delayed_, ripen_leased_, update_lease_, end_leased_, end_ready_;
   Statement savepoint_, undo_, keep_;
 };
 

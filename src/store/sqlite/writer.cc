@@ -1,6 +1,10 @@
 #include "store/sqlite/writer.h"
 
+#include <sys/stat.h>
+
 #include <utility>
+
+#include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
 namespace {
@@ -23,15 +27,18 @@ Error nobody_knows(const SqlError& error) {
 }  // namespace
 
 Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
-               const WriterLimits& limits)
+               const WriterLimits& limits, Place place)
     : loop_(loop),
       db_(std::move(db)),
       tables_(std::move(tables)),
       begin_(must_prepare(*db_, "BEGIN IMMEDIATE")),
       commit_(must_prepare(*db_, "COMMIT")),
       rollback_(must_prepare(*db_, "ROLLBACK")),
-      limits_(limits) {
+      limits_(limits),
+      place_(std::move(place)) {
   db_->watch_wal(&wal_pages_);
+  note_file();
+  remember(true);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -67,6 +74,7 @@ void Writer::run() {
     } else if (!wake_.wait_for(lock, limits_.idle, wanted)) {
       lock.unlock();
       checkpoint(true);
+      remember(true);
       lock.lock();
       continue;
     }
@@ -78,6 +86,7 @@ void Writer::run() {
   }
   lock.unlock();
   checkpoint(true);
+  remember(true);
 }
 
 Writer::Group Writer::next_group() {
@@ -106,6 +115,7 @@ void Writer::process(Group group) {
   stats_.wal_bytes = wal_pages_ * kPageBytes;
   if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
   if ((wal_pages_ - checkpointed_at_) * kPageBytes >= limits_.wal_bytes) checkpoint(false);
+  remember(false);
 }
 
 // One transaction for the writes [first, first + count). Anything that fails before the COMMIT has changed nothing.
@@ -120,9 +130,18 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
     if (error.io()) stop_writing(error);
     return {Fate::rolled_back, std::move(error)};
   };
+  if (auto why = replaced()) {
+    stop(*std::move(why));
+    return {Fate::refused, {}};
+  }
+  const std::int64_t changes = db_->changes();
   if (auto begun = begin_.run(); !begun) return undo(std::move(begun).error());
   for (std::size_t i = first; i < first + count; ++i) {
     if (auto applied = group[i]->apply(tables_); !applied) return undo(std::move(applied).error());
+  }
+  const bool changed = db_->changes() != changes;
+  if (changed) {
+    if (auto advanced = tables_.advance(); !advanced) return undo(std::move(advanced).error());
   }
   if (auto done = commit_.run(); !done) {
     Attempt failed = undo(std::move(done).error());
@@ -131,6 +150,7 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
     if (failed.error.io()) failed.fate = Fate::unknown;
     return failed;
   }
+  if (changed) tables_.kept();
   return {Fate::committed, {}};
 }
 
@@ -156,10 +176,60 @@ void Writer::finish(const Group& group, std::size_t first, std::size_t count,
 
 void Writer::stop_writing(const SqlError& error) {
   db_->leave_wal();
+  stop({Code::store_stopped, "the store stopped after a disk error (" + error.text() +
+                                 "): look at the disk, then start this process again"});
+}
+
+void Writer::stop(Error error) {
   const std::lock_guard lock(mutex_);
-  if (stopped_) return;
-  stopped_ = Error{Code::store_stopped, "the store stopped after a disk error (" + error.text() +
-                                            "): look at the disk, then start this process again"};
+  if (!stopped_) stopped_ = std::move(error);
+}
+
+std::optional<Writer::Seen> Writer::look_at(const std::string& path) {
+  struct stat found{};
+  if (::stat(path.c_str(), &found) != 0) return std::nullopt;
+  return Seen{
+      .device = found.st_dev,
+      .inode = found.st_ino,
+      .size = found.st_size,
+      .changed_ns = std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
+}
+
+void Writer::note_file() { file_ = look_at(place_.path).value_or(Seen{}); }
+
+// Nobody else writes to the file of a store while we own it. If somebody did, what stands there now is read anew: this
+// connection would go on with what it remembers of the old one.
+std::optional<Error> Writer::replaced() {
+  const auto seen = look_at(place_.path);
+  if (seen == file_) return std::nullopt;
+  const auto stopped = [&](const std::string& what) {
+    return Error{Code::store_stopped, "the file of the store, " + place_.path + ", " + what +
+                                          " while this process used it: nothing is written any "
+                                          "more; see what happened to it, then start again"};
+  };
+  if (!seen) return stopped("was taken away");
+  // What we hold is a file that nobody finds any more: closing it harms no other.
+  if (seen->inode != file_.inode || seen->device != file_.device) return stopped("was replaced");
+  const auto read = [&]() -> Sql<Standpoint> {
+    AE_ASSIGN(Database fresh, Database::open({.path = place_.path, .read_only = true}));
+    return standpoint(fresh);
+  };
+  const auto stands = read();
+  if (stands && stands->at == tables_.position()) {
+    file_ = *seen;
+    return std::nullopt;
+  }
+  db_->leave_wal();  // it is not for the file that stands there now
+  return stopped("was written over");
+}
+
+// Only a lower bound: what cannot be remembered now is remembered later, or not.
+void Writer::remember(bool now) {
+  const Position& at = tables_.position();
+  const auto clock = std::chrono::steady_clock::now();
+  if (at.number == remembered_ || (!now && clock < remember_at_) || stopped()) return;
+  if (place_.remembered.write(at)) remembered_ = at.number;
+  remember_at_ = clock + place_.remember;
 }
 
 void Writer::checkpoint(bool truncate) {
@@ -170,6 +240,7 @@ void Writer::checkpoint(bool truncate) {
   db_->set_busy_timeout(limits_.busy);
   if (!done && done.error().io()) stop_writing(done.error());
   if (done && truncate) wal_pages_ = 0;
+  note_file();
   checkpointed_at_ = wal_pages_;
   stats_.wal_bytes = wal_pages_ * kPageBytes;
 }

@@ -47,6 +47,13 @@ struct WriterLimits {
       5000};  // how long another program's lock on the file is waited for
 };
 
+// Where the file of the store stands, and what is remembered beside it.
+struct Place {
+  std::string path;
+  PositionFile remembered;
+  std::chrono::milliseconds remember{1000};  // at most this often while there are writes
+};
+
 struct WriterStats {
   std::atomic<std::uint64_t> writes{0}, groups{0}, wal_bytes{0};
 };
@@ -54,8 +61,8 @@ struct WriterStats {
 class Writer {
  public:
   // REQUIRES: tables opened on *db.
-  Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
-         const WriterLimits& limits);
+  Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables, const WriterLimits& limits,
+         Place place);
   ~Writer();  // writes what was asked before, empties the WAL
 
   void write(std::unique_ptr<Write> write);
@@ -77,13 +84,27 @@ class Writer {
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
   void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
   void stop_writing(const SqlError& error);
+  void stop(Error error);
   void checkpoint(bool truncate);
+  void note_file();
+  std::optional<Error> replaced();
+  void remember(bool now);
 
   async::Loop& loop_;
   std::unique_ptr<Database> db_;
   Tables tables_;
   Statement begin_, commit_, rollback_;
   const WriterLimits limits_;
+  Place place_;
+  struct Seen {  // of the file, after our last write to it
+    std::uint64_t device = 0, inode = 0;
+    std::int64_t size = 0, changed_ns = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  static std::optional<Seen> look_at(const std::string& path);
+  Seen file_;
+  std::uint64_t remembered_ = 0;  // position
+  std::chrono::steady_clock::time_point remember_at_{};
   WriterStats stats_;
   std::size_t wal_pages_ = 0;        // as of the last commit
   std::size_t checkpointed_at_ = 0;  // wal_pages_ at the last checkpoint

@@ -63,6 +63,12 @@ void ClaimJobWrite::committed() {
   if (kept() && kept()->has_value()) replace(point_after("claim.after"));
 }
 
+Sql<void> AcceptedWrite::apply(Tables& tables) {
+  AE_TRY(tables.finish_accepting());
+  keep({});
+  return {};
+}
+
 Sql<void> HeartbeatWrite::apply(Tables& tables) {
   PointBefore point = point_before("heartbeat.before");
   lost_ = std::move(point.afterwards);

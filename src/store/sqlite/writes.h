@@ -88,6 +88,13 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
   const Instant now_;
 };
 
+class AcceptedWrite final : public Answering<void> {
+ public:
+  explicit AcceptedWrite(async::Done<Result<void>> done) : Answering(std::move(done)) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override {}
+};
+
 class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
  public:
   HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease, Instant now,

@@ -1,0 +1,86 @@
+#include "runtime/rollback.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace ae::runtime {
+namespace {
+
+constexpr std::size_t kPage = 100;
+
+// Walks the jobs of one status after the other, newest first. Those that are parked come first, so that nobody is met
+// twice.
+class Parking : public std::enable_shared_from_this<Parking> {
+ public:
+  Parking(store::Store& store, Runtime& runtime, std::string by, std::string token,
+          async::Done<Result<ParkedJobs>> done)
+      : store_(store),
+        runtime_(runtime),
+        by_(std::move(by)),
+        token_(std::move(token)),
+        done_(std::move(done)) {}
+
+  void look() {
+    if (statuses_.empty()) return done_(count_);
+    filter_.status = statuses_.back();
+    filter_.limit = kPage;
+    store_.query(filter_, [self = shared_from_this()](Result<std::vector<store::JobRow>> rows) {
+      if (!rows) return self->done_(std::unexpected(rows.error()));
+      self->rows_ = std::move(*rows);
+      self->next_ = 0;
+      self->park();
+    });
+  }
+
+ private:
+  void park() {
+    if (next_ < rows_.size()) return park_one(rows_[next_++].id);
+    if (rows_.size() < kPage) {
+      statuses_.pop_back();
+      filter_.after.clear();
+    } else {
+      filter_.after = rows_.back().id.text;
+    }
+    look();
+  }
+
+  void park_one(const JobId& job) {
+    engine::Act act{.kind = engine::Act::Kind::pause,
+                    .id = "rolled-back-" + token_,
+                    .by = by_,
+                    .reason = std::string(code_name(Code::store_rolled_back))};
+    runtime_.act(job, std::move(act), [self = shared_from_this(), job](Result<Value> answer) {
+      if (!answer && answer.error().code == Code::job_terminal) {
+        self->count_.ending++;
+      } else if (!answer) {
+        return self->done_(std::unexpected(std::move(answer).error().in("job " + job.text)));
+      } else if (answer->find("paused") != nullptr || self->filter_.status == "parked") {
+        self->count_.parked++;
+      } else {
+        self->count_.pausing++;
+      }
+      self->park();
+    });
+  }
+
+  store::Store& store_;
+  Runtime& runtime_;
+  const std::string by_, token_;
+  async::Done<Result<ParkedJobs>> done_;
+  std::vector<std::string> statuses_{"running", "queued", "waiting", "parked"};
+  store::Filter filter_;
+  std::vector<store::JobRow> rows_;
+  std::size_t next_ = 0;
+  ParkedJobs count_;
+};
+
+}  // namespace
+
+void park_rolled_back(store::Store& store, Runtime& runtime, std::string by, std::string token,
+                      async::Done<Result<ParkedJobs>> done) {
+  std::make_shared<Parking>(store, runtime, std::move(by), std::move(token), std::move(done))
+      ->look();
+}
+
+}  // namespace ae::runtime

@@ -1,0 +1,119 @@
+#include "store/sqlite/position_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include "core/hash.h"
+
+namespace ae::store::sqlite {
+namespace {
+
+constexpr std::string_view kMagic = "aetheris.position.v1";
+constexpr std::size_t kSlot = 256, kId = 32, kSum = 16;
+
+std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0, kSum); }
+
+std::string slot_of(const Position& p) {
+  std::string text(kMagic);
+  text += " " + p.store + " " + p.timeline + " " + std::to_string(p.number) + " ";
+  text += sum_of(text);
+  AE_CHECK(text.size() < kSlot, text);
+  text.resize(kSlot - 1, ' ');
+  return text + "\n";
+}
+
+std::string_view word(std::string_view& text) {
+  const std::string_view found = text.substr(0, text.find(' '));
+  text.remove_prefix(std::min(text.size(), found.size() + 1));
+  return found;
+}
+
+std::optional<Position> position_of(std::string_view slot) {
+  std::string_view left = slot;
+  if (word(left) != kMagic) return std::nullopt;
+  Position p;
+  p.store = word(left);
+  p.timeline = word(left);
+  const std::string_view number = word(left);
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), p.number);
+  const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
+                    p.store.size() == kId && p.timeline.size() == kId;
+  const std::string_view summed = slot.substr(0, slot.size() - left.size());
+  if (!fine || word(left) != sum_of(summed)) return std::nullopt;
+  return p;
+}
+
+}  // namespace
+
+bool went_backwards(const Standpoint& stands, const Position& remembered) {
+  if (stands.at.store != remembered.store) return false;
+  if (stands.at.timeline == remembered.timeline) return stands.at.number < remembered.number;
+  return std::ranges::find(stands.before, remembered.timeline) == stands.before.end();
+}
+
+PositionFile::PositionFile(PositionFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), second_(other.second_) {}
+
+PositionFile& PositionFile::operator=(PositionFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(second_, other.second_);
+  return *this;
+}
+
+PositionFile::~PositionFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// The slot that was written last is the higher one; after a loss that was accepted the numbers go on above both.
+std::optional<Position> PositionFile::read() const {
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  std::string bytes(2 * kSlot, '\0');
+  const ssize_t size = ::pread(fd, bytes.data(), bytes.size(), 0);
+  ::close(fd);
+  bytes.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+  std::optional<Position> best;
+  for (std::size_t at = 0; at + kSlot <= bytes.size(); at += kSlot) {
+    auto found = position_of(std::string_view(bytes).substr(at, kSlot));
+    if (found && (!best || found->number > best->number)) best = std::move(found);
+  }
+  return best;
+}
+
+Status PositionFile::write(const Position& position) {
+  const auto failed = [&](const char* what) {
+    return fail(Code::unavailable,
+                std::string("cannot ") + what + " " + path_ + ": " + std::strerror(errno));
+  };
+  if (fd_ < 0) {
+    const auto stands = read();
+    // A new file, or one that tells of another store: both slots are begun anew.
+    const bool anew = !stands || stands->store != position.store;
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (anew ? O_TRUNC : 0), 0600);
+    if (fd_ < 0) return failed("write");
+    if (!anew) {
+      std::string first(kSlot, '\0');
+      const int reading = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+      if (reading >= 0) {
+        const ssize_t size = ::pread(reading, first.data(), first.size(), 0);
+        ::close(reading);
+        second_ = size == static_cast<ssize_t>(kSlot) && position_of(first) == stands;
+      }
+    }
+  }
+  const std::string slot = slot_of(position);
+  const ssize_t written =
+      ::pwrite(fd_, slot.data(), slot.size(), second_ ? static_cast<off_t>(kSlot) : 0);
+  if (written != static_cast<ssize_t>(slot.size()) || ::fdatasync(fd_) != 0) return failed("write");
+  second_ = !second_;
+  return {};
+}
+
+}  // namespace ae::store::sqlite
