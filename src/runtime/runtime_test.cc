@@ -1165,6 +1165,22 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
+AE_TEST(
+    "doubt/a call that happened and gave nothing is one that happened, also read from the log") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  desk.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
+  ASSERT_EQ(desk.status(), "parked");
+  ASSERT_TRUE(desk.resolve("happened"));
+  ground.loop.run_ready();
+  const Runtime::Read read = desk.read();
+  EXPECT_EQ(engine::to_text(read.state.status), "completed");
+  EXPECT_TRUE(read.state.steps[0].result.is_null());
+  EXPECT_EQ(desk.calls.size(), 1u);
+}
+
 engine::Act not_happened(const Runtime::Read& read) {
   engine::Act act{.kind = engine::Act::Kind::resolve, .resolution = "not_happened"};
   act.idempotency_key = read.state.steps[0].call->key.text;
