@@ -52,6 +52,9 @@ const Api::Route Api::kRoutes[] = {
     {"POST", {"api", "jobs", "{id}", "fork"}, &Api::fork},
     {"POST", {"api", "jobs", "{id}", "retry"}, &Api::retry},
     {"POST", {"api", "jobs", "{id}", "plan"}, &Api::plan},
+    {"POST", {"api", "jobs", "{id}", "redact"}, &Api::redact},
+    {"GET", {"api", "audit"}, &Api::audit},
+    {"GET", {"api", "audit", "verify"}, &Api::verify_audit},
     {"GET", {"api", "approvals"}, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, &Api::answer_approval},
     // What comes later says so.

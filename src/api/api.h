@@ -114,6 +114,9 @@ class Api {
   void fork(Ask ask);
   void retry(Ask ask);
   void plan(Ask ask);
+  void redact(Ask ask);
+  void audit(Ask ask);
+  void verify_audit(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
   void later(Ask ask);

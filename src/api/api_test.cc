@@ -42,6 +42,7 @@ agents:
     output: "${ .steps }"
   doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
   strict: { plan: [ { id: d, tool: strict } ], output: "${ .steps.d }" }
+  maps: { plan: [ { id: m, map: "${ .input.list }", do: { tool: echo, args: { x: "${ .item }" } } } ] }
 )";
 
 class Steady final : public async::SteadyClock {
@@ -730,6 +731,70 @@ AE_TEST("api/another plan is taken by a job that waits, and the one it has chang
   expect_problem(here.post(path, "{}"), 409, "job_terminal");
   expect_problem(here.post(path, R"({"task_graph":{"nodes":1}})"), 400, "plan_invalid");
   expect_problem(here.post({"api", "jobs", "nobody", "plan"}, "{}"), 404, "not_found");
+}
+
+AE_TEST("api/values of an ended job are dropped, by name, and told of in the audit log") {
+  Here here;
+  const std::string id = here.make(R"({"agent":"echo","input":{"n":4711,"who":"Ada Lovelace"}})");
+  const auto refused = [&](std::string_view body, int status, std::string_view code) {
+    expect_problem(here.post({"api", "jobs", id, "redact"}, body), status, code);
+  };
+  refused(R"({"seq":1,"field":"input"})", 400, "input_invalid");  // no reason
+  refused(R"({"reason":"x"})", 400, "input_invalid");
+  refused(R"({"reason":"x","seq":0})", 400, "input_invalid");
+  refused(R"({"reason":"x","seq":99})", 400, "input_invalid");
+  refused(R"({"reason":"x","field":"input"})", 400, "input_invalid");
+  refused(R"({"reason":"x","seq":1,"field":7})", 400, "input_invalid");
+  refused(R"({"reason":"x","seq":1,"field":"output"})", 400, "input_invalid");
+  refused(R"({"reason":"x","seq":2})", 400, "input_invalid");  // a plan is no value
+  refused(R"({"reason":"x","values":[1]})", 400, "input_invalid");
+  refused(R"({"reason":"x","values":[{"seq":1},{"seq":99}]})", 400, "input_invalid");
+  refused(R"({"reason":"x","all":true,"seq":1})", 400, "input_invalid");
+  expect_problem(here.post({"api", "jobs", "nobody", "redact"}, R"({"reason":"x","seq":1})"), 404,
+                 "not_found");
+  EXPECT_EQ(here.get({"api", "jobs", id}).body["input"]["n"], Value(4711)) << "nothing was dropped";
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 0u);
+
+  const ApiResponse done =
+      here.post({"api", "jobs", id, "redact"}, R"({"reason":"x","seq":1,"field":"input"})");
+  EXPECT_EQ(done.status, 200);
+  EXPECT_EQ(canonical(done.body), R"({"gone":[],"redacted":[{"field":"input","seq":1}]})");
+  EXPECT_NE(here.get({"api", "jobs", id}).body["input"].find("$redacted"), nullptr);
+  const Value proof = here.get({"api", "jobs", id, "verify"}).body;
+  EXPECT_EQ(proof["ok"], Value(true));
+  EXPECT_EQ(canonical(proof["redacted"]), R"([{"field":"input","seq":1}])");
+  const ApiResponse all = here.post({"api", "jobs", id, "redact"}, R"({"reason":"y","all":true})");
+  EXPECT_EQ(all.status, 200) << canonical(all.body);
+  EXPECT_GT(all.body["redacted"].size(), 1u);
+  EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
+  EXPECT_EQ(canonical(here.get({"api", "jobs", id, "events"}).body).find("Lovelace"),
+            std::string::npos);
+
+  const Value log = here.get({"api", "audit"}).body;
+  ASSERT_EQ(log["entries"].size(), 2u);
+  EXPECT_EQ(log["entries"].items()[0].text("by"), "ada");
+  EXPECT_EQ(log["entries"].items()[0]["detail"].text("reason"), "x");
+  EXPECT_EQ(log["entries"].items()[1].text("prev_hash"), log["entries"].items()[0].text("hash"));
+  EXPECT_EQ(here.get({"api", "audit"}, {{"limit", "1"}}).body["next"], Value(1));
+  EXPECT_EQ(here.get({"api", "audit", "verify"}).body["ok"], Value(true));
+  expect_problem(here.get({"api", "audit"}, {{"from", "1"}}), 400, "input_invalid");
+}
+
+AE_TEST("api/a value that a job goes on with, or that its course follows from, stays") {
+  Here here;
+  const std::string waits = here.make(R"({"agent":"asks"})");
+  expect_problem(here.post({"api", "jobs", waits, "redact"}, R"({"reason":"x","all":true})"), 409,
+                 "not_settled");
+  const std::string ends = here.make(R"({"agent":"maps","input":{"list":[1,2]}})");
+  std::string list;
+  const Value log = here.get({"api", "jobs", ends, "events"}).body;
+  for (const Value& event : log["events"].items()) {
+    if (event["payload"].text("kind") == "branch") list = std::to_string(event["seq"].as_int());
+  }
+  ASSERT_FALSE(list.empty());
+  expect_problem(here.post({"api", "jobs", ends, "redact"}, R"({"reason":"x","seq":)" + list + "}"),
+                 400, "input_invalid");
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 0u);
 }
 
 AE_TEST("api/the past can be asked for") {

@@ -95,6 +95,7 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
   const auto origin = job_id_from_text(ask->id);
   if (!origin) return ask->refuse({Code::not_found, origin.error().message});
   wish.origin = *origin;
+  wish.by = ask->request.by;
   if (wish.job.empty()) return fork_new(ask, std::move(wish));
   const JobId job = wish.job;
   runtime_.read(job, [this, alive = std::weak_ptr(alive_), ask,

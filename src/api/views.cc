@@ -8,6 +8,7 @@
 #include "engine/trace.h"
 #include "engine/verify.h"
 #include "engine/view.h"
+#include "runtime/redact.h"
 
 namespace ae::api {
 
@@ -66,7 +67,13 @@ Value verify_body(const JobId& job, const store::Loaded& loaded,
   if (loaded.checkpoint) input.checkpoint.emplace(loaded.checkpoint->seq, loaded.checkpoint->bytes);
   input.signed_head = loaded.signed_head;
   input.keys = keys;
-  return engine::verify(input, engine::compile_each_time()).to_json();
+  std::vector<Value> redacted;
+  for (const runtime::ValueName& name : runtime::redacted_values(input.events)) {
+    redacted.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
+  }
+  return engine::verify(input, engine::compile_each_time())
+      .to_json()
+      .with("redacted", Value::array(std::move(redacted)));
 }
 
 }  // namespace ae::api

@@ -166,6 +166,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                         .clock = clock_,
                                         .fair_by = options_.fair_by,
                                         .accept_loss = options_.accept_rollback,
+                                        .accepted_by = options_.accepted_by,
                                         .read_only = options_.mode == SiteOptions::Mode::read}));
     sqlite_ = opened.get();
     store_ = std::move(opened);

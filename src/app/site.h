@@ -36,6 +36,7 @@ struct SiteOptions {
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};
   bool accept_rollback = false;  // what the store has lost is accepted (Site::accept_rollback)
+  std::string accepted_by;       // … by whom
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };

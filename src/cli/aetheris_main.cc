@@ -44,6 +44,8 @@ constexpr struct {
     {"plan", plan_command},
     {"inspect", inspect_command},
     {"rebuild", rebuild_command},
+    {"redact", redact_command},
+    {"audit", audit_command},
     {"completion", completion_command},
     {"doctor", doctor_command},
     {"version", version_command},

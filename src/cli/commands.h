@@ -42,6 +42,8 @@ int resume_command(const Options& options, Terminal& terminal);
 int approve_command(const Options& options, Terminal& terminal);  // and reject
 int fork_command(const Options& options, Terminal& terminal);     // and retry
 int plan_command(const Options& options, Terminal& terminal);
+int redact_command(const Options& options, Terminal& terminal);
+int audit_command(const Options& options, Terminal& terminal);
 int approvals_command(const Options& options, Terminal& terminal);
 
 // ---- what commands share

@@ -126,6 +126,7 @@ int accept_rollback(const app::StoreUrl& store, Terminal& terminal) {
   }
   options.mode = app::SiteOptions::Mode::write;
   options.accept_rollback = true;
+  options.accepted_by = who();
   auto site = app::Site::open(std::move(options));
   if (!site) return terminal.fail_with(site.error());
   const auto parked = (*site)->accept_rollback(who());

@@ -387,6 +387,10 @@ int verify_command(const Options& options, Terminal& terminal) {
               pad(safe(name), 18) + safe(result.text("detail")) + "\n";
     }
   }
+  for (const Value& name : (*proof)["redacted"].items()) {
+    text += "  redacted  event " + std::to_string(name["seq"].as_int()) + ", " +
+            safe(name.text("field")) + "\n";
+  }
   terminal.print(text);
   return ok ? kDone : kUnproved;
 }

@@ -49,6 +49,10 @@ struct Options {
   // doctor
   bool accept_rollback = false;
 
+  // redact, audit
+  std::vector<std::string> values;
+  bool all = false, proves = false;
+
   // rebuild, with job_id
   bool check_only = false;
 

@@ -340,6 +340,23 @@ class Grammar {
     completion->add_option("SHELL", options_.shell, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    CLI::App* redact =
+        command("redact", "drop values of a job that has ended; its log stays whole",
+                "aetheris redact holiday 1:input 9 --reason \"asked to be forgotten\"");
+    positional(redact, "ID", options_.id, "the job");
+    redact->add_option("SEQ[:FIELD]", options_.values,
+                       "a value: its event, and its name there, as `aetheris events` shows them "
+                       "under `salts`; without a name all values of the event");
+    redact->add_flag("--all", options_.all, "every value of the job");
+    redact->add_option("--reason", options_.reason, "why, for the audit log")->required();
+
+    CLI::App* audit = command("audit", "show what was done to this store's records, and by whom",
+                              "aetheris audit --verify");
+    audit->add_flag("--verify", options_.proves,
+                    "prove that the audit log is the one that was written");
+    audit->add_option("--after", options_.after, "only entries after this seq");
+    audit->add_option("--limit", options_.limit, "at most so many (default 1000)");
+
     command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor")
         ->add_flag("--accept-rollback", options_.accept_rollback,
                    "of a store that went backwards: park its jobs that have not ended, and let it "

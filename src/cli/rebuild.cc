@@ -114,9 +114,10 @@ int rebuild_command(const Options& options, Terminal& terminal) {
     AE_ASSIGN(const auto store, app::open_rebuild(site));
     ProgressLine line(terminal);
     net::SystemClock clock;
-    AE_ASSIGN(runtime::Rebuilt done, runtime::rebuild(
-                                         *store, [&] { return clock.now(); },
-                                         [&](const auto& progress) { line.show(progress); }));
+    AE_ASSIGN(runtime::Rebuilt done,
+              runtime::rebuild(
+                  *store, [&] { return clock.now(); },
+                  [&](const auto& progress) { line.show(progress); }, who()));
     if (done.jobs == 0 && !options.job_id.empty()) {
       return fail(Code::not_found, "there is no job " + options.job_id + " in this store");
     }

@@ -57,6 +57,12 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .required_capabilities = fork->required_capabilities,
                             .hold = false,
                             .fork = nullptr};
+         // Values of one job go into the log of another.
+         wish.audit = store::AuditEntry{.at = world_.store.now(),
+                                        .by = request.by,
+                                        .act = "fork",
+                                        .job = request.origin,
+                                        .detail = Value::object({{"at", request.at}})};
          wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
          create(std::move(wish), [done = std::move(done)](Result<Created> made) mutable {
            if (!made) return done(std::unexpected(made.error()));

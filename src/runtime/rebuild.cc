@@ -178,15 +178,24 @@ Result<store::Projection> project(const store::StoredLog& log, const BlobSource&
 }
 
 Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
-                        const std::function<void(const RebuildProgress&)>& progress) {
+                        const std::function<void(const RebuildProgress&)>& progress,
+                        const std::string& by) {
   Rebuilt rebuilt;
   AE_ASSIGN(const std::uint64_t jobs, store.jobs());
   const engine::PlanSource plans = shared_plans();
   const BlobSource blobs = [&](const Hash& hash) { return store.blob(hash); };
-  const auto note = [&](const JobId& job, std::vector<store::Difference> rows) {
-    if (rows.empty()) return;
+  const auto note = [&](const JobId& job, std::vector<store::Difference> rows) -> Status {
+    if (rows.empty()) return {};
+    if (rebuilt.differing_jobs == 0) {
+      AE_TRY(store.record({.at = now(),
+                           .by = by,
+                           .act = "rebuild",
+                           .job = {},
+                           .detail = Value::object({{"first", job.text}})}));
+    }
     ++rebuilt.differing_jobs;
     if (rebuilt.differing.size() < kListedMax) rebuilt.differing.push_back({job, std::move(rows)});
+    return {};
   };
   std::size_t batch_jobs = 0, batch_bytes = 0;
   for (;;) {
@@ -198,7 +207,7 @@ Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& n
     auto rows = projection ? store.settle(*projection, now())
                            : std::unexpected(std::move(projection).error());
     if (rows) {
-      note(*job, *std::move(rows));
+      AE_TRY(note(*job, *std::move(rows)));
     } else if (rows.error().code == Code::unavailable) {
       return std::unexpected(std::move(rows).error());
     } else {

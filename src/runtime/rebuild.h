@@ -43,8 +43,10 @@ struct RebuildProgress {
   std::uint64_t done = 0, jobs = 0;
 };
 
-// Fails with unavailable; what was kept before stays.
+// The first row that is written anew is noted in the audit log, in the same transaction. Fails with unavailable; what was
+// kept before stays.
 Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& now,
-                        const std::function<void(const RebuildProgress&)>& progress);
+                        const std::function<void(const RebuildProgress&)>& progress,
+                        const std::string& by = {});
 
 }  // namespace ae::runtime

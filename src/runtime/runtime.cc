@@ -333,6 +333,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
   const Hash asked = row.request_hash;
   batch.authority = store::Batch::Create{std::move(row)};
+  batch.audit = request.audit;
   batch.row = row_of(*state);
   const std::vector<Event> shown = std::move(sealed->events);
   const Hash head = sealed->head;

@@ -55,6 +55,7 @@ struct NewJobRequest {
   // Run it here at once (born claimed), if there is room; false: leave it queued.
   bool hold = true;
   std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
+  std::optional<store::AuditEntry> audit;    // written with the job
 };
 
 struct ForkRequest {
@@ -63,6 +64,7 @@ struct ForkRequest {
   JobId job;                   // of the new one; empty = a fresh UUIDv7
   std::optional<Value> input;  // nullopt = the origin's
   std::string idempotency_key;
+  std::string by;  // who
   // Effects of the origin that may happen again: all of them, or those with these idempotency keys or step ids.
   bool repeat_all = false;
   std::vector<std::string> repeat;
@@ -137,6 +139,8 @@ class Runtime : private HolderHost {
     auto it = refused_.find(job);
     return it == refused_.end() ? nullptr : &it->second;
   }
+  // What this process remembers of the job is read anew: its values have been dropped.
+  void forget(const JobId& job) { static_cast<void>(resting_.take(job)); }
   bool holds(const JobId& job) const { return holders_.contains(job); }
   std::size_t held() const { return holders_.size(); }
   const Counters& counters() const { return counters_; }

@@ -91,6 +91,16 @@ class PatientStore final : public store::Store {
     await<std::vector<store::JobRow>>(
         std::move(done), [&](auto d) { inner_->query(std::move(filter), std::move(d)); });
   }
+  void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
+    await<void>(std::move(done),
+                [&](auto d) { inner_->redact(std::move(redaction), std::move(d)); });
+  }
+  void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
+    await<void>(std::move(done), [&](auto d) { inner_->record(std::move(entry), std::move(d)); });
+  }
+  void audit_log(async::Done<Result<store::AuditLog>> done) override {
+    await<store::AuditLog>(std::move(done), [&](auto d) { inner_->audit_log(std::move(d)); });
+  }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
 

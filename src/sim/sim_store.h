@@ -94,6 +94,18 @@ class SimStore final : public store::Store {
       host_.inner->query(std::move(filter), std::move(d));
     });
   }
+  void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
+    call<void>({"redact", "redact.answer"}, std::move(done),
+               [&](auto d) { host_.inner->redact(std::move(redaction), std::move(d)); });
+  }
+  void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
+    call<void>({"record", "record.answer"}, std::move(done),
+               [&](auto d) { host_.inner->record(std::move(entry), std::move(d)); });
+  }
+  void audit_log(async::Done<Result<store::AuditLog>> done) override {
+    call<store::AuditLog>({"audit_log", "audit_log.answer"}, std::move(done),
+                          [&](auto d) { host_.inner->audit_log(std::move(d)); });
+  }
   Instant now() override { return host_.inner->now(); }
   bool owned() const override { return host_.owned; }
 

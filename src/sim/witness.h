@@ -86,6 +86,17 @@ class Witness final : public store::Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override;
   void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
+  void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
+    writes_++;
+    inner_->redact(std::move(redaction), std::move(done));
+  }
+  void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
+    writes_++;
+    inner_->record(std::move(entry), std::move(done));
+  }
+  void audit_log(async::Done<Result<store::AuditLog>> done) override {
+    inner_->audit_log(std::move(done));
+  }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
 

@@ -520,8 +520,126 @@ inline void checkpoints(Rig& r) {
   EXPECT_EQ(last->row.last_seq, 5u);
 }
 
+inline AuditEntry entry(std::string act, std::string job = {}) {
+  return {.at = testing::TestLoop::kStart,
+          .by = "ada",
+          .act = std::move(act),
+          .job = JobId(std::move(job)),
+          .detail = Value::object({{"why", "asked"}})};
+}
+
+inline Redaction redaction_of(std::string job, const Sealed& stands, std::string bytes) {
+  Redaction r{.job = JobId(job)};
+  r.commits.push_back({.first_seq = stands.first_seq,
+                       .replaces = sha256(stands.bytes),
+                       .bytes = std::move(bytes),
+                       .blobs = {}});
+  r.audit = entry("redact", job);
+  return r;
+}
+
+// An ended job of three commits, each with a blob of its own and one that another job has too.
+inline void ended_job(Rig& r) {
+  Batch born = r.create_claimed("j1");
+  born.sealed->blobs = {blob("own"), blob("shared")};
+  r.must(born);
+  Batch more = r.append("j1", r.held(), 2);
+  more.sealed->blobs = {blob("middle")};
+  more.effects = {
+      {InvocationId("i1"), 1, "e1"}, {InvocationId("i1"), 2, "e2"}, {InvocationId("i2"), 1, "e3"}};
+  more.checkpoint = "state";
+  r.must(more);
+  Batch done = r.append("j1", r.held(), 3, "completed");
+  done.release = true;
+  r.must(done);
+  Batch other = r.create("j2", {}, {.status = "completed"});
+  other.sealed->blobs = {blob("shared")};
+  r.must(other);
+}
+
+inline void redacts(Rig& r) {
+  ended_job(r);
+  const Loaded before = *r.load("j1");
+  Redaction wish = redaction_of("j1", sealed("j1", 1, 2), "left");
+  wish.effects = {InvocationId("i1")};
+  EXPECT_EQ(show(r.redact(wish)), "ok");
+  const Loaded after = *r.load("j1");
+  EXPECT_EQ(after.commits.at(0), "left");
+  EXPECT_EQ(after.commits.at(1), before.commits.at(1));
+  EXPECT_EQ(after.commits.at(2), before.commits.at(2));
+  EXPECT_EQ(show(after.row), show(before.row)) << "the log ends where it ended";
+  ASSERT_EQ(after.effects.size(), 1u);
+  EXPECT_EQ(after.effects[0].invocation.text, "i2");
+  EXPECT_EQ(after.checkpoint, std::nullopt) << "it holds the values too";
+  std::string blobs;
+  for (const Blob& b : after.blobs) blobs += b.bytes + " ";
+  EXPECT_EQ(blobs, "middle ");
+  EXPECT_EQ(r.load("j2")->blobs.at(0).bytes, "shared") << "another job's stays";
+  ASSERT_EQ(r.audit().rows.size(), 1u);
+  EXPECT_NE(r.audit().rows[0].body.find("\"job\":\"j1\""), std::string::npos);
+  EXPECT_EQ(show(r.redact(wish)), "ok") << "once more, as after an answer that was lost";
+  EXPECT_EQ(r.audit().rows.size(), 1u) << "it was done once";
+  // A value that had gone is stored again when somebody writes it again.
+  Batch again = r.create("j3", {}, {.status = "completed"});
+  again.sealed->blobs = {blob("own")};
+  r.must(again);
+  EXPECT_EQ(r.load("j3")->blobs.at(0).bytes, "own");
+}
+
+inline void redacts_only_what_was_read(Rig& r) {
+  ended_job(r);
+  r.must(r.create_claimed("held"));
+  EXPECT_EQ(show(r.redact(redaction_of("held", sealed("held", 1, 2), "left"))), "held");
+  EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
+  // Two who read the same log: the second must not bring back what the first dropped.
+  EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 1, 2), "left"))), "ok");
+  Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");
+  second.commits.push_back(
+      {.first_seq = 3, .replaces = sha256(sealed("j1", 3).bytes), .bytes = "third", .blobs = {}});
+  EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
+  EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
+  EXPECT_EQ(r.load("j1")->commits.at(0), "left");
+  EXPECT_EQ(r.load("j1")->commits.at(1), sealed("j1", 3).bytes) << "all or nothing";
+  EXPECT_EQ(r.audit().rows.size(), 1u);
+  EXPECT_EQ(r.row("held").last_seq, 2u);
+}
+
+inline void audits(Rig& r) {
+  EXPECT_TRUE(prove(r.audit()).ok) << "an empty one";
+  r.record(entry("first"));
+  Batch born = r.create("j1", {.agent = "a", .idempotency_key = "k"});
+  born.audit = entry("fork", "j0");
+  r.must(born);
+  r.must(born);  // repeated
+  Batch same_key = r.create("j2", {.agent = "a", .idempotency_key = "k"});
+  same_key.audit = entry("fork", "j0");
+  r.must(same_key);
+  Batch refused = r.append("j1", r.free(), 7);
+  refused.audit = entry("never");
+  EXPECT_EQ(r.refused(refused), Code::sequence_conflict);
+  if (r.store().owned()) r.driver->restart();
+  Batch more = r.append("j1", r.free(), 2, "queued");
+  more.audit = entry("last", "j1");
+  r.must(more);
+  const AuditLog log = r.audit();
+  std::string acts;
+  Hash prev;
+  for (const AuditRow& row : log.rows) {
+    const Value view = audit_view(row, prev);
+    prev = row.hash;
+    acts += std::string(view.text("act")) + " ";
+    EXPECT_EQ(view.text("by"), "ada");
+  }
+  EXPECT_EQ(acts, "first fork last ") << "with what was written, and only then";
+  EXPECT_TRUE(prove(log).ok);
+}
+
 inline std::vector<Case> commit_cases() {
   return {
+      {"a redaction drops values of an ended job, once, and what nobody else names", redacts},
+      {"a redaction replaces the bytes that were read, all of them or none",
+       redacts_only_what_was_read},
+      {"an audit entry is written with its act, and only with it", audits},
       {"a signed head stands beside its job until another replaces it", signed_heads},
       {"a checkpoint is kept with its seq, and the log is read from there", checkpoints},
       {"a new job is there whole, with its row as the log has it", creates},

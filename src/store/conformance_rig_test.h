@@ -195,6 +195,21 @@ struct Rig {
         [&](auto done) { store().query(std::move(filter), std::move(done)); });
   }
 
+  Result<void> redact(Redaction redaction) {
+    return loop.await<Result<void>>(
+        [&](auto done) { store().redact(std::move(redaction), std::move(done)); });
+  }
+  void record(AuditEntry entry) {
+    const auto done = loop.await<Result<void>>(
+        [&](auto answered) { store().record(std::move(entry), std::move(answered)); });
+    EXPECT_TRUE(done);
+  }
+  AuditLog audit() {
+    auto log = loop.await<Result<AuditLog>>([&](auto done) { store().audit_log(std::move(done)); });
+    EXPECT_TRUE(log) << show(log ? Result<void>() : std::unexpected(log.error()));
+    return log ? *std::move(log) : AuditLog{};
+  }
+
   // ---- short words; a failure fails the test
 
   void must(Batch b) {

@@ -83,6 +83,8 @@ class Rebuild {
   virtual Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) = 0;
   // The same with rows of no job.
   virtual Result<std::vector<Difference>> settle_rest() = 0;
+  // Adds to the store's audit log, with the next `keep`; nothing when it only compares.
+  virtual Status record(const AuditEntry& entry) = 0;
   // Makes durable what was settled; until then nothing of it is there. It is called often enough to keep it small.
   virtual Status keep() = 0;
 };

@@ -9,7 +9,7 @@ namespace {
 
 bool only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
-         b.inbox_taken.empty() && !b.release && !b.signed_head;
+         b.inbox_taken.empty() && !b.release && !b.signed_head && !b.audit;
 }
 
 Error not_the_holder(const Batch& batch, const Fence& fence) {
@@ -116,6 +116,16 @@ Error job_not_held(const JobId& job) {
 Error inbox_not_empty(const JobId& job) {
   return {Code::inbox_pending, "something waits in the inbox of job " + job.text +
                                    ": take it in before releasing the job"};
+}
+
+Error other_bytes(const JobId& job, std::uint64_t first_seq) {
+  return {Code::sequence_conflict, "the commit of job " + job.text + " that begins at event " +
+                                       std::to_string(first_seq) +
+                                       " is not the one that was read: load it again"};
+}
+
+Error still_held(const JobId& job) {
+  return {Code::held, "job " + job.text + " is held by a worker: its values stay"};
 }
 
 Error effect_recorded(const JobId& job, const InvocationId& invocation) {

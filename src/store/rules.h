@@ -54,6 +54,8 @@ Error job_not_found(const JobId& job);
 Error job_exists(const JobId& job);
 Error job_not_held(const JobId& job);
 Error inbox_not_empty(const JobId& job);
+Error other_bytes(const JobId& job, std::uint64_t first_seq);
+Error still_held(const JobId& job);
 Error effect_recorded(const JobId& job, const InvocationId& invocation);
 
 }  // namespace ae::store

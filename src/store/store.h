@@ -26,6 +26,7 @@
 #include "core/ids.h"
 #include "core/seal.h"
 #include "core/time.h"
+#include "store/audit.h"
 
 namespace ae::store {
 
@@ -134,9 +135,25 @@ struct Batch {
   std::optional<std::string> signed_head;
   // The same, of the log as it stands after this commit, whose last seq it is kept under. REQUIRES: Held.
   std::optional<std::string> checkpoint;
+  // Written to the store's audit log with this commit; not when the batch is refused or `repeated`.
+  std::optional<AuditEntry> audit;
   // AE_POINTs to hit once the rows are written: before the COMMIT when there are events, after it when not.
   // Names with static storage ("effect.after_put", "ledger.after_commit").
   std::vector<std::string_view> points;
+};
+
+// Values of a job that are dropped: its commits without them, and what stood beside the log because of them.
+struct Redaction {
+  JobId job;
+  struct Commit {
+    std::uint64_t first_seq = 0;
+    Hash replaces;            // SHA-256 of the bytes that stand there
+    std::string bytes;        // the same events, sealed, without the values
+    std::vector<Hash> blobs;  // that these bytes name, each once
+  };
+  std::vector<Commit> commits;
+  std::vector<InvocationId> effects;  // whose records go, of all tries
+  AuditEntry audit;
 };
 
 struct Committed {
@@ -247,6 +264,17 @@ class Store {
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) = 0;
   // Newest first. An unknown `after` is not_found.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
+
+  // Replaces the bytes of commits that hold the same events with fewer values, drops values that stood apart and that no
+  // commit of any job names any more, the named effects and the job's checkpoint, and writes the audit entry: all or
+  // nothing. The dropped bytes are overwritten in the file. Bytes that stand there already are fine; when all do, nothing is
+  // written. Looks at every commit of the store when something stood apart.
+  // Fails with held (somebody holds the job) · sequence_conflict (other bytes stand there: load again) · not_found ·
+  // unavailable · unknown_outcome.
+  virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
+  // Adds to the audit log. Fails with unavailable · unknown_outcome.
+  virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
+  virtual void audit_log(async::Done<Result<AuditLog>> done) = 0;
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
   // True when opening this store ended every earlier lease: one process owns it (SPEC §6).

@@ -11,7 +11,7 @@ struct FaultyStore::State {
   Store& inner;
   Options options;
   std::uint64_t calls = 0;
-  std::array<std::uint64_t, 9> of_method{};
+  std::array<std::uint64_t, 12> of_method{};
   bool crashed = false;
   bool gone = false;  // the FaultyStore is: late calls do not reach the inner store
 
@@ -145,6 +145,21 @@ void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
   call(Method::query, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
     s.query(std::move(filter), std::move(d));
   });
+}
+void FaultyStore::redact(Redaction redaction, async::Done<Result<void>> done) {
+  call(Method::redact, std::move(done),
+       [redaction = std::move(redaction)](Store& s, auto d) mutable {
+         s.redact(std::move(redaction), std::move(d));
+       });
+}
+void FaultyStore::record(AuditEntry entry, async::Done<Result<void>> done) {
+  call(Method::record, std::move(done), [entry = std::move(entry)](Store& s, auto d) mutable {
+    s.record(std::move(entry), std::move(d));
+  });
+}
+void FaultyStore::audit_log(async::Done<Result<AuditLog>> done) {
+  call(Method::audit_log, std::move(done),
+       [](Store& s, auto d) mutable { s.audit_log(std::move(d)); });
 }
 Instant FaultyStore::now() { return state_->inner.now(); }
 bool FaultyStore::owned() const { return state_->inner.owned(); }

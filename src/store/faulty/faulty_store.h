@@ -19,10 +19,13 @@ enum class Method : std::uint8_t {
   claim,
   claim_job,
   heartbeat,
+  redact,
+  record,
   due,
   next_due,
   load,
   query,
+  audit_log,
 };
 inline bool is_read(Method method) { return method >= Method::due; }
 
@@ -80,6 +83,9 @@ class FaultyStore final : public Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void record(AuditEntry entry, async::Done<Result<void>> done) override;
+  void audit_log(async::Done<Result<AuditLog>> done) override;
   Instant now() override;
   bool owned() const override;
 

@@ -58,6 +58,13 @@ struct MemoryDisk::Data {
   std::map<std::pair<std::string, std::string>, std::uint64_t> by_key;  // agent, idempotency key
   std::unordered_map<Hash, std::string> blobs;
   std::uint64_t last_job = 0, last_inbox = 0;
+  AuditLog audit;
+
+  void record(const AuditEntry& entry) {
+    AuditRow row = chained(audit.head, entry);
+    audit.head = {row.seq, row.hash};
+    audit.rows.push_back(std::move(row));
+  }
 
   // A job is in `ready` when it may be claimed at once, in `ripens` when it may be at that instant, in `wakes` when
   // nobody holds it and it has a wake_at, in `held` when somebody does.
@@ -184,6 +191,7 @@ Result<Committed> MemoryDisk::Data::commit(const Batch& batch, BatchPoints& poin
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
   list(*job);
+  if (batch.audit) record(*batch.audit);
   return Committed{.last_seq = job->row.last_seq};
 }
 
@@ -230,6 +238,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   for (const LedgerRow& l : batch.ledger_put)
     job.ledger.insert_or_assign(Slot(l.invocation.text, l.try_no), l);
   job.signed_head = batch.signed_head;
+  if (batch.audit) record(*batch.audit);
   Committed answer{.last_seq = row.last_seq};
   if (wish.claim) {
     answer.lease = claim(job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
@@ -522,6 +531,54 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     return rows;
   };
   answer(std::move(done), run());
+}
+
+void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
+  const auto run = [&]() -> Result<void> {
+    Job* job = data_.find(redaction.job);
+    if (job == nullptr) return std::unexpected(job_not_found(redaction.job));
+    if (job->row.claim) return std::unexpected(still_held(redaction.job));
+    std::vector<Commit*> stand;
+    bool changes = false;
+    for (const Redaction::Commit& wish : redaction.commits) {
+      const auto it = std::ranges::find(job->commits, wish.first_seq, &Commit::first_seq);
+      const bool there = it != job->commits.end();
+      const bool same = there && it->bytes == wish.bytes;
+      if (!there || (!same && sha256(it->bytes) != wish.replaces)) {
+        return std::unexpected(other_bytes(redaction.job, wish.first_seq));
+      }
+      stand.push_back(&*it);
+      changes = changes || !same;
+    }
+    if (!changes) return {};
+    for (std::size_t i = 0; i < stand.size(); ++i) {
+      stand[i]->bytes = redaction.commits[i].bytes;
+      stand[i]->blobs = redaction.commits[i].blobs;
+    }
+    std::set<Hash> named;
+    for (const auto& [number, other] : data_.jobs) {
+      for (const Commit& commit : other.commits) {
+        named.insert(commit.blobs.begin(), commit.blobs.end());
+      }
+    }
+    std::erase_if(data_.blobs, [&](const auto& blob) { return !named.contains(blob.first); });
+    std::erase_if(job->effects, [&](const auto& effect) {
+      return contains(redaction.effects, InvocationId(effect.first.first));
+    });
+    job->checkpoint.reset();
+    data_.record(redaction.audit);
+    return {};
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::record(AuditEntry entry, async::Done<Result<void>> done) {
+  data_.record(entry);
+  answer(std::move(done), Result<void>());
+}
+
+void MemoryStore::audit_log(async::Done<Result<AuditLog>> done) {
+  answer(std::move(done), Result<AuditLog>(data_.audit));
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

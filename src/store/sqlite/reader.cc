@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "store/rules.h"
+#include "store/sqlite/audit_table.h"
 #include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
@@ -281,6 +282,12 @@ Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
     if (!more) return jobs;
     jobs.emplace_back(row->text(0));
   }
+}
+
+Sql<AuditLog> Views::audit_log() {
+  Snapshot snapshot(begin_, end_);
+  AE_TRY(snapshot.open());
+  return read_audit(db_);
 }
 
 Sql<std::optional<Instant>> Views::next_due(Instant now) {

@@ -125,7 +125,8 @@ CREATE TABLE checkpoints(
 );
 )sql";
 
-// What layout 4 added: in which order jobs are claimed (store/claim_order.h), and how far the store has come.
+// What layout 4 added: in which order jobs are claimed (store/claim_order.h), how far the store has come, and what was done
+// to its records (store/audit.h).
 constexpr const char* kLines = R"sql(
 CREATE INDEX jobs_ready ON jobs(queue, priority DESC, turn) WHERE ready = 1;
 CREATE INDEX jobs_held ON jobs(queue) WHERE attempt IS NOT NULL;
@@ -133,6 +134,12 @@ CREATE INDEX jobs_held ON jobs(queue) WHERE attempt IS NOT NULL;
 CREATE TABLE turns(
   priority INTEGER PRIMARY KEY,
   last TEXT NOT NULL
+);
+
+CREATE TABLE audit(
+  seq INTEGER PRIMARY KEY,
+  body TEXT NOT NULL,
+  hash BLOB NOT NULL
 );
 
 INSERT INTO meta VALUES('timeline', lower(hex(randomblob(16))));

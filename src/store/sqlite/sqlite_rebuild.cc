@@ -8,6 +8,7 @@
 
 #include "core/value.h"
 #include "store/rules.h"
+#include "store/sqlite/audit_table.h"
 #include "store/sqlite/lock_file.h"
 #include "store/sqlite/schema.h"
 #include "store/sqlite/tables.h"
@@ -516,6 +517,16 @@ Result<std::vector<Difference>> SqliteRebuild::settle_rest() {
   };
   AE_TRY(p.answer(all()));
   return said;
+}
+
+Status SqliteRebuild::record(const AuditEntry& entry) {
+  Parts& p = *parts_;
+  if (!p.writes) return {};
+  const auto recorded = [&]() -> Sql<void> {
+    AE_TRY(p.begin());
+    return append_audit(p.db, entry);
+  };
+  return p.answer(recorded());
 }
 
 Status SqliteRebuild::keep() {

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "store/rules.h"
+#include "store/sqlite/audit_table.h"
 #include "store/sqlite/lock_file.h"
 #include "store/sqlite/reader.h"
 #include "store/sqlite/schema.h"
@@ -88,6 +89,15 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& 
   const auto end_leases = [&]() -> Sql<void> {
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
     if (lost) {
+      AE_TRY(
+          append_audit(*db, {.at = options.clock.now(),
+                             .by = options.accepted_by,
+                             .act = "accept_rollback",
+                             .job = {},
+                             .detail = Value::object({{"position", stands->at.number},
+                                                      {"remembered_position", remembered->number},
+                                                      {"remembered_timeline", remembered->timeline},
+                                                      {"timeline", stands->at.timeline}})}));
       AE_TRY(accept_loss(*db, *stands, *remembered));
       AE_ASSIGN(*stands, standpoint(*db));
     }
@@ -273,6 +283,21 @@ void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loa
 void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   ask(parts_->loop, *parts_->questions, std::move(done),
       [filter = std::move(filter)](Views& views) { return views.query(filter); });
+}
+
+void SqliteStore::redact(Redaction redaction, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+}
+
+void SqliteStore::record(AuditEntry entry, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+}
+
+void SqliteStore::audit_log(async::Done<Result<AuditLog>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [](Views& views) { return views.audit_log(); });
 }
 
 Instant SqliteStore::now() { return parts_->clock.now(); }

@@ -25,6 +25,7 @@ struct SqliteOptions {
   std::optional<std::string> fair_by = {};
   // What it has lost since it was last here is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
   bool accept_loss = false;
+  std::string accepted_by = {};
   bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
   std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
   std::size_t group_bytes = 8u << 20;    // … and about this many bytes
@@ -67,6 +68,9 @@ class SqliteStore final : public Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void record(AuditEntry entry, async::Done<Result<void>> done) override;
+  void audit_log(async::Done<Result<AuditLog>> done) override;
   Instant now() override;
   bool owned() const override;
 

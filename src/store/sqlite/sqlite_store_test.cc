@@ -272,7 +272,7 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   }
   run_sql(path,
           "DELETE FROM meta WHERE key <> 'store_id';"
-          "DROP TABLE signed_heads; DROP TABLE checkpoints; DROP TABLE turns;"
+          "DROP TABLE signed_heads; DROP TABLE checkpoints; DROP TABLE turns; DROP TABLE audit;"
           "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
           "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
           "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
@@ -637,6 +637,45 @@ AE_TEST("rollback/a file that only looks changed is read anew, and used") {
       folder / "a.db", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   ASSERT_TRUE(bench.commit(Bench::append("j0", 2)));
   EXPECT_EQ(bench.load("j0")->row.last_seq, 3U);
+}
+
+AE_TEST("redact/what is dropped stands in no byte of the file") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  const std::string secret = "SECRET-4711-", apart = "APART-0815-", effect = "EFFECT-1234-";
+  const auto repeated = [](const std::string& text, std::size_t bytes) {
+    std::string all;
+    while (all.size() < bytes) all += text;
+    return all;
+  };
+  for (const std::size_t bytes : {std::size_t{40}, std::size_t{20'000}}) {
+    std::filesystem::remove(path);
+    std::filesystem::remove(path + ".position");
+    Bench bench(path);
+    ASSERT_TRUE(bench.open());
+    Batch b = Bench::create("j0");
+    std::get<Batch::Create>(b.authority).job.claim.reset();
+    b.row.status = "completed";
+    b.sealed->bytes = "kept " + repeated(secret, bytes) + " kept";
+    b.sealed->blobs = {conformance::blob(repeated(apart, bytes))};
+    b.effects = {{InvocationId("i"), 1, repeated(effect, bytes)}};
+    ASSERT_TRUE(bench.commit(b));
+    Redaction wish{.job = JobId("j0"), .effects = {InvocationId("i")}};
+    wish.commits.push_back(
+        {.first_seq = 1, .replaces = sha256(b.sealed->bytes), .bytes = "kept  kept", .blobs = {}});
+    wish.audit = {
+        .at = {}, .by = "ada", .act = "redact", .job = JobId("j0"), .detail = Value::object({})};
+    ASSERT_TRUE(bench.loop.await<Result<void>>(
+        [&](auto done) { bench.store().redact(wish, std::move(done)); }));
+    bench.close();
+    std::ifstream file(path, std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    EXPECT_NE(all.find("kept  kept"), all.npos);
+    for (const std::string& word : {secret, apart, effect}) {
+      EXPECT_EQ(all.find(word), all.npos) << word << " of " << bytes;
+    }
+    EXPECT_EQ(integrity(path), "ok");
+  }
 }
 
 AE_TEST("sqlite/what was asked before the store closes is written and answered") {

@@ -1,9 +1,11 @@
 #include "store/sqlite/tables.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "store/claim_order.h"
 #include "store/rules.h"
+#include "store/sqlite/audit_table.h"
 #include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
@@ -13,6 +15,14 @@ constexpr std::size_t kBlobsKnownMax = 4096;
 
 bool same(const RowState& a, const RowState& b) {
   return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
+}
+
+std::vector<Hash> hashes_in(std::string_view list) {
+  std::vector<Hash> hashes;
+  for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
+    std::memcpy(hashes.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
+  }
+  return hashes;
 }
 
 }  // namespace
@@ -176,25 +186,31 @@ void Tables::settle(const JobId& id) {
   if (const auto it = jobs_.find(id); it != jobs_.end() && !it->second.attempt) jobs_.erase(it);
 }
 
-Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
-  if (sealed.first_seq > job.last_seq) return false;
+// The commit whose first event this is, by the pointers; 0 when there is none.
+Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
+  if (first_seq > job.last_seq) return 0;
   std::int64_t commit = job.spine.last();
   std::int64_t jump = 0;
   for (std::int64_t prev = 0;; commit = jump != 0 ? jump : prev) {
     {
       Rows row(commit_pointers_, commit);
       AE_ASSIGN(const bool found, row.next());
-      if (!found) return false;
-      if (row->count(1) == sealed.first_seq) break;
-      if (row->count(1) < sealed.first_seq) return false;
+      if (!found) return 0;
+      if (row->count(1) == first_seq) return commit;
+      if (row->count(1) < first_seq) return 0;
       prev = row->integer(3);
       jump = row->integer(4);
     }
     if (jump == 0) continue;
     Rows row(commit_pointers_, jump);
     AE_ASSIGN(const bool found, row.next());
-    if (!found || row->count(2) < sealed.first_seq) jump = 0;  // it is between: one step back
+    if (!found || row->count(2) < first_seq) jump = 0;  // it is between: one step back
   }
+}
+
+Sql<bool> Tables::stands(const Job& job, const Sealed& sealed) {
+  AE_ASSIGN(const std::int64_t commit, commit_at(job, sealed.first_seq));
+  if (commit == 0) return false;
   Rows row(commit_bytes_, commit);
   AE_ASSIGN(const bool found, row.next());
   return found && row->bytes(0) == sealed.bytes;
@@ -328,6 +344,7 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   if (batch.checkpoint) {
     AE_TRY(put_checkpoint_.run(job.id, job.last_seq, Bytes{*batch.checkpoint}));
   }
+  if (batch.audit) AE_TRY(record(*batch.audit));
   return {};
 }
 
@@ -418,6 +435,92 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
   }
   return {};
 }
+
+// What a redaction answers without writing, if so. Gives the rows of its commits.
+Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redaction, const Job& job,
+                                                       std::vector<std::int64_t>& commits) {
+  if (job.attempt) return Result<void>(std::unexpected(still_held(redaction.job)));
+  bool changes = false;
+  for (const Redaction::Commit& wish : redaction.commits) {
+    AE_ASSIGN(const std::int64_t commit, commit_at(job, wish.first_seq));
+    commits.push_back(commit);
+    Rows row(commit_bytes_, commit);
+    AE_ASSIGN(const bool found, row.next());
+    const bool same = found && row->bytes(0) == wish.bytes;
+    if (!found || (!same && sha256(row->bytes(0)) != wish.replaces)) {
+      return Result<void>(std::unexpected(other_bytes(redaction.job, wish.first_seq)));
+    }
+    changes = changes || !same;
+  }
+  if (!changes) return Result<void>();
+  return std::nullopt;
+}
+
+Tables::Answer<void> Tables::redact(const Redaction& redaction) {
+  auto found = find(redaction.job);
+  if (!found && found.error().corrupt()) {
+    return Result<void>(fail(Code::log_corrupt, "a commit of job " + redaction.job.text +
+                                                    " is missing in the store: restore a backup"));
+  }
+  AE_ASSIGN(const Job* job, std::move(found));
+  if (job == nullptr) return Result<void>(std::unexpected(job_not_found(redaction.job)));
+  std::vector<std::int64_t> commits;
+  AE_ASSIGN(auto answered, answer_redact(redaction, *job, commits));
+  const std::int64_t id = job->id;
+  settle(redaction.job);
+  if (answered) return *std::move(answered);
+  // What is freed is overwritten, also inside of a page.
+  AE_TRY(db_->execute("PRAGMA secure_delete = ON"));
+  AE_ASSIGN(Statement blobs_of, db_->prepare("SELECT blobs FROM commits WHERE id = ?1"));
+  AE_ASSIGN(Statement replace,
+            db_->prepare("UPDATE commits SET body = ?2, blobs = ?3 WHERE id = ?1"));
+  std::unordered_set<Hash> left_out;
+  for (std::size_t i = 0; i < commits.size(); ++i) {
+    const Redaction::Commit& wish = redaction.commits[i];
+    {
+      Rows row(blobs_of, commits[i]);
+      AE_TRY(row.next());
+      for (const Hash& hash : hashes_in(row->bytes(0))) left_out.insert(hash);
+    }
+    std::string list;
+    for (const Hash& hash : wish.blobs) {
+      left_out.erase(hash);
+      list.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+    }
+    const auto stored = list.empty() ? std::nullopt : std::optional<Bytes>(Bytes{list});
+    AE_TRY(replace.run(commits[i], Bytes{wish.bytes}, stored));
+  }
+  AE_TRY(drop_blobs(left_out));
+  AE_ASSIGN(Statement no_effect,
+            db_->prepare("DELETE FROM effects WHERE job = ?1 AND invocation = ?2"));
+  for (const InvocationId& invocation : redaction.effects) {
+    AE_TRY(no_effect.run(id, invocation.text));
+  }
+  AE_ASSIGN(Statement no_checkpoint, db_->prepare("DELETE FROM checkpoints WHERE job = ?1"));
+  AE_TRY(no_checkpoint.run(id));
+  AE_TRY(record(redaction.audit));
+  AE_TRY(db_->execute("PRAGMA secure_delete = OFF"));
+  return Result<void>();
+}
+
+// Those that no commit of any job names. Hashes of other lists could only keep one from going, by chance.
+Sql<void> Tables::drop_blobs(const std::unordered_set<Hash>& hashes) {
+  AE_ASSIGN(Statement named, db_->prepare("SELECT 1 FROM commits WHERE blobs IS NOT NULL AND "
+                                          "instr(blobs, ?1) > 0 LIMIT 1"));
+  AE_ASSIGN(Statement drop, db_->prepare("DELETE FROM blobs WHERE hash = ?1"));
+  for (const Hash& hash : hashes) {
+    {
+      Rows row(named, hash);
+      AE_ASSIGN(const bool found, row.next());
+      if (found) continue;
+    }
+    AE_TRY(drop.run(hash));
+    blobs_.erase(hash);
+  }
+  return {};
+}
+
+Sql<void> Tables::record(const AuditEntry& entry) { return append_audit(*db_, entry); }
 
 Tables::Answer<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
   AE_ASSIGN(const Job* job, find(id));

@@ -64,6 +64,8 @@ class Tables {
     bool written = false;
   };
   Sql<Commit> commit(const Batch& batch, BatchPoints& points, Instant now);
+  Answer<void> redact(const Redaction& redaction);
+  Sql<void> record(const AuditEntry& entry);
   Answer<void> put_inbox(const JobId& job, const InboxEntry& entry);
   Answer<std::vector<Lease>> claim(const ClaimRequest& request, Instant now);
   Answer<std::optional<Lease>> claim_job(const JobId& job, const ClaimRequest& request,
@@ -114,7 +116,11 @@ class Tables {
   Sql<void> read_spine(Job& job, std::int64_t last_commit);
   Sql<bool> has_room(const ClaimRequest& request, const std::string& queue, Instant now);
   void settle(const JobId& id);  // forgets a job that nobody holds
+  Sql<std::int64_t> commit_at(const Job& job, std::uint64_t first_seq);  // its row; 0 = none
   Sql<bool> stands(const Job& job, const Sealed& sealed);
+  Sql<std::optional<Result<void>>> answer_redact(const Redaction& redaction, const Job& job,
+                                                 std::vector<std::int64_t>& commits);
+  Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes);
   Sql<bool> inbox_left(const Job& job, const Batch& batch);
   Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
 

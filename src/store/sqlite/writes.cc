@@ -63,6 +63,26 @@ void ClaimJobWrite::committed() {
   if (kept() && kept()->has_value()) replace(point_after("claim.after"));
 }
 
+Sql<void> RedactWrite::apply(Tables& tables) {
+  if (auto error = point_before("redact.before").now) {
+    keep(std::unexpected(*std::move(error)));
+    return {};
+  }
+  AE_ASSIGN(auto answer, tables.redact(redaction_));
+  keep(std::move(answer));
+  return {};
+}
+
+void RedactWrite::committed() {
+  if (kept()) replace(point_after("redact.after"));
+}
+
+Sql<void> RecordWrite::apply(Tables& tables) {
+  AE_TRY(tables.record(entry_));
+  keep({});
+  return {};
+}
+
 Sql<void> AcceptedWrite::apply(Tables& tables) {
   AE_TRY(tables.finish_accepting());
   keep({});

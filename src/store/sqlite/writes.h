@@ -88,6 +88,28 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
   const Instant now_;
 };
 
+class RedactWrite final : public Answering<void> {
+ public:
+  RedactWrite(Redaction redaction, async::Done<Result<void>> done)
+      : Answering(std::move(done)), redaction_(std::move(redaction)) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const Redaction redaction_;
+};
+
+class RecordWrite final : public Answering<void> {
+ public:
+  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+      : Answering(std::move(done)), entry_(std::move(entry)) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override {}
+
+ private:
+  const AuditEntry entry_;
+};
+
 class AcceptedWrite final : public Answering<void> {
  public:
   explicit AcceptedWrite(async::Done<Result<void>> done) : Answering(std::move(done)) {}

@@ -1,0 +1,120 @@
+// redact, audit: values dropped from a job's log, and the log of who did such things.
+#include <charconv>
+
+#include "api/problem.h"
+#include "app/door.h"
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::uint64_t kSeqMost = 1ULL << 53;  // that JSON can hold
+
+// SEQ, or SEQ:FIELD.
+Result<Value> value_of(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view number = std::string_view(text).substr(0, colon);
+  std::uint64_t seq = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), seq);
+  const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
+                    seq > 0 && seq <= kSeqMost && colon + 1 != text.size();
+  if (!fine) {
+    return fail(Code::usage,
+                "a value is SEQ or SEQ:FIELD, such as 1:input, not \"" + text.substr(0, 80) + "\"");
+  }
+  std::vector<Member> value{{"seq", seq}};
+  if (colon != text.npos) value.emplace_back("field", text.substr(colon + 1));
+  return Value::object(std::move(value));
+}
+
+Result<Value> ask(const Options& options, app::Purpose purpose, api::ApiRequest request) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
+  AE_ASSIGN(api::ApiResponse response, door->ask(request));
+  if (response.status >= 400) {
+    return std::unexpected(api::error_of_problem(response.body, response.status));
+  }
+  return std::move(response.body);
+}
+
+std::string name_text(const Value& name) {
+  return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
+}
+
+}  // namespace
+
+int redact_command(const Options& options, Terminal& terminal) {
+  const auto body = [&]() -> Result<Value> {
+    std::vector<Value> values;
+    for (const std::string& text : options.values) {
+      AE_ASSIGN(Value value, value_of(text));
+      values.push_back(std::move(value));
+    }
+    if (options.all == !values.empty()) {
+      return fail(Code::usage, "name the values as SEQ:FIELD, or say --all");
+    }
+    std::vector<Member> members{{"reason", options.reason}};
+    if (options.all) {
+      members.emplace_back("all", true);
+    } else {
+      members.emplace_back("values", Value::array(std::move(values)));
+    }
+    api::ApiRequest request;
+    request.method = "POST";
+    request.path = {"api", "jobs", options.id, "redact"};
+    request.body = canonical(Value::object(std::move(members)));
+    request.by = who();
+    return ask(options, app::Purpose::write, std::move(request));
+  }();
+  if (!body) return terminal.fail_with(body.error());
+  if (terminal.json()) {
+    terminal.print_json(*body);
+    return kDone;
+  }
+  for (const Value& name : (*body)["redacted"].items()) {
+    terminal.print("dropped " + name_text(name) + "\n");
+  }
+  for (const Value& name : (*body)["gone"].items()) {
+    terminal.print("had been dropped before: " + name_text(name) + "\n");
+  }
+  if ((*body)["redacted"].size() == 0) {
+    terminal.note("nothing was left to drop");
+  } else {
+    terminal.note("forks of this job, backups and what tools were sent have copies of their own");
+  }
+  return kDone;
+}
+
+int audit_command(const Options& options, Terminal& terminal) {
+  api::ApiRequest request;
+  request.path = {"api", "audit"};
+  if (options.proves) request.path.emplace_back("verify");
+  if (!options.proves && !options.after.empty()) request.query.emplace_back("after", options.after);
+  if (!options.proves && !options.limit.empty()) request.query.emplace_back("limit", options.limit);
+  const auto body = ask(options, app::Purpose::read, std::move(request));
+  if (!body) return terminal.fail_with(body.error());
+  const bool ok = !options.proves || (*body)["ok"] == Value(true);
+  if (terminal.json()) {
+    terminal.print_json(*body);
+  } else if (options.proves) {
+    const Paint& paint = terminal.out();
+    terminal.print((ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
+                   "  audit log, " + safe(body->text("head")) + ": " + safe(body->text("detail")) +
+                   "\n");
+  } else {
+    Table table({"SEQ", "AT", "WHO", "WHAT", "JOB", "DETAIL"});
+    for (const Value& entry : (*body)["entries"].items()) {
+      table.row({{std::to_string(entry["seq"].as_int())},
+                 {safe(entry.text("at")), Tint::dim},
+                 {safe(entry.text("by"))},
+                 {safe(entry.text("act")), Tint::accent},
+                 {safe(entry.text("job"))},
+                 {safe(canonical(entry["detail"]))}});
+    }
+    terminal.print(table.text(terminal.out(), terminal.width()));
+  }
+  return ok ? kDone : kUnproved;
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,63 @@
+#include "store/audit.h"
+
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::store {
+namespace {
+
+Hash hash_of(const Hash& prev, std::string_view body) {
+  std::string text = "aetheris.audit.v1";
+  text.append(reinterpret_cast<const char*>(prev.bytes.data()), prev.bytes.size());
+  text += body;
+  return sha256(text);
+}
+
+}  // namespace
+
+AuditRow chained(const AuditHead& head, const AuditEntry& entry) {
+  AuditRow row{.seq = head.seq + 1};
+  row.body = canonical(Value::object({{"act", entry.act},
+                                      {"at", to_text(entry.at)},
+                                      {"by", entry.by},
+                                      {"detail", entry.detail},
+                                      {"job", entry.job.text},
+                                      {"seq", row.seq}}));
+  row.hash = hash_of(head.hash, row.body);
+  return row;
+}
+
+AuditProof prove(const AuditLog& log) {
+  AuditHead at;
+  const auto found = [&](const char* head, std::string detail) {
+    return AuditProof{.ok = false, .head = head, .detail = std::move(detail), .entries = at.seq};
+  };
+  for (const AuditRow& row : log.rows) {
+    const std::string behind = "behind entry " + std::to_string(at.seq);
+    if (row.seq != at.seq + 1) return found("altered", "an entry is missing " + behind);
+    if (row.hash != hash_of(at.hash, row.body)) {
+      return found("altered", "what stands " + behind + " is not what was written");
+    }
+    at = {row.seq, row.hash};
+  }
+  if (log.head.seq > at.seq) {
+    return found("truncated", "it ends at entry " + std::to_string(at.seq) + ", and had come to " +
+                                  std::to_string(log.head.seq));
+  }
+  if (log.head != at) return found("altered", "its end is not the one that is kept beside it");
+  return {.ok = true,
+          .head = "intact",
+          .detail = std::to_string(at.seq) + (at.seq == 1 ? " entry" : " entries"),
+          .entries = at.seq};
+}
+
+Value audit_view(const AuditRow& row, const Hash& prev) {
+  auto body = parse_json(row.body);
+  Value shown = body && body->is_object()
+                    ? *std::move(body)
+                    : Value::object({{"unreadable", to_hex(sha256(row.body))}});
+  return shown.with("hash", to_hex(row.hash)).with("prev_hash", to_hex(prev)).with("seq", row.seq);
+}
+
+}  // namespace ae::store

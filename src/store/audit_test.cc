@@ -1,0 +1,73 @@
+// The audit log's chain: each changed byte is found, and where.
+#include "store/audit.h"
+
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::store {
+namespace {
+
+AuditLog log_of(int entries) {
+  AuditLog log;
+  for (int i = 0; i < entries; ++i) {
+    const AuditEntry entry{.at = Instant{1'700'000'000'000'000 + i},
+                           .by = "ada",
+                           .act = "redact",
+                           .job = JobId("j" + std::to_string(i)),
+                           .detail = Value::object({{"reason", "asked"}})};
+    log.rows.push_back(chained(log.head, entry));
+    log.head = {log.rows.back().seq, log.rows.back().hash};
+  }
+  return log;
+}
+
+AE_TEST("audit/the bytes and the hash of an entry never change") {
+  const AuditLog log = log_of(2);
+  EXPECT_EQ(
+      log.rows[0].body,
+      R"({"act":"redact","at":"2023-11-14T22:13:20.000000Z","by":"ada","detail":{"reason":"asked"},"job":"j0","seq":1})");
+  EXPECT_EQ(to_hex(log.rows[0].hash),
+            to_hex(sha256("aetheris.audit.v1" + std::string(32, '\0') + log.rows[0].body)));
+  const std::string prev(reinterpret_cast<const char*>(log.rows[0].hash.bytes.data()), 32);
+  EXPECT_EQ(log.rows[1].hash, sha256("aetheris.audit.v1" + prev + log.rows[1].body));
+}
+
+AE_TEST("audit/each changed byte of the log is found") {
+  const AuditLog whole = log_of(3);
+  ASSERT_TRUE(prove(whole).ok) << prove(whole).detail;
+  EXPECT_EQ(prove(whole).entries, 3u);
+  for (std::size_t row = 0; row < whole.rows.size(); ++row) {
+    for (std::size_t at = 0; at < whole.rows[row].body.size(); ++at) {
+      AuditLog log = whole;
+      log.rows[row].body[at] ^= 1;
+      const AuditProof proof = prove(log);
+      EXPECT_FALSE(proof.ok);
+      EXPECT_EQ(proof.head, "altered");
+      EXPECT_EQ(proof.entries, row) << "what is proved ends before it";
+    }
+    for (std::size_t at = 0; at < sizeof(Hash); ++at) {
+      AuditLog log = whole;
+      log.rows[row].hash.bytes[at] ^= 1;
+      EXPECT_FALSE(prove(log).ok);
+    }
+    AuditLog log = whole;
+    log.rows[row].seq += 1;
+    EXPECT_FALSE(prove(log).ok);
+    log = whole;
+    log.rows.erase(log.rows.begin() + static_cast<std::ptrdiff_t>(row));
+    EXPECT_EQ(prove(log).head, row == 2 ? "truncated" : "altered");
+  }
+  AuditLog log = whole;
+  std::swap(log.rows[0], log.rows[1]);
+  EXPECT_EQ(prove(log).head, "altered");
+  log = whole;
+  log.head.hash.bytes[0] ^= 1;
+  EXPECT_EQ(prove(log).head, "altered");
+  log = whole;
+  log.rows.push_back(
+      chained(log.head, {.at = {}, .by = {}, .act = "more", .job = {}, .detail = {}}));
+  EXPECT_EQ(prove(log).head, "altered") << "an entry that its end does not know";
+}
+
+}  // namespace
+}  // namespace ae::store

@@ -1,0 +1,53 @@
+#include "store/sqlite/audit_table.h"
+
+#include <charconv>
+#include <string>
+
+namespace ae::store::sqlite {
+namespace {
+
+// "seq hash"; what cannot be read is an end that no log has.
+AuditHead head_of(std::string_view text) {
+  AuditHead head;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, head.seq);
+  const std::string_view rest(read.ptr, static_cast<std::size_t>(end - read.ptr));
+  const auto hash = rest.empty() ? std::nullopt : hash_from_hex(rest.substr(1));
+  if (read.ec != std::errc() || !hash) return {.seq = 0, .hash = sha256(text)};
+  head.hash = *hash;
+  return head;
+}
+
+Sql<AuditHead> read_head(Database& db) {
+  AE_ASSIGN(Statement meta, db.prepare("SELECT value FROM meta WHERE key = 'audit_head'"));
+  Rows row(meta);
+  AE_ASSIGN(const bool found, row.next());
+  if (!found) return AuditHead{};
+  return head_of(row->bytes(0));
+}
+
+}  // namespace
+
+Sql<void> append_audit(Database& db, const AuditEntry& entry) {
+  AE_ASSIGN(const AuditHead head, read_head(db));
+  const AuditRow row = chained(head, entry);
+  AE_ASSIGN(Statement insert, db.prepare("INSERT INTO audit(seq, body, hash) VALUES(?1, ?2, ?3)"));
+  AE_TRY(insert.run(row.seq, row.body, row.hash));
+  AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES('audit_head', ?1) "
+                                      "ON CONFLICT DO UPDATE SET value = excluded.value"));
+  return put.run(std::to_string(row.seq) + " " + to_hex(row.hash));
+}
+
+Sql<AuditLog> read_audit(Database& db) {
+  AuditLog log;
+  AE_ASSIGN(Statement rows, db.prepare("SELECT seq, body, hash FROM audit ORDER BY seq"));
+  for (Rows row(rows);;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) break;
+    log.rows.push_back({row->count(0), row->text(1), row->hash(2)});
+  }
+  AE_ASSIGN(log.head, read_head(db));
+  return log;
+}
+
+}  // namespace ae::store::sqlite
