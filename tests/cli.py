@@ -894,6 +894,51 @@ def a_redacted_value_is_nowhere_and_the_log_still_proves_well():
 
 
 @test
+def people_are_notified_once_of_each_thing_that_waits_for_them():
+    with home() as h:
+        (h.path / "people.yaml").write_text("""
+aetheris: 1
+tools:
+  doubt: { native: doubt, effect: at_most_once }
+  pay:   { native: echo, effect: idempotent, approval: required }
+agents:
+  a:
+    plan:
+      - { id: ask, wait: { type: human, key: sign } }
+      - { id: pay, tool: pay, args: { x: 1 } }
+      - { id: lost, tool: doubt }
+""")
+        told = h.path / "told"
+        program = h.path / "tell me"
+        program.write_text(f"#!/bin/sh\ncat >> '{told}'\necho noise\n")
+        program.chmod(0o755)
+        said = expect(h.run("run", "people.yaml", "--job-id", "j", "--notify", str(program)), 4)
+        assert "noise" not in said.out, said
+        items = {item["kind"]: item for item in map(json.loads, told.read_text().splitlines())}
+        assert sorted(items) == ["approval", "in_doubt", "wait"], items
+        assert all(item["job"] == "j" for item in items.values()), items
+        assert items["wait"]["key"] == "sign" and items["wait"]["node_id"] == "ask", items
+        expect(h.run("run", "people.yaml", "--job-id", "j", "--notify", str(program)), 4)
+        assert len(told.read_text().splitlines()) == 3, "nothing new waits"
+        for kind in ("wait", "approval"):
+            expect(h.run(*shlex.split(items[kind]["command"])[1:]), 0)
+        words = shlex.split(items["in_doubt"]["command"].split("|")[0])[1:]
+        expect(h.run(*words), 0)
+        expect(h.run("run", "people.yaml", "--job-id", "j"), 0)
+        expect(h.run("verify", "j"), 0)
+
+        bad = h.path / "bad"
+        bad.write_text("#!/bin/sh\nexit 3\n")
+        for name, why in ((str(bad), "cannot be started"), ("no-such-program-here", "cannot be started")):
+            said = expect(h.run("run", "people.yaml", "--notify", name), 4)
+            assert said.err.count(why) == 3, said
+        bad.chmod(0o755)
+        said = expect(h.run("run", "people.yaml", "--notify", str(bad)), 4)
+        assert said.err.count("ended with 3") == 3, said
+        expect(h.run("run", "people.yaml", "--notify", ""), 2)
+
+
+@test
 def a_job_that_goes_on_keeps_its_values():
     with home() as h:
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "w", "--input", "{}"), 4)

@@ -30,7 +30,7 @@ struct Options {
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities, queue_limits;
-  std::string queue, fair_by;
+  std::string queue, fair_by, notify;
   bool no_fair_by = false;
   std::int64_t priority = 0;
 

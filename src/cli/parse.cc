@@ -167,6 +167,10 @@ class Grammar {
     run->add_option("--signing-key", options_.signing_key,
                     "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
         ->envname("AETHERIS_SIGNING_KEY");
+    run->add_option("--notify", options_.notify,
+                    "a program (no shell) that is started for each thing that waits for a person, "
+                    "with JSON on stdin; best effort")
+        ->check(not_empty);
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",

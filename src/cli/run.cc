@@ -42,6 +42,11 @@ Error needs(const std::string& missing) {
 
 }  // namespace
 
+Run::Run(Terminal& terminal, Wishes wishes)
+    : terminal_(terminal),
+      wishes_(std::move(wishes)),
+      notifier_(wishes_.notify, store_flag(wishes_.store)) {}
+
 int Run::see_through(const JobId& job) {
   job_ = job;
   net::AsioLoop& loop = site_->loop();
@@ -54,6 +59,8 @@ int Run::see_through(const JobId& job) {
   while (!finished_) loop.run();
   if (timer_) loop.forget(*std::exchange(timer_, std::nullopt));
   if (!std::exchange(stopping_, true)) leave();
+  if (signal_ == 0) notifier_.finish();
+  say_untold();
   return signal_;
 }
 
@@ -200,6 +207,8 @@ void Run::look_at_others() {
 // ---------------------------------------------------------------- what happens
 
 void Run::on_events(const JobId& job, const std::vector<Event>& events) {
+  notifier_.look_at(job, events);
+  say_untold();
   if (job != job_ && !job_.empty()) {
     for (const Event& event : events) on_event_of_another(job, event);
     return;
@@ -232,6 +241,10 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
     default:
       return;
   }
+}
+
+void Run::say_untold() {
+  for (const std::string& failure : notifier_.failures()) terminal_.warn(failure);
 }
 
 // One line, when somebody can answer it: a timer ends by itself.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/site.h"
+#include "cli/notifier.h"
 #include "cli/terminal.h"
 #include "runtime/runtime.h"
 
@@ -25,8 +26,9 @@ class Run final : public runtime::RuntimeObserver {
     Duration grace = std::chrono::seconds(10);
     app::StoreUrl store;                        // for the commands that answer a blocked job
     std::set<std::string, std::less<>> agents;  // whose jobs are recovered
+    std::string notify = {};                    // a program that is told what waits for a person
   };
-  Run(Terminal& terminal, Wishes wishes) : terminal_(terminal), wishes_(std::move(wishes)) {}
+  Run(Terminal& terminal, Wishes wishes);
 
   // The site that this observes. REQUIRES: before anything is run on it.
   void attach(app::Site& site) { site_ = &site; }
@@ -51,12 +53,14 @@ class Run final : public runtime::RuntimeObserver {
   void interrupted(int signal);
   void on_event_of_another(const JobId& job, const Event& event);
   void say_rest(const JobId& job);
+  void say_untold();
   void tell(const Event& event);
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
   Terminal& terminal_;
   const Wishes wishes_;
   app::Site* site_ = nullptr;
+  Notifier notifier_;
   JobId job_;
   bool looking_ = false, look_again_ = false, soon_ = false, finished_ = false, stopping_ = false;
   int signal_ = 0;

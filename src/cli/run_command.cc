@@ -383,6 +383,7 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
   Run::Wishes wishes{
       .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
   for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
+  wishes.notify = options.notify;
   Run run(terminal, std::move(wishes));
   auto opened = open_site(wish, options, loaded, run);
   if (!opened && opened.error().code == Code::store_locked) {

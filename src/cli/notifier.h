@@ -1,0 +1,53 @@
+// Notifier: starts a program of the user's for each thing that waits for a person, with the thing as JSON on stdin.
+//
+// Best effort: a job never waits for it and never fails by it. What waits is told once per process; a program that cannot be
+// started, takes too long or ends badly is a warning. It runs without a shell, one at a time.
+// Threads: one of its own for the programs; the rest on the caller's.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+class Notifier {
+ public:
+  // `store_flag` goes behind the commands that answer (" --store …"). "" as program: nobody is told.
+  Notifier(std::string program, std::string store_flag);
+  ~Notifier();  // waits for what was asked before, as long as each may take
+  Notifier(const Notifier&) = delete;
+  Notifier& operator=(const Notifier&) = delete;
+
+  // Tells of what waits for a person since these events of one commit.
+  void look_at(const JobId& job, const std::vector<Event>& events);
+  // What went wrong since it was asked last.
+  std::vector<std::string> failures();
+  // Waits until everything was told.
+  void finish();
+
+ private:
+  void tell(const JobId& job, std::string_view kind, std::string_view key, std::string_view node,
+            std::string command);
+  void run();
+  std::string start(const std::string& item) const;  // "" = told
+
+  const std::string program_, store_flag_;
+  std::set<std::pair<JobId, std::string>> told_;
+  std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::deque<std::string> items_;      // guarded by mutex_
+  std::vector<std::string> failures_;  // guarded by mutex_
+  bool busy_ = false, stop_ = false;   // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace ae::cli
