@@ -120,6 +120,7 @@ struct MemoryDisk::Data {
   void take_turns(const std::string& label) {
     if (label == fair_by) return;
     std::vector<std::uint64_t> numbers;
+    numbers.reserve(ready.size());
     for (const Line& one : ready) numbers.push_back(static_cast<std::uint64_t>(std::get<3>(one)));
     fair_by = label;
     last.clear();

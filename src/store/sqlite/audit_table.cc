@@ -9,11 +9,13 @@ namespace {
 // "seq hash"; what cannot be read is an end that no log has.
 AuditHead head_of(std::string_view text) {
   AuditHead head;
-  const char* end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, head.seq);
-  const std::string_view rest(read.ptr, static_cast<std::size_t>(end - read.ptr));
-  const auto hash = rest.empty() ? std::nullopt : hash_from_hex(rest.substr(1));
-  if (read.ec != std::errc() || !hash) return {.seq = 0, .hash = sha256(text)};
+  const std::string_view number = text.substr(0, text.find(' '));
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
+  const auto hash =
+      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
+    return {.seq = 0, .hash = sha256(text)};
+  }
   head.hash = *hash;
   return head;
 }
