@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/value.h"
+#include "store/store.h"
 
 namespace ae::cli {
 
@@ -58,6 +59,8 @@ Result<Value> json_argument(const std::string& text, const std::string& name);
 std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal);
 // This process among those that work on a store: HOST:PID.
 std::string worker_name();
+// --queue-limit NAME=N, each. Fails with usage.
+Result<std::vector<store::QueueLimit>> queue_limits(const Options& options);
 // One word of a shell command line.
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".

@@ -144,17 +144,7 @@ class Grammar {
         "", "name");
     run->add_option("--queue", options_.queue, "the queue in which the job stands in line")
         ->check(name);
-    run->add_option("--queue-limit", options_.queue_limits,
-                    "NAME=N: of this queue at most N jobs are run at once; may be given several "
-                    "times")
-        ->allow_extra_args(false);
-    CLI::Option* fair_by =
-        run->add_option("--fair-by", options_.fair_by,
-                        "take turns between jobs with different values of this label; the store "
-                        "keeps it until another is named")
-            ->check(not_empty);
-    run->add_flag("--no-fair-by", options_.no_fair_by, "take jobs by priority and age alone again")
-        ->excludes(fair_by);
+    lines(run);
     run->add_option("--label", options_.labels, "NAME=VALUE, may be given several times")
         ->allow_extra_args(false);
     run->add_flag("--detach", options_.detach, "create the job and leave; another process runs it");
@@ -181,6 +171,7 @@ class Grammar {
                       "how many jobs are run at once (default 256; 0 = none)");
     serve->add_option("--capability", options_.capabilities, "what this process offers")
         ->allow_extra_args(false);
+    lines(serve);
     serve->add_option("--durability", options_.durability, "fused (default) or split")
         ->check(CLI::IsMember({"fused", "split"}));
     serve->add_option("--grace", options_.grace,
@@ -195,6 +186,25 @@ class Grammar {
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
+  }
+
+  // In which order jobs are claimed.
+  void lines(CLI::App* sub) {
+    sub->add_option("--queue-limit", options_.queue_limits,
+                    "NAME=N: of this queue at most N jobs are run at once; may be given several "
+                    "times")
+        ->allow_extra_args(false);
+    CLI::Option* fair_by =
+        sub->add_option("--fair-by", options_.fair_by,
+                        "take turns between jobs with different values of this label; the store "
+                        "keeps it until another is named")
+            ->check(CLI::Validator(
+                [](const std::string& text) {
+                  return text.empty() ? std::string("it must not be empty") : std::string();
+                },
+                "", "not empty"));
+    sub->add_flag("--no-fair-by", options_.no_fair_by, "take jobs by priority and age alone again")
+        ->excludes(fair_by);
   }
 
   void looking() {

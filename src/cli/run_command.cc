@@ -1,6 +1,5 @@
 // run: check the file, find or make the job, see it through, say how it ended.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,7 +19,6 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kQueueLimitMax = 100'000;
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
 
 struct Wish {
@@ -51,29 +49,6 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   return Value::object(std::move(members));
 }
 
-Result<std::vector<store::QueueLimit>> limits_of(const std::vector<std::string>& texts) {
-  std::vector<store::QueueLimit> limits;
-  for (const std::string& text : texts) {
-    const std::size_t at = text.rfind('=');
-    const std::string queue = text.substr(0, at);
-    std::size_t limit = 0;
-    const char* end = text.data() + text.size();
-    const auto read = at == text.npos ? std::from_chars_result{end, std::errc::invalid_argument}
-                                      : std::from_chars(text.data() + at + 1, end, limit);
-    if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
-        !agents::is_capability(queue)) {
-      return fail(Code::usage, "--queue-limit is NAME=N, a queue and a number from 1 to " +
-                                   std::to_string(kQueueLimitMax) + ", not \"" +
-                                   text.substr(0, 80) + "\"");
-    }
-    if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
-      return fail(Code::usage, "--queue-limit " + queue + " is given twice: a queue has one limit");
-    }
-    limits.push_back({queue, limit});
-  }
-  return limits;
-}
-
 Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   Wish wish{.file = options.file};
   AE_ASSIGN(wish.store, store_of(options));
@@ -84,7 +59,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   }
   AE_ASSIGN(wish.labels, labels_of(options.labels));
   wish.priority = options.priority;
-  AE_ASSIGN(wish.queues, limits_of(options.queue_limits));
+  AE_ASSIGN(wish.queues, queue_limits(options));
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
   wish.grace = *grace;

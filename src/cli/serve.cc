@@ -119,6 +119,8 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (!address) return terminal.fail_with(address.error());
   const auto workers = workers_of(options.workers);
   if (!workers) return terminal.fail_with(workers.error());
+  const auto limits = queue_limits(options);
+  if (!limits) return terminal.fail_with(limits.error());
   const auto grace = duration_from_text(options.grace);
   if (!grace) return terminal.fail_with(Error(grace.error()).in("--grace"));
   if (options.files.size() > 1) {
@@ -142,6 +144,9 @@ int serve_command(const Options& options, Terminal& terminal) {
   site.runtime.held_max = *workers;
   site.runtime.claims = runs;
   site.runtime.capabilities = options.capabilities;
+  site.runtime.queues = *limits;
+  if (!options.fair_by.empty()) site.fair_by = options.fair_by;
+  if (options.no_fair_by) site.fair_by = "";
   site.runtime.durability =
       options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
   if (loaded) {

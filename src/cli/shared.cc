@@ -3,10 +3,13 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
+#include "agents/agents_file.h"
 #include "api/problem.h"
 #include "cli/commands.h"
 #include "core/json.h"
@@ -59,6 +62,31 @@ std::string worker_name() {
   char host[256] = "";
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
   return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
+}
+
+constexpr std::size_t kQueueLimitMax = 100'000;
+
+Result<std::vector<store::QueueLimit>> queue_limits(const Options& options) {
+  std::vector<store::QueueLimit> limits;
+  for (const std::string& text : options.queue_limits) {
+    const std::size_t at = text.rfind('=');
+    const std::string queue = text.substr(0, at);
+    std::size_t limit = 0;
+    const char* end = text.data() + text.size();
+    const auto read = at == text.npos ? std::from_chars_result{end, std::errc::invalid_argument}
+                                      : std::from_chars(text.data() + at + 1, end, limit);
+    if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kQueueLimitMax ||
+        !agents::is_capability(queue)) {
+      return fail(Code::usage, "--queue-limit is NAME=N, a queue and a number from 1 to " +
+                                   std::to_string(kQueueLimitMax) + ", not \"" +
+                                   text.substr(0, 80) + "\"");
+    }
+    if (std::ranges::find(limits, queue, &store::QueueLimit::queue) != limits.end()) {
+      return fail(Code::usage, "--queue-limit " + queue + " is given twice: a queue has one limit");
+    }
+    limits.push_back({queue, limit});
+  }
+  return limits;
 }
 
 std::string quoted(const std::string& word) {
