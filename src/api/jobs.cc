@@ -264,7 +264,7 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
     }
     wish.priority = priority.as_int();
   }
-  wish.queue = body["queue"].is_null() ? agent->second.queue : std::string(body.text("queue"));
+  wish.queue = body["queue"].is_null() ? agent->queue : std::string(body.text("queue"));
   if (!wish.queue.empty() || !body["queue"].is_null()) {
     if (!agents::is_capability(wish.queue)) {
       return fail(Code::input_invalid, "\"queue\" has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
