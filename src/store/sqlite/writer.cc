@@ -109,10 +109,10 @@ void Writer::process(Group group) {
   }
   stats_.writes += group.size();
   stats_.groups += 1;
+  stats_.wal_bytes = wal_pages_ * kPageBytes;
   loop_.post([group = std::move(group)] {
     for (const auto& write : group) write->answer();
   });
-  stats_.wal_bytes = wal_pages_ * kPageBytes;
   if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
   if ((wal_pages_ - checkpointed_at_) * kPageBytes >= limits_.wal_bytes) checkpoint(false);
   remember(false);
