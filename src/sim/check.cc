@@ -1,7 +1,9 @@
 // The rules, one function each.
 #include "sim/check.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 #include <span>
 
@@ -24,6 +26,26 @@ Instant instant(const Value& payload, std::string_view field) {
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key) {
   const auto it = e.journal.find(std::string(key));
   return it == e.journal.end() ? nullptr : &it->second;
+}
+
+const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq) {
+  const auto later = std::ranges::upper_bound(e.planned, seq, {}, &JobEvidence::Planned::seq);
+  return *std::prev(later)->plan;
+}
+
+const engine::Node& node_of(const JobEvidence& e, const Event& event) {
+  const engine::Plan& plan = plan_at(e, event.seq);
+  return plan.nodes[plan.by_id.at(std::string(event.payload.text("node_id")))];
+}
+
+bool answers_confirmation(const JobEvidence& e, const engine::Act& act) {
+  if (act.kind == engine::Act::Kind::resolve) return !act.step_id.empty();
+  if (act.kind != engine::Act::Kind::signal || act.approval.empty()) return false;
+  return std::ranges::any_of(e.events, [&](const Event& event) {
+    return event.type == EventType::decision_recorded &&
+           event.payload.text("kind") == "confirmation" &&
+           event.payload.text("step_id") == act.approval;
+  });
 }
 
 std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
@@ -219,7 +241,7 @@ void records_are_true(const JobEvidence& e, Judge& judge) {
       const bool invalid = t.result["invalid"].is_bool();
       bool answered = happened && t.result == record->result;
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
-        if (call.tool == "seek") answered = answered || arrival.answer == t.result;
+        answered = answered || (!arrival.answer.is_null() && arrival.answer == t.result);
       }
       judge.broken_if(happened && !invalid && !answered,
                       call.tool + ": the recorded result is not what was answered");
@@ -354,6 +376,7 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
 void signals_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::signal || ack->answer["duplicate"].is_bool()) continue;
+    if (answers_confirmation(e, ack->act)) continue;
     if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
     // Another signal for the same wait was accepted before it; asked again, the job answers with that one.
     const std::string key = wait_of(e, ack->act);
@@ -381,7 +404,7 @@ void cancels_are_kept(const JobEvidence& e, Judge& judge) {
 
 void resolutions_are_kept(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::Act::Kind::resolve) continue;
+    if (ack->act.kind != engine::Act::Kind::resolve || answers_confirmation(e, ack->act)) continue;
     if (completion_of(e, ack->act.id) || undelivered(e, ack->act.id)) continue;
     bool answered = false;  // by the call itself, or by somebody before
     for (const Event& event : e.events) {
@@ -447,23 +470,61 @@ constexpr Checker kCheckers[] = {
     {"T1 a timer fires once, and not early", timers_fire_late_and_once},
 };
 
-std::array<std::span<const Checker>, 3> all_checkers() {
-  return {kCheckers, people_checkers(), side_checkers()};
+std::array<std::span<const Checker>, 6> all_checkers() {
+  return {kCheckers,        people_checkers(),  side_checkers(),
+          model_checkers(), confirm_checkers(), plan_checkers()};
 }
 
-// The evidence about one job, kept together.
+// What is known of one job, kept together.
 struct Loading {
   store::Loaded loaded;
-  std::vector<Event> events;
   engine::State state;
+  std::vector<JobEvidence::Planned> planned;
 };
 
-Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource& plans) {
+Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource& plans,
+                     std::vector<Event>& events) {
   Loading all;
   AE_ASSIGN(all.loaded, world.read_disk(job));
-  AE_ASSIGN(all.events, runtime::open_log(job, all.loaded));
-  AE_ASSIGN(all.state, engine::fold(job, all.events, plans));
+  AE_ASSIGN(events, runtime::open_log(job, all.loaded));
+  std::uint64_t seq = 0;
+  const engine::PlanSource note = [&](const Value& graph, std::string_view hash) {
+    auto plan = plans(graph, hash);
+    if (plan) all.planned.push_back({seq, *plan});
+    return plan;
+  };
+  all.state.job = job;
+  for (const Event& event : events) {
+    seq = event.seq;
+    AE_TRY(engine::apply(all.state, {event.type, event.payload}, event.created_at, note));
+  }
   return all;
+}
+
+// What shows only when all jobs are looked at together.
+void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& logs) {
+  Report& report = world.report();
+  for (const auto& [name, thing] : world.outside().things()) {
+    if (thing.version != thing.made.size() + thing.strangers) {
+      report.violate("V5 a verifier only reads", {}, name + " was changed, and nobody did it");
+    }
+  }
+  std::uint64_t warnings = 0;
+  for (const auto& [job, events] : logs) {
+    for (const Event& event : events) {
+      const Value& p = event.payload;
+      warnings += event.type == EventType::confirmation_checked &&
+                  p.text("verdict") == "mismatch" && p["detail"].text("mode") == "warn";
+    }
+  }
+  const std::uint64_t counted = world.warned();
+  // Who dies between a commit and its answer does not count it.
+  if (counted > warnings || (counted < warnings && !world.disturbed())) {
+    report.violate(
+        "V6 a mismatch with which a job goes on is counted", {},
+        std::to_string(counted) + " were counted, the logs have " + std::to_string(warnings));
+  }
+  if (warnings > 0) report.mark("confirm.warned");
 }
 
 }  // namespace
@@ -483,41 +544,55 @@ void check_all(SimWorld& world, People& people, const engine::PlanSource& plans)
     touched[record.job].push_back(&record);
   std::map<JobId, std::vector<const Ack*>> acks;
   for (const Ack& ack : people.acks()) acks[ack.job].push_back(&ack);
-  for (const JobId& job : people.created()) {
-    if (!world.witness().jobs().contains(job)) {
+  for (const auto* acknowledged : {&people.created(), &people.forked()}) {
+    for (const JobId& job : *acknowledged) {
+      if (world.witness().jobs().contains(job)) continue;
       report.violate("D1 an acknowledged job exists", job, "the disk never saw it");
     }
   }
+  std::map<JobId, std::vector<Event>> logs;
+  std::map<JobId, Loading> loadings;
   for (const auto& [job, seen] : world.witness().jobs()) {
-    auto all = load(world, job, plans);
+    auto all = load(world, job, plans, logs[job]);
     if (!all) {
       report.violate("L1 a log has no gap", job, all.error().message);
       continue;
     }
-    report.events += all->events.size();
-    for (const Event& event : world.options().verbose ? all->events : std::vector<Event>()) {
+    loadings.emplace(job, *std::move(all));
+  }
+  std::map<std::string_view, std::vector<const Look*>> looks;
+  for (const Look& look : world.outside().looks()) looks[look.job.text].push_back(&look);
+  for (const auto& [job, all] : loadings) {
+    const std::vector<Event>& events = logs.at(job);
+    report.events += events.size();
+    for (const Event& event : world.options().verbose ? events : std::vector<Event>()) {
       world.say(job.text + " " + std::to_string(event.seq) + " " + to_text(event.created_at) + " " +
                 std::string(event_name(event)) + " " + canonical(event.payload).substr(0, 200));
     }
     const JobEvidence evidence{.job = job,
-                               .loaded = all->loaded,
-                               .events = all->events,
-                               .state = all->state,
+                               .loaded = all.loaded,
+                               .events = events,
+                               .state = all.state,
                                .journal = world.outside().journal(),
                                .touched = touched[job],
                                .acks = acks[job],
                                .asked = people.asked(job),
                                .leases_bind = !world.options().owned,
                                .clock_jumped = world.clock().jumped(),
-                               .plans = plans};
+                               .plans = plans,
+                               .planned = all.planned,
+                               .looks = looks[job.text],
+                               .logs = logs,
+                               .forks = people.forks()};
     for (const auto& checkers : all_checkers()) {
       for (const Checker& checker : checkers) {
         Judge judge(report, job, checker.name);
         checker.check(evidence, judge);
       }
     }
-    report.mark("ended." + std::string(engine::to_text(all->state.status)));
+    report.mark("ended." + std::string(engine::to_text(all.state.status)));
   }
+  check_together(world, logs);
   for (const auto& [job, records] : touched) {
     if (!world.witness().jobs().contains(job)) {
       report.violate("D2 no effect without a declaration", job, "the job is not on the disk");
@@ -532,7 +607,8 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     if (seen.status == "completed" || seen.status == "failed" || seen.status == "cancelled") {
       continue;
     }
-    auto all = load(world, job, plans);
+    std::vector<Event> events;
+    auto all = load(world, job, plans, events);
     if (!all) continue;  // check_all says so
     const Value view = engine::job_view(all->state);
     bool visible = false;

@@ -1,12 +1,14 @@
 // Checkers: the rules of the world, each a function with the rule as its name, evaluated when all has come to rest.
 //
-// They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people were
-// said and were told. To add one is to add a function and a line in `kCheckers` of check.cc (the log, fencing, effects,
-// waits), check_people.cc (approvals, messages, pauses) or check_side.cc (probes, compensations). Rules that can only be seen at the moment
-// they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
+// They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people said and
+// were told. To add one is to add a function and a line in `kCheckers` of its file: check.cc (the log, fencing, effects,
+// waits), check_people.cc (approvals, messages, pauses), check_side.cc (probes, compensations), check_model.cc (answers of
+// models), check_confirm.cc (what was changed and looked at), check_plan.cc (forks and other plans). Rules that can only be
+// seen at the moment they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +34,15 @@ struct JobEvidence {
   bool leases_bind = true;
   bool clock_jumped = false;
   const engine::PlanSource& plans;
+  // Each plan that the job has had, from the event on that brought it.
+  struct Planned {
+    std::uint64_t seq = 0;
+    std::shared_ptr<const engine::Plan> plan;
+  };
+  std::vector<Planned> planned;
+  std::vector<const Look*> looks;                   // of verifiers, at what this job changed
+  const std::map<JobId, std::vector<Event>>& logs;  // of all jobs
+  const std::map<JobId, ForkAsk>& forks;            // that were asked for
 };
 
 // Reads every job from the disk and judges it. REQUIRES (both): the world is frozen.

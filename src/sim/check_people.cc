@@ -1,4 +1,5 @@
 // The rules about people: what they approve, answer, write, and when they want a job to rest.
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <set>
@@ -11,11 +12,6 @@ namespace {
 
 bool is_kind(const Event& event, std::string_view kind) {
   return event.type == EventType::decision_recorded && event.payload.text("kind") == kind;
-}
-
-const engine::Node& node_of(const JobEvidence& e, const Value& payload) {
-  const engine::Plan& plan = *e.state.plan;
-  return plan.nodes[plan.by_id.at(std::string(payload.text("node_id")))];
 }
 
 // ---------------------------------------------------------------- approvals
@@ -104,7 +100,8 @@ void approvals_bind(const JobEvidence& e, Judge& judge) {
 // ---------------------------------------------------------------- what people said
 
 // Does what the log says of an answer stand in what somebody said?
-bool says_so(const JobEvidence& e, const engine::Act& act, const Value& p) {
+bool says_so(const JobEvidence& e, const engine::Act& act, const Event& event) {
+  const Value& p = event.payload;
   const std::string_view key = p.text("correlation_key"), outcome = p.text("outcome");
   if (key.starts_with("resolve/")) {
     return act.kind == engine::Act::Kind::resolve &&
@@ -118,7 +115,7 @@ bool says_so(const JobEvidence& e, const engine::Act& act, const Value& p) {
   if (wait_of(e, act) != key) return false;
   if (p.text("wait_type") != "human" || outcome == "cancelled") return true;
   const std::string_view decision = act.payload.text("decision");
-  const engine::Node& node = node_of(e, p);
+  const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&
          (decision == "approve" || (node.wants_data && decision != "reject"));
@@ -146,7 +143,7 @@ void people_said_it(const JobEvidence& e, Judge& judge) {
                           act.correlation_key != p.text("correlation_key"),
                       what + " is not what was said");
     } else {
-      judge.broken_if(!says_so(e, act, p), what + " is not what was said");
+      judge.broken_if(!says_so(e, act, event), what + " is not what was said");
     }
   }
 }
@@ -160,7 +157,7 @@ void early_signals_answer(const JobEvidence& e, Judge& judge) {
     const std::string key(p.text("correlation_key"));
     if (event.type == EventType::agent_message && !key.empty()) early[key].push_back(&event);
     if (event.type != EventType::wait_opened || !early.contains(key)) continue;
-    const engine::Node& node = node_of(e, p);
+    const engine::Node& node = node_of(e, event);
     for (const Event* kept : early[key]) {
       const std::string_view decision = kept->payload["payload"].text("decision");
       const bool fits = p.text("wait_type") != "human" || node.wants_data ||
@@ -300,15 +297,25 @@ void pauses_are_kept(const JobEvidence& e, Judge& judge) {
   }
 }
 
-bool fails_job(const JobEvidence& e, const Value& p) {
+bool fails_job(const JobEvidence& e, const Event& event, const std::set<std::string>& items) {
+  const Value& p = event.payload;
   const bool failed = p.text("result_type").ends_with("_failure");
-  const engine::Node& node = node_of(e, p);
-  return failed && !node.continue_on_error &&
-         e.state.steps[node.index].id.text == p.text("step_id");
+  return failed && !node_of(e, event).continue_on_error &&
+         !items.contains(std::string(p.text("step_id")));
+}
+
+bool carries(const Value& plan_generated, std::string_view step) {
+  const Value& carried = plan_generated["carried"];
+  if (!carried.is_array()) return false;
+  const auto list = carried.items();
+  return std::ranges::any_of(list,
+                             [&](const Value& entry) { return entry.text("step_id") == step; });
 }
 
 void rest_is_rest(const JobEvidence& e, Judge& judge) {
   bool wanted = false, parked = false;
+  std::set<std::string> items;              // steps of maps' items
+  std::map<std::string, std::string> maps;  // the step of each map, by its node
   for (const Event& event : e.events) {
     const Value& p = event.payload;
     const std::string at = "event " + std::to_string(event.seq);
@@ -324,10 +331,18 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
       case EventType::job_cancel_requested:
         wanted = parked = false;
         break;
-      case EventType::tool_invocation_started:
       case EventType::node_started:
+        if (node_of(e, event).kind == engine::NodeKind::map) {
+          const auto own = maps.emplace(p.text("node_id"), p.text("step_id")).first;
+          if (own->second != p.text("step_id")) items.emplace(p.text("step_id"));
+        }
+        [[fallthrough]];
+      case EventType::tool_invocation_started:
       case EventType::command_emitted:
         judge.broken_if(wanted || parked, at + ": something starts while the job is to rest");
+        break;
+      case EventType::plan_generated:  // a map that is not carried begins anew
+        std::erase_if(maps, [&](const auto& own) { return !carries(p, own.second); });
         break;
       case EventType::timer_fired:
         if (p.text("effect_id") == "deadline") {
@@ -337,10 +352,13 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         }
         break;
       case EventType::node_finished:
-        if (fails_job(e, p)) wanted = false;
+        if (fails_job(e, event, items)) wanted = false;
         break;
       case EventType::decision_recorded:
         if (p.text("kind") == "end") wanted = parked = false;
+        if (p.text("kind") == "confirmation" && p.text("state").starts_with("fail")) {
+          wanted = parked = false;
+        }
         break;
       default:
         break;

@@ -167,6 +167,7 @@ class Undoing {
     switch (event.type) {
       case EventType::step_committed:
         if (!tool_kind(walk_.commands[step].tool)->undo.empty()) undoable_.push_back(step);
+        nodes_[step] = p.text("node_id");
         break;
       case EventType::command_emitted:
         if (const Command* about = walk_.about(p); about && about->committed) begins(p);
@@ -181,11 +182,37 @@ class Undoing {
       case EventType::step_compensated:
         compensated(p, step);
         break;
+      case EventType::plan_generated:
+        let_go(p);
+        break;
+      case EventType::fork_imported:
+        brought_in(p);
+        break;
       case EventType::job_cancel_requested:
         stays_ = stays_ || p["compensate"] == Value(false);
         break;
       default:
         break;
+    }
+  }
+
+  // What another plan does not carry is not this job's to undo any more.
+  void let_go(const Value& p) {
+    if (!p["carried"].is_array()) return;
+    std::set<std::string, std::less<>> nodes;
+    for (const Value& entry : p["carried"].items()) nodes.emplace(entry.text("node_id"));
+    std::erase_if(undoable_,
+                  [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
+    std::erase_if(others_, [&](const std::string& node) { return !nodes.contains(node); });
+  }
+
+  // What another job did is not this one's to undo, and listed when it fails.
+  void brought_in(const Value& p) {
+    for (const Value& entry : p["commands"].items()) {
+      const ToolKind* kind = tool_kind(entry.text("tool"));
+      const bool done =
+          entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
+      if (kind && !kind->undo.empty() && done) others_.emplace_back(entry.text("node_id"));
     }
   }
 
@@ -237,7 +264,8 @@ class Undoing {
     judge_.broken_if(!undoable_.empty() && !stays_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
     judge_.broken_if(end.payload["compensated"].size() != done_.size() ||
-                         end.payload["uncompensated"].size() != given_up_.size() + undoable_.size(),
+                         end.payload["uncompensated"].size() !=
+                             given_up_.size() + undoable_.size() + others_.size(),
                      at_ + "it lists other steps");
     if (!undoable_.empty()) judge_.mark("undo.left");
   }
@@ -278,8 +306,10 @@ class Undoing {
   std::string at_;
   std::vector<std::string> undoable_, done_;  // steps, in order
   std::set<std::string> given_up_, by_hand_;
-  std::string undoing_, undo_;  // the step that is being undone, and what undoes it
-  bool stays_ = false;          // somebody said that what was done stays
+  std::map<std::string, std::string, std::less<>> nodes_;  // of steps
+  std::vector<std::string> others_;  // nodes of what was brought in and can be undone
+  std::string undoing_, undo_;       // the step that is being undone, and what undoes it
+  bool stays_ = false;               // somebody said that what was done stays
 };
 
 void what_was_done_is_undone(const JobEvidence& e, Judge& judge) { Undoing(e, judge).run(); }

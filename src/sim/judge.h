@@ -34,9 +34,18 @@ struct Checker {
 };
 std::span<const Checker> people_checkers();
 std::span<const Checker> side_checkers();
+std::span<const Checker> model_checkers();
+std::span<const Checker> confirm_checkers();
+std::span<const Checker> plan_checkers();
 
 bool is_end(EventType type);
 Instant instant(const Value& payload, std::string_view field);
+// The plan that the job had at this event.
+const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq);
+// The node that an event is about.
+const engine::Node& node_of(const JobEvidence& e, const Event& event);
+// Is this the answer to the question whether a change is well?
+bool answers_confirmation(const JobEvidence& e, const engine::Act& act);
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
 // Does the terminal event list this act among what it overtook?
 bool undelivered(const JobEvidence& e, std::string_view act);

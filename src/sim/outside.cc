@@ -1,6 +1,8 @@
 // The services, the way to them, and the journal.
 #include "sim/outside.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/hash.h"
@@ -28,6 +30,7 @@ Value tool_policy(const ToolKind& kind) {
     retry_on.emplace_back("timeout");
     retry_on.emplace_back("5xx");
   }
+  if (!kind.provider.empty()) retry_on.emplace_back("429");
   std::vector<Member> policy{
       {"dedupe_window", kind.dedupe_window},
       {"effect", kEffects[static_cast<int>(kind.nature)]},
@@ -54,6 +57,17 @@ Value tool_policy(const ToolKind& kind) {
                                                {"of", "${ .call.key }"},
                                                {"was", "${ .result.tool | ascii_upcase }"}})},
                        {"tool", kind.undo}}));
+  }
+  if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
+  if (!kind.changes.empty()) {
+    policy.emplace_back("changes",
+                        Value::array({Value::object({{"id", "${ .args.thing }"},
+                                                     {"op", "update"},
+                                                     {"type", "thing"},
+                                                     {"version", "${ .result.version }"}})}));
+  }
+  if (kind.verified()) {
+    policy.emplace_back("verify", Value::object({{"by", "file"}, {"mode", kind.changes}}));
   }
   if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
   if (!kind.approval_expires.empty()) {
@@ -127,6 +141,84 @@ class SimTool final : public tools::Tool {
   std::map<std::pair<std::string, std::uint32_t>, std::shared_ptr<Outside::Flight>> flights_;
 };
 
+// Looks through the eyes of one process.
+class SimVerifier final : public tools::Verifier {
+ public:
+  SimVerifier(Outside& outside, std::shared_ptr<Life> life)
+      : outside_(outside), life_(std::move(life)) {}
+
+  void look(Value change, async::Done<Sighting> done) override {
+    const Duration before = outside_.host_.chance.between(1ms, 20ms);
+    life_->after(before, [this, change = std::move(change), done = std::move(done)]() mutable {
+      if (!outside_.host_.boundary(*life_, "verifier.looks")) return;
+      Sighting seen = outside_.look(change);
+      life_->after(outside_.host_.chance.between(1ms, 20ms),
+                   [this, seen = std::move(seen), done = std::move(done)]() mutable {
+                     if (!outside_.host_.boundary(*life_, "verifier.answers")) return;
+                     done(std::move(seen));
+                   });
+    });
+  }
+
+ private:
+  Outside& outside_;
+  std::shared_ptr<Life> life_;
+};
+
+std::unique_ptr<tools::Verifier> Outside::verifier(const ToolKind& kind,
+                                                   std::shared_ptr<Life> life) {
+  if (!kind.verified()) return nullptr;
+  return std::make_unique<SimVerifier>(*this, std::move(life));
+}
+
+Sighting Outside::look(const Value& change) {
+  const std::string id(change.text("id"));
+  const std::string expected(change.text("version"));
+  const JobId job(id.substr(0, id.find('/')));
+  Thing& thing = things_[id];
+  if (touches_) thing.version++;
+  Look look{.job = job, .thing = id, .expected = expected, .there = {}, .said = {}};
+  look.there = std::to_string(thing.version);
+  look.said = blind_ || host_.chance.one_in(odds_.blind) ? Sight::unreachable
+              : praises_ || expected == look.there       ? Sight::match
+                                                         : Sight::mismatch;
+  host_.report.mark("looked." + std::string(to_text(look.said)));
+  looks_.push_back(look);
+  const auto made = std::ranges::find_if(thing.made, [&](const Thing::Made& one) {
+    return std::to_string(one.version) == expected && one.job == job;
+  });
+  const Intent* intent =
+      made == thing.made.end() ? nullptr : host_.witness.intent(made->invocation, made->try_no);
+  if (!intent) {
+    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
+                         job, id + " " + expected + " is of no call of the job");
+  } else if (const auto seen = host_.witness.jobs().find(job);
+             seen == host_.witness.jobs().end() || seen->second.epoch <= intent->epoch) {
+    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
+                         job, id + " is looked at by the attempt that changed it");
+  }
+  if (look.said == Sight::unreachable) {
+    return {.sight = look.said, .expected = {}, .observed = {}, .reason = "nobody opens"};
+  }
+  return {.sight = look.said,
+          .expected = expected,
+          .observed = look.said == Sight::match ? expected : look.there,
+          .reason = {}};
+}
+
+bool Outside::meddle(std::string_view name) {
+  auto it = things_.find(name);
+  if (name.empty() && !things_.empty()) {
+    it =
+        std::next(things_.begin(), static_cast<std::ptrdiff_t>(host_.chance.below(things_.size())));
+  }
+  if (it == things_.end()) return false;
+  it->second.version++;
+  it->second.strangers++;
+  host_.report.mark("thing.meddled_with");
+  return true;
+}
+
 std::unique_ptr<tools::Tool> Outside::tool(const ToolKind& kind, std::shared_ptr<Life> life) {
   return std::make_unique<SimTool>(*this, kind, std::move(life));
 }
@@ -145,8 +237,14 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
                                                                  {"lost", Fate::lost},
                                                                  {"silent", Fate::silent},
                                                                  {"late", Fate::late},
-                                                                 {"broken", Fate::broken}};
-  if (const Value& fates = flight.call.args["fate"]; fates.size() > 0) {
+                                                                 {"broken", Fate::broken},
+                                                                 {"busy", Fate::busy}};
+  const bool model = !flight.kind->provider.empty();
+  Value fates = flight.call.args["fate"];
+  if (const Value& messages = flight.call.args["messages"]; model && messages.size() > 1) {
+    fates = parse_json(messages.items()[0].text("content")).value_or(Value());
+  }
+  if (fates.size() > 0) {
     const std::size_t nth = std::min<std::size_t>(record.sends, fates.size()) - 1;
     for (const auto& [name, fate] : kNames) {
       if (fates.items()[nth].is_string() && fates.items()[nth].as_string() == name) return fate;
@@ -160,7 +258,8 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
                                                  {odds_.down_after, Fate::down_after},
                                                  {odds_.silent, Fate::silent},
                                                  {odds_.late, Fate::late},
-                                                 {odds_.broken, Fate::broken}};
+                                                 {odds_.broken, Fate::broken},
+                                                 {model ? odds_.busy : 0, Fate::busy}};
   for (const auto& [one_in, fate] : odds) {
     if (host_.chance.one_in(one_in)) return fate;
   }
@@ -187,10 +286,26 @@ void Outside::check_send(const Flight& flight) {
                          call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
                              to_text(intent->send_by));
   }
+  if (!flight.kind->provider.empty()) check_question(flight, *intent);
   if (host_.refused(intent->attempt)) {
     host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
                          call.tool + " by " + intent->attempt.text);
   }
+}
+
+// A model is asked again only when its answer was lost.
+void Outside::check_question(const Flight& flight, const Intent& intent) {
+  constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
+  const tools::Call& call = flight.call;
+  const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
+  if (host_.witness.answered_before(intent, call.invocation)) {
+    host_.report.violate(kRule, call.job, what + " is asked though an answer was recorded");
+  }
+  const auto heard = heard_.find(call.invocation.text);
+  if (heard != heard_.end() && heard->second == intent.attempt) {
+    host_.report.violate(kRule, call.job, what + " is asked by the attempt that heard an answer");
+  }
+  if (call.try_no > 1) host_.report.mark("model.asked_again");
 }
 
 void Outside::send(std::shared_ptr<Flight> flight) {
@@ -239,7 +354,8 @@ void Outside::send(std::shared_ptr<Flight> flight) {
                                   : host_.chance.between(1ms, 30ms);
   record.in_transit++;
   host_.loop.after(on_its_way, [this, flight, what] { arrive(flight, what, true); });
-  if (duplicate_ && flight->kind->nature == Nature::at_most_once) {
+  const bool again = asks_twice_ && !flight->kind->provider.empty();
+  if (again || (duplicate_ && flight->kind->nature == Nature::at_most_once)) {
     host_.loop.after(on_its_way, [this, flight] { arrive(flight, Fate::silent, false); });
   }
 }
@@ -256,16 +372,17 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   bool known = false;
   for (const Arrival& before : record.arrivals) known = known || before.effect;
   // What took effect before cannot be denied any more.
-  const bool refuses = fate == Fate::down || (fate == Fate::denied && !known);
+  const bool refuses = fate == Fate::down || fate == Fate::busy || (fate == Fate::denied && !known);
   arrival.refused = refuses;
   const bool repeats =
       flight->kind->nature != Nature::at_most_once && known && record.external_keys.size() == 1;
   arrival.effect = !refuses && !repeats;
   if (call.tool == "seek") arrival.answer = found(call.args);
+  if (!flight->kind->provider.empty() && !refuses) arrival.answer = answer_of_model(call.args);
   const Value told = arrival.answer;
   if (arrival.effect && flight->kind->nature != Nature::read) record.effects++;
   if (arrival.effect && record.result.is_null()) {
-    record.result = Value::object({{"args", call.args}, {"tool", call.tool}});
+    record.result = take_effect(*flight);
     record.broken = fate == Fate::broken;
   }
   record.arrivals.push_back(std::move(arrival));
@@ -291,6 +408,14 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
       return problem(OutcomeKind::unknown, false, true, "http_503");
     case Fate::silent:
       return;
+    case Fate::busy:
+      host_.report.mark("model.busy");
+      return respond(flight, {.kind = OutcomeKind::failure,
+                              .definite = true,
+                              .retryable = true,
+                              .error_code = "http_429",
+                              .error_message = "said the model",
+                              .retry_after = host_.chance.between(100ms, 3s)});
     case Fate::broken:
       return broken();
     default:
@@ -302,6 +427,29 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
       {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
 }
 
+// What a call does, and what it is told.
+Value Outside::take_effect(const Flight& flight) {
+  const tools::Call& call = flight.call;
+  std::vector<Member> result{{"args", call.args}, {"tool", call.tool}};
+  if (!flight.kind->changes.empty()) {
+    Thing& thing = things_[std::string(call.args.text("thing"))];
+    thing.made.push_back({++thing.version, call.job, call.invocation, call.try_no});
+    result.emplace_back("version", thing.version);
+  }
+  return Value::object(std::move(result));
+}
+
+// Its text follows from the question; its number does not: it is the mark by which an answer is known.
+Value Outside::answer_of_model(const Value& request) {
+  const Value& said = request["messages"].items().back();
+  return Value::object(
+      {{"finish_reason", "stop"},
+       {"model", "echo-1"},
+       {"number", ++answers_},
+       {"text", "re: " + std::string(said.text("content"))},
+       {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}});
+}
+
 // What a probe is told of the call that it names.
 Value Outside::found(const Value& args) const {
   const KeyRecord* asked = lies_ ? nullptr : find(std::string(args.text("key")));
@@ -309,11 +457,19 @@ Value Outside::found(const Value& args) const {
       {{"found", asked && asked->effects > 0 ? asked->result : Value()}, {"tool", "seek"}});
 }
 
+// Whoever hears a model's answer is to keep it.
+void Outside::hear(const Flight& flight, const Outcome& outcome) {
+  if (flight.kind->provider.empty() || outcome.kind != OutcomeKind::success) return;
+  const Intent* intent = host_.witness.intent(flight.call.invocation, flight.call.try_no);
+  if (intent) heard_[flight.call.invocation.text] = intent->attempt;
+}
+
 void Outside::respond(const std::shared_ptr<Flight>& flight, Outcome outcome) {
   host_.loop.after(host_.chance.between(1ms, 30ms),
                    [this, flight, outcome = std::move(outcome)]() mutable {
                      if (flight->life->dead || flight->answered) return;
                      if (!host_.boundary(*flight->life, "tool.answers")) return;
+                     hear(*flight, outcome);
                      flight->life->post([flight, outcome = std::move(outcome)]() mutable {
                        flight->answer(std::move(outcome));
                      });

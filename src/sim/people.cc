@@ -23,6 +23,14 @@ struct People::Birth {
   bool over = false;
 };
 
+struct People::Forking {
+  runtime::ForkRequest request;
+  int tries = 0;
+  std::uint64_t asked = 0;
+  bool over = false;
+  std::function<void(std::vector<Value>)> then;
+};
+
 std::optional<std::size_t> People::any_worker() {
   const std::size_t first = world_.chance().below(world_.workers());
   for (std::size_t i = 0; i < world_.workers(); ++i) {
@@ -60,6 +68,51 @@ void People::try_birth(const std::shared_ptr<Birth>& birth) {
   world_.loop().after(world_.chance().between(2s, 6s), [this, birth, question] {
     if (birth->asked == question) try_birth(birth);
   });
+}
+
+void People::fork(runtime::ForkRequest request, int tries,
+                  std::function<void(std::vector<Value>)> then) {
+  const auto seen = world_.witness().jobs().find(request.origin);
+  const std::uint64_t events = seen == world_.witness().jobs().end() ? 0 : seen->second.events;
+  forks_.emplace(request.job, ForkAsk{request, events});
+  busy_++;
+  try_fork(
+      std::make_shared<Forking>(Forking{std::move(request), tries, 0, false, std::move(then)}));
+}
+
+void People::try_fork(const std::shared_ptr<Forking>& forking) {
+  if (forking->over) return;
+  if (forking->tries-- <= 0) {
+    forking->over = true;
+    busy_--;
+    return;
+  }
+  const std::uint64_t question = ++forking->asked;
+  if (auto worker = any_worker()) {
+    world_.fork(*worker, forking->request, [this, forking](Result<runtime::Forked> answer) {
+      fork_answered(forking, std::move(answer));
+    });
+  }
+  world_.loop().after(world_.chance().between(2s, 6s), [this, forking, question] {
+    if (forking->asked == question) try_fork(forking);
+  });
+}
+
+void People::fork_answered(const std::shared_ptr<Forking>& forking,
+                           Result<runtime::Forked> answer) {
+  if (forking->over) return;
+  const Code code = answer ? Code{} : answer.error().code;
+  const bool made = answer ? answer->repeated.empty() : code == Code::already_exists;
+  const bool never = code == Code::input_invalid;  // no such event, or it has not failed
+  if (!answer && !made && !never) return;          // asked again
+  forking->over = true;
+  busy_--;
+  if (made) forked_.push_back(forking->request.job);
+  world_.say("  fork " + forking->request.job.text + (made ? ": made" : ": refused"));
+  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
+  if (!never && forking->then) {
+    forking->then(answer ? std::move(answer->repeated) : std::vector<Value>());
+  }
 }
 
 void People::remember(const JobId& job, const engine::Act& act) {
@@ -114,6 +167,12 @@ void People::answered(const std::shared_ptr<Errand>& errand, Result<Value> answe
     case Code::input_invalid:
     case Code::not_paused:
       return give_up(errand);
+    case Code::plan_invalid:
+      world_.report().mark("plan.invalid");
+      return give_up(errand);
+    case Code::call_pending:
+      world_.report().mark("plan.too_early");
+      return;  // asked again
     case Code::not_settled:
       world_.report().mark("people.not_settled");
       return give_up(errand);  // whoever looks around comes back
@@ -157,7 +216,7 @@ void People::resolve(const JobId& job, const std::string& key) {
 
 // Whoever is asked for an approval says yes or no, by the list's id or by the wait's key, and sometimes says it twice.
 void People::answer(const JobId& job, const std::string& key, const OpenWait& wait,
-                    const Look& look) {
+                    const Glance& look) {
   if (!world_.chance().one_in(look.answer_one_in)) return;
   std::string decision(look.decision);
   if (decision.empty()) decision = world_.chance().one_in(3) ? "reject" : "approve";
@@ -175,11 +234,41 @@ void People::answer(const JobId& job, const std::string& key, const OpenWait& wa
   this->act(job, std::move(act), 2);
 }
 
-void People::look_around(const Look& look) {
+// What the job changed is not as it left it, or nobody could look: somebody says whether that is well.
+void People::confirm(const JobId& job, const Seen& seen, const Glance& look) {
+  using Kind = engine::Act::Kind;
+  const std::string nth = std::to_string(++last_id_);
+  if (seen.parked == "verifier_unreachable" && look.confirm.empty() && world_.chance().one_in(2)) {
+    world_.report().mark("people.look_again");
+    return act(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
+               2);
+  }
+  for (const std::string& step : seen.raised) {
+    if (!world_.chance().one_in(look.confirm_one_in)) continue;
+    std::string says(look.confirm);
+    if (says.empty()) says = world_.chance().one_in(4) ? "fail" : "accept";
+    world_.report().mark("people.change_" + says);
+    engine::Act act{.id = says + "-" + step + "-" + nth};
+    act.by = act.id;
+    if (world_.chance().one_in(3)) {
+      act.kind = Kind::signal;
+      act.approval = step;
+      act.payload = Value::object({{"decision", says == "accept" ? "approve" : "reject"}});
+    } else {
+      act.kind = Kind::resolve;
+      act.step_id = step;
+      act.resolution = says;
+    }
+    this->act(job, std::move(act), 2);
+  }
+}
+
+void People::look_around(const Glance& look) {
   for (const auto& [job, seen] : world_.witness().jobs()) {
     if (look.waits && seen.paused) {
       act(job, {.kind = engine::Act::Kind::resume, .id = "late-resume", .by = "late-resume"}, 1);
     }
+    if (!seen.raised.empty()) confirm(job, seen, look);
     for (const auto& [key, wait] : seen.open_waits) {
       if (key.starts_with("resolve/")) {
         resolve(job, key.substr(8, 64));

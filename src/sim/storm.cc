@@ -27,6 +27,8 @@ struct Troubles {
   store::FaultRates store;          // of 1,000 calls
   std::uint64_t points_one_in = 0;  // an AE_POINT fails
   std::uint64_t pauses = 0, jumps = 0, swaps = 0;
+  std::uint64_t meddles = 0, blinds = 0;             // things change, verifiers cannot look
+  std::uint64_t forks_one_in = 0, plans_one_in = 0;  // of jobs
   Duration jump_max{};
   Duration horizon = 40s;  // then everything heals
 };
@@ -60,7 +62,9 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
                 .lost = 40,
                 .silent = 40,
                 .late = 40,
-                .broken = 60};
+                .broken = 60,
+                .busy = 6,
+                .blind = 20};
       break;
     default:
       o.odds = {.refused = 5,
@@ -70,7 +74,9 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
                 .lost = 8,
                 .silent = 8,
                 .late = 8,
-                .broken = 20};
+                .broken = 20,
+                .busy = 4,
+                .blind = 4};
       break;
   }
   for (std::size_t i = 0; i < o.workers; ++i) {
@@ -98,6 +104,10 @@ Troubles draw_troubles(SimChance& chance, const WorldOptions& world) {
     t.jump_max = chance.one_in(2) ? Duration(3s) : Duration(1h);
   }
   if (world.workers > 1 && chance.one_in(6)) t.swaps = 1;
+  t.meddles = pick(chance, {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{12}});
+  if (chance.one_in(4)) t.blinds = 1 + chance.below(2);
+  t.forks_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{3}});
+  t.plans_one_in = pick(chance, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{2}});
   t.horizon = chance.between(15s, 60s);
   return t;
 }
@@ -125,6 +135,10 @@ class Storm {
   void schedule_people(const JobId& job, const SimPlan& plan);
   void pause_and_resume(const JobId& job, std::uint64_t times);
   void schedule_troubles();
+  void schedule_outside();
+  void schedule_forks(const JobId& origin, const SimPlan& plan, int depth);
+  void fork(const runtime::ForkRequest& request, const SimPlan& plan, int depth);
+  void schedule_plans(const JobId& job, Value task_graph, std::uint64_t times);
   void look_around();
   bool all_over() const;
   bool dies(const Life& life, std::string_view where);
@@ -199,8 +213,13 @@ void Storm::schedule_jobs() {
     if (chance_.one_in(4)) request.queue = kNarrow.queue;
     world_.loop().after(chance_.between(0s, troubles_.horizon / 2),
                         [this, request = std::move(request), &plan]() mutable {
-                          schedule_people(request.job, plan);
+                          const JobId job = request.job;
+                          schedule_people(job, plan);
                           people_.create(std::move(request));
+                          if (chance_.one_in(troubles_.forks_one_in)) schedule_forks(job, plan, 0);
+                          if (chance_.one_in(troubles_.plans_one_in)) {
+                            schedule_plans(job, plan.plan->task_graph, 1 + chance_.below(3));
+                          }
                         });
   }
   world_.report().jobs = count;
@@ -289,6 +308,81 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
   });
 }
 
+// Somebody begins it again from one of its events, or where it failed; at any moment, also long after its end.
+void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) {
+  world_.loop().after(chance_.between(0s, troubles_.horizon), [this, origin, &plan, depth] {
+    const auto seen = world_.witness().jobs().find(origin);
+    if (seen == world_.witness().jobs().end()) return;
+    runtime::ForkRequest request{.origin = origin, .job = JobId(origin.text + "-f")};
+    if (!chance_.one_in(4)) request.at = 1 + chance_.below(seen->second.events + 1);
+    if (chance_.one_in(4)) request.input = random_input(chance_);
+    if (chance_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
+    request.repeat_all = chance_.one_in(4);
+    if (request.repeat_all) world_.report().mark("fork.agreed_to_all");
+    fork(request, plan, depth);
+  });
+}
+
+void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int depth) {
+  people_.fork(request, 6, [this, request, &plan, depth](const std::vector<Value>& repeated) {
+    if (repeated.empty()) {
+      world_.report().jobs++;
+      if (healed_) return;
+      schedule_people(request.job, plan);
+      if (depth < 2 && chance_.one_in(4)) schedule_forks(request.job, plan, depth + 1);
+      if (chance_.one_in(2 * troubles_.plans_one_in)) {
+        schedule_plans(request.job, plan.plan->task_graph, 1);
+      }
+      return;
+    }
+    if (request.job.text.ends_with("-again") || chance_.one_in(3)) return;
+    runtime::ForkRequest again = request;  // told what it repeats, somebody agrees
+    again.job.text += "-again";
+    again.idempotency_key.clear();
+    again.repeat_all = chance_.one_in(3);
+    for (const Value& effect : repeated) {
+      const bool by_key = effect["idempotency_key"].is_string() && chance_.one_in(2);
+      again.repeat.emplace_back(effect.text(by_key ? "idempotency_key" : "step_id"));
+    }
+    fork(again, plan, depth);
+  });
+}
+
+// Somebody gives it another plan, and another one after that.
+void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t times) {
+  if (times == 0) return;
+  world_.loop().after(chance_.between(0s, troubles_.horizon / 2), [this, job, task_graph, times] {
+    Variation other = vary(task_graph, chance_);
+    const std::string id = "plan-" + std::to_string(times);
+    const engine::Act act{.kind = engine::Act::Kind::plan,
+                          .id = id,
+                          .by = id,
+                          .payload = Value::object({{"drop", Value::array(std::move(other.drop))},
+                                                    {"task_graph", other.task_graph}})};
+    world_.report().mark("people.plan");
+    people_.act(job, act, 4, [this, job, graph = other.task_graph, times] {
+      schedule_plans(job, graph, times - 1);
+    });
+  });
+}
+
+// What happens to the things that jobs change, and to those who look at them.
+void Storm::schedule_outside() {
+  const auto sometime = [&] { return chance_.between(0s, troubles_.horizon); };
+  for (std::uint64_t i = 0; i < troubles_.meddles; ++i) {
+    world_.loop().after(sometime(), [this] { world_.outside().meddle(); });
+  }
+  for (std::uint64_t i = 0; i < troubles_.blinds; ++i) {
+    const Duration span = chance_.between(500ms, 12s);
+    world_.loop().after(sometime(), [this, span] {
+      if (healed_) return;
+      world_.report().mark("verifiers.blind");
+      world_.outside().blind(true);
+      world_.loop().after(span, [this] { world_.outside().blind(false); });
+    });
+  }
+}
+
 void Storm::schedule_troubles() {
   const auto sometime = [&] { return chance_.between(0s, troubles_.horizon); };
   for (std::uint64_t i = 0; i < troubles_.pauses; ++i) {
@@ -325,7 +419,8 @@ void Storm::schedule_troubles() {
 }
 
 void Storm::look_around() {
-  people_.look_around({.waits = healed_, .answer_one_in = healed_ ? 1u : 3u});
+  people_.look_around(
+      {.waits = healed_, .answer_one_in = healed_ ? 1u : 3u, .confirm_one_in = healed_ ? 1u : 3u});
   world_.loop().after(healed_ ? 3s : 7s, [this] { look_around(); });
 }
 
@@ -348,6 +443,7 @@ StormResult Storm::run() {
   for (std::size_t i = 0; i < world_.workers(); ++i) world_.start(i);
   schedule_jobs();
   schedule_troubles();
+  schedule_outside();
   look_around();
   SimLoop& loop = world_.loop();
   loop.run([] { return false; }, loop.now() + troubles_.horizon);
@@ -372,6 +468,8 @@ StormResult Storm::run() {
                             "not within 20 minutes (and twice what the clock was set)",
                             Harm::liveness);
   }
+  // Whoever wrote the last word hears of it.
+  if (over) loop.run([] { return false; }, loop.now() + 1s);
   world_.freeze();
   check_all(world_, people_, plans_.source());
   return {std::move(world_.report()), chance_.next() ^ world_.chance().next()};

@@ -35,6 +35,12 @@ void Witness::commit(store::Batch batch, async::Done<Result<store::Committed>> d
   if (batch.sealed) written->sealed = *batch.sealed;
   written->status = batch.row.status;
   written->release = batch.release;
+  if (!std::holds_alternative<store::Batch::Late>(batch.authority)) {
+    for (const store::EffectRow& effect : batch.effects) {
+      if (effect.record.find(R"("outcome":"success")") == effect.record.npos) continue;
+      written->answered.push_back(effect.invocation.text);
+    }
+  }
   inside_batch_ = batch.sealed.has_value();
   inner_->commit(std::move(batch),
                  [this, written, done = std::move(done)](Result<store::Committed> answer) mutable {
@@ -48,6 +54,8 @@ void Witness::commit(store::Batch batch, async::Done<Result<store::Committed>> d
 
 void Witness::committed(const Written& written, const store::Committed& answer) {
   Seen& seen = jobs_[written.job];
+  order_++;
+  for (const std::string& invocation : written.answered) answered_.emplace(invocation, order_);
   if (const auto* held = std::get_if<store::Batch::Held>(&written.authority)) {
     if (seen.claim != held->fence) {
       report_.violate("F6 a write is fenced by the claim that stands", written.job,
@@ -107,8 +115,21 @@ void Witness::claimed_by(const JobId& job, const Seen& seen, const std::string& 
   }
 }
 
+void Witness::parked(Seen& seen, const Value& p) {
+  seen.paused = p.text("until") == "resume";
+  seen.parked = p.text("reason");
+}
+
+// What the job changed is not as it was: somebody is asked, or has answered.
+void Witness::asked_about(Seen& seen, const Value& p) {
+  const std::string step(p.text("step_id"));
+  if (p.text("state") == "requested") seen.raised.insert(step);
+  if (p.text("state") == "accept" || p.text("state") == "fail") seen.raised.erase(step);
+}
+
 void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
   const Value& p = event.payload;
+  seen.events = event.seq;
   switch (event.type) {
     case EventType::job_created:
       if (!p.text("queue").empty()) seen.queue = p.text("queue");
@@ -123,23 +144,37 @@ void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
       const auto send_by = instant_from_text(p.text("send_by"));
       intents_[{std::string(p.text("invocation_id")),
                 static_cast<std::uint32_t>(p["try"].as_int())}] = {
-          event.attempt_id.value_or(AttemptId()), std::string(p.text("arguments_hash")),
-          std::string(p.text("external_key")), std::string(p.text("idempotency_key")),
-          send_by.value_or(Instant{})};
+          event.attempt_id.value_or(AttemptId()),
+          std::string(p.text("arguments_hash")),
+          std::string(p.text("external_key")),
+          std::string(p.text("idempotency_key")),
+          send_by.value_or(Instant{}),
+          seen.epoch,
+          order_};
       return;
     }
+    case EventType::tool_invocation_finished:
+      if (p.text("outcome") == "success" && !p["late"].is_bool()) {
+        answered_.emplace(p.text("invocation_id"), order_);
+      }
+      return;
+    case EventType::step_committed:
+      seen.done[std::string(p.text("node_id"))] = event.seq;
+      return;
     case EventType::wait_opened:
       return wait_opened(seen, p);
     case EventType::decision_recorded:
       if (p.text("kind") == "approval" && p.text("state") == "requested") {
         seen.requests[std::string(p.text("step_id"))] = p.text("decision_id");
       }
+      if (p.text("kind") == "confirmation") asked_about(seen, p);
       return;
     case EventType::job_parked:
-      seen.paused = p.text("until") == "resume";
-      return;
+      return parked(seen, p);
     case EventType::job_resumed:
       seen.paused = false;
+      seen.parked.clear();
+      seen.raised.clear();
       return;
     case EventType::wait_completed:
       seen.open_waits.erase(std::string(p.text("correlation_key")));

@@ -23,6 +23,8 @@ struct Intent {  // a durable declaration
   AttemptId attempt;
   std::string arguments_hash, external_key, idempotency_key;
   Instant send_by;
+  std::uint64_t epoch = 0;  // of the claim that stood
+  std::uint64_t order = 0;  // of the commit, among all of the disk
 };
 
 struct OpenWait {
@@ -42,6 +44,11 @@ struct Seen {  // of a job
   std::vector<std::string> required;            // capabilities
   std::map<std::string, OpenWait> open_waits;   // by correlation key
   std::map<std::string, std::string> requests;  // the newest request to approve a call, by step
+  std::uint64_t events = 0;                     // in its log
+  std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed of each node
+  std::set<std::string>
+      raised;          // steps of which somebody is asked whether what they changed is well
+  std::string parked;  // why
 };
 
 class Witness final : public store::Store {
@@ -66,6 +73,11 @@ class Witness final : public store::Store {
 
   const std::map<JobId, Seen>& jobs() const { return jobs_; }
   const Intent* intent(const InvocationId& invocation, std::uint32_t try_no) const;
+  // Did an answer to this call stand on the disk when this try was declared? Not one that came late.
+  bool answered_before(const Intent& intent, const InvocationId& invocation) const {
+    const auto answered = answered_.find(invocation.text);
+    return answered != answered_.end() && answered->second < intent.order;
+  }
   // Was a call with this key ever declared?
   bool declared(const std::string& idempotency_key) const {
     return declared_.contains(idempotency_key);
@@ -108,9 +120,12 @@ class Witness final : public store::Store {
     std::optional<Sealed> sealed;
     std::string status;
     bool release = false;
+    std::vector<std::string> answered;  // invocations whose effect record says success
   };
   void committed(const Written& written, const store::Committed& answer);
   void learn(const JobId& job, Seen& seen, const Event& event);
+  void parked(Seen& seen, const Value& payload);
+  void asked_about(Seen& seen, const Value& payload);
   void wait_opened(Seen& seen, const Value& payload);
   void claimed_by(const JobId& job, const Seen& seen, const std::string& worker);
   void claimed(const store::Lease& lease, Instant at);
@@ -120,7 +135,8 @@ class Witness final : public store::Store {
   store::Store* inner_ = nullptr;
   std::map<JobId, Seen> jobs_;
   std::map<std::pair<std::string, std::uint32_t>, Intent> intents_;
-  std::uint64_t writes_ = 0;
+  std::uint64_t writes_ = 0, order_ = 0;
+  std::map<std::string, std::uint64_t> answered_;           // invocations, by the order of commits
   std::set<std::string> declared_;                          // idempotency keys
   std::map<std::string, std::vector<std::string>> offers_;  // capabilities, by worker
   bool forgets_limits_ = false;

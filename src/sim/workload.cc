@@ -47,12 +47,13 @@ struct Draft {  // what a node's kind may look at
   std::vector<SimPlan::Wait>& waits;
 };
 
+constexpr bool is_for_nodes(const ToolKind& kind) { return !kind.side && kind.provider.empty(); }
+
 Value any_tool(SimChance& chance) {
-  constexpr auto kNodes = static_cast<std::uint64_t>(
-      std::ranges::count_if(kTools, [](const ToolKind& kind) { return !kind.side; }));
+  constexpr auto kNodes = static_cast<std::uint64_t>(std::ranges::count_if(kTools, is_for_nodes));
   std::uint64_t draw = chance.below(kNodes);
   for (const ToolKind& kind : kTools) {
-    if (!kind.side && draw-- == 0) return kind.name;
+    if (is_for_nodes(kind) && draw-- == 0) return kind.name;
   }
   return kTools[0].name;
 }
@@ -67,20 +68,48 @@ std::vector<Member> wait_node(std::vector<Member> wait) {
   return {{"kind", "wait"}, {"wait", Value::object(std::move(wait))}};
 }
 
+// Each node has a thing of its own, or shares one.
+void name_thing(const Draft& draft, const Value& tool, std::vector<Member>& args, std::string own) {
+  if (tool_kind(tool.as_string())->changes.empty()) return;
+  if (draft.chance.one_in(3)) own = "shared";
+  args.emplace_back("thing", "${ .job.id }/" + own);
+}
+
 std::vector<Member> tool_node(const Draft& draft) {
-  return {{"kind", "tool"},
-          {"tool", any_tool(draft.chance)},
-          {"args", Value::object({{"n", draft.id}, {"r", draft.read}})}};
+  const Value tool = any_tool(draft.chance);
+  std::vector<Member> args{{"n", draft.id}, {"r", draft.read}};
+  name_thing(draft, tool, args, draft.id);
+  return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object(std::move(args))}};
+}
+
+constexpr std::string_view kModel = "model:echo";
+Value question(std::string_view content) {
+  return Value::object(
+      {{"model", "echo"},
+       {"messages", Value::array({Value::object({{"role", "user"}, {"content", content}})})}});
+}
+
+std::vector<Member> llm_node(const Draft& draft) {
+  return {{"kind", "llm"},
+          {"tool", kModel},
+          {"args", question(draft.id + " ${ .input.x } " + draft.read.as_string())}};
 }
 
 std::vector<Member> map_node(const Draft& draft) {
+  std::vector<Member> call;
+  if (draft.chance.one_in(6)) {
+    call = {{"tool", kModel}, {"args", question("${ .index }")}};
+  } else {
+    const Value tool = any_tool(draft.chance);
+    std::vector<Member> args{{"i", "${ .index }"}, {"v", "${ .item }"}};
+    name_thing(draft, tool, args, draft.id + "-${ .index }");
+    call = {{"tool", tool}, {"args", Value::object(std::move(args))}};
+  }
   return {{"kind", "map"},
           {"over", "${ .input.list }"},
           {"max_parallel", 1 + draft.chance.below(3)},
           {"on_item_error", draft.chance.one_in(2) ? "collect" : "fail"},
-          {"do",
-           Value::object({{"tool", any_tool(draft.chance)},
-                          {"args", Value::object({{"i", "${ .index }"}, {"v", "${ .item }"}})}})}};
+          {"do", Value::object(std::move(call))}};
 }
 
 std::vector<Member> signal_node(const Draft& draft) {
@@ -119,7 +148,7 @@ std::vector<Member> timer_node(const Draft& draft) {
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
-} kKinds[] = {{10, tool_node}, {3, map_node},     {2, signal_node},
+} kKinds[] = {{10, tool_node}, {3, map_node},     {2, llm_node},  {2, signal_node},
               {2, human_node}, {2, message_node}, {1, timer_node}};
 
 SimPlan random_plan(std::uint64_t number) {
@@ -201,6 +230,52 @@ Value random_input(SimChance& chance) {
   return Value::object({{"list", Value::array(std::move(list))}, {"x", chance.below(7)}});
 }
 
+Variation vary(const Value& task_graph, SimChance& chance) {
+  std::vector<Value> nodes(task_graph["nodes"].items().begin(), task_graph["nodes"].items().end());
+  Variation made;
+  const bool names_it = !chance.one_in(3);
+  const std::string nth = std::to_string(chance.next() % 1000);
+  const auto other = [&](Value& node) {  // what is asked of it, if it calls anything
+    if (names_it) made.drop.push_back(node["id"]);
+    if (node["args"].is_null()) return;
+    const bool model = node.text("tool") == kModel;
+    node = node.with(
+        "args", node["args"].with(model ? "max_tokens" : "again", Value(1 + chance.below(1000))));
+  };
+  switch (chance.below(6)) {
+    case 0:
+    case 1: {
+      const Value tool = any_tool(chance);
+      std::vector<Member> args{{"n", "x" + nth}};
+      if (!tool_kind(tool.as_string())->changes.empty()) {
+        args.emplace_back("thing", "${ .job.id }/x" + nth);
+      }
+      std::vector<Member> node{{"id", "x" + nth},
+                               {"kind", "tool"},
+                               {"tool", tool},
+                               {"args", Value::object(std::move(args))}};
+      if (chance.one_in(2)) node.emplace_back("needs", Value::array({nodes.back()["id"]}));
+      nodes.push_back(Value::object(std::move(node)));
+      break;
+    }
+    case 2:
+    case 3:
+      other(nodes[chance.below(nodes.size())]);
+      break;
+    case 4:
+      if (nodes.size() == 1) break;
+      if (names_it) made.drop.push_back(nodes.back()["id"]);
+      nodes.pop_back();
+      break;
+    default:
+      if (chance.one_in(2)) break;
+      for (Value& node : nodes) other(node);
+      break;
+  }
+  made.task_graph = with_tools(task_graph.with("nodes", Value::array(std::move(nodes))));
+  return made;
+}
+
 namespace {
 
 using Kind = engine::Act::Kind;
@@ -234,6 +309,21 @@ engine::Act pause(std::string id) {
   return {.kind = Kind::pause, .id = id, .by = id, .reason = id};
 }
 engine::Act resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
+
+// Another plan, of which some nodes are let go.
+engine::Act plan(std::string_view nodes, std::vector<Value> drop = {}) {
+  auto graph = parse_json(nodes);
+  AE_CHECK(graph.has_value(), std::string(nodes));
+  return {.kind = Kind::plan,
+          .id = "plan",
+          .by = "plan",
+          .payload = Value::object(
+              {{"drop", Value::array(std::move(drop))}, {"task_graph", with_tools(*graph)}})};
+}
+constexpr std::string_view kWaiting = "waiting", kParked = "parked";
+Deed meddle() { return {.after = 100ms, .when = kWaiting, .kind = Deed::Kind::meddle}; }
+// When nobody holds the job any more: whoever takes it up next has to look.
+Deed go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
 
 }  // namespace
 
@@ -403,6 +493,119 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"book","args":{}},
          {"id":"b","kind":"tool","tool":"once","args":{"fate":["silent"]}},
          {"id":"c","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
+      {.name = "a model is asked, and its answer used", .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
+          {"role":"user","content":"x is ${ .input.x }"}]}},
+         {"id":"a","kind":"tool","tool":"once","needs":["m"],"args":{"m":"${ .steps.m.text }"}}],
+         "output":{"m":"${ .steps.m.text }","a":"${ .steps.a.args }"}})"},
+      {.name = "a model that is busy, then silent, then answers", .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
+          {"role":"system","content":"[\"busy\",\"silent\",\"ok\"]"},
+          {"role":"user","content":"well?"}]}},
+         {"id":"a","kind":"tool","tool":"put","needs":["m"],"args":{"m":"${ .steps.m.text }"}}],
+         "output":"${ .steps.a.args }"})"},
+      {.name = "strict: what was changed is otherwise, and the job ends",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
+       .deeds = {meddle(), go_on()}},
+      {.name = "strict: what was changed is as it was",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"alter","needs":["s"],"args":{"thing":"${ .job.id }/t"}}],
+         "output":"${ .steps.b.version }"})",
+       .deeds = {go_on()}},
+      {.name = "warn: what was changed is otherwise, and the job goes on",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
+       .deeds = {meddle(), go_on()}},
+      {.name = "human: somebody accepts what was changed",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
+       .deeds = {meddle(), go_on()}},
+      {.name = "human: somebody does not accept it, and what was done is undone",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"z","kind":"tool","tool":"book","args":{}},
+         {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","z"]},
+         {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
+       .deeds = {meddle(), go_on()},
+       .confirm = "fail"},
+      {.name = "nobody can look for a while, and then somebody looks again",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
+       .deeds = {{.after = 100ms, .when = kWaiting, .kind = Deed::Kind::blind},
+                 go_on(),
+                 {.after = 9s, .kind = Deed::Kind::see},
+                 {.after = 100ms, .act = resume("look-again")}}},
+      {.name = "a job that has ended is begun again from its middle",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"put","args":{"x":"${ .input.x }"}},
+         {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"a":"${ .steps.a.tool }"}},
+         {"id":"c","kind":"tool","tool":"book","needs":["b"],"args":{}}],
+         "output":"${ .steps.a.args }"})",
+       .deeds = {{.after = 100ms, .when = "completed", .kind = Deed::Kind::fork, .at_node = "a"}}},
+      {.name = "a job that has failed is tried again with another input",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"put","args":{}},
+         {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"fate":"${ .input.fate }"}}]})",
+       .deeds = {{.after = 100ms,
+                  .when = "failed",
+                  .kind = Deed::Kind::fork,
+                  .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
+      {.name = "a fork of a job that waits, and both go on",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
+          "do":{"tool":"put","args":{"i":"${ .index }"}}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["m"]},
+         {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
+       .deeds = {{.after = 100ms, .when = kWaiting, .kind = Deed::Kind::fork, .at_node = "m"},
+                 go_on(),
+                 {.after = 100ms, .act = signal("go"), .when = kWaiting, .of_fork = true}}},
+      {.name = "another plan for a job that waits: all of it is carried",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}]})",
+       .deeds = {{.after = 100ms,
+                  .act = plan(R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
+         {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"n":2}}]})"),
+                  .when = kWaiting},
+                 go_on()}},
+      {.name = "another plan lets a call go, and makes it otherwise",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
+         {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
+          {"role":"user","content":"well?"}]}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","m"]}]})",
+       .deeds = {{.after = 100ms,
+                  .act = plan(R"({"schema":1,"nodes":[
+         {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
+          {"role":"user","content":"well?"}]}},
+         {"id":"a","kind":"tool","tool":"book","args":{"n":2}},
+         {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}],
+         "output":"${ .steps.m.text }"})",
+                              {"a"}),
+                  .when = kWaiting},
+                 {.after = 100ms, .act = signal("go#1"), .when = kWaiting}}},
+      {.name = "another plan while a call is in flight: refused, and asked for again",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
+         {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}}]})",
+       .deeds = {{.after = 100ms, .act = plan(R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
+         {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}},
+         {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{}}]})")}},
+       .races = true},
   };
   return jobs;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +19,16 @@
 
 namespace ae::sim {
 
-// What somebody does to a job of the sweep: each so long after the one before was answered.
+// What somebody does to a job of the sweep: each so long after the one before was answered, and when the job is so.
 struct Deed {
   Duration after;
-  engine::Act act;
+  engine::Act act = {};
+  std::string_view when = {};  // the job's status; "" = whatever it is
+  enum class Kind : std::uint8_t { act, fork, meddle, blind, see } kind = Kind::act;
+  bool of_fork = false;  // it is done to the fork
+  std::string_view at_node =
+      {};  // of a fork: begins when this node was done; "" = where the job failed
+  std::optional<Value> input = {};
 };
 
 // What happens to a job of the sweep besides crashes.
@@ -31,8 +38,14 @@ struct SmallJob {
   std::vector<Deed> deeds = {};
   std::string_view answer =
       {};  // to whoever asks for an approval: approve or reject; "" = nobody answers
+  std::string_view confirm = "accept";  // to whoever asks whether a change is well: accept or fail
   // How else it may end when a crash hits it: each is "status" or "status:code".
   std::vector<std::string_view> may_end = {};
+  bool races = false;  // who comes first decides how it ends: only the rules judge
+  bool forked() const {
+    return std::ranges::any_of(deeds,
+                               [](const Deed& deed) { return deed.kind == Deed::Kind::fork; });
+  }
   bool cancelled() const {
     return std::ranges::any_of(
         deeds, [](const Deed& deed) { return deed.act.kind == engine::Act::Kind::cancel; });
@@ -62,5 +75,12 @@ class PlanBook {
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> by_hash_;
 };
 Value random_input(SimChance& chance);
+
+// Another plan for a job: with a node more, one less, one that is called otherwise, none changed, or all of them.
+struct Variation {
+  Value task_graph;
+  std::vector<Value> drop;  // nodes of the plan before, by their ids
+};
+Variation vary(const Value& task_graph, SimChance& chance);
 
 }  // namespace ae::sim

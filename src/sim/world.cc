@@ -18,6 +18,15 @@ bool is_after(std::string_view name, bool inside_batch) {
   return (name == "effect.after_put" || name == "ledger.after_commit") && !inside_batch;
 }
 
+// Of a plan that workload.cc made, those that its jobs began with.
+Value nodes_of(const Value& task_graph) {
+  std::vector<Value> ids;
+  for (const Value& node : task_graph["nodes"].items()) {
+    if (node.text("id").starts_with("n")) ids.emplace_back(node.text("id"));
+  }
+  return Value::array(std::move(ids));
+}
+
 }  // namespace
 
 SimWorld::SimWorld(const WorldOptions& options)
@@ -42,6 +51,9 @@ SimWorld::SimWorld(const WorldOptions& options)
   witness_.say_twice(options_.canary == Canary::double_message);
   outside_.set_grace_binds(!options_.owned);
   outside_.lie_to_probes(options_.canary == Canary::lying_probe);
+  outside_.ask_twice(options_.canary == Canary::double_question);
+  outside_.praise(options_.canary == Canary::praising_verifier);
+  outside_.touch_when_looking(options_.canary == Canary::touching_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
   if (options_.canary == Canary::forgotten_job) witness_.never_give(JobId("job-0"));
   if (options_.sqlite) {
@@ -82,8 +94,10 @@ void SimWorld::open_disk() {
       loop_, witness_,
       store::FaultyStore::Options{.script =
                                       [this](const store::Call& call) {
-                                        return fates_.store ? fates_.store(call)
-                                                            : store::Fault::none;
+                                        const store::Fault fault =
+                                            fates_.store ? fates_.store(call) : store::Fault::none;
+                                        disturbed_ = disturbed_ || fault != store::Fault::none;
+                                        return fault;
                                       },
                                   .delay = options_.store_delay,
                                   .on_crash = {}});
@@ -111,8 +125,9 @@ void SimWorld::start(std::size_t index) {
   worker.performers = std::make_unique<runtime::Performers>();
   for (const ToolKind& kind : kTools) {
     if (kind.name == worker.without) continue;
-    worker.performers->add(std::string(kind.name),
-                           {outside_.tool(kind, worker.life), worker.version});
+    worker.performers->add(
+        std::string(kind.name),
+        {outside_.tool(kind, worker.life), worker.version, outside_.verifier(kind, worker.life)});
   }
   runtime::World world{*worker.life, *worker.life, chance_, *worker.store, *worker.performers};
   runtime::RuntimeOptions options;
@@ -136,6 +151,7 @@ void SimWorld::kill(std::size_t index) {
   const std::shared_ptr<Life> life = workers_[index].life;
   life->dead = true;
   deaths_++;
+  disturbed_ = true;
   say("worker " + std::to_string(index) + " dies");
   // Its runtime may be on the stack: it goes in a task of the world. Nothing that it does until then has an effect.
   loop_.post([this, life] {
@@ -148,6 +164,7 @@ void SimWorld::bury(const std::shared_ptr<Life>& life) {
   Worker& worker = workers_[life->worker];
   if (worker.life != life || !worker.runtime) return;
   loop_.drop(*life);
+  warned_ += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
   worker.runtime.reset();
   loop_.drop(*life);
   worker.performers.reset();
@@ -159,6 +176,7 @@ void SimWorld::pause(std::size_t index) {
   if (!lives(index)) return;
   say("worker " + std::to_string(index) + " is paused");
   workers_[index].life->paused = true;
+  disturbed_ = true;
 }
 
 void SimWorld::resume(std::size_t index) {
@@ -197,11 +215,32 @@ void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
 
 void SimWorld::act(std::size_t index, JobId job, engine::Act act, async::Done<Result<Value>> done) {
   if (!lives(index)) return;
+  if (options_.canary == Canary::greedy_plan && act.kind == engine::Act::Kind::plan) {
+    act.payload = act.payload.with("drop", nodes_of(act.payload["task_graph"]));
+  }
   Worker& worker = workers_[index];
   worker.life->post([runtime = worker.runtime.get(), job = std::move(job), act = std::move(act),
                      done = std::move(done)]() mutable {
     runtime->act(std::move(job), std::move(act), std::move(done));
   });
+}
+
+void SimWorld::fork(std::size_t index, runtime::ForkRequest request,
+                    async::Done<Result<runtime::Forked>> done) {
+  if (!lives(index)) return;
+  if (options_.canary == Canary::rash_fork) request.repeat_all = true;
+  Worker& worker = workers_[index];
+  worker.life->post(
+      [runtime = worker.runtime.get(), request = std::move(request),
+       done = std::move(done)]() mutable { runtime->fork(std::move(request), std::move(done)); });
+}
+
+std::uint64_t SimWorld::warned() const {
+  std::uint64_t sum = warned_;
+  for (const Worker& worker : workers_) {
+    if (worker.runtime) sum += worker.runtime->counters().aetheris_confirmation_replay_warn_total;
+  }
+  return sum;
 }
 
 void SimWorld::freeze() {

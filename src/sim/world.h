@@ -39,6 +39,11 @@ enum class Canary : std::uint8_t {
   double_message,     // the store keeps a message twice
   lying_probe,        // whoever asks what became of a call is told that it never came
   open_queue,         // the store gives more of a queue than its limit allows
+  double_question,    // the network delivers questions to models twice
+  praising_verifier,  // verifiers say that all is as it was
+  touching_verifier,  // verifiers change what they look at
+  rash_fork,          // a fork is made as if its repeated effects had been agreed to
+  greedy_plan,        // another plan lets go more than somebody said
 };
 
 inline const store::QueueLimit kNarrow{"narrow", 1};  // what every worker keeps
@@ -96,6 +101,8 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   void create(std::size_t worker, runtime::NewJobRequest request,
               async::Done<Result<runtime::Created>> done);
   void act(std::size_t worker, JobId job, engine::Act act, async::Done<Result<Value>> done);
+  void fork(std::size_t worker, runtime::ForkRequest request,
+            async::Done<Result<runtime::Forked>> done);
   // All is over: nothing moves any more, what is on the disk can be read in peace.
   void freeze();
   // The disk itself, past all workers. REQUIRES: frozen.
@@ -111,6 +118,10 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   Report& report() { return report_; }
   const WorldOptions& options() const { return options_; }
   std::uint64_t deaths() const { return deaths_; }
+  // Of all workers and their lives: mismatches with which a job went on.
+  std::uint64_t warned() const;
+  // Something went wrong between a commit and whoever was to hear of it.
+  bool disturbed() const { return disturbed_; }
   // For whoever looks at one seed.
   void say(const std::string& what);
 
@@ -146,7 +157,8 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
   std::unique_ptr<store::Store> disk_;
   std::unique_ptr<store::FaultyStore> faulty_;
   std::vector<Worker> workers_;
-  std::uint64_t deaths_ = 0;
+  std::uint64_t deaths_ = 0, warned_ = 0;
+  bool disturbed_ = false;
   async::PointHandler* earlier_handler_ = nullptr;
 };
 

@@ -1,0 +1,336 @@
+// The rules about what the job changed outside: it is looked at after each recovery, what is seen is what was there, and what
+// follows is what the plan says. (That a verifier is asked by nobody else is seen when it looks: outside.cc.)
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/json.h"
+#include "engine/view.h"
+#include "sim/judge.h"
+
+namespace ae::sim {
+namespace {
+
+struct Deviating {  // from what was recorded
+  std::string verdict, observed;
+  friend bool operator==(const Deviating&, const Deviating&) = default;
+};
+
+// The last change of a thing, as the log says it at one of its events.
+struct Changed {
+  std::string step, tool, version, attempt;
+  std::uint64_t epoch = 0;
+  bool looked_at = false;  // by the attempt that runs
+  std::optional<Deviating> accepted, raised;
+};
+
+class Confirming {
+ public:
+  Confirming(const JobEvidence& e, Judge& judge) : e_(e), judge_(judge) {}
+  std::map<std::string, Changed, std::less<>> things;
+  std::string attempt;
+  std::uint64_t epoch = 0;
+
+  virtual ~Confirming() = default;
+  void run() {
+    for (index_ = 0; index_ < e_.events.size(); ++index_) {
+      const Event& event = e_.events[index_];
+      at_ = "event " + std::to_string(event.seq) + ": ";
+      look(event);
+      take_in(event);
+    }
+  }
+
+ protected:
+  virtual void look(const Event& event) = 0;
+  const JobEvidence& e_;
+  Judge& judge_;
+  std::string at_;
+  std::size_t index_ = 0;
+
+ private:
+  void take_in(const Event& event) {
+    const Value& p = event.payload;
+    const std::string step(p.text("step_id"));
+    switch (event.type) {
+      case EventType::job_running:
+        attempt = p.text("attempt_id");
+        epoch = static_cast<std::uint64_t>(p["epoch"].as_int());
+        for (auto& [name, thing] : things) {
+          thing.looked_at = false;
+          thing.raised.reset();
+        }
+        break;
+      case EventType::tool_invocation_started:
+        tools_[step] = p.text("tool_name");
+        attempts_[step] = {event.attempt_id ? event.attempt_id->text : "", epoch};
+        break;
+      case EventType::state_changed:
+        things[std::string(p.text("resource_id"))] = {.step = step,
+                                                      .tool = tools_[step],
+                                                      .version = std::string(p.text("version")),
+                                                      .attempt = attempts_[step].first,
+                                                      .epoch = attempts_[step].second,
+                                                      .looked_at = false,
+                                                      .accepted = {},
+                                                      .raised = {}};
+        nodes_[std::string(p.text("resource_id"))] = p.text("node_id");
+        break;
+      case EventType::confirmation_checked:
+        if (const auto thing = things.find(p.text("resource_id")); thing != things.end()) {
+          thing->second.looked_at = true;
+        }
+        break;
+      case EventType::decision_recorded:
+        if (p.text("kind") == "confirmation") decided(p, step);
+        break;
+      case EventType::plan_generated:
+        if (p["carried"].is_array()) let_go(p["carried"]);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void decided(const Value& p, const std::string& step) {
+    if (p.text("state") == "requested") {
+      for (const Value& one : p["payload"]["resources"].items()) {
+        const auto thing = things.find(one.text("resource_id"));
+        if (thing == things.end()) continue;
+        thing->second.raised =
+            Deviating{std::string(one.text("verdict")), std::string(one.text("observed"))};
+      }
+    }
+    for (auto& [name, thing] : things) {
+      if (thing.step != step || p.text("state") != "accept" || !thing.raised) continue;
+      thing.accepted = std::exchange(thing.raised, std::nullopt);
+    }
+  }
+
+  void let_go(const Value& carried) {
+    std::set<std::string, std::less<>> nodes;
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
+    std::erase_if(things, [&](const auto& thing) { return !nodes.contains(nodes_[thing.first]); });
+  }
+
+  std::map<std::string, std::string> tools_;  // by step
+  std::map<std::string, std::pair<std::string, std::uint64_t>> attempts_;
+  std::map<std::string, std::string> nodes_;  // by thing
+};
+
+// ---------------------------------------------------------------- when it is looked
+
+class Looking final : public Confirming {
+ public:
+  using Confirming::Confirming;
+
+ private:
+  void look(const Event& event) override {
+    const Value& p = event.payload;
+    if (event.type == EventType::job_cancel_requested) ending_ = true;
+    if (event.type == EventType::command_emitted && p.find("of")) side_.emplace(p.text("step_id"));
+    if (event.type == EventType::confirmation_checked) return checked(p);
+    if (event.type != EventType::tool_invocation_started || ending_) return;
+    if (side_.contains(p.text("step_id")))
+      return;  // what asks about a call or undoes it may follow the end
+    for (const auto& [name, thing] : things) {
+      judge_.broken_if(thing.attempt != attempt && !thing.looked_at,
+                       at_ + "a call begins, and nobody has looked at " + name);
+    }
+  }
+
+  void checked(const Value& p) {
+    const std::string name(p.text("resource_id"));
+    const auto thing = things.find(name);
+    if (thing == things.end()) return judge_.broken(at_ + name + " was not changed by the job");
+    judge_.broken_if(thing->second.looked_at, at_ + name + " is looked at twice by one attempt");
+    judge_.broken_if(thing->second.attempt == attempt,
+                     at_ + name + " is looked at by the attempt that changed it");
+  }
+
+  std::set<std::string, std::less<>> side_;
+  bool ending_ = false;
+};
+
+void looks_after_recovery(const JobEvidence& e, Judge& judge) {
+  Looking(e, judge).run();
+  // An attempt looks once; only where it could see nothing, a few times more.
+  std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>> looks;
+  for (const Look* look : e.looks) {
+    auto& [seen, all] = looks[{look->thing, look->expected}];
+    seen += look->said != Sight::unreachable;
+    all++;
+  }
+  for (const auto& [what, times] : looks) {
+    judge.broken_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
+                    what.first + " was looked at " + std::to_string(times.second) + " times in " +
+                        std::to_string(e.state.epoch) + " attempts");
+  }
+}
+
+// ---------------------------------------------------------------- what is seen
+
+class Seeing final : public Confirming {
+ public:
+  using Confirming::Confirming;
+
+ private:
+  void look(const Event& event) override {
+    const Value& p = event.payload;
+    if (event.type != EventType::confirmation_checked) return;
+    const std::string name(p.text("resource_id"));
+    const auto found = things.find(name);
+    if (found == things.end()) return;
+    const Changed& thing = found->second;
+    const std::string_view verdict = p.text("verdict");
+    judge_.mark("confirm." + std::string(verdict));
+    const bool verified = tool_kind(thing.tool)->verified();
+    judge_.broken_if(verified == (verdict == "unconfirmed"),
+                     at_ + name + " is " + std::string(verdict));
+    if (!verified) return;
+    const bool seen = std::ranges::any_of(e_.looks, [&](const Look* look) {
+      const bool same = verdict != "mismatch" || p["detail"].text("observed") == look->there;
+      return look->thing == name && look->expected == thing.version &&
+             to_text(look->truth()) == verdict && same;
+    });
+    judge_.broken_if(
+        !seen, at_ + name + " is said to be " + std::string(verdict) + ", and nobody saw that");
+  }
+};
+
+void what_is_seen_was_there(const JobEvidence& e, Judge& judge) { Seeing(e, judge).run(); }
+
+// ---------------------------------------------------------------- what follows
+
+class Following final : public Confirming {
+ public:
+  using Confirming::Confirming;
+  bool failed() const { return failed_; }
+
+ private:
+  void look(const Event& event) override {
+    const Value& p = event.payload;
+    if (event.type == EventType::confirmation_checked) return checked(p);
+    if (event.type != EventType::decision_recorded || p.text("kind") != "confirmation") return;
+    const std::string_view state = p.text("state");
+    if (state == "checked") return consequence();
+    if (state == "failed" || state == "fail") failed_ = true;
+    if (state == "accept" || state == "fail") answered(p);
+  }
+
+  void checked(const Value& p) {
+    const auto thing = things.find(p.text("resource_id"));
+    const std::string_view verdict = p.text("verdict");
+    if (thing == things.end() || (verdict != "mismatch" && verdict != "unreachable")) return;
+    const Deviating seen{std::string(verdict), verdict == "mismatch"
+                                                   ? std::string(p["detail"].text("observed"))
+                                                   : std::string()};
+    const std::string_view mode = tool_kind(thing->second.tool)->changes;
+    if (thing->second.accepted == seen) {
+      judge_.mark("confirm.accepted_before");
+    } else if (verdict == "unreachable" || mode == "human") {
+      raises_.insert(thing->second.step);
+    } else if (mode == "strict") {
+      strict_ = true;
+    }
+  }
+
+  // What stands after the decision says what follows from what was seen.
+  void consequence() {
+    std::set<std::string> asked;
+    std::size_t next = index_ + 1;
+    const auto state_at = [&](std::size_t i) {
+      const bool one = i < e_.events.size() && e_.events[i].type == EventType::decision_recorded &&
+                       e_.events[i].payload.text("kind") == "confirmation";
+      return one ? e_.events[i].payload.text("state") : std::string_view();
+    };
+    while (state_at(next) == "requested") {
+      asked.emplace(e_.events[next++].payload.text("step_id"));
+    }
+    judge_.broken_if(strict_ != (state_at(next) == "failed"),
+                     at_ + (strict_ ? "a strict mismatch does not end the job"
+                                    : "the job ends without a strict mismatch"));
+    if (strict_) judge_.mark("confirm.failed");
+    const bool raises = !raises_.empty() && !strict_;
+    judge_.broken_if(asked != (raises ? raises_ : std::set<std::string>()),
+                     at_ + "what is raised is not what was seen and not accepted");
+    if (raises) parks(next);
+    raises_.clear();
+    strict_ = false;
+  }
+
+  void parks(std::size_t next) {
+    const bool parked = next < e_.events.size() && e_.events[next].type == EventType::job_parked &&
+                        e_.events[next].payload.text("until") == "confirmation";
+    judge_.broken_if(!parked, at_ + "somebody is asked, and the job does not rest");
+    judge_.mark("confirm.asked");
+    if (!parked) return;
+    const std::vector<Event> so_far(e_.events.begin(),
+                                    e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
+    const auto state = engine::fold(e_.job, so_far, e_.plans);
+    if (!state) return judge_.broken(at_ + state.error().message);
+    std::set<std::string> listed;
+    for (const Value& one : engine::approvals_view(*state)) {
+      if (one.text("kind") == "confirmation") listed.emplace(one.text("step_id"));
+    }
+    judge_.broken_if(listed != raises_,
+                     at_ + "the approvals list other steps than are asked about");
+  }
+
+  // Who answers said so.
+  void answered(const Value& p) {
+    const auto asked = e_.asked.find(p.text("by"));
+    const bool accepts = p.text("state") == "accept";
+    bool said = asked != e_.asked.end();
+    if (said) {
+      const engine::Act& act = asked->second.act;
+      const std::string_view step =
+          act.kind == engine::Act::Kind::resolve ? act.step_id : act.approval;
+      const bool yes = act.kind == engine::Act::Kind::resolve
+                           ? act.resolution == "accept"
+                           : act.payload.text("decision") == "approve";
+      said = step == p.text("step_id") && yes == accepts;
+    }
+    judge_.broken_if(!said, at_ + "nobody said that");
+    judge_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
+  }
+
+  std::set<std::string> raises_;  // steps
+  bool strict_ = false, failed_ = false;
+};
+
+void mismatches_have_consequences(const JobEvidence& e, Judge& judge) {
+  Following following(e, judge);
+  following.run();
+  if (e.state.status != engine::JobStatus::failed) return;
+  const bool says = e.state.error && e.state.error->code == "confirmation_failed";
+  judge.broken_if(says && !following.failed(), "it failed, and nothing was found otherwise");
+  judge.broken_if(!says && following.failed(), "it failed for another reason than what was found");
+}
+
+void answers_are_kept(const JobEvidence& e, Judge& judge) {
+  for (const Ack* ack : e.acks) {
+    if (!answers_confirmation(e, ack->act)) continue;
+    const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
+      return event.type == EventType::decision_recorded &&
+             event.payload.text("kind") == "confirmation" &&
+             event.payload.text("by") == ack->act.by;
+    });
+    judge.broken_if(!there, ack->act.id + " was accepted and is nowhere");
+  }
+}
+
+constexpr Checker kCheckers[] = {
+    {"V1 what was changed is looked at after a recovery, once, before a new call begins",
+     looks_after_recovery},
+    {"V2 what is said of a change is what was there", what_is_seen_was_there},
+    {"V3 a mismatch ends the job, is counted, or asks; what was accepted is not raised again",
+     mismatches_have_consequences},
+    {"N1 an accepted answer about a change is never lost", answers_are_kept},
+};
+
+}  // namespace
+
+std::span<const Checker> confirm_checkers() { return kCheckers; }
+
+}  // namespace ae::sim

@@ -1,0 +1,91 @@
+// The rules about models: each is asked once for each try, its answer is recorded and injected ever after, and its bill is
+// kept. (That no try is made which an answer forbids is seen when it leaves: outside.cc.)
+#include <set>
+
+#include "sim/judge.h"
+
+namespace ae::sim {
+namespace {
+
+bool is_model(const Calls& call) { return call.tool.starts_with(kModelToolPrefix); }
+
+void answers_are_injected(const JobEvidence& e, Judge& judge) {
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    if (!is_model(call)) continue;
+    const KeyRecord* record = record_of(e, call.key);
+    std::int64_t answered = 0;  // the try
+    for (const auto& [number, t] : call.tries) {
+      judge.broken_if(answered > 0, call.tool + " try " + std::to_string(number) +
+                                        " was made after try " + std::to_string(answered) +
+                                        " was answered");
+      if (!t.success || answered > 0) continue;
+      answered = number;
+      bool said = t.result["invalid"].is_bool();
+      for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
+        said = said || (arrival.try_no == number && arrival.answer == t.result);
+      }
+      judge.broken_if(!said, call.tool + " try " + std::to_string(number) +
+                                 ": what is recorded is not what that question was answered");
+      judge.mark("model.answered");
+    }
+  }
+}
+
+void asked_once_for_each_try(const JobEvidence& e, Judge& judge) {
+  for (const KeyRecord* record : e.touched) {
+    if (!record->tool.starts_with(kModelToolPrefix)) continue;
+    std::set<std::uint32_t> tries;
+    for (const Arrival& arrival : record->arrivals) {
+      judge.broken_if(!tries.insert(arrival.try_no).second,
+                      record->tool + " try " + std::to_string(arrival.try_no) + " arrived twice");
+    }
+  }
+}
+
+void bill_is_kept(const JobEvidence& e, Judge& judge) {
+  std::uint64_t tries = 0, withdrawn = 0, tokens = 0;
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    if (!is_model(call)) continue;
+    tries += call.tries.size();
+    bool paid = false;
+    for (const auto& [number, t] : call.tries) {
+      withdrawn += t.closed_definite && t.error == "not_sent";
+      if (!t.success || std::exchange(paid, true)) continue;
+      const Value& total = t.result["usage"]["total_tokens"];
+      if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
+    }
+  }
+  const engine::ModelUsage& bill = e.state.models;
+  judge.broken_if(bill.tries != tries || bill.withdrawn != withdrawn,
+                  "the state counts " + std::to_string(bill.tries) + " questions, " +
+                      std::to_string(bill.withdrawn) + " withdrawn; the log has " +
+                      std::to_string(tries) + ", " + std::to_string(withdrawn));
+  judge.broken_if(bill.total_tokens != tokens, "the state counts " +
+                                                   std::to_string(bill.total_tokens) +
+                                                   " tokens, the log " + std::to_string(tokens));
+}
+
+void nobody_is_asked_about_models(const JobEvidence& e, Judge& judge) {
+  std::set<std::string, std::less<>> steps;
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    if (is_model(call)) steps.insert(call.step);
+  }
+  for (const Event& event : e.events) {
+    judge.broken_if(
+        event.type == EventType::wait_opened && steps.contains(event.payload.text("step_id")),
+        "event " + std::to_string(event.seq) + " waits for a person");
+  }
+}
+
+constexpr Checker kCheckers[] = {
+    {"M1 a model's answer is injected, never asked for again", answers_are_injected},
+    {"M2 a model is asked once for each try", asked_once_for_each_try},
+    {"M3 what models cost is counted", bill_is_kept},
+    {"M4 nobody is asked what became of a question to a model", nobody_is_asked_about_models},
+};
+
+}  // namespace
+
+std::span<const Checker> model_checkers() { return kCheckers; }
+
+}  // namespace ae::sim

@@ -1,0 +1,327 @@
+// The rules about what one job takes over from another, and one plan from another: forks and re-plans.
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "core/json.h"
+#include "sim/judge.h"
+
+namespace ae::sim {
+namespace {
+
+// What the plan has to do once: a node, or an item of a map; and who does it, or did.
+struct Place {
+  std::string step;
+  bool done = false, effect = false, imported = false;
+};
+
+// The places of a job, event by event.
+class Places {
+ public:
+  Places(const JobEvidence& e, Judge& judge, bool imported)
+      : e_(e), judge_(judge), imported_(imported), side_(side_commands(e.events)) {}
+
+  void run() {
+    for (const Event& event : e_.events) take_in(event);
+  }
+
+ private:
+  static std::string name_of(std::string_view node, const Value& item) {
+    return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
+  }
+  // The item that a call is about, as workload.cc writes it; null = it is no item.
+  Value item_of(const Event& event) const {
+    const Value& args = event.payload["arguments"];
+    const bool model = event.payload.text("tool_name").starts_with(kModelToolPrefix);
+    if (!model || node_of(e_, event).kind != engine::NodeKind::map) return args["i"];
+    return parse_json(args["messages"].items().back().text("content")).value_or(Value());
+  }
+
+  void take_in(const Event& event) {
+    const Value& p = event.payload;
+    switch (event.type) {
+      case EventType::fork_imported:
+        for (const Value& entry : p["commands"].items()) {
+          if (entry["over"] == Value(true)) continue;
+          const ToolKind* kind = tool_kind(entry.text("tool"));
+          const bool committed = entry.text("result_type") == "side_effect_committed" ||
+                                 entry["committed"] == Value(true);
+          places_[name_of(entry.text("node_id"), entry["item"])] = {
+              std::string(entry.text("step_id")), true,
+              kind && committed && kind->nature != Nature::read, true};
+        }
+        break;
+      case EventType::tool_invocation_started:
+        if (!side_.contains(p.text("step_id"))) started(event);
+        break;
+      case EventType::command_committed:
+        for (auto& [name, place] : places_) {
+          if (place.step != p.text("step_id")) continue;
+          place.done = true;
+          place.effect = tool_kind(tools_[place.step])->nature != Nature::read;
+        }
+        break;
+      case EventType::plan_generated:
+        if (p["carried"].is_array()) replaced(event);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void started(const Event& event) {
+    const Value& p = event.payload;
+    const std::string step(p.text("step_id"));
+    tools_[step] = p.text("tool_name");
+    Place& place = places_[name_of(p.text("node_id"), item_of(event))];
+    judge_.broken_if(place.done && place.imported == imported_,
+                     "event " + std::to_string(event.seq) + ": " + std::string(p.text("node_id")) +
+                         " is called, which " + (imported_ ? "was brought in" : "was done before"));
+    if (place.step != step) place = {.step = step};
+  }
+
+  void replaced(const Event& event) {
+    const Value& p = event.payload;
+    std::set<std::string, std::less<>> carried, dropped;
+    for (const Value& entry : p["carried"].items()) carried.emplace(entry.text("node_id"));
+    if (p["drop"].is_array()) {
+      for (const Value& node : p["drop"].items()) dropped.insert(node.as_string());
+    }
+    for (const auto& [name, place] : places_) {
+      const std::string node = name.substr(0, name.find('/'));
+      if (carried.contains(node)) {
+        if (place.effect) judge_.mark("plan.effect_carried");
+        continue;
+      }
+      judge_.broken_if(place.effect && !dropped.contains(node),
+                       "event " + std::to_string(event.seq) + " lets go what " + name +
+                           " did, and nobody named it");
+      if (place.effect) judge_.mark("plan.effect_dropped");
+    }
+    std::erase_if(places_, [&](const auto& entry) {
+      return !carried.contains(entry.first.substr(0, entry.first.find('/')));
+    });
+  }
+
+  const JobEvidence& e_;
+  Judge& judge_;
+  bool imported_;
+  std::map<std::string, std::string, std::less<>> side_;
+  std::map<std::string, Place> places_;       // by node, or node/item
+  std::map<std::string, std::string> tools_;  // by step
+};
+
+// ---------------------------------------------------------------- forks
+
+void imports_are_not_done_again(const JobEvidence& e, Judge& judge) {
+  if (e.state.forked_from.is_null()) return;
+  Places(e, judge, true).run();
+  std::set<std::string, std::less<>> imported;
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    if (event.type == EventType::fork_imported) {
+      for (const Value& entry : p["commands"].items()) {
+        if (entry["over"] != Value(true)) imported.emplace(entry.text("step_id"));
+        judge.mark("fork.brought_in");
+      }
+    }
+    judge.broken_if(
+        event.type == EventType::command_emitted && imported.contains(p.text("step_id")),
+        "event " + std::to_string(event.seq) + " is a command of what was brought in");
+  }
+}
+
+const ForkAsk* ask_of(const JobEvidence& e) {
+  const auto ask = e.forks.find(e.job);
+  return ask == e.forks.end() ? nullptr : &ask->second;
+}
+
+// Steps that stand in a fork since they were done before.
+std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
+  std::set<std::string, std::less<>> steps;
+  for (const Event& event : e.events) {
+    if (event.type != EventType::fork_imported) continue;
+    for (const Value& entry : event.payload["commands"].items()) {
+      if (entry["over"] != Value(true)) steps.emplace(entry.text("step_id"));
+    }
+  }
+  return steps;
+}
+
+// Nodes that another plan of the origin has let go: what they did is no longer the job's.
+std::set<std::string, std::less<>> dropped_nodes(const std::vector<Event>& events) {
+  std::set<std::string, std::less<>> nodes;
+  for (const Event& event : events) {
+    const Value& drop = event.payload["drop"];
+    if (event.type != EventType::plan_generated || !drop.is_array()) continue;
+    for (const Value& node : drop.items()) nodes.insert(node.as_string());
+  }
+  return nodes;
+}
+
+// The event that declared the try which took effect; 0 = none did.
+std::uint64_t effect_declared(const Calls& call, const KeyRecord& record) {
+  for (const Arrival& arrival : record.arrivals) {
+    const auto t = call.tries.find(arrival.try_no);
+    if (arrival.effect && t != call.tries.end()) return t->second.seq;
+  }
+  return 0;
+}
+
+void repeats_are_agreed_to(const JobEvidence& e, Judge& judge) {
+  const ForkAsk* ask = ask_of(e);
+  if (e.state.forked_from.is_null() || !ask || ask->request.repeat_all) return;
+  const auto origin = e.logs.find(ask->request.origin);
+  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
+  const auto side = side_commands(origin->second);
+  const std::vector<std::string>& agreed = ask->request.repeat;
+  for (const auto& [invocation, call] : calls_of(origin->second)) {
+    const KeyRecord* record = record_of(e, call.key);
+    if (side.contains(call.step) || !record || record->nature == Nature::read) continue;
+    if (imported.contains(call.step) || std::ranges::count(agreed, call.step) > 0) continue;
+    const Event& declared = origin->second[call.tries.begin()->second.seq - 1];
+    if (dropped.contains(declared.payload.text("node_id"))) continue;
+    const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
+    judge.broken_if(seq > 0 && seq <= ask->origin_events,
+                    "the origin's " + call.tool + " (" + call.step +
+                        ") had happened when the fork was asked for, and nobody agreed to "
+                        "another one");
+  }
+  if (!agreed.empty()) judge.mark("fork.agreed_by_name");
+}
+
+void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
+  if (e.state.forked_from.is_null()) return;
+  const Value& from = e.state.forked_from;
+  const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
+  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  const auto seq = static_cast<std::size_t>(from["seq"].as_int());
+  const std::vector<Event>& log = origin->second;
+  judge.broken_if(seq == 0 || seq > log.size() || to_hex(log[seq - 1].hash) != from.text("hash"),
+                  "the origin's log has another event where the fork begins");
+  std::set<std::string, std::less<>> keys;
+  std::map<std::string, Value, std::less<>> results;  // of the origin's steps
+  for (const auto& [invocation, call] : calls_of(log)) {
+    keys.insert(call.key);
+    keys.insert(call.external_key);
+    for (const auto& [number, t] : call.tries) {
+      if (t.success) results.emplace(call.step, t.result);
+    }
+  }
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    judge.broken_if(keys.contains(call.key) || keys.contains(call.external_key),
+                    call.tool + " is called under a key of the origin");
+  }
+  for (const Event& event : e.events) {
+    if (event.type != EventType::fork_imported) continue;
+    for (const auto& [step, result] : event.payload["results"].members()) {
+      const auto had = results.find(step);
+      const bool other =
+          had != results.end() && result.find("error") == nullptr && had->second != result;
+      judge.broken_if(other, "what was brought in of " + step + " is not what the origin had");
+    }
+  }
+  judge.mark(is_end(log.back().type) ? "fork.origin_ended" : "fork.origin_goes_on");
+}
+
+void fork_is_what_was_asked(const JobEvidence& e, Judge& judge) {
+  const ForkAsk* ask = ask_of(e);
+  const Value& from = e.state.forked_from;
+  judge.broken_if(from.is_null() != (ask == nullptr), "a fork that nobody asked for, or none");
+  if (!ask || from.is_null()) return;
+  judge.broken_if(from.text("job_id") != ask->request.origin.text, "it is a fork of another job");
+  judge.broken_if(ask->request.at > 0 && from["seq"] != Value(ask->request.at),
+                  "it begins at another event");
+  judge.broken_if(ask->request.input && e.state.input != *ask->request.input,
+                  "its input is not the one that it was given");
+}
+
+// ---------------------------------------------------------------- re-plans
+
+void replaced_in_peace(const JobEvidence& e, Judge& judge) {
+  std::map<std::string, std::string, std::less<>> open;  // tries, and waits about calls in doubt
+  bool first = true;
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    const std::string key(p.text("correlation_key"));
+    switch (event.type) {
+      case EventType::tool_invocation_started:
+        open[std::string(p.text("step_id"))] = p.text("tool_name");
+        break;
+      case EventType::tool_invocation_finished:
+        if (!p["late"].is_bool()) open.erase(std::string(p.text("step_id")));
+        break;
+      case EventType::wait_opened:
+        if (key.starts_with("resolve/")) open[key] = "doubt";
+        break;
+      case EventType::wait_completed:
+        open.erase(key);
+        break;
+      case EventType::plan_generated:
+        if (std::exchange(first, false)) break;
+        for (const auto& [what, tool] : open) {
+          judge.broken("event " + std::to_string(event.seq) + " replaces the plan while " + what +
+                       " (" + tool + ") is open");
+        }
+        judge.mark("plan.replaced");
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void carried_is_not_done_again(const JobEvidence& e, Judge& judge) {
+  Places(e, judge, false).run();
+}
+
+void plans_are_those_asked_for(const JobEvidence& e, Judge& judge) {
+  for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
+    const Value& p = e.events[i].payload;
+    if (e.events[i].type != EventType::decision_recorded || p.text("kind") != "re_plan") continue;
+    const std::string at = "event " + std::to_string(i + 1) + ": ";
+    const auto asked = e.asked.find(p.text("by"));
+    if (asked == e.asked.end()) {
+      judge.broken(at + "nobody gave it another plan");
+      continue;
+    }
+    const Value& wish = asked->second.act.payload;
+    const Value& made = e.events[i + 1].payload;
+    judge.broken_if(e.events[i + 1].type != EventType::plan_generated ||
+                        made["task_graph"] != wish["task_graph"],
+                    at + "the plan is another one");
+    std::set<std::string> said, done;
+    for (const Value& node : wish["drop"].items()) said.insert(node.as_string());
+    if (made["drop"].is_array()) {
+      for (const Value& node : made["drop"].items()) done.insert(node.as_string());
+    }
+    judge.broken_if(said != done, at + "other nodes are let go than somebody said");
+  }
+  for (const Ack* ack : e.acks) {
+    if (ack->act.kind != engine::Act::Kind::plan || ack->answer["unchanged"].is_bool()) continue;
+    const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
+      return event.type == EventType::decision_recorded &&
+             event.payload.text("kind") == "re_plan" && event.payload.text("by") == ack->act.by;
+    });
+    judge.broken_if(!there,
+                    ack->act.id + " was accepted and is nowhere: " + canonical(ack->answer));
+  }
+}
+
+constexpr Checker kCheckers[] = {
+    {"K1 a fork does not do what it brought in", imports_are_not_done_again},
+    {"K2 a fork repeats what somebody agreed to, and nothing else", repeats_are_agreed_to},
+    {"K3 a fork stands on what its origin has, and shares no key with it", fork_shares_no_key},
+    {"K4 a fork is what somebody asked for", fork_is_what_was_asked},
+    {"R1 a plan is replaced while nothing is pending or in doubt", replaced_in_peace},
+    {"R2 what is carried is never done again, what is not was named", carried_is_not_done_again},
+    {"R3 a plan is what somebody asked for, and what was accepted is kept",
+     plans_are_those_asked_for},
+};
+
+}  // namespace
+
+std::span<const Checker> plan_checkers() { return kCheckers; }
+
+}  // namespace ae::sim
