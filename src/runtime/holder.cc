@@ -393,13 +393,20 @@ void Holder::add_outcome(Seen seen) {
 }
 
 void Holder::add_acts() {
-  for (store::InboxEntry& entry : std::exchange(inbox_, {})) {
+  std::vector<Result<engine::Act>> acts;
+  for (const store::InboxEntry& entry : std::exchange(inbox_, {})) {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
     taken_.push_back(entry.number);
     auto json = engine::read_beside(engine::inbox_place(job_, entry.id), entry.act);
-    auto act =
-        json ? engine::Act::from_json(*json) : Result<engine::Act>(std::unexpected(json.error()));
+    acts.push_back(json ? engine::Act::from_json(*json)
+                        : Result<engine::Act>(std::unexpected(json.error())));
+  }
+  // Another plan closes waits: what was accepted for them comes before it.
+  std::ranges::stable_partition(acts, [](const Result<engine::Act>& act) {
+    return !act || act->kind != engine::Act::Kind::plan;
+  });
+  for (const Result<engine::Act>& act : acts) {
     // A hint that something came late, or is due: that is looked at in any case, after what was accepted.
     if (act && act->kind == engine::Act::Kind::timers) continue;
     const bool settled = world_.store.owned() && !host_.left_in_doubt(job_) &&

@@ -18,6 +18,8 @@ constexpr int kUnknownTries = 8;
 // A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
 constexpr int kLateTries = 30;
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
+// A plan in the inbox is looked after for about ten seconds, ever more slowly, until its holder has taken it or not.
+constexpr int kPlanLooks = 20;
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
 
 // One act is one entry, however often it is sent; acts that are about different things may use the same id.
@@ -439,6 +441,7 @@ struct Runtime::Acting {
   async::Done<Result<Value>> done;
   bool tells = false;  // whoever holds the job is told, also when there is nothing to write
   int tries = 0;
+  int looks = 0;  // whether it has been taken in
 };
 
 void Runtime::act(JobId job, engine::Act act, async::Done<Result<Value>> done) {
@@ -613,6 +616,9 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
          }
          engine::State& state = read->state;
          const bool taken_in = engine::was_taken(state, acting->act);
+         const bool plan = acting->act.kind == engine::Act::Kind::plan;
+         const bool unread = plan && std::ranges::count(read->inbox, inbox_id(acting->act),
+                                                        &store::InboxEntry::id) > 0;
          const engine::Stamp stamp = act_stamp();
          const bool over = settled(acting->job, state);
          const bool as_logged = !taken_ahead(state, read->inbox, acting->act, stamp, over, plans_);
@@ -622,9 +628,29 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
              !taken && answer.find("buffered") && !engine::overtake(state, acting->act).empty();
          if (as_logged) keep_resting(acting->job, std::move(*read));
          if (taken_in || kept) return acting->done(std::move(answer));
+         if (unread) return wait_for_plan(acting, std::move(answer));
+         if (taken && plan && !taken->events.empty()) {
+           taken = fail(Code::call_pending,
+                        "a call was under way when whoever holds the job looked at the plan, and "
+                        "it was refused; try again (`aetheris pause` lets the job rest)");
+         }
          if (!taken) return acting->done(std::unexpected(taken.error()));
          acting->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
        });
+}
+
+// A plan is refused while a call is under way, and of that only the job's holder knows.
+void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
+  if (++acting->looks > kPlanLooks) {
+    return acting->done(fail(Code::unknown_outcome,
+                             "the plan is in the job's inbox, and whoever holds the job has not "
+                             "looked at it yet; `aetheris job " +
+                                 acting->job.text + "` shows which plan it has"));
+  }
+  world_.loop.after(std::chrono::milliseconds(10 << std::min(acting->looks, 6)),
+                    [this, alive = handle(), acting, answer = std::move(answer)]() mutable {
+                      if (alive.lock()) accepted(acting, std::move(answer));
+                    });
 }
 
 // Is whoever made the job's calls in doubt gone? As its holder judges too, when this process holds it.

@@ -182,6 +182,7 @@ class Runtime : private HolderHost {
   void act_on(std::shared_ptr<Acting> acting, Read read);
   void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
   void accepted(std::shared_ptr<Acting> acting, Value answer);
+  void wait_for_plan(std::shared_ptr<Acting> acting, Value answer);
   engine::Stamp act_stamp();
   bool settled(const JobId& job, const engine::State& state) const;
   void commit_surely(std::shared_ptr<store::Batch> batch,

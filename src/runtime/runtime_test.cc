@@ -167,6 +167,14 @@ class Desk final : public RuntimeObserver {
     ground_.loop.run_ready();
     return answer;
   }
+  // The same of an act that is answered when whoever holds the job has looked at it.
+  Result<Value> act_and_wait(engine::Act act) {
+    auto answer = std::make_shared<std::optional<Result<Value>>>();
+    runtime->act(kJob, std::move(act), [answer](Result<Value> said) { answer->emplace(said); });
+    for (int i = 0; i < 1500 && !*answer; ++i) ground_.loop.advance(10ms);
+    AE_CHECK(answer->has_value());
+    return **answer;
+  }
   Result<Value> signal(std::string key, std::string id) {
     return act({.kind = engine::Act::Kind::signal,
                 .id = std::move(id),
@@ -1785,10 +1793,11 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
                     .retryable = true,
                     .error_code = "not_sent"});
     ASSERT_TRUE(desk.runtime->holds(kJob));
-    const auto said = desk.act(plan_act("at_most_once",
-                                        "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
-                                        " {'id':'c', 'kind':'tool', 'tool':'do', "
-                                        "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
+    const auto said =
+        desk.act_and_wait(plan_act("at_most_once",
+                                   "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+                                   " {'id':'c', 'kind':'tool', 'tool':'do', "
+                                   "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
     ASSERT_TRUE(said) << said.error().message;
     EXPECT_EQ((*said)["accepted"], Value(true));
     ground.loop.advance(2s);
@@ -1801,6 +1810,84 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
     EXPECT_EQ(read.state.plan_number, 1u);
     EXPECT_EQ(read.state.result, json("{'c':9}"));
     EXPECT_EQ(read.state.lost_claims, 0u);
+  }
+}
+
+// A call that has not been sent and is to be tried again in a moment: the job is held, and nothing is under way.
+void not_sent(Desk& desk, std::size_t call) {
+  desk.answer(call, {.kind = OutcomeKind::failure,
+                     .definite = true,
+                     .retryable = true,
+                     .error_code = "not_sent"});
+}
+
+AE_TEST("replan/a plan is not said to be accepted when a call began before the holder looked") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability, .delay = 2s});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kOneCall));
+    not_sent(desk, 0);
+    // The commit that declares the next try is under way: nobody who reads the log sees it.
+    bool slow = true;
+    desk.script = [&](const store::Call& call) {
+      const bool now = call.method == Method::commit && std::exchange(slow, false);
+      return now ? Fault::delay : Fault::none;
+    };
+    ground.loop.advance(300ms);
+    ASSERT_FALSE(slow);
+    ASSERT_EQ(desk.calls.size(), 1u);
+    const auto said = desk.act_and_wait(plan_act("idempotent", kTwoCalls));
+    ASSERT_FALSE(said) << canonical(*said);
+    EXPECT_EQ(said.error().code, Code::call_pending);
+    ASSERT_EQ(desk.calls.size(), 2u);
+    desk.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
+    ground.loop.advance(2s);
+    EXPECT_EQ(desk.status(), "completed");
+    EXPECT_EQ(desk.read().state.plan_number, 0u);
+  }
+}
+
+AE_TEST("replan/a plan that nobody has taken in yet is neither accepted nor refused") {
+  Ground ground;
+  Desk desk(ground, "w", {});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  not_sent(desk, 0);
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::commit ? Fault::fail_before : Fault::none;
+  };
+  ground.loop.advance(300ms);
+  const auto said = desk.act_and_wait(plan_act("idempotent", kTwoCalls));
+  ASSERT_FALSE(said) << canonical(*said);
+  EXPECT_EQ(said.error().code, Code::unknown_outcome);
+}
+
+AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk desk(ground, "w", {.durability = durability});
+    desk.runtime->start();
+    desk.create(plan("at_most_once", kWaitAndCall));
+    not_sent(desk, 0);
+    std::vector<Result<Value>> said;
+    const auto keep = [&](Result<Value> answer) { said.push_back(std::move(answer)); };
+    desk.runtime->act(kJob, plan_act("at_most_once", kOneCall), keep);
+    desk.runtime->act(kJob,
+                      {.kind = engine::Act::Kind::signal,
+                       .id = "s1",
+                       .correlation_key = "k",
+                       .payload = json("1")},
+                      keep);
+    ground.loop.advance(2s);
+    ASSERT_EQ(said.size(), 2u);
+    for (const auto& answer : said) {
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_EQ((*answer)["accepted"], Value(true));
+    }
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.plan_number, 1u);
+    EXPECT_EQ(read.state.closed_waits.at("k").outcome, "signalled");
   }
 }
 

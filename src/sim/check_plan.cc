@@ -179,7 +179,9 @@ void repeats_are_agreed_to(const JobEvidence& e, Judge& judge) {
   for (const auto& [invocation, call] : calls_of(origin->second)) {
     const KeyRecord* record = record_of(e, call.key);
     if (side.contains(call.step) || !record || record->nature == Nature::read) continue;
-    if (imported.contains(call.step) || std::ranges::count(agreed, call.step) > 0) continue;
+    const bool named = std::ranges::any_of(
+        agreed, [&](const std::string& name) { return name == call.step || name == call.key; });
+    if (imported.contains(call.step) || named) continue;
     const Event& declared = origin->second[call.tries.begin()->second.seq - 1];
     if (dropped.contains(declared.payload.text("node_id"))) continue;
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
@@ -222,7 +224,6 @@ void fork_shares_no_key(const JobEvidence& e, Judge& judge) {
       judge.broken_if(other, "what was brought in of " + step + " is not what the origin had");
     }
   }
-  judge.mark(is_end(log.back().type) ? "fork.origin_ended" : "fork.origin_goes_on");
 }
 
 void fork_is_what_was_asked(const JobEvidence& e, Judge& judge) {
@@ -301,8 +302,8 @@ void plans_are_those_asked_for(const JobEvidence& e, Judge& judge) {
   for (const Ack* ack : e.acks) {
     if (ack->act.kind != engine::Act::Kind::plan || ack->answer["unchanged"].is_bool()) continue;
     const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
-      return event.type == EventType::decision_recorded &&
-             event.payload.text("kind") == "re_plan" && event.payload.text("by") == ack->act.by;
+      return event.type == EventType::plan_generated &&
+             event.payload["task_graph"] == ack->act.payload["task_graph"];
     });
     judge.broken_if(!there,
                     ack->act.id + " was accepted and is nowhere: " + canonical(ack->answer));

@@ -107,7 +107,12 @@ void People::fork_answered(const std::shared_ptr<Forking>& forking,
   if (!answer && !made && !never) return;          // asked again
   forking->over = true;
   busy_--;
-  if (made) forked_.push_back(forking->request.job);
+  if (made) {
+    forked_.push_back(forking->request.job);
+    const std::string& origin = world_.witness().jobs().at(forking->request.origin).status;
+    const bool over = origin == "completed" || origin == "failed" || origin == "cancelled";
+    world_.report().mark(over ? "fork.origin_ended" : "fork.origin_goes_on");
+  }
   world_.say("  fork " + forking->request.job.text + (made ? ": made" : ": refused"));
   world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
   if (!never && forking->then) {
