@@ -34,7 +34,9 @@ Status Applier::tool_invocation_started() {
   if (!step || !step->started) return bad("no such step");
   if (s_.ending && step->role == Role::node) return bad("nothing starts in a job that ends");
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
-  if (!s_.to_confirm.empty() && !s_.ending) return bad("what was changed before is not confirmed");
+  if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
+    return bad("what was changed before is not confirmed");
+  }
   switch (step->phase) {
     case StepPhase::ready:
       if (step->role == Role::node && step->item == kNoItem && !s_.node_of(*step).calls()) {

@@ -427,6 +427,70 @@ AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the j
   expect_proved(late);
 }
 
+AE_TEST(
+    "confirm/a person says fail while the calls of a dead process may go on: the job ends after "
+    "them") {
+  GivenJob job = charged(kHuman);
+  job.outside["ch_1"] = mismatch();
+  job.owned = false;
+  job.crash();
+  ASSERT_EQ(job.status(), "parked");
+  job.confirm("a", "fail");
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.story();
+  job.after(10min);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.last(EventType::job_failed).text("code"), "confirmation_failed");
+  expect_proved(job);
+}
+
+// A second call of the job on the same thing, which a crash has left in doubt.
+constexpr std::string_view kTwice =
+    "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
+    " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
+    " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]";
+constexpr std::string_view kMadeAgain = "{'id': 'ch_1', 'version': 4, 'etag': 'v2'}";
+
+AE_TEST("confirm/what the job's own call in doubt has changed is not taken for somebody else's") {
+  const std::string tools = charging(kStrict);
+  GivenJob job(kTwice, {.more = tools});
+  job.claim().ok("a", kMade);
+  job.outside["ch_1"] = mismatch("v2");  // b did it
+  job.crash();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
+  job.ok("b", kMadeAgain).ok("c");
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
+AE_TEST(
+    "confirm/a call in doubt that cannot be sent again is answered before anything is looked at") {
+  std::string tools = charging(kStrict);
+  constexpr std::string_view kEffect = "'effect': 'idempotent'";
+  tools.replace(tools.find(kEffect), kEffect.size(),
+                "'effect': 'at_most_once', 'on_in_doubt': 'park'");
+  for (const bool happened : {true, false}) {
+    GivenJob job(kTwice, {.more = tools});
+    job.settled = true;
+    job.claim().ok("a", kMade);
+    if (happened) job.outside["ch_1"] = mismatch("v2");
+    job.crash();
+    EXPECT_EQ(job.status(), "parked") << job.story();
+    EXPECT_TRUE(job.looked.empty());
+    if (happened) {
+      job.outside["ch_1"] = {
+          .sight = Sight::match, .expected = "v2", .observed = "v2", .reason = {}};
+      job.resolve("b", "happened", kMadeAgain);
+    } else {
+      job.resolve("b", "not_happened").ok("b", kMadeAgain);
+    }
+    EXPECT_EQ(job.looked.size(), 1u) << job.story();
+    job.ok("c");
+    EXPECT_EQ(job.status(), "completed") << job.story();
+    expect_proved(job);
+  }
+}
+
 AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.outside["ch_1"] = mismatch();

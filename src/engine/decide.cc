@@ -73,7 +73,7 @@ Decision Decider::run() {
     pause();
     return std::move(decision_);
   }
-  if (!s_.to_confirm.empty() && !confirm()) {
+  if (!s_.to_confirm.empty() && (unsettled_changes() || !confirm())) {
     if (auto due = s_.next_due(); due && decision_.events.empty()) ask_again(*due);
     return std::move(decision_);
   }

@@ -1,5 +1,6 @@
 // How a decision confirms what the job changed outside, after another attempt has left it (SPEC §8).
 //
+//   calls in doubt that may have changed something are settled, for what they did is not to be taken for another's
 //   look at the next resources → all seen → checked → on
 //                                                   → a strict mismatch: the job is to end (decide_end.cc)
 //                                                   → a person is asked: requested, and the job parks
@@ -68,6 +69,28 @@ bool Decider::look(const std::vector<std::string>& keys) {
     }
   }
   return decision_.confirm.empty();
+}
+
+// What a call of this job may have changed, and nobody knows yet, would look like somebody else's doing. True: there is one.
+bool Decider::unsettled_changes() {
+  bool unsettled = false;
+  for (const std::uint32_t index : s_.todo) {
+    if (full() || failed_) break;
+    if (s_.is_live(s_.steps[index]) || !s_.may_have_changed(s_.steps[index])) continue;
+    unsettled = true;
+    step(index);
+  }
+  const bool live = std::ranges::any_of(
+      s_.calling, [&](std::uint32_t index) { return s_.is_live(s_.steps[index]); });
+  for (const std::uint32_t index : s_.calling) {  // a probe asks
+    const Step& step = s_.steps[index];
+    unsettled = unsettled || (step.role == Role::probe && s_.may_have_changed(step));
+  }
+  for (const auto& [key, wait] : s_.waits) {  // a person is asked
+    unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
+  }
+  if (unsettled && decision_.events.empty() && !live) rest();
+  return unsettled;
 }
 
 // True: nothing is left to confirm.

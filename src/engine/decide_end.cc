@@ -101,7 +101,13 @@ void Decider::end(const Ending& ending) {
     const Step& step = s_.steps[index];
     if (s_.is_live(step)) return;
     // Another process may still perform it, and put down what it saw.
-    if (!stamp_.owned && stamp_.now < step.call->deadline) return ask_again(step.call->deadline);
+    if (!stamp_.owned && stamp_.now < step.call->deadline) {
+      // Of a job that rests nobody would ask again.
+      if (s_.status == JobStatus::parked && s_.parked_until != "resolve") {
+        emit(EventType::job_resumed, {{"by", "runtime"}});
+      }
+      return ask_again(step.call->deadline);
+    }
   }
   if (s_.must_undo()) return undo();
   std::vector<Value> in_doubt;

@@ -94,6 +94,7 @@ class Decider {
   void cancel_wait(const std::string& key, const Wait& wait);
   void end(const Ending& ending);
   void complete();
+  bool unsettled_changes();
   bool confirm();
   void emit_changes(const Step& step, const Value& result);
   bool look(const std::vector<std::string>& keys);

@@ -24,6 +24,12 @@ bool State::may_have_happened(const Step& step) const {
   return step.call->open || step.call->doubted;
 }
 
+bool State::may_have_changed(const Step& step) const {
+  const Step& about = step.role == Role::probe ? steps[step.of] : step;
+  return about.phase != StepPhase::done && may_have_happened(about) &&
+         !tool_of(about).changes.empty();
+}
+
 std::uint32_t State::tool_index(const Step& step) const {
   if (step.role == Role::node) return node_of(step).tool;
   const ToolPolicy& about =

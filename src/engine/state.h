@@ -311,6 +311,8 @@ class State {
   }
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;
+  // Its call, or that which it asks about, may have changed something outside that is not recorded.
+  bool may_have_changed(const Step& step) const;
   // Parked since a look at what it changed showed something, or could not be taken: a person answers.
   bool awaits_confirmation() const {
     return status == JobStatus::parked && parked_until == "confirmation";

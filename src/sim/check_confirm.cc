@@ -131,8 +131,9 @@ class Looking final : public Confirming {
     if (event.type == EventType::command_emitted && p.find("of")) side_.emplace(p.text("step_id"));
     if (event.type == EventType::confirmation_checked) return checked(p);
     if (event.type != EventType::tool_invocation_started || ending_) return;
-    if (side_.contains(p.text("step_id")))
-      return;  // what asks about a call or undoes it may follow the end
+    // What asks about a call or undoes it may follow the end; and a call that may have changed something is settled first.
+    const bool again = p["try"] != Value(1) && !tool_kind(p.text("tool_name"))->changes.empty();
+    if (again || side_.contains(p.text("step_id"))) return;
     for (const auto& [name, thing] : things) {
       judge_.broken_if(thing.attempt != attempt && !thing.looked_at,
                        at_ + "a call begins, and nobody has looked at " + name);

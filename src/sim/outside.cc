@@ -459,7 +459,8 @@ Value Outside::found(const Value& args) const {
 
 // Whoever hears a model's answer is to keep it.
 void Outside::hear(const Flight& flight, const Outcome& outcome) {
-  if (flight.kind->provider.empty() || outcome.kind != OutcomeKind::success) return;
+  if (flight.answered || flight.kind->provider.empty() || outcome.kind != OutcomeKind::success)
+    return;
   const Intent* intent = host_.witness.intent(flight.call.invocation, flight.call.try_no);
   if (intent) heard_[flight.call.invocation.text] = intent->attempt;
 }
@@ -469,8 +470,8 @@ void Outside::respond(const std::shared_ptr<Flight>& flight, Outcome outcome) {
                    [this, flight, outcome = std::move(outcome)]() mutable {
                      if (flight->life->dead || flight->answered) return;
                      if (!host_.boundary(*flight->life, "tool.answers")) return;
-                     hear(*flight, outcome);
-                     flight->life->post([flight, outcome = std::move(outcome)]() mutable {
+                     flight->life->post([this, flight, outcome = std::move(outcome)]() mutable {
+                       hear(*flight, outcome);
                        flight->answer(std::move(outcome));
                      });
                    });
