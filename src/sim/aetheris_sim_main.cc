@@ -407,7 +407,7 @@ int run_canary(const Options& o) {
   for (const auto& canary : kCanaries) {
     PlanBook plans;
     std::string found;
-    for (std::uint64_t seed = o.from; found.empty() && seed < o.from + 40; ++seed) {
+    for (std::uint64_t seed = o.from; found.empty() && seed < o.from + 300; ++seed) {
       const StormResult result =
           run_storm({.seed = seed, .canary = canary.canary, .verbose = o.verbose}, plans);
       for (const Violation& v : result.report.violations) {

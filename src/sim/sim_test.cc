@@ -70,6 +70,10 @@ AE_TEST("sim/the alarm works: planted faults are found") {
   EXPECT_TRUE(found(Canary::double_message, "N3 messages are delivered"));
   EXPECT_TRUE(found(Canary::lying_probe, "A1 at_most_once"));
   EXPECT_TRUE(found(Canary::open_queue, "F8 no queue has more live claims"));
+  EXPECT_TRUE(found(Canary::double_question, "M2 a model is asked once"));
+  EXPECT_TRUE(found(Canary::praising_verifier, "V2 what is said"));
+  EXPECT_TRUE(found(Canary::touching_verifier, "V5 a verifier only reads"));
+  EXPECT_TRUE(found(Canary::greedy_plan, "R3 a plan is what"));
 }
 
 // ---------------------------------------------------------------- what it once found
