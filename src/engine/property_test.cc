@@ -284,7 +284,7 @@ void expect_undone(const GivenJob& job) {
 AE_TEST("property/whatever ends a job and however often it crashes, what was done is undone once") {
   const std::uint64_t first = first_seed();
   std::size_t undone = 0, confirmed = 0;
-  for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
+  for (std::uint64_t seed = first; seed < first + seeds(150); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
     GivenJob job = job_of(made(seed, Failing::ends));
     RandomWorld world(Failing::ends);
