@@ -262,8 +262,10 @@ void replaced_in_peace(const JobEvidence& e, Judge& judge) {
       case EventType::plan_generated:
         if (std::exchange(first, false)) break;
         for (const auto& [what, tool] : open) {
-          judge.broken("event " + std::to_string(event.seq) + " replaces the plan while " + what +
-                       " (" + tool + ") is open");
+          std::string said = "event " + std::to_string(event.seq);
+          said.append(" replaces the plan while ").append(what);
+          said.append(" (").append(tool).append(") is open");
+          judge.broken(std::move(said));
         }
         judge.mark("plan.replaced");
         break;
