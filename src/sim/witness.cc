@@ -79,7 +79,11 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
       return report_.violate("L6 what is written goes on from what stands", written.job,
                              opened.error().message);
     }
-    for (const Event& event : opened->events) learn(written.job, seen, event);
+    for (Event& event : opened->events) {
+      learn(written.job, seen, event);
+      seen.log.push_back(std::move(event));
+    }
+    seen.commits.push_back(written.sealed->bytes);
     seen.head = opened->head;
     seen.status = written.status;
   }

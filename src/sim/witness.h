@@ -35,7 +35,9 @@ struct OpenWait {
 struct Seen {  // of a job
   std::string status;
   std::uint64_t epoch = 0;
-  Hash head;  // of its log
+  Hash head;                         // of its log
+  std::vector<std::string> commits;  // its log, as it was written
+  std::vector<Event> log;            // and as it reads
   std::string queue{store::kDefaultQueue};
   std::optional<store::Fence> claim;
   Instant lease_until;
