@@ -39,11 +39,11 @@ class ToolCheck {
   CheckedTool run() {
     const std::size_t before = check_.count();
     if (check_.mapping(
-            spot_, {"description",       "http",        "command",     "native",        "effect",
-                    "timeout",           "retry",       "on_in_doubt", "dedupe_window", "grace",
-                    "definite_failures", "args_schema", "output",      "result",        "numbers",
-                    "output_max",        "env",         "env_allow",   "cwd",           "approval",
-                    "approval_expires",  "probe",       "compensate",  "changes",       "verify",
+            spot_, {"description",       "http",         "command",     "native",        "effect",
+                    "timeout",           "retry",        "on_in_doubt", "dedupe_window", "grace",
+                    "definite_failures", "args_schema",  "output",      "result",        "numbers",
+                    "output_max",        "env",          "env_allow",   "cwd",           "approval",
+                    "approval_expires",  "probe",        "compensate",  "changes",       "verify",
                     "heartbeat_timeout", "result_schema"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);

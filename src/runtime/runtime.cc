@@ -295,8 +295,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   // Only a claim counts how many of its queue are held.
   const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
                        options_.queues.end();
-  const bool hold = request.hold && !stopping_ && !limited &&
-                    holders_.size() < options_.held_max && missing(needs).empty();
+  const bool hold = request.hold && !stopping_ && !limited && holders_.size() < options_.held_max &&
+                    missing(needs).empty();
   if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
 
   const engine::PlanSource plan =
