@@ -142,16 +142,19 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
     if (std::string_view(family.type) == "histogram") {
       for (const auto& [tool, histogram] : tools_) {
         const std::string label = labelled("", "tool", tool);
-        const std::string inside = label.substr(0, label.size() - 1);
+        const std::string_view inside = std::string_view(label).substr(0, label.size() - 1);
+        const auto line = [&](std::string_view suffix, std::string_view labels) -> std::string& {
+          return out.append(name).append(suffix).append(labels);
+        };
         std::uint64_t so_far = 0;
         for (std::size_t i = 0; i <= kBounds.size(); ++i) {
           so_far += histogram.in[i];
           const std::string bound = i < kBounds.size() ? number(kBounds[i]) : "+Inf";
-          out +=
-              name + "_bucket" + inside + ",le=\"" + bound + "\"} " + std::to_string(so_far) + "\n";
+          line("_bucket", inside).append(",le=\"").append(bound).append("\"} ");
+          out.append(std::to_string(so_far)).append("\n");
         }
-        out += name + "_sum" + label + " " + number(histogram.sum) + "\n";
-        out += name + "_count" + label + " " + std::to_string(so_far) + "\n";
+        line("_sum", label).append(" ").append(number(histogram.sum)).append("\n");
+        line("_count", label).append(" ").append(std::to_string(so_far)).append("\n");
       }
       continue;
     }

@@ -253,7 +253,8 @@ void People::confirm(const JobId& job, const Seen& seen, const Glance& look) {
     std::string says(look.confirm);
     if (says.empty()) says = world_.chance().one_in(4) ? "fail" : "accept";
     world_.report().mark("people.change_" + says);
-    engine::Act act{.id = says + "-" + step + "-" + nth};
+    engine::Act act;
+    act.id.append(says).append("-").append(step).append("-").append(nth);
     act.by = act.id;
     if (world_.chance().one_in(3)) {
       act.kind = Kind::signal;
