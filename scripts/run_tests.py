@@ -238,6 +238,8 @@ def main():
         total.add(tested)
     if options.ci:
         run_simulation(total)
+        if SLOW:
+            run_script([str(ROOT / "dev"), "sim", "--mutants"], "build/mutants", total, "mutants")
         run_script([str(ROOT / "dev"), "fuzz", "--seconds", "600" if SLOW else "60"], "build/fuzz", total, "fuzz")
         for extra in ("scripts/examples", "scripts/demo"):
             if os.access(ROOT / extra, os.X_OK):
