@@ -1,6 +1,8 @@
 // What a log proves, and what each kind of change to it breaks.
 #include "engine/verify.h"
 
+#include <algorithm>
+
 #include "core/seal.h"
 #include "engine/beside.h"
 #include "engine/given_job_test.h"
@@ -302,6 +304,31 @@ AE_TEST("verify/a second success breaks the ledger") {
   again.seq = input.events.size() + 1;
   input.events.push_back(again);
   EXPECT_FALSE(verified(input).ledger.ok);
+
+  VerifyInput said = input_of(job);
+  Event happened = *std::ranges::find(said.events, EventType::command_committed, &Event::type);
+  const Value& p = happened.payload;
+  happened.payload = Value::object({{"command_id", p["command_id"]},
+                                    {"node_id", p["node_id"]},
+                                    {"result", "another"},
+                                    {"step_id", p["step_id"]}});
+  happened.seq = said.events.size() + 1;
+  said.events.push_back(happened);
+  const Verification all = verified(said);
+  EXPECT_FALSE(all.ledger.ok);
+  EXPECT_NE(all.ledger.detail.find("is a second success"), std::string::npos) << all.ledger.detail;
+}
+
+AE_TEST("verify/a try that ends twice breaks the ledger") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim().fails("a", "connect");
+  VerifyInput input = input_of(job);
+  Event again = *std::ranges::find(input.events, EventType::tool_invocation_finished, &Event::type);
+  again.seq = input.events.size() + 1;
+  input.events.push_back(again);
+  const Verification all = verified(input);
+  EXPECT_FALSE(all.ledger.ok);
+  EXPECT_NE(all.ledger.detail.find("has ended"), std::string::npos) << all.ledger.detail;
 }
 
 AE_TEST("verify/keys that are not made of their parts break the ledger") {

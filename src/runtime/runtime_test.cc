@@ -259,6 +259,52 @@ AE_TEST(
   }
 }
 
+AE_TEST("late/what was seen and refused with a lost lease is kept for whoever holds the job") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk first(ground, "first", {.durability = durability, .seed = 1, .delay = 10min});
+    Desk second(ground, "second", {.durability = durability, .seed = 1'000'001});
+    first.runtime->start();
+    first.create(plan("at_most_once", kOneCall));
+    ASSERT_EQ(first.calls.size(), 1u);
+    first.script = [](const store::Call& call) {  // it hears nothing of its lease
+      const bool silent = call.method == Method::heartbeat || call.method == Method::claim;
+      return silent ? Fault::delay : Fault::none;
+    };
+    ground.loop.advance(20s);
+    second.runtime->start();
+    ground.loop.advance(22s);
+    ASSERT_TRUE(second.runtime->holds(kJob));
+    ASSERT_TRUE(first.runtime->holds(kJob)) << "it does not know better";
+    first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_FALSE(first.runtime->holds(kJob));
+    const auto read = second.read();
+    ASSERT_EQ(read.effects.size(), 1u) << "what it saw is lost";
+    EXPECT_NE(read.effects[0].record.find(R"("output":7)"), std::string::npos);
+    ground.loop.advance(60s);
+    EXPECT_EQ(second.calls.size(), 0u);
+    EXPECT_EQ(second.status(), "completed");
+  }
+}
+
+AE_TEST("call/one that is durable too late is not sent; the next try is") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true, .delay = 40s});
+  int commits = 0;
+  desk.script = [&](const store::Call& call) {
+    const bool declares = call.method == Method::commit && ++commits == 2;
+    return declares ? Fault::delay_answer : Fault::none;
+  };
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  EXPECT_EQ(desk.calls.size(), 0u) << "nobody knows yet that it is declared";
+  ground.loop.advance(41s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  EXPECT_EQ(desk.calls[0].call.try_no, 2u) << "the first one's time to be sent had passed";
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
 NewJobRequest one_call(bool hold) {
   NewJobRequest request;
   request.job = kJob;
