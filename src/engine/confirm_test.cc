@@ -491,6 +491,29 @@ AE_TEST(
   }
 }
 
+AE_TEST("confirm/while a person is asked about such a call, another in doubt waits with the job") {
+  std::string tools = charging(kStrict);
+  constexpr std::string_view kEffect = "'effect': 'idempotent'";
+  tools.replace(tools.find(kEffect), kEffect.size(),
+                "'effect': 'at_most_once', 'on_in_doubt': 'park'");
+  GivenJob job(
+      "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
+      " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
+      " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
+      {.more = tools});
+  job.settled = true;
+  job.claim().ok("a", kMade);
+  ASSERT_EQ(job.tries("c"), 1u);
+  job.crash();
+  EXPECT_EQ(job.status(), "parked") << job.story();
+  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the look";
+  job.resolve("b", "not_happened").ok("b", kMade).ok("c");
+  EXPECT_EQ(job.looked.size(), 1u) << job.story();
+  EXPECT_EQ(job.tries("c"), 2u);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  expect_proved(job);
+}
+
 AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   GivenJob job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   job.outside["ch_1"] = mismatch();

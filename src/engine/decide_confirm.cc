@@ -89,6 +89,7 @@ bool Decider::unsettled_changes() {
   for (const auto& [key, wait] : s_.waits) {  // a person is asked
     unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
   }
+  settling_ = unsettled;
   if (unsettled && decision_.events.empty() && !live) rest();
   return unsettled;
 }

@@ -188,7 +188,8 @@ void Decider::rest() {
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
-    if (step.phase == StepPhase::calling) return;  // an orphan whose time has not come
+    if (settling_ && !s_.may_have_changed(step)) continue;  // it cannot move before that is known
+    if (step.phase == StepPhase::calling) return;           // an orphan whose time has not come
     if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
       backoff = step.not_before;
     }

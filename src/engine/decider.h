@@ -150,9 +150,10 @@ class Decider {
   const State& s_;
   const Stamp& stamp_;
   const DecideLimits& limits_;
-  std::size_t open_;              // tries open, with those this decision declares
-  bool held_back_ = false;        // something could start but for a limit
-  bool undoable_ = false;         // a step that can be undone is committed in this decision
+  std::size_t open_;        // tries open, with those this decision declares
+  bool settling_ = false;   // calls that may have changed something come before everything else
+  bool held_back_ = false;  // something could start but for a limit
+  bool undoable_ = false;   // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be asked about then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
   bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at

@@ -67,6 +67,7 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
       t.success = p.text("outcome") == "success";
       t.definite =
           p.text("outcome") == "failure" && p["definite"].is_bool() && p["definite"].as_bool();
+      t.heard_seq = event.seq;
       if (t.closed_seq == 0) {
         t.closed_seq = event.seq;
         t.closed_definite = t.definite;

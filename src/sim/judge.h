@@ -64,6 +64,7 @@ struct Calls {
     Instant deadline;
     std::uint64_t seq = 0;
     std::uint64_t closed_seq = 0;  // of its first outcome; a later one came late
+    std::uint64_t heard_seq = 0;   // of its newest outcome
     bool closed_definite = false;
     // It ended before the other side can have heard of it.
     bool never_arrived() const {
