@@ -14,14 +14,12 @@ void answers_are_injected(const JobEvidence& e, Judge& judge) {
     if (!is_model(call)) continue;
     const KeyRecord* record = record_of(e, call.key);
     std::int64_t answered = 0;  // the try
-    std::uint64_t heard = 0;    // when
     for (const auto& [number, t] : call.tries) {
-      judge.broken_if(answered > 0 && t.seq > heard,
-                      call.tool + " try " + std::to_string(number) + " was made after try " +
-                          std::to_string(answered) + " was answered");
-      if (!t.success || answered > 0) continue;
+      judge.broken_if(answered > 0, call.tool + " try " + std::to_string(number) +
+                                        " was made after try " + std::to_string(answered) +
+                                        " was answered");
+      if (!t.answered() || answered > 0) continue;
       answered = number;
-      heard = t.heard_seq;
       bool said = t.result["invalid"].is_bool();
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
         said = said || (arrival.try_no == number && arrival.answer == t.result);
@@ -52,7 +50,7 @@ void bill_is_kept(const JobEvidence& e, Judge& judge) {
     bool paid = false;
     for (const auto& [number, t] : call.tries) {
       withdrawn += t.closed_definite && t.error == "not_sent";
-      if (!t.success || std::exchange(paid, true)) continue;
+      if (!t.answered() || std::exchange(paid, true)) continue;
       const Value& total = t.result["usage"]["total_tokens"];
       if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
     }

@@ -66,6 +66,8 @@ struct Calls {
     std::uint64_t closed_seq = 0;  // of its first outcome; a later one came late
     std::uint64_t heard_seq = 0;   // of its newest outcome
     bool closed_definite = false;
+    // Its own answer, and not one that came after somebody had given it up: that is kept, and decides nothing.
+    bool answered() const { return success && heard_seq == closed_seq; }
     // It ended before the other side can have heard of it.
     bool never_arrived() const {
       return closed_definite && (error == "connect" || error == "not_sent");
