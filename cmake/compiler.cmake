@@ -26,8 +26,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wno-deprecated-declarations)
 endif()
 
-# Paths inside binaries are relative to the tree, so a build says the same wherever it is made.
-add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+# Paths inside released binaries are relative to the tree, so a build says the same wherever it is made. Other builds do
+# without: the option names the tree, and two trees beside each other could not share what ccache keeps.
+add_compile_options($<$<CONFIG:Release,RelWithDebInfo>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=>)
 
 if(AE_SANITIZE)
   add_compile_options(-fsanitize=${AE_SANITIZE} -fno-sanitize-recover=all)
