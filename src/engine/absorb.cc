@@ -127,7 +127,7 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
   const Instant settles =
       step.call ? step.call->deadline + state.tool_of(step).grace : state.updated_at;
-  const bool under_way = step.call && (step.call->open || state.may_have_happened(step));
+  const bool under_way = step.call && (step.call->open || step.call->doubted);
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
   if (not_happened && under_way && !settled && looked_at < settles) {
     return fail(Code::not_settled, "at " + to_text(looked_at) +

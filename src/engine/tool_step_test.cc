@@ -737,6 +737,24 @@ AE_TEST("resolve/not_happened is too early before deadline and grace have passed
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
+AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
+  for (const bool lost : {true, false}) {
+    GivenJob job(one("look"));
+    job.claim();
+    if (!lost) job.times_out("a");
+    job.reload();
+    job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
+    job.claim().after(1s);
+    ASSERT_EQ(job.status(), "parked") << job.story();
+    const Instant settles = job.step("a").call->deadline + 30s;
+    ASSERT_LT(job.now, settles);
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
+    job.now = settles;
+    EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
+    EXPECT_EQ(job.tries("a"), 2u);
+  }
+}
+
 AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
   GivenJob job(one("pay"));
   job.claim().crash();
