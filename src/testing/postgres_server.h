@@ -79,6 +79,11 @@ class PostgresServer {
     AE_CHECK(false, "PostgreSQL does not start: " + log());
   }
 
+  void create_database(const std::string& name, const std::string& encoding = "UTF8") const {
+    run("createdb", {"-h", folder_, "-p", std::to_string(port_), "-U", "aetheris", "-T", "template0",
+                     "-E", encoding, name});
+  }
+
   // One of the server's programs, run to its end; gives what it wrote.
   std::string run(const std::string& name, std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), program(name));
@@ -93,7 +98,7 @@ class PostgresServer {
  private:
   PostgresServer(const std::string& copy_of, std::vector<std::string> settings) : settings_{
       "listen_addresses=127.0.0.1", "shared_buffers=32MB", "max_connections=60",
-      "max_wal_size=256MB", "wal_level=replica", "max_wal_senders=3", "autovacuum_naptime=5s"} {
+      "max_wal_size=256MB", "wal_level=replica", "max_wal_senders=3", "recovery_init_sync_method=syncfs"} {
     settings_.insert(settings_.end(), settings.begin(), settings.end());
     make_folder();
     if (copy_of.empty()) {

@@ -108,8 +108,12 @@ std::string literal(std::string_view text) {
 // 0 = there is no store.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema) {
   Params name;
-  name.add(quoted_name(schema) + ".meta");
-  connection.add_once("SELECT to_regclass($1::text) IS NOT NULL", name);
+  name.add(schema);
+  // Asked of the catalogue as of now: names that were looked up before are remembered by the server.
+  connection.add_once(
+      "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
+      "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
+      name);
   auto there = connection.run();
   if (!there) return std::unexpected(cannot(there.error()));
   if (!there->at(0).boolean(0, 0)) return 0;
@@ -132,8 +136,8 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
 // Who may make tables in a schema that is there need not have the right to make one.
 Status make_schema(Connection& connection, const std::string& schema) {
   Params name;
-  name.add(quoted_name(schema));
-  connection.add_once("SELECT to_regnamespace($1::text) IS NOT NULL", name);
+  name.add(schema);
+  connection.add_once("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
   auto there = connection.run();
   if (!there) return std::unexpected(cannot(there.error()));
   if (!there->at(0).boolean(0, 0)) connection.add_once("CREATE SCHEMA " + quoted_name(schema));
@@ -168,7 +172,8 @@ Status prepare_session(Connection& connection, const SessionWish& wish) {
       "current_setting('synchronous_commit') IN ('off', 'local')");
   set("search_path", quoted_name(wish.schema));
   // Every statement names its rows by a key: no plan may read a whole table because it was small once.
-  for (const char* off : {"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"}) {
+  for (const char* off : {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin",
+                          "jit"}) {
     set(off, "off");
   }
   set("plan_cache_mode", "force_generic_plan");

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace ae::store::postgres {
+namespace {
+
+// Statements are planned for the tables as they are; those of a new store grow fast.
+constexpr std::chrono::seconds kPlansAge{5};
+
+}  // namespace
 
 Result<Connection> Session::open(const Options& options) {
   auto opened = Connection::open(options.connection);
@@ -20,9 +26,15 @@ Result<Connection> Session::open(const Options& options) {
 }
 
 Result<Connection*> Session::connection() {
-  if (is_open() && !connection_->hung_up()) return &*connection_;
-  connection_.reset();
   const auto now = std::chrono::steady_clock::now();
+  if (is_open() && !connection_->hung_up()) {
+    if (now - planned_at_ > kPlansAge) {
+      connection_->forget_plans();
+      planned_at_ = now;
+    }
+    return &*connection_;
+  }
+  connection_.reset();
   if (why_ && now < not_before_) return std::unexpected(*why_);
   auto opened = open(options_);
   if (opened) {
@@ -35,7 +47,9 @@ Result<Connection*> Session::connection() {
   why_ = std::move(opened).error();
   why_->code = Code::unavailable;  // whatever it is, nothing has changed, and it may pass
   pause_ = std::clamp(pause_ * 2, options_.pause_min, options_.pause_max);
-  not_before_ = std::chrono::steady_clock::now() + pause_;
+  const auto failed_at = std::chrono::steady_clock::now();
+  const auto chance = failed_at.time_since_epoch().count() / 1000 % 512;  // of 1,024ths
+  not_before_ = failed_at + pause_ - pause_ * chance / 1024;
   return std::unexpected(*why_);
 }
 

@@ -1,5 +1,5 @@
 // Session: a connection that comes back. It opens when it is first needed, and after a loss again, with a growing pause
-// between tries; until then everybody hears why.
+// between tries (and chance in it, so that many do not come back at once); until then everybody hears why.
 //
 // Every new connection is looked at as the first one was: a primary, the settings, and that it is the same store.
 // Threads: one at a time.
@@ -21,7 +21,7 @@ class Session {
     Connection::Options connection;
     SessionWish wish;
     std::string store_id;  // "" = whichever it is
-    std::chrono::milliseconds pause_min{50}, pause_max{2000};
+    std::chrono::milliseconds pause_min{50}, pause_max{1000};
   };
   explicit Session(Options options) : options_(std::move(options)) {}
   // With a connection that is open already.
@@ -41,7 +41,7 @@ class Session {
  private:
   Options options_;
   std::optional<Connection> connection_;
-  std::chrono::steady_clock::time_point not_before_{};
+  std::chrono::steady_clock::time_point not_before_{}, planned_at_{};
   std::chrono::milliseconds pause_{};
   std::optional<Error> why_;
   std::uint64_t reopened_ = 0;

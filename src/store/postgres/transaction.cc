@@ -12,37 +12,43 @@ using Type = Column::Type;
 
 constexpr Statement kBegin{"begin", "BEGIN"};
 constexpr Statement kCommit{"commit", "COMMIT"};
+// Each job by its index, in the order of their numbers, whatever the planner believes of the sizes of tables.
 constexpr Statement kLock{
     "lock_jobs",
+    "WITH wanted AS MATERIALIZED (SELECT * FROM jobs WHERE job_id = ANY($1::text[]) "
+    "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, j.agent, array_to_string(j.capabilities, E'\\n'), j.priority, "
     "h.last_seq, h.updated_at, h.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
     "h.ready, h.status, h.not_before, h.wake_at "
-    "FROM jobs j JOIN heads h ON h.job = j.number WHERE j.job_id = ANY($1::text[]) "
-    "ORDER BY h.job FOR UPDATE OF h"};
+    "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
 constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 constexpr Statement kKeys{
     "keys",
     "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
     "FROM unnest($1::text[], $2::text[]) AS k(agent, key) "
-    "JOIN jobs j ON j.agent = k.agent AND j.idempotency_key = k.key AND j.idempotency_key <> '' "
-    "JOIN heads h ON h.job = j.number"};
+    "CROSS JOIN LATERAL (SELECT * FROM jobs WHERE agent = k.agent AND idempotency_key = k.key "
+    "AND idempotency_key <> '' LIMIT 1) j "
+    "CROSS JOIN LATERAL (SELECT last_seq FROM heads WHERE job = j.number LIMIT 1) h"};
 constexpr Statement kNumbers{
     "job_numbers", "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
-constexpr Statement kInbox{"read_inbox",
-                           "SELECT j.job_id, i.number, i.id FROM jobs j JOIN inbox i "
-                           "ON i.job = j.number WHERE j.job_id = ANY($1::text[])"};
+constexpr Statement kInbox{
+    "read_inbox",
+    "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[])) "
+    "SELECT j.job_id, i.number, i.id FROM wanted j "
+    "CROSS JOIN LATERAL (SELECT number, id FROM inbox WHERE job = j.number OFFSET 0) i"};
 constexpr Statement kEffects{
     "read_effects",
-    "SELECT j.job_id, e.invocation, e.try "
+    "SELECT w.job_id, w.invocation, w.try "
     "FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w(job_id, invocation, try) "
-    "JOIN jobs j ON j.job_id = w.job_id "
-    "JOIN effects e ON e.job = j.number AND e.invocation = w.invocation AND e.try = w.try"};
+    "WHERE (SELECT true FROM effects WHERE job = (SELECT number FROM jobs "
+    "WHERE job_id = w.job_id) AND invocation = w.invocation AND try = w.try)"};
 constexpr Statement kBlobsThere{"blobs_there",
                                 "SELECT hash FROM blobs WHERE hash = ANY($1::bytea[])"};
 constexpr Statement kOldCommits{
     "old_commits",
-    "SELECT j.job_id, c.first_seq, c.body FROM unnest($1::text[], $2::bigint[]) AS w(job_id, seq) "
-    "JOIN jobs j ON j.job_id = w.job_id JOIN commits c ON c.job = j.number AND c.first_seq = w.seq"};
+    "SELECT w.job_id, c.first_seq, c.body FROM unnest($1::text[], $2::bigint[]) AS w(job_id, seq) "
+    "CROSS JOIN LATERAL (SELECT first_seq, body FROM commits WHERE job = (SELECT number FROM jobs "
+    "WHERE job_id = w.job_id) AND first_seq = w.seq LIMIT 1) c"};
 
 constexpr Statement kPutJobs{
     "put_jobs",
@@ -55,24 +61,19 @@ constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
+// New ones and those that were locked; of these `priority` stays.
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
     "lease_until, ripe_at, ready, status, attempt, worker) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
     "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[])"};
-constexpr Statement kUpdateHeads{
-    "update_heads",
-    "UPDATE heads SET last_seq = w.last_seq, updated_at = w.updated_at, head = w.head, "
-    "epoch = w.epoch, not_before = w.not_before, wake_at = w.wake_at, "
-    "lease_until = w.lease_until, ripe_at = w.ripe_at, ready = w.ready, status = w.status, "
-    "attempt = w.attempt, worker = w.worker "
-    "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
-    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[]) AS w(job, last_seq, updated_at, head, priority, epoch, "
-    "not_before, wake_at, lease_until, ripe_at, ready, status, attempt, worker) "
-    "WHERE heads.job = w.job"};
+    "$12::text[], $13::text[], $14::text[]) "
+    "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
+    "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
+    "not_before = excluded.not_before, wake_at = excluded.wake_at, "
+    "lease_until = excluded.lease_until, ripe_at = excluded.ripe_at, ready = excluded.ready, "
+    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker"};
 constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
@@ -393,7 +394,6 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchPoints& points,
   if (auto error = points.inside()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());
   Job& job = jobs_[batch.job];
-  job.is_new = true;
   job.number = numbers_.back();
   numbers_.pop_back();
   job.agent = wish.agent;
@@ -576,10 +576,9 @@ struct HeadColumns {
 }  // namespace
 
 void Transaction::send_heads(Connection& connection, std::size_t& statements) {
-  HeadColumns fresh, known;
+  HeadColumns to;
   for (const auto& [id, job] : jobs_) {
     if (!job.changed) continue;
-    HeadColumns& to = job.is_new ? fresh : known;
     to.job.add(job.number);
     to.last_seq.add(job.last_seq);
     to.updated_at.add(job.updated_at);
@@ -595,14 +594,9 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
     to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
   }
-  if (!fresh.job.empty()) {
-    connection.add(kPutHeads, fresh.params());
-    ++statements;
-  }
-  if (!known.job.empty()) {
-    connection.add(kUpdateHeads, known.params());
-    ++statements;
-  }
+  if (to.job.empty()) return;
+  connection.add(kPutHeads, to.params());
+  ++statements;
 }
 
 void Transaction::send_commits(Connection& connection, std::size_t& statements) {

@@ -74,7 +74,6 @@ class Transaction {
     bool ready = false;
     RowState row;
     bool changed = false;  // its row of `heads` is to be written
-    bool is_new = false;
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
     std::vector<InboxEntry> posted;              // in this transaction; not yet numbered
     std::set<Slot> effects;                      // known to be recorded
