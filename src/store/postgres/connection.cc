@@ -201,7 +201,7 @@ void Connection::add(const Statement& statement, const Params& params) {
     if (PQsendPrepare(connection, statement.name, statement.sql, 0, nullptr) != 1) {
       return refused_to_send();
     }
-    pending_.push_back({.prepares = &statement, .asked = false});
+    pending_.push_back({&statement});
   }
   const Raw r = raw(params.values_);
   if (PQsendQueryPrepared(connection, statement.name, static_cast<int>(r.values.size()),
@@ -218,14 +218,6 @@ void Connection::add_once(const std::string& sql, const Params& params) {
     return refused_to_send();
   }
   pending_.push_back({});
-}
-
-void Connection::forget_plans() {
-  if (PQsendQueryParams(connection_.get(), "DISCARD PLANS", 0, nullptr, nullptr, nullptr, nullptr,
-                        kBinary) != 1) {
-    return refused_to_send();
-  }
-  pending_.push_back({.prepares = nullptr, .asked = false});
 }
 
 // Until an answer can be read without waiting.
@@ -265,7 +257,7 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
     if (result == nullptr) {  // the end of one answer
       if (lost()) return first ? *first : last_error(true);
       if (at >= pending_.size()) continue;
-      if (pending_[at].asked) ++asked;
+      if (pending_[at].prepares == nullptr) ++asked;
       ++at;
       continue;
     }
@@ -275,8 +267,11 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
         return first;
       case PGRES_TUPLES_OK:
       case PGRES_COMMAND_OK:
-        if (pending_[at].prepares != nullptr) prepared_.insert(pending_[at].prepares);
-        if (pending_[at].asked) answers.push_back(std::move(rows));
+        if (const Statement* statement = pending_[at].prepares) {
+          prepared_.insert(statement);
+        } else {
+          answers.push_back(std::move(rows));
+        }
         break;
       case PGRES_PIPELINE_ABORTED:
         break;

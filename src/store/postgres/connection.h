@@ -152,8 +152,6 @@ class Connection {
   void add(const Statement& statement, const Params& params = {});
   // The same of one that is asked once.
   void add_once(const std::string& sql, const Params& params = {});
-  // Plans that were made for smaller tables are made anew; its answer is nobody's.
-  void forget_plans();
   // Sends what was added and gives the answers, in order. After an error nothing behind it was run.
   Pg<std::vector<Rows>> run();
 
@@ -170,8 +168,7 @@ class Connection {
     void operator()(pg_conn* connection) const;
   };
   struct Pending {
-    const Statement* prepares = nullptr;
-    bool asked = true;  // its answer is for the caller
+    const Statement* prepares = nullptr;  // its answer is nobody's
   };
   explicit Connection(pg_conn* connection, std::chrono::milliseconds answer_within)
       : connection_(connection), answer_within_(answer_within) {}

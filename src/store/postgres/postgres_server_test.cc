@@ -34,7 +34,7 @@ AE_TEST("postgres_server/a server that may lose what it confirmed is refused") {
   EXPECT_EQ(refusal({.url = careless.url(), .loop = loop, .allow_no_fsync = true}), "opened");
 }
 
-AE_TEST("postgres_server/a replica is refused") {
+AE_TEST_SLOW("postgres_server/a replica is refused") {
   const std::unique_ptr<PostgresServer> replica(PostgresServer::follow(server()));
   EXPECT_PRED2(holds, refusal(replica->url()), "address of the primary");
 }
@@ -206,7 +206,7 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
   return plan;
 }
 
-AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
+AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
   const OwnSchema schema;
   Desk desk(schema.name());
   ASSERT_TRUE(desk.open());

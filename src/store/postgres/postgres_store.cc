@@ -103,7 +103,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
                                        .answer_within = options.answer_within},
                         .wish = {.schema = options.schema,
                                  .allow_no_fsync = options.allow_no_fsync},
-                        .store_id = {}};
+                        .store_id = {},
+                        .plans_age = options.plans_age};
   AE_ASSIGN(Connection first, Session::open(wish));
   if (options.read_only) {
     AE_TRY(check_schema(first, options.schema));

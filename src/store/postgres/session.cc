@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace ae::store::postgres {
-namespace {
-
-// Statements are planned for the tables as they are; those of a new store grow fast.
-constexpr std::chrono::seconds kPlansAge{5};
-
-}  // namespace
-
 Result<Connection> Session::open(const Options& options) {
   auto opened = Connection::open(options.connection);
   if (!opened) return std::unexpected(cannot(opened.error()));
@@ -28,11 +21,10 @@ Result<Connection> Session::open(const Options& options) {
 Result<Connection*> Session::connection() {
   const auto now = std::chrono::steady_clock::now();
   if (is_open() && !connection_->hung_up()) {
-    if (now - planned_at_ > kPlansAge) {
-      connection_->forget_plans();
-      planned_at_ = now;
-    }
-    return &*connection_;
+    if (now - planned_at_ < options_.plans_age) return &*connection_;
+    planned_at_ = now;
+    connection_->add_once("DISCARD PLANS");
+    if (connection_->run()) return &*connection_;
   }
   connection_.reset();
   if (why_ && now < not_before_) return std::unexpected(*why_);

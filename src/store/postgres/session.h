@@ -21,6 +21,8 @@ class Session {
     Connection::Options connection;
     SessionWish wish;
     std::string store_id;  // "" = whichever it is
+    // Statements are planned for the tables as they are, and those of a new store grow fast: planned anew this often.
+    std::chrono::milliseconds plans_age{5000};
     std::chrono::milliseconds pause_min{50}, pause_max{1000};
   };
   explicit Session(Options options) : options_(std::move(options)) {}

@@ -1,7 +1,7 @@
 #include "store/postgres/transaction.h"
 
 #include <algorithm>
-#include <limits>
+#include <tuple>
 
 #include "store/rules.h"
 
@@ -518,6 +518,11 @@ std::size_t Transaction::send(Connection& connection) {
 
 void Transaction::send_new_jobs(Connection& connection, std::size_t& statements) {
   if (new_jobs_.empty()) return;
+  // Two transactions that bring the same keys wait for each other in one direction.
+  std::ranges::sort(new_jobs_, {}, [](const NewRow& row) {
+    const NewJob& wish = std::get<Batch::Create>(row.batch->authority).job;
+    return std::tie(wish.agent, wish.idempotency_key, row.number);
+  });
   Column numbers(Type::integer), ids(Type::text), agents(Type::text), keys(Type::text),
       hashes(Type::bytes), priorities(Type::integer), needed(Type::text), created(Type::integer);
   Column jobs(Type::integer), places(Type::integer), names(Type::text), values(Type::text);
