@@ -161,6 +161,9 @@ void FaultyStore::audit_log(async::Done<Result<AuditLog>> done) {
   call(Method::audit_log, std::move(done),
        [](Store& s, auto d) mutable { s.audit_log(std::move(d)); });
 }
+void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
+  state_->inner.on_hint(std::move(hear));
+}
 Instant FaultyStore::now() { return state_->inner.now(); }
 bool FaultyStore::owned() const { return state_->inner.owned(); }
 

@@ -86,6 +86,7 @@ class FaultyStore final : public Store {
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(async::Done<Result<AuditLog>> done) override;
+  void on_hint(std::function<void(const Hint&)> hear) override;
   Instant now() override;
   bool owned() const override;
 

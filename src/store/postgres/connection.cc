@@ -154,6 +154,12 @@ std::optional<Instant> Rows::maybe_instant(int row, int column) const {
 
 void Connection::Closing::operator()(pg_conn* connection) const { PQfinish(connection); }
 
+bool is_address(const std::string& url) {
+  PQconninfoOption* const options = PQconninfoParse(url.c_str(), nullptr);
+  PQconninfoFree(options);
+  return options != nullptr;
+}
+
 Pg<Connection> Connection::open(const Options& options) {
   const std::string seconds =
       std::to_string(std::max<std::int64_t>(2, options.connect_within.count() / 1000));

@@ -137,6 +137,9 @@ class Rows {
   pg_result* result_;
 };
 
+// Does libpq understand it?
+bool is_address(const std::string& url);
+
 class Connection {
  public:
   struct Options {

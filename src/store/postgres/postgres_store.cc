@@ -105,8 +105,13 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
                                  .allow_no_fsync = options.allow_no_fsync},
                         .store_id = {},
                         .plans_age = options.plans_age};
+  if (!is_address(options.url)) {
+    return fail(Code::usage,
+                "PostgreSQL does not understand the address of this store: it is "
+                "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it");
+  }
   AE_ASSIGN(Connection first, Session::open(wish));
-  if (options.read_only) {
+  if (options.read_only || !options.create) {
     AE_TRY(check_schema(first, options.schema));
   } else {
     AE_TRY(prepare_schema(first, options.schema));

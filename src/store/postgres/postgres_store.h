@@ -20,6 +20,7 @@ struct PostgresOptions {
   std::string url;  // as libpq reads it: postgres://USER@HOST/DATABASE?…
   async::Loop& loop;
   std::string schema = "aetheris";  // the store's tables stand in it
+  bool create = true;               // makes the tables, or brings them up to date
   bool read_only = false;           // makes no tables; every write answers `unavailable`
   bool allow_no_fsync = false;      // for tests: a server that may lose what it has confirmed
   std::chrono::milliseconds connect_within{5000};
@@ -40,7 +41,8 @@ struct PostgresStats {
 class PostgresStore final : public Store {
  public:
   // Fails with unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
-  // needs_version (made by a newer program) · not_found (read_only, and there is no store) · unavailable.
+  // usage (not an address) · needs_version (made by a newer program) · not_found (nothing is made, and there is no
+  // store) · unavailable.
   static Result<std::unique_ptr<PostgresStore>> open(const PostgresOptions& options);
   ~PostgresStore() override;  // finishes what was asked; those answers are still posted
 
