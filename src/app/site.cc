@@ -261,8 +261,13 @@ api::ApiResponse Site::ask(api::ApiRequest request) {
 }
 
 Status look_for_rollback(const StoreUrl& store) {
-  if (store.kind == StoreUrl::Kind::memory) return {};
+  if (store.kind != StoreUrl::Kind::sqlite) return {};
   return store::check_position(store.path);
+}
+
+Result<bool> has_synchronous_standby(const StoreUrl& store) {
+  if (store.kind != StoreUrl::Kind::postgres) return true;
+  return store::has_synchronous_standby(store.path);
 }
 
 Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {

@@ -127,8 +127,9 @@ void Runtime::hinted(const store::Hint& hint) {
 // The poll floor: every hint may be lost, this comes back.
 void Runtime::tick() {
   // Processes that share a store do not ask it all at once.
-  const auto worker = std::hash<std::string>{}(options_.worker) + ++ticks_;
-  const Duration early = world_.store.owned() ? Duration(0) : options_.poll / 4 * (worker % 16) / 16;
+  const std::uint64_t share = (std::hash<std::string>{}(options_.worker) + ++ticks_) % 16;
+  const Duration early = world_.store.owned() ? Duration(0)
+                                              : options_.poll / 64 * static_cast<int>(share);
   tick_timer_ = world_.loop.after(options_.poll - early, [this] {
     tick_timer_.reset();
     claimable_ = true;

@@ -95,6 +95,15 @@ Error cannot_keep() {
 
 }  // namespace
 
+Result<bool> has_synchronous_standby(const std::string& url) {
+  AE_ASSIGN(Connection connection,
+            Session::open({.connection = {.url = url}, .wish = {.schema = "aetheris"}}));
+  connection.add_once("SELECT current_setting('synchronous_standby_names') <> ''");
+  auto answers = connection.run();
+  if (!answers) return std::unexpected(cannot(answers.error()));
+  return answers->at(0).boolean(0, 0);
+}
+
 PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions& options) {

@@ -38,6 +38,10 @@ struct PostgresStats {
   std::uint64_t reopened = 0;            // connections of the writer
 };
 
+// Is every commit on a second machine before it is confirmed (synchronous_standby_names)? Without one, what a lost server
+// had confirmed is lost with it. Fails as PostgresStore::open.
+Result<bool> has_synchronous_standby(const std::string& url);
+
 class PostgresStore final : public Store {
  public:
   // Fails with unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
