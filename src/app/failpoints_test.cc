@@ -52,7 +52,8 @@ AE_TEST("app/stores are named by URL") {
   EXPECT_EQ(store_url("postgresql://h/d")->path, "postgresql://h/d");
   const auto shown = [](const char* url) { return store_url(url)->text(); };
   EXPECT_EQ(shown("postgres://h/d"), "postgres://h/d");
-  EXPECT_EQ(shown("postgres://u:secret@h:5/d?sslmode=require"), "postgres://u@h:5/d?sslmode=require");
+  EXPECT_EQ(shown("postgres://u:secret@h:5/d?sslmode=require"),
+            "postgres://u@h:5/d?sslmode=require");
   EXPECT_EQ(shown("postgres://:secret@h"), "postgres://@h");
   EXPECT_EQ(shown("postgres://h:5432,g:5433/d"), "postgres://h:5432,g:5433/d");
   EXPECT_EQ(shown("postgres:///d?password=secret&host=/run"), "postgres:///d?host=/run");

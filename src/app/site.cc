@@ -95,13 +95,12 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     options_.runtime.execution_version = kVersion;
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
-    api_.emplace(
-        loop_, steady_, *store_, *runtime_,
-        api::ApiOptions{.agents = options_.agents,
-                        .runs = options_.mode == SiteOptions::Mode::run,
-                        .hears = options_.mode != SiteOptions::Mode::read,
-                        .version = std::string(kVersion),
-                        .store = store_name()});
+    api_.emplace(loop_, steady_, *store_, *runtime_,
+                 api::ApiOptions{.agents = options_.agents,
+                                 .runs = options_.mode == SiteOptions::Mode::run,
+                                 .hears = options_.mode != SiteOptions::Mode::read,
+                                 .version = std::string(kVersion),
+                                 .store = store_name()});
     return {};
   }
 

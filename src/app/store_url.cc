@@ -60,8 +60,8 @@ Result<StoreUrl> store_url(std::string_view text) {
     }
     return StoreUrl{StoreUrl::Kind::sqlite, std::string(text)};
   }
-  return fail(Code::usage,
-              "a store is sqlite:PATH, postgres://… or memory:, not \"" + std::string(text.substr(0, 80)) + "\"");
+  return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"" +
+                               std::string(text.substr(0, 80)) + "\"");
 }
 
 }  // namespace ae::app

@@ -82,10 +82,11 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
       problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
     }
   } else if (const auto standby = app::has_synchronous_standby(store); standby && !*standby) {
-    problems.push_back({"no_synchronous_standby",
-                        "the PostgreSQL server has no synchronous standby: what it has confirmed is "
-                        "lost with its disk, and may be lost when another server takes over; set "
-                        "synchronous_standby_names, or accept it"});
+    problems.push_back(
+        {"no_synchronous_standby",
+         "the PostgreSQL server has no synchronous standby: what it has confirmed is "
+         "lost with its disk, and may be lost when another server takes over; set "
+         "synchronous_standby_names, or accept it"});
   }
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {

@@ -128,8 +128,8 @@ void Runtime::hinted(const store::Hint& hint) {
 void Runtime::tick() {
   // Processes that share a store do not ask it all at once.
   const std::uint64_t share = (std::hash<std::string>{}(options_.worker) + ++ticks_) % 16;
-  const Duration early = world_.store.owned() ? Duration(0)
-                                              : options_.poll / 64 * static_cast<int>(share);
+  const Duration early =
+      world_.store.owned() ? Duration(0) : options_.poll / 64 * static_cast<int>(share);
   tick_timer_ = world_.loop.after(options_.poll - early, [this] {
     tick_timer_.reset();
     claimable_ = true;

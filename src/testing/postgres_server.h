@@ -63,8 +63,8 @@ class PostgresServer {
   }
   void start() {
     std::filesystem::remove(folder_ + "/data/postmaster.pid");
-    std::vector<std::string> command = {program("postgres"), "-D", folder_ + "/data",
-                                        "-p", std::to_string(port_), "-k", folder_};
+    std::vector<std::string> command = {
+        program("postgres"), "-D", folder_ + "/data", "-p", std::to_string(port_), "-k", folder_};
     for (const std::string& setting : settings_) {
       command.push_back("-c");
       command.push_back(setting);
@@ -80,8 +80,8 @@ class PostgresServer {
   }
 
   void create_database(const std::string& name, const std::string& encoding = "UTF8") const {
-    run("createdb", {"-h", folder_, "-p", std::to_string(port_), "-U", "aetheris", "-T", "template0",
-                     "-E", encoding, name});
+    run("createdb", {"-h", folder_, "-p", std::to_string(port_), "-U", "aetheris", "-T",
+                     "template0", "-E", encoding, name});
   }
 
   // One of the server's programs, run to its end; gives what it wrote.
@@ -96,9 +96,14 @@ class PostgresServer {
   }
 
  private:
-  PostgresServer(const std::string& copy_of, std::vector<std::string> settings) : settings_{
-      "listen_addresses=127.0.0.1", "shared_buffers=32MB", "max_connections=60",
-      "max_wal_size=256MB", "wal_level=replica", "max_wal_senders=3", "recovery_init_sync_method=syncfs"} {
+  PostgresServer(const std::string& copy_of, std::vector<std::string> settings)
+      : settings_{"listen_addresses=127.0.0.1",
+                  "shared_buffers=32MB",
+                  "max_connections=60",
+                  "max_wal_size=256MB",
+                  "wal_level=replica",
+                  "max_wal_senders=3",
+                  "recovery_init_sync_method=syncfs"} {
     settings_.insert(settings_.end(), settings.begin(), settings.end());
     make_folder();
     if (copy_of.empty()) {
@@ -166,7 +171,8 @@ class PostgresServer {
       ::_exit(126);
     }
     ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
-    const int file = ::open(to.c_str(), O_WRONLY | O_CREAT | (out.empty() ? O_APPEND : O_TRUNC), 0600);
+    const int file =
+        ::open(to.c_str(), O_WRONLY | O_CREAT | (out.empty() ? O_APPEND : O_TRUNC), 0600);
     ::dup2(file, 1);
     ::dup2(file, 2);
     if (::chdir(folder_.c_str()) == 0) ::execv(words[0], words.data());
@@ -178,7 +184,8 @@ class PostgresServer {
     std::string line, last;
     while (std::getline(file, line)) last = line;
     return last.starts_with("ready") ||
-           (last.starts_with("standby") && std::filesystem::exists(folder_ + "/.s.PGSQL." + std::to_string(port_)));
+           (last.starts_with("standby") &&
+            std::filesystem::exists(folder_ + "/.s.PGSQL." + std::to_string(port_)));
   }
   static std::string read(const std::string& path) {
     std::ifstream file(path);

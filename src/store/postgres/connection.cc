@@ -165,11 +165,12 @@ Pg<Connection> Connection::open(const Options& options) {
       std::to_string(std::max<std::int64_t>(2, options.connect_within.count() / 1000));
   const std::string silence = std::to_string(options.answer_within.count());
   // The first names the server; what stands in it wins over what stands before, and loses to what stands behind.
-  const char* const names[] = {"connect_timeout", "keepalives_idle", "keepalives_interval",
+  const char* const names[] = {"connect_timeout",  "keepalives_idle",  "keepalives_interval",
                                "keepalives_count", "tcp_user_timeout", "fallback_application_name",
-                               "dbname", "client_encoding", nullptr};
-  const char* const values[] = {seconds.c_str(), "5", "2", "3", silence.c_str(), "aetheris",
-                                options.url.c_str(), "UTF8", nullptr};
+                               "dbname",           "client_encoding",  nullptr};
+  const char* const values[] = {
+      seconds.c_str(),     "5",    "2",    "3", silence.c_str(), "aetheris",
+      options.url.c_str(), "UTF8", nullptr};
   Connection connection(PQconnectdbParams(names, values, 1), options.answer_within);
   pg_conn* raw_connection = connection.connection_.get();
   AE_CHECK(raw_connection != nullptr, "out of memory");
@@ -239,8 +240,10 @@ std::optional<PgError> Connection::wait(std::chrono::steady_clock::time_point un
     if (PQisBusy(connection) == 0) return std::nullopt;
     const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
-    if (time.count() <= 0) return PgError{.sqlstate = {}, .message = "no answer came in time", .lost = true};
-    pollfd wish{.fd = socket(), .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
+    if (time.count() <= 0)
+      return PgError{.sqlstate = {}, .message = "no answer came in time", .lost = true};
+    pollfd wish{.fd = socket(),
+                .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
                 .revents = 0};
     const int ready = ::poll(&wish, 1, static_cast<int>(time.count()) + 1);
     if (ready < 0 && errno != EINTR) {
@@ -286,10 +289,11 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
         const char* severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
         const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
         const std::string_view how = severity == nullptr ? "" : severity;
-        PgError error{.sqlstate = state == nullptr ? "" : state,
-                      .message = one_line(primary == nullptr ? PQresultErrorMessage(result) : primary),
-                      .lost = how == "FATAL" || how == "PANIC" || lost(),
-                      .at = asked};
+        PgError error{
+            .sqlstate = state == nullptr ? "" : state,
+            .message = one_line(primary == nullptr ? PQresultErrorMessage(result) : primary),
+            .lost = how == "FATAL" || how == "PANIC" || lost(),
+            .at = asked};
         if (!first) first = error;
         if (error.lost) return first;
       }

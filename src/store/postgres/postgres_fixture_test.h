@@ -23,7 +23,8 @@ inline testing::PostgresServer& server() {
   return one;
 }
 
-inline std::vector<postgres::Rows> sql(const std::string& text, const std::string& schema = "public",
+inline std::vector<postgres::Rows> sql(const std::string& text,
+                                       const std::string& schema = "public",
                                        const std::string& url = server().url()) {
   auto connection = postgres::Connection::open({.url = url});
   AE_CHECK(connection.has_value(), connection.error().text());

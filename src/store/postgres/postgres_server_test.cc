@@ -66,7 +66,8 @@ AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session
       folder_ = name;
       std::filesystem::permissions(folder_, std::filesystem::perms::all);
       std::ofstream(folder_ + "/ini")
-          << "[databases]\n* = host=127.0.0.1 user=aetheris port=" << server().port() << "\n[pgbouncer]\n"
+          << "[databases]\n* = host=127.0.0.1 user=aetheris port=" << server().port()
+          << "\n[pgbouncer]\n"
           << "listen_addr=\nunix_socket_dir=" << folder_ << "\nlisten_port=6432\nauth_type=any\n"
           << "pool_mode=" << mode << "\nignore_startup_parameters=extra_float_digits,options\n"
           << "[users]\n";
@@ -105,7 +106,9 @@ AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session
 
 // ---------------------------------------------------------------- versions
 
-AE_TEST("postgres_schema/a newer store is refused, an older one read by nobody, and brought up to date") {
+AE_TEST(
+    "postgres_schema/a newer store is refused, an older one read by nobody, and brought up to "
+    "date") {
   const OwnSchema schema;
   Desk desk(schema.name());
   ASSERT_TRUE(desk.open());
@@ -182,11 +185,14 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
 void add_history(const std::string& schema, int jobs) {
   const std::string n = std::to_string(jobs);
   sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
-      "'\\x00'::bytea, 0, '{}', n FROM generate_series(1, " + n + ") AS n;"
-      "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, false, "
-      "'completed', NULL, NULL FROM jobs WHERE job_id LIKE 'old%';"
-      "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
-      "WHERE job_id LIKE 'old%'",
+      "'\\x00'::bytea, 0, '{}', n FROM generate_series(1, " +
+          n +
+          ") AS n;"
+          "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, "
+          "false, "
+          "'completed', NULL, NULL FROM jobs WHERE job_id LIKE 'old%';"
+          "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
+          "WHERE job_id LIKE 'old%'",
       schema);
 }
 

@@ -59,8 +59,8 @@ Result<T> inner(T answer) {
 // Asks a reader and posts its answer. A question that lost its connection is asked once more.
 template <class T, class Ask>
 void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
-  reader.ask([&loop, done = std::move(done), question = std::move(question)](
-                 Session& session) mutable {
+  reader.ask([&loop, done = std::move(done),
+              question = std::move(question)](Session& session) mutable {
     const auto answer = [&]() -> Result<T> {
       for (bool again = false;; again = true) {
         auto connection = session.connection();
@@ -107,13 +107,13 @@ Result<bool> has_synchronous_standby(const std::string& url) {
 PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions& options) {
-  Session::Options wish{.connection = {.url = options.url,
-                                       .connect_within = options.connect_within,
-                                       .answer_within = options.answer_within},
-                        .wish = {.schema = options.schema,
-                                 .allow_no_fsync = options.allow_no_fsync},
-                        .store_id = {},
-                        .plans_age = options.plans_age};
+  Session::Options wish{
+      .connection = {.url = options.url,
+                     .connect_within = options.connect_within,
+                     .answer_within = options.answer_within},
+      .wish = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
+      .store_id = {},
+      .plans_age = options.plans_age};
   if (!is_address(options.url)) {
     return fail(Code::usage,
                 "PostgreSQL does not understand the address of this store: it is "
@@ -137,9 +137,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   if (!options.read_only) {
     const WriterLimits limits{.group_writes = options.group_writes,
                               .group_bytes = options.group_bytes};
-    parts->writer =
-        std::make_unique<Writer>(options.loop, Session(wish, std::move(first)),
-                                 parts->database_clock, channel, limits);
+    parts->writer = std::make_unique<Writer>(options.loop, Session(wish, std::move(first)),
+                                             parts->database_clock, channel, limits);
   }
   const auto heard = [loop = &options.loop, sink = parts->sink, writer = parts->writer.get()](
                          std::string_view hint, int backend) {
@@ -151,10 +150,9 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
     });
   };
   parts->loads = std::make_unique<Reader>(Session(wish, std::move(second)), Reader::Listening{});
-  parts->questions =
-      std::make_unique<Reader>(Session(wish, std::move(third)),
-                               options.read_only ? Reader::Listening{}
-                                                 : Reader::Listening{channel, heard});
+  parts->questions = std::make_unique<Reader>(
+      Session(wish, std::move(third)),
+      options.read_only ? Reader::Listening{} : Reader::Listening{channel, heard});
   return std::unique_ptr<PostgresStore>(new PostgresStore(std::move(parts)));
 }
 
@@ -194,8 +192,8 @@ void PostgresStore::claim_job(JobId job, ClaimRequest request,
                               async::Done<Result<std::optional<Lease>>> done) {
   check_claim(request);
   if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
-  parts_->writer->write(std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), time(),
-                                                        std::move(done)));
+  parts_->writer->write(
+      std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), time(), std::move(done)));
 }
 
 void PostgresStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,

@@ -30,11 +30,9 @@ class PostgresDriver final : public conformance::Driver {
   std::unique_ptr<PostgresStore> store_;
 };
 
-[[maybe_unused]] const bool registered =
-    conformance::register_conformance("store_postgres", [](testing::TestLoop& loop) {
-      return std::make_unique<PostgresDriver>(loop);
-    });
-
+[[maybe_unused]] const bool registered = conformance::register_conformance(
+    "store_postgres",
+    [](testing::TestLoop& loop) { return std::make_unique<PostgresDriver>(loop); });
 
 // A caller that does what store.h asks of it, until it is done. How often it heard what is counted.
 struct Persistent {
@@ -198,11 +196,10 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
       std::vector<std::string> answers(4);
       for (int k = 0; k < 4; ++k) {
         const int which = me == 0 ? k : 3 - k;
-        Batch b = Desk::create("j" + std::to_string(me) + "-" + std::to_string(round) + "-" +
-                                   std::to_string(which),
-                               {.agent = "a",
-                                .idempotency_key =
-                                    "k" + std::to_string(round) + "-" + std::to_string(which)});
+        Batch b = Desk::create(
+            "j" + std::to_string(me) + "-" + std::to_string(round) + "-" + std::to_string(which),
+            {.agent = "a",
+             .idempotency_key = "k" + std::to_string(round) + "-" + std::to_string(which)});
         b.sealed->blobs = {conformance::blob("v" + std::to_string(round) + std::to_string(which)),
                            conformance::blob("w" + std::to_string(round) + std::to_string(which))};
         desk.store().commit(std::move(b), [&, which](Result<Committed> answer) {
@@ -362,7 +359,8 @@ AE_TEST("outage/ended backends lose no commit and repeat none") {
   const OwnSchema schema;
   Desk desk(schema.name());
   ASSERT_TRUE(desk.open());
-  auto admin = postgres::Connection::open({.url = server().url("postgres", "&application_name=admin")});
+  auto admin =
+      postgres::Connection::open({.url = server().url("postgres", "&application_name=admin")});
   ASSERT_TRUE(admin);
   Persistent persistent{desk};
   ASSERT_TRUE(persistent.commit(Desk::create_claimed("j0")));

@@ -77,10 +77,9 @@ void Reader::listen() {
 
 void Reader::wait() {
   const bool listens = !listening_.channel.empty();
-  pollfd wishes[] = {{.fd = bell_, .events = POLLIN, .revents = 0},
-                     {.fd = session_.is_open() ? session_.socket() : -1,
-                      .events = POLLIN,
-                      .revents = 0}};
+  pollfd wishes[] = {
+      {.fd = bell_, .events = POLLIN, .revents = 0},
+      {.fd = session_.is_open() ? session_.socket() : -1, .events = POLLIN, .revents = 0}};
   const bool heard_of = listens && session_.is_open();
   ::poll(wishes, heard_of ? 2 : 1, !listens || heard_of ? -1 : kRelistenMs);
   eventfd_t rung = 0;

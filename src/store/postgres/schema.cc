@@ -121,8 +121,8 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
   auto layout = connection.run();
   if (!layout) return std::unexpected(cannot(layout.error()));
   if (layout->at(0).empty()) {
-    return fail(Code::unavailable, "the schema " + schema +
-                                       " belongs to another program: use another database");
+    return fail(Code::unavailable,
+                "the schema " + schema + " belongs to another program: use another database");
   }
   const std::int64_t found = layout->at(0).integer(0, 0);
   if (found > newest_layout()) {
@@ -172,8 +172,8 @@ Status prepare_session(Connection& connection, const SessionWish& wish) {
       "current_setting('synchronous_commit') IN ('off', 'local')");
   set("search_path", quoted_name(wish.schema));
   // Every statement names its rows by a key: no plan may read a whole table because it was small once.
-  for (const char* off : {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin",
-                          "jit"}) {
+  for (const char* off :
+       {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"}) {
     set(off, "off");
   }
   set("plan_cache_mode", "force_generic_plan");

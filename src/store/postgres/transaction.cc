@@ -29,8 +29,8 @@ constexpr Statement kKeys{
     "CROSS JOIN LATERAL (SELECT * FROM jobs WHERE agent = k.agent AND idempotency_key = k.key "
     "AND idempotency_key <> '' LIMIT 1) j "
     "CROSS JOIN LATERAL (SELECT last_seq FROM heads WHERE job = j.number LIMIT 1) h"};
-constexpr Statement kNumbers{
-    "job_numbers", "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
+constexpr Statement kNumbers{"job_numbers",
+                             "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
 constexpr Statement kInbox{
     "read_inbox",
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[])) "
@@ -79,9 +79,10 @@ constexpr Statement kPutCommits{
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])"};
 // In the order of their hashes: two transactions that bring the same ones wait for each other in one direction.
-constexpr Statement kPutBlobs{"put_blobs",
-                              "INSERT INTO blobs(hash, bytes) "
-                              "SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING"};
+constexpr Statement kPutBlobs{
+    "put_blobs",
+    "INSERT INTO blobs(hash, bytes) "
+    "SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING"};
 constexpr Statement kPutEffects{
     "put_effects",
     "INSERT INTO effects(job, invocation, try, record) "
@@ -186,7 +187,7 @@ Pg<void> Transaction::read(Connection& connection) {
     const Rows& rows = answers[at++];
     for (int i = 0; i < rows.size(); ++i) {
       keys_[{rows.text(i, 0), rows.text(i, 1)}] = {JobId(rows.text(i, 2)), rows.hash(i, 3),
-                                                      rows.count(i, 4)};
+                                                   rows.count(i, 4)};
     }
   }
   if (creates_ > 0) {
@@ -315,8 +316,8 @@ bool Transaction::stands(const JobId& id, const Job& job, const Sealed& sealed) 
 bool Transaction::inbox_left(const Batch& batch, const Job& job) const {
   // What was posted in this transaction comes after everything that anybody has read.
   if (!job.posted.empty()) return true;
-  return std::ranges::any_of(
-      job.inbox, [&](const auto& entry) { return inbox_refuses(batch, entry.first); });
+  return std::ranges::any_of(job.inbox,
+                             [&](const auto& entry) { return inbox_refuses(batch, entry.first); });
 }
 
 std::optional<Error> Transaction::refuse(const Batch& batch, const Job& job) const {
@@ -336,7 +337,7 @@ std::optional<Error> Transaction::refuse(const Batch& batch, const Job& job) con
 
 Transaction::Answer Transaction::commit(const Batch& batch, BatchPoints& points, Instant now) {
   return std::holds_alternative<Batch::Create>(batch.authority) ? create(batch, points, now)
-                                                                 : extend(batch, points);
+                                                                : extend(batch, points);
 }
 
 Transaction::Answer Transaction::extend(const Batch& batch, BatchPoints& points) {
@@ -379,9 +380,10 @@ std::optional<Result<Committed>> Transaction::answer_create(const Batch& batch,
     if (const auto it = keys_.find({wish.agent, wish.idempotency_key}); it != keys_.end()) {
       const Key& key = it->second;
       const Job* const other = find(key.job);
-      return Result<Committed>(Committed{.last_seq = other == nullptr ? key.last_seq : other->last_seq,
-                                         .existing = key.job,
-                                         .existing_request = key.request_hash});
+      return Result<Committed>(
+          Committed{.last_seq = other == nullptr ? key.last_seq : other->last_seq,
+                    .existing = key.job,
+                    .existing_request = key.request_hash});
     }
   }
   if (job != nullptr) return Result<Committed>(std::unexpected(job_exists(batch.job)));
@@ -401,15 +403,15 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchPoints& points,
   job.priority = wish.priority;
   if (!wish.idempotency_key.empty()) {
     keys_[{wish.agent, wish.idempotency_key}] = {batch.job, wish.request_hash,
-                                                   batch.sealed->last_seq};
+                                                 batch.sealed->last_seq};
   }
   new_jobs_.push_back({job.number, &batch});
   append(*batch.sealed, batch.row, job);
   write_rows(batch, job);
   Committed answer{.last_seq = job.last_seq};
   if (wish.claim) {
-    answer.lease = take(batch.job, job, wish.claim->worker, wish.claim->attempt,
-                        now + wish.claim->lease);
+    answer.lease =
+        take(batch.job, job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
   } else {
     job.ripen();
     if (job.ready) hints_.insert("claim");

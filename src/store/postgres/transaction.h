@@ -73,7 +73,7 @@ class Transaction {
     std::optional<Instant> lease_until, ripe_at;
     bool ready = false;
     RowState row;
-    bool changed = false;  // its row of `heads` is to be written
+    bool changed = false;                        // its row of `heads` is to be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
     std::vector<InboxEntry> posted;              // in this transaction; not yet numbered
     std::set<Slot> effects;                      // known to be recorded

@@ -46,7 +46,8 @@ constexpr Statement kCheckpoint{"load_checkpoint",
 constexpr Statement kCommits{
     "load_commits",
     "WITH from_seq AS MATERIALIZED (SELECT CASE WHEN $2::bigint > 0 THEN $2::bigint ELSE "
-    "coalesce((SELECT seq FROM checkpoints WHERE job = " JOB_NUMBER "), 0) + 1 END AS seq) "
+    "coalesce((SELECT seq FROM checkpoints WHERE job = " JOB_NUMBER
+    "), 0) + 1 END AS seq) "
     "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER
     " AND first_seq >= coalesce((SELECT c.first_seq FROM commits c WHERE c.job = " JOB_NUMBER
     " AND c.first_seq <= (SELECT seq FROM from_seq) ORDER BY c.first_seq DESC LIMIT 1), 0) "
@@ -59,9 +60,10 @@ constexpr Statement kLabelsOf{"labels_of",
                               "ORDER BY job, number"};
 constexpr Statement kTime{"time",
                           "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
-constexpr Statement kDue{"due", "SELECT (SELECT job_id FROM jobs WHERE number = heads.job) "
-                                "FROM heads WHERE wake_at IS NOT NULL AND attempt IS NULL "
-                                "AND wake_at <= " TIME " ORDER BY wake_at, job LIMIT $2::bigint"};
+constexpr Statement kDue{"due",
+                         "SELECT (SELECT job_id FROM jobs WHERE number = heads.job) "
+                         "FROM heads WHERE wake_at IS NOT NULL AND attempt IS NULL "
+                         "AND wake_at <= " TIME " ORDER BY wake_at, job LIMIT $2::bigint"};
 constexpr Statement kNextDue{
     "next_due",
     "SELECT least("
@@ -161,8 +163,8 @@ Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t 
   }
   for (int i = 0; i < answers[3].size(); ++i) {
     const Rows& r = answers[3];
-    loaded.effects.push_back({InvocationId(r.text(i, 0)),
-                              static_cast<std::uint32_t>(r.integer(i, 1)), r.text(i, 2)});
+    loaded.effects.push_back(
+        {InvocationId(r.text(i, 0)), static_cast<std::uint32_t>(r.integer(i, 1)), r.text(i, 2)});
   }
   for (int i = 0; i < answers[4].size(); ++i) {
     const Rows& r = answers[4];

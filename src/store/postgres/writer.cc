@@ -11,9 +11,9 @@ constexpr Statement kNotify{"notify",
                             "FROM unnest($2::text[]) AS hint) AS sent"};
 
 Error nobody_knows(const PgError& error) {
-  return {Code::unknown_outcome,
-          "the connection was lost while a commit was under way (" + error.text() +
-              "): it may or may not have happened; read back first"};
+  return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
+                                     error.text() +
+                                     "): it may or may not have happened; read back first"};
 }
 
 }  // namespace

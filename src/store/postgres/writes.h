@@ -74,8 +74,7 @@ class CommitWrite final : public Answering<Committed> {
 
 class InboxWrite final : public Answering<void> {
  public:
-  InboxWrite(JobId job, InboxEntry entry, std::optional<Instant> at,
-             async::Done<Result<void>> done)
+  InboxWrite(JobId job, InboxEntry entry, std::optional<Instant> at, async::Done<Result<void>> done)
       : Answering(at, std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
   std::size_t bytes() const override { return entry_.act.size(); }
   void needs(Transaction& transaction) const override { transaction.needs_inbox(job_); }
