@@ -161,9 +161,14 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   Status open_store() {
     if (options_.store.kind == StoreUrl::Kind::postgres) {
+      if (options_.accept_rollback) {
+        return fail(Code::unsupported,
+                    "this version notices that a store went backwards for SQLite only");
+      }
       AE_ASSIGN(store_, store::PostgresStore::open(
                             {.url = options_.store.path,
                              .loop = loop_,
+                             .fair_by = options_.fair_by,
                              .create = options_.mode == SiteOptions::Mode::run,
                              .read_only = options_.mode == SiteOptions::Mode::read}));
       return {};

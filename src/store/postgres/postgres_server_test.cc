@@ -6,7 +6,7 @@
 
 #include "store/postgres/postgres_fixture_test.h"
 #include "store/postgres/views.h"
-#include "store/postgres/writes.h"
+#include "store/postgres/claims.h"
 
 namespace ae::store {
 namespace {
@@ -190,7 +190,7 @@ void add_history(const std::string& schema, int jobs) {
           ") AS n;"
           "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, "
           "false, "
-          "'completed', NULL, NULL FROM jobs WHERE job_id LIKE 'old%';"
+          "'completed', NULL, NULL, 'default', '' FROM jobs WHERE job_id LIKE 'old%';"
           "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
           "WHERE job_id LIKE 'old%'",
       schema);
@@ -247,6 +247,12 @@ AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with fin
     const std::map<std::string, std::string> ways = {{"ripen_delayed", "heads_delayed"},
                                                      {"ripen_leased", "heads_leased"},
                                                      {"claim", "Index Scan using heads_ready"},
+                                                     {"queue_after", "Scan using heads_line"},
+                                                     {"claims_held", "Scan using heads_held"},
+                                                     {"priority_below", "Scan using heads_line"},
+                                                     {"first_turn", "Scan using heads_line"},
+                                                     {"turn_after", "Scan using heads_line"},
+                                                     {"job_after", "Scan using heads_line"},
                                                      {"due", "Scan using heads_wake"},
                                                      {"next_due", "Scan using heads_wake"}};
     auto statements = postgres::claim_statements();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "store/postgres/reader.h"
+#include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
 #include "store/postgres/views.h"
 #include "store/postgres/writer.h"
@@ -81,7 +82,7 @@ bool can_keep(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
   if (create == nullptr) return true;
   const NewJob& job = create->job;
-  bool bad = has_nul(job.agent) || has_nul(job.idempotency_key);
+  bool bad = has_nul(job.agent) || has_nul(job.idempotency_key) || has_nul(job.queue);
   for (const auto& [key, value] : job.labels) bad |= has_nul(key) || has_nul(value);
   for (const std::string& needed : job.capabilities) bad |= has_nul(needed);
   return !bad;
@@ -125,6 +126,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   } else {
     AE_TRY(prepare_schema(first, options.schema));
   }
+  if (!options.read_only && options.fair_by) AE_TRY(take_turns(first, *options.fair_by));
   AE_ASSIGN(wish.store_id, store_id(first));
   AE_ASSIGN(Connection second, Session::open(wish));
   AE_ASSIGN(Connection third, Session::open(wish));
@@ -229,6 +231,21 @@ void PostgresStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>
       [filter = std::move(filter)](Connection& connection) {
         return postgres::query(connection, filter);
       });
+}
+
+void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+}
+
+void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+}
+
+void PostgresStore::audit_log(async::Done<Result<AuditLog>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [](Connection& connection) { return postgres::audit_log(connection); });
 }
 
 void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {

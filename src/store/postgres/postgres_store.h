@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "async/loop.h"
@@ -20,6 +21,8 @@ struct PostgresOptions {
   std::string url;  // as libpq reads it: postgres://USER@HOST/DATABASE?…
   async::Loop& loop;
   std::string schema = "aetheris";  // the store's tables stand in it
+  // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
+  std::optional<std::string> fair_by = {};
   bool create = true;               // makes the tables, or brings them up to date
   bool read_only = false;           // makes no tables; every write answers `unavailable`
   bool allow_no_fsync = false;      // for tests: a server that may lose what it has confirmed
@@ -62,6 +65,9 @@ class PostgresStore final : public Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void record(AuditEntry entry, async::Done<Result<void>> done) override;
+  void audit_log(async::Done<Result<AuditLog>> done) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
   Instant now() override;

@@ -16,15 +16,24 @@ class PostgresDriver final : public conformance::Driver {
  public:
   explicit PostgresDriver(testing::TestLoop& loop) : loop_(loop) { restart(); }
   Store& store() override { return *store_; }
-  void restart() override {
+  void restart() override { open({}); }
+  Store* fair_by(const std::string& label) override {
+    open(label);
+    return store_.get();
+  }
+
+ private:
+  void open(std::optional<std::string> fair_by) {
     store_.reset();
-    auto opened = PostgresStore::open(
-        {.url = server().url(), .loop = loop_, .schema = schema_.name(), .clock = &loop_});
+    auto opened = PostgresStore::open({.url = server().url(),
+                                       .loop = loop_,
+                                       .schema = schema_.name(),
+                                       .fair_by = std::move(fair_by),
+                                       .clock = &loop_});
     AE_CHECK(opened.has_value(), opened.error().message);
     store_ = *std::move(opened);
   }
 
- private:
   testing::TestLoop& loop_;
   OwnSchema schema_;
   std::unique_ptr<PostgresStore> store_;

@@ -41,8 +41,12 @@ constexpr const char* kTables[] = {
       ready boolean NOT NULL,
       status text COLLATE "C" NOT NULL,
       attempt text COLLATE "C",
-      worker text COLLATE "C") WITH (fillfactor = 60))sql",
+      worker text COLLATE "C",
+      queue text COLLATE "C" NOT NULL,
+      turn text COLLATE "C" NOT NULL) WITH (fillfactor = 60))sql",
     "CREATE INDEX heads_ready ON heads(priority DESC, job) WHERE ready",
+    "CREATE INDEX heads_line ON heads(queue, priority DESC, turn, job) WHERE ready",
+    "CREATE INDEX heads_held ON heads(queue) WHERE attempt IS NOT NULL",
     "CREATE INDEX heads_delayed ON heads(ripe_at) "
     "WHERE NOT ready AND ripe_at IS NOT NULL AND attempt IS NULL",
     "CREATE INDEX heads_leased ON heads(ripe_at) "
@@ -86,6 +90,12 @@ constexpr const char* kTables[] = {
       UNIQUE(job, id)))sql",
     "CREATE TABLE signed_heads(job bigint PRIMARY KEY, body bytea NOT NULL)",
     "CREATE TABLE checkpoints(job bigint PRIMARY KEY, seq bigint NOT NULL, body bytea NOT NULL)",
+    R"sql(CREATE TABLE turns(
+      priority bigint PRIMARY KEY,
+      last text COLLATE "C" NOT NULL))sql",
+    "CREATE TABLE audit(seq bigint PRIMARY KEY, body bytea NOT NULL, hash bytea NOT NULL)",
+    "INSERT INTO meta VALUES('audit_head', '0 ' || repeat('0', 64))",
+    "INSERT INTO meta VALUES('fair_by', '')",
     "INSERT INTO meta VALUES('store_id', replace(gen_random_uuid()::text, '-', ''))",
     "INSERT INTO meta VALUES('layout', '0')",
 };
@@ -246,6 +256,32 @@ Status check_schema(Connection& connection, const std::string& schema) {
                 "this store was made by an older aetheris (layout " + std::to_string(layout) +
                     ", this one knows " + std::to_string(newest_layout()) +
                     "): a command that writes, `aetheris run` for one, brings it up to date");
+  }
+  return {};
+}
+
+// Whoever writes a job has locked a row or the table first, and reads whose turn it is after that: it waits for this, or
+// this for it.
+Status take_turns(Connection& connection, const std::string& label) {
+  Params by;
+  by.add(label);
+  connection.add_once("SELECT value = $1::text FROM meta WHERE key = 'fair_by'", by);
+  auto same = connection.run();
+  if (!same) return std::unexpected(cannot(same.error()));
+  if (same->at(0).boolean(0, 0)) return {};
+  connection.add_once("BEGIN");
+  connection.add_once("LOCK TABLE heads IN EXCLUSIVE MODE");
+  connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'fair_by'", by);
+  connection.add_once("DELETE FROM turns");
+  connection.add_once(
+      "UPDATE heads SET turn = coalesce((SELECT value FROM labels WHERE job = heads.job "
+      "AND key = $1::text ORDER BY number LIMIT 1), '')",
+      by);
+  connection.add_once("COMMIT");
+  if (auto done = connection.run(); !done) {
+    connection.add_once("ROLLBACK");
+    static_cast<void>(connection.run());  // the connection is not used any more
+    return std::unexpected(cannot(done.error()));
   }
   return {};
 }

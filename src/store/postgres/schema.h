@@ -31,6 +31,9 @@ Status prepare_schema(Connection& connection, const std::string& schema);
 // For who only reads: fails with not_found · needs_version · unavailable.
 Status check_schema(Connection& connection, const std::string& schema);
 
+// From now on claims take turns between the values of this label ("" = of none).
+Status take_turns(Connection& connection, const std::string& label);
+
 // Which store this is: 32 hex digits, made with it.
 Result<std::string> store_id(Connection& connection);
 

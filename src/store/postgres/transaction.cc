@@ -1,6 +1,7 @@
 #include "store/postgres/transaction.h"
 
 #include <algorithm>
+#include <charconv>
 #include <tuple>
 
 #include "store/rules.h"
@@ -12,6 +13,7 @@ using Type = Column::Type;
 
 constexpr Statement kBegin{"begin", "BEGIN"};
 constexpr Statement kCommit{"commit", "COMMIT"};
+constexpr Statement kLimits{"limits", kOneClaimerUnderLimits};
 // Each job by its index, in the order of their numbers, whatever the planner believes of the sizes of tables.
 constexpr Statement kLock{
     "lock_jobs",
@@ -19,9 +21,19 @@ constexpr Statement kLock{
     "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, j.agent, array_to_string(j.capabilities, E'\\n'), j.priority, "
     "h.last_seq, h.updated_at, h.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
-    "h.ready, h.status, h.not_before, h.wake_at "
+    "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn "
     "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
 constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
+constexpr Statement kFairBy{"fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
+constexpr Statement kAuditHead{"audit_head",
+                               "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
+constexpr Statement kHeld{
+    "held",
+    "SELECT q, (SELECT count(*) FROM heads WHERE queue = q AND attempt IS NOT NULL "
+    "AND lease_until > coalesce($2::bigint, "
+    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) FROM unnest($1::text[]) AS q"};
+// Held to the end: values that a commit has found stored are not dropped meanwhile (see redaction.cc).
+constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
 constexpr Statement kKeys{
     "keys",
     "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
@@ -61,14 +73,14 @@ constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
-// New ones and those that were locked; of these `priority` stays.
+// New ones and those that were locked; of these priority, queue and turn stay.
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
-    "lease_until, ripe_at, ready, status, attempt, worker) "
+    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
     "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[]) "
+    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[]) "
     "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
     "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
     "not_before = excluded.not_before, wake_at = excluded.wake_at, "
@@ -111,6 +123,11 @@ constexpr Statement kPutSignedHeads{
     "put_signed_heads",
     "INSERT INTO signed_heads(job, body) SELECT * FROM unnest($1::bigint[], $2::bytea[]) "
     "ON CONFLICT (job) DO UPDATE SET body = excluded.body"};
+constexpr Statement kPutAudit{
+    "put_audit",
+    "INSERT INTO audit(seq, body, hash) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
+constexpr Statement kPutAuditHead{"put_audit_head",
+                                  "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
 constexpr Statement kPutCheckpoints{
     "put_checkpoints",
     "INSERT INTO checkpoints(job, seq, body) "
@@ -167,20 +184,27 @@ void Transaction::needs(const Batch& batch) {
   for (const auto& [invocation, try_no] : batch.effects_absent) {
     effects_asked_.emplace(batch.job.text, Slot(invocation.text, try_no));
   }
+  if (batch.audit) needs_audit();
   if (!batch.sealed) return;
   sealed_asked_.emplace_back(batch.job, &*batch.sealed);
   for (const Blob& blob : batch.sealed->blobs) blobs_asked_.insert(blob.hash);
+}
+
+void Transaction::needs_held(const ClaimRequest& request, std::optional<Instant> at) {
+  for (const QueueLimit& limit : request.queues) queues_asked_.insert(limit.queue);
+  held_at_ = at;
 }
 
 // ---------------------------------------------------------------- reading
 
 Pg<void> Transaction::read(Connection& connection) {
   connection.add(kBegin);
+  if (!queues_asked_.empty()) connection.add(kLimits);
   connection.add(kLock, Params().add(texts_of(jobs_asked_)));
   connection.add(kNow);
   add_reads(connection);
   AE_ASSIGN(const auto answers, connection.run());
-  std::size_t at = 1;
+  std::size_t at = queues_asked_.empty() ? 1 : 2;
   take_jobs(answers[at++]);
   now_ = answers[at++].instant(0, 0);
   if (!keys_asked_.empty()) {
@@ -193,6 +217,7 @@ Pg<void> Transaction::read(Connection& connection) {
   if (creates_ > 0) {
     const Rows& rows = answers[at++];
     for (int i = rows.size(); i-- > 0;) numbers_.push_back(rows.integer(i, 0));
+    fair_by_ = answers[at++].text(0, 0);
   }
   if (!inbox_asked_.empty()) {
     const Rows& rows = answers[at++];
@@ -209,9 +234,15 @@ Pg<void> Transaction::read(Connection& connection) {
     }
   }
   if (!blobs_asked_.empty()) {
-    const Rows& rows = answers[at++];
+    const Rows& rows = answers[++at];
     for (int i = 0; i < rows.size(); ++i) blobs_there_.insert(rows.hash(i, 0));
+    ++at;
   }
+  if (!queues_asked_.empty()) {
+    const Rows& rows = answers[at++];
+    for (int i = 0; i < rows.size(); ++i) held_[rows.text(i, 0)] = rows.count(i, 1);
+  }
+  if (audit_asked_) audit_head_ = audit_head(answers[at++].text(0, 0));
   return read_old_commits(connection);
 }
 
@@ -224,7 +255,10 @@ void Transaction::add_reads(Connection& connection) {
     }
     connection.add(kKeys, Params().add(agents).add(keys));
   }
-  if (creates_ > 0) connection.add(kNumbers, Params().add(std::uint64_t{creates_}));
+  if (creates_ > 0) {
+    connection.add(kNumbers, Params().add(std::uint64_t{creates_}));
+    connection.add(kFairBy);
+  }
   if (!inbox_asked_.empty()) connection.add(kInbox, Params().add(texts_of(inbox_asked_)));
   if (!effects_asked_.empty()) {
     Column jobs(Type::text), invocations(Type::text), tries(Type::integer);
@@ -238,8 +272,13 @@ void Transaction::add_reads(Connection& connection) {
   if (!blobs_asked_.empty()) {
     Column hashes(Type::bytes);
     for (const Hash& hash : blobs_asked_) hashes.add(hash);
+    connection.add(kKeepBlobs);
     connection.add(kBlobsThere, Params().add(hashes));
   }
+  if (!queues_asked_.empty()) {
+    connection.add(kHeld, Params().add(texts_of(queues_asked_)).add(held_at_));
+  }
+  if (audit_asked_) connection.add(kAuditHead);
 }
 
 void Transaction::take_jobs(const Rows& rows) {
@@ -261,6 +300,8 @@ void Transaction::take_jobs(const Rows& rows) {
     job.row.status = rows.text(i, 14);
     job.row.not_before = rows.maybe_instant(i, 15);
     job.row.wake_at = rows.maybe_instant(i, 16);
+    job.queue = rows.text(i, 17);
+    job.turn = rows.text(i, 18);
     jobs_.insert_or_assign(JobId(rows.text(i, 0)), std::move(job));
   }
 }
@@ -401,6 +442,8 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchPoints& points,
   job.agent = wish.agent;
   job.capabilities = wish.capabilities;
   job.priority = wish.priority;
+  job.queue = wish.queue;
+  job.turn = turn_of(wish.labels, fair_by_);
   if (!wish.idempotency_key.empty()) {
     keys_[{wish.agent, wish.idempotency_key}] = {batch.job, wish.request_hash,
                                                  batch.sealed->last_seq};
@@ -447,6 +490,7 @@ void Transaction::write_rows(const Batch& batch, Job& job) {
     job.inbox.erase(number);
     taken_.emplace_back(job.number, number);
   }
+  if (batch.audit) record(*batch.audit);
   if (batch.signed_head) signed_heads_[job.number] = &*batch.signed_head;
   if (batch.checkpoint) checkpoints_[job.number] = {job.last_seq, &*batch.checkpoint};
 }
@@ -472,6 +516,7 @@ Lease Transaction::take(const JobId& id, Job& job, const std::string& worker,
   job.worker = worker;
   job.lease_until = until;
   job.ripen();
+  if (const auto held = held_.find(job.queue); held != held_.end()) held->second += 1;
   return Lease{id, *job.claim(), until};
 }
 
@@ -481,7 +526,9 @@ Result<std::optional<Lease>> Transaction::claim_job(const JobId& id, const Claim
   if (job == nullptr) return std::unexpected(job_not_found(id));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
-  if (!may_run(job->row.status) || !free || request.limit == 0 ||
+  const auto limit = limit_of(request, job->queue);
+  const bool room = !limit || held_.at(job->queue) < *limit;
+  if (!may_run(job->row.status) || !free || request.limit == 0 || !room ||
       !fits(request, {id, job->agent, job->capabilities})) {
     return std::nullopt;
   }
@@ -513,6 +560,7 @@ std::size_t Transaction::send(Connection& connection) {
   send_commits(connection, statements);
   send_effects(connection, statements);
   send_inbox(connection, statements);
+  send_audit(connection, statements);
   send_beside(connection, statements);
   connection.add(kCommit);
   return statements;
@@ -567,13 +615,14 @@ struct HeadColumns {
   Column job{Type::integer}, last_seq{Type::integer}, updated_at{Type::integer}, head{Type::bytes},
       priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
-      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text};
+      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
+      queue{Type::text}, turn{Type::text};
 
   Params params() const {
     Params all;
     for (const Column* column :
          {&job, &last_seq, &updated_at, &head, &priority, &epoch, &not_before, &wake_at,
-          &lease_until, &ripe_at, &ready, &status, &attempt, &worker}) {
+          &lease_until, &ripe_at, &ready, &status, &attempt, &worker, &queue, &turn}) {
       all.add(*column);
     }
     return all;
@@ -597,6 +646,8 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.lease_until.add(job.lease_until);
     to.ripe_at.add(job.ripe_at);
     to.ready.add(job.ready);
+    to.queue.add(job.queue);
+    to.turn.add(job.turn);
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
     to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
@@ -695,6 +746,39 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
   if (jobs.empty()) return;
   connection.add(kPutInbox, Params().add(jobs).add(ids).add(acts));
   ++statements;
+}
+
+void Transaction::record(const AuditEntry& entry) {
+  AuditRow row = chained(audit_head_, entry);
+  audit_head_ = {.seq = row.seq, .hash = row.hash};
+  audit_.push_back(std::move(row));
+}
+
+AuditHead Transaction::audit_head(std::string_view text) {
+  AuditHead head;
+  const std::string_view number = text.substr(0, text.find(' '));
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
+  const auto hash =
+      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
+    return {.seq = 0, .hash = sha256(text)};
+  }
+  head.hash = *hash;
+  return head;
+}
+
+void Transaction::send_audit(Connection& connection, std::size_t& statements) {
+  if (audit_.empty()) return;
+  Column seqs(Type::integer), bodies(Type::bytes), hashes(Type::bytes);
+  for (const AuditRow& row : audit_) {
+    seqs.add(row.seq);
+    bodies.add(std::string_view(row.body));
+    hashes.add(row.hash);
+  }
+  connection.add(kPutAudit, Params().add(seqs).add(bodies).add(hashes));
+  connection.add(kPutAuditHead, Params().add(std::to_string(audit_head_.seq) + " " +
+                                             to_hex(audit_head_.hash)));
+  statements += 2;
 }
 
 void Transaction::send_beside(Connection& connection, std::size_t& statements) {

@@ -16,11 +16,16 @@
 #include <utility>
 #include <vector>
 
+#include "store/audit.h"
 #include "store/points.h"
 #include "store/postgres/connection.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
+
+// Claims under limits or in turns are made one after the other, in all processes: each counts what is held.
+inline constexpr const char* kOneClaimerUnderLimits =
+    "SELECT pg_advisory_xact_lock(hashtextextended('aetheris claims ' || current_schema(), 0))";
 
 class Transaction {
  public:
@@ -33,6 +38,9 @@ class Transaction {
   void needs(const Batch& batch);
   void needs_inbox(const JobId& job);
   void needs(const JobId& job);
+  void needs_audit() { audit_asked_ = true; }
+  // How many jobs of the limited queues are held; nobody else claims under limits until the end. `at`: as in Answering.
+  void needs_held(const ClaimRequest& request, std::optional<Instant> at);
 
   // BEGIN, the locks, and what was asked for.
   Pg<void> read(Connection& connection);
@@ -49,8 +57,12 @@ class Transaction {
                                          Instant now);
   std::vector<std::optional<Instant>> heartbeat(const Held& held, Instant now);
 
+  void record(const AuditEntry& entry);
+
   // ---- adds everything that was decided, and the COMMIT; gives its place among the statements.
   std::size_t send(Connection& connection);
+  // The head of the audit log as it is kept: "seq hash". What cannot be read is an end that no log has.
+  static AuditHead audit_head(std::string_view text);
   // What others may want to know once it is durable: "claim", or "inbox " and a job.
   const std::set<std::string>& hints() const { return hints_; }
 
@@ -62,7 +74,7 @@ class Transaction {
   };
   struct Job {
     std::int64_t number = 0;
-    std::string agent, worker;
+    std::string agent, worker, queue, turn;
     std::vector<std::string> capabilities;
     std::int64_t priority = 0;
     std::uint64_t last_seq = 0;
@@ -108,6 +120,7 @@ class Transaction {
   void send_commits(Connection& connection, std::size_t& statements);
   void send_effects(Connection& connection, std::size_t& statements);
   void send_inbox(Connection& connection, std::size_t& statements);
+  void send_audit(Connection& connection, std::size_t& statements);
   void send_beside(Connection& connection, std::size_t& statements);
 
   // asked
@@ -117,6 +130,9 @@ class Transaction {
   std::set<Hash> blobs_asked_;
   std::vector<std::pair<JobId, const Sealed*>> sealed_asked_;
   std::size_t creates_ = 0;
+  bool audit_asked_ = false;
+  std::set<std::string> queues_asked_;
+  std::optional<Instant> held_at_;
 
   // read
   Instant now_;
@@ -124,6 +140,9 @@ class Transaction {
   std::map<AgentKey, Key> keys_;
   std::set<Hash> blobs_there_;
   std::map<std::pair<std::string, std::uint64_t>, std::string> old_commits_;
+  std::map<std::string, std::size_t> held_;  // by queue, of those that were asked
+  std::string fair_by_;
+  AuditHead audit_head_;
   std::vector<std::int64_t> numbers_;  // for new jobs, unused ones
 
   // to be written
@@ -143,6 +162,7 @@ class Transaction {
   std::vector<std::pair<std::int64_t, std::uint64_t>> taken_;
   std::map<std::int64_t, const std::string*> signed_heads_;
   std::map<std::int64_t, std::pair<std::uint64_t, const std::string*>> checkpoints_;
+  std::vector<AuditRow> audit_;
   std::set<std::string> hints_;
 };
 

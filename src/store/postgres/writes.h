@@ -106,7 +106,7 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
   ClaimJobWrite(JobId job, ClaimRequest request, std::optional<Instant> at,
                 async::Done<Result<std::optional<Lease>>> done)
       : Answering(at, std::move(done)), job_(std::move(job)), request_(std::move(request)) {}
-  void needs(Transaction& transaction) const override { transaction.needs(job_); }
+  void needs(Transaction& transaction) const override;
   void decide(Transaction& transaction) override {
     keep(transaction.claim_job(job_, request_, time(transaction)));
   }
@@ -132,7 +132,33 @@ class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>
   std::optional<Error> lost_;
 };
 
-// Statements of a claim, for who asks how they are planned.
-std::vector<Statement> claim_statements();
+class RedactWrite final : public Answering<void> {
+ public:
+  RedactWrite(Redaction redaction, async::Done<Result<void>> done)
+      : Answering(std::nullopt, std::move(done)), redaction_(std::move(redaction)) {}
+  void needs(Transaction&) const override {}
+  void decide(Transaction&) override {}
+  bool is_alone() const override { return true; }
+  Pg<void> alone(Connection& connection) override;
+  void committed() override {}
+
+ private:
+  const Redaction redaction_;
+};
+
+class RecordWrite final : public Answering<void> {
+ public:
+  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+      : Answering(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
+  void needs(Transaction& transaction) const override { transaction.needs_audit(); }
+  void decide(Transaction& transaction) override {
+    transaction.record(entry_);
+    keep({});
+  }
+  void committed() override {}
+
+ private:
+  const AuditEntry entry_;
+};
 
 }  // namespace ae::store::postgres
