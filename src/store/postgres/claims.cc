@@ -78,8 +78,7 @@ constexpr Statement kJobAfter{
     "ORDER BY job LIMIT 1 FOR UPDATE SKIP LOCKED) "
     "SELECT n.job, j.job_id, j.agent, n.lease_until, array_to_string(j.capabilities, E'\\n') "
     "FROM next n CROSS JOIN LATERAL (SELECT * FROM jobs WHERE number = n.job OFFSET 0) j"};
-constexpr Statement kLastTurn{"last_turn",
-                              "SELECT last FROM turns WHERE priority = $1::bigint"};
+constexpr Statement kLastTurn{"last_turn", "SELECT last FROM turns WHERE priority = $1::bigint"};
 constexpr Statement kPutTurns{
     "put_turns",
     "INSERT INTO turns(priority, last) SELECT * FROM unnest($1::bigint[], $2::text[]) "
@@ -101,7 +100,6 @@ Column column_of(const Texts& texts, Text text) {
   for (const auto& item : texts) column.add(text(item));
   return column;
 }
-
 
 std::vector<std::string> lines(std::string_view text) {
   std::vector<std::string> all;
@@ -252,8 +250,8 @@ Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest
 }  // namespace
 
 std::vector<Statement> claim_statements() {
-  return {kRipenDelayed, kRipenLeased, kClaim,     kQueueAfter, kHeld,
-          kPriorityBelow, kFirstTurn,  kTurnAfter, kJobAfter};
+  return {kRipenDelayed,  kRipenLeased, kClaim,     kQueueAfter, kHeld,
+          kPriorityBelow, kFirstTurn,   kTurnAfter, kJobAfter};
 }
 
 Pg<std::vector<Lease>> claim(Connection& connection, const ClaimRequest& request,

@@ -53,7 +53,8 @@ class OwnSchema {
       free().pop_back();
       sql("DELETE FROM jobs; DELETE FROM heads; DELETE FROM commits; DELETE FROM blobs; "
           "DELETE FROM labels; DELETE FROM effects; DELETE FROM ledger; DELETE FROM inbox; "
-          "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM turns; DELETE FROM audit; "
+          "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM turns; DELETE FROM "
+          "audit; "
           "UPDATE meta SET value = '' WHERE key = 'fair_by'; "
           "UPDATE meta SET value = '0 ' || repeat('0', 64) WHERE key = 'audit_head'",
           name_);

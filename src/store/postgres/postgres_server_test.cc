@@ -4,9 +4,9 @@
 #include <sstream>
 #include <thread>
 
+#include "store/postgres/claims.h"
 #include "store/postgres/postgres_fixture_test.h"
 #include "store/postgres/views.h"
-#include "store/postgres/claims.h"
 
 namespace ae::store {
 namespace {
@@ -244,17 +244,13 @@ AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with fin
   for (const bool analyzed : {false, true}) {
     if (analyzed) sql("ANALYZE", schema.name());
     // Each through one of the small indexes.
-    const std::map<std::string, std::string> ways = {{"ripen_delayed", "heads_delayed"},
-                                                     {"ripen_leased", "heads_leased"},
-                                                     {"claim", "Index Scan using heads_ready"},
-                                                     {"queue_after", "Scan using heads_line"},
-                                                     {"claims_held", "Scan using heads_held"},
-                                                     {"priority_below", "Scan using heads_line"},
-                                                     {"first_turn", "Scan using heads_line"},
-                                                     {"turn_after", "Scan using heads_line"},
-                                                     {"job_after", "Scan using heads_line"},
-                                                     {"due", "Scan using heads_wake"},
-                                                     {"next_due", "Scan using heads_wake"}};
+    const std::map<std::string, std::string> ways = {
+        {"ripen_delayed", "heads_delayed"},        {"ripen_leased", "heads_leased"},
+        {"claim", "Index Scan using heads_ready"}, {"queue_after", "Scan using heads_line"},
+        {"claims_held", "Scan using heads_held"},  {"priority_below", "Scan using heads_line"},
+        {"first_turn", "Scan using heads_line"},   {"turn_after", "Scan using heads_line"},
+        {"job_after", "Scan using heads_line"},    {"due", "Scan using heads_wake"},
+        {"next_due", "Scan using heads_wake"}};
     auto statements = postgres::claim_statements();
     const auto timers = postgres::timer_statements();
     statements.insert(statements.end(), timers.begin(), timers.end());

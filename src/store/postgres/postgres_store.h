@@ -23,9 +23,9 @@ struct PostgresOptions {
   std::string schema = "aetheris";  // the store's tables stand in it
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};
-  bool create = true;               // makes the tables, or brings them up to date
-  bool read_only = false;           // makes no tables; every write answers `unavailable`
-  bool allow_no_fsync = false;      // for tests: a server that may lose what it has confirmed
+  bool create = true;           // makes the tables, or brings them up to date
+  bool read_only = false;       // makes no tables; every write answers `unavailable`
+  bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
   std::chrono::milliseconds connect_within{5000};
   std::chrono::milliseconds answer_within{20000};  // then the connection is given up
   std::chrono::milliseconds plans_age{5000};       // then statements are planned anew

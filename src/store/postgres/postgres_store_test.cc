@@ -234,6 +234,66 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
   EXPECT_EQ(desks[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
 }
 
+AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
+  const OwnSchema schema;
+  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
+  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_TRUE(desks[0].commit(
+        Desk::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+  }
+  std::vector<std::size_t> claimed(2);
+  const auto work = [&](std::size_t me) {
+    Desk& desk = desks[me];
+    for (int round = 0; round < 6; ++round) {
+      ClaimRequest request =
+          conformance::Rig::wish("A" + std::to_string(me) + std::to_string(round), 2);
+      request.queues = {{"narrow", 5}};
+      const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { desk.store().claim(request, std::move(done)); });
+      ASSERT_TRUE(leases) << leases.error().message;
+      claimed[me] += leases->size();
+      const auto one = desk.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+        desk.store().claim_job(JobId("j" + std::to_string(29 - round)), request, std::move(done));
+      });
+      ASSERT_TRUE(one) << one.error().message;
+      claimed[me] += one->has_value() ? 1 : 0;
+    }
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  EXPECT_EQ(claimed[0] + claimed[1], 5u);
+}
+
+// One drops a value that another is about to name: it is there for whoever named it.
+AE_TEST("postgres/a value that is dropped while another job takes it up is there for that job") {
+  const OwnSchema schema;
+  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
+  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  for (int round = 0; round < 20; ++round) {
+    const std::string n = std::to_string(round);
+    const Blob value = conformance::blob("value " + n);
+    Batch first = Desk::create("a" + n);
+    first.row.status = "completed";
+    first.sealed->blobs = {value};
+    ASSERT_TRUE(desks[0].commit(first));
+    Redaction drop{.job = JobId("a" + n)};
+    drop.commits = {
+        {.first_seq = 1, .replaces = sha256(first.sealed->bytes), .bytes = "left", .blobs = {}}};
+    drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
+    Batch second = Desk::create("b" + n);
+    second.sealed->blobs = {value};
+    std::thread other([&] { EXPECT_TRUE(desks[1].commit(second)); });
+    const auto dropped = desks[0].loop.await<Result<void>>(
+        [&](auto done) { desks[0].store().redact(drop, std::move(done)); });
+    other.join();
+    ASSERT_TRUE(dropped) << dropped.error().message;
+    ASSERT_EQ(desks[0].load("b" + n)->blobs.size(), 1u) << n;
+    ASSERT_TRUE(desks[0].load("a" + n)->blobs.empty());
+  }
+}
+
 AE_TEST("postgres/what comes together is committed together") {
   const OwnSchema schema;
   Desk desk(schema.name());

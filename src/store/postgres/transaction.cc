@@ -123,9 +123,9 @@ constexpr Statement kPutSignedHeads{
     "put_signed_heads",
     "INSERT INTO signed_heads(job, body) SELECT * FROM unnest($1::bigint[], $2::bytea[]) "
     "ON CONFLICT (job) DO UPDATE SET body = excluded.body"};
-constexpr Statement kPutAudit{
-    "put_audit",
-    "INSERT INTO audit(seq, body, hash) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
+constexpr Statement kPutAudit{"put_audit",
+                              "INSERT INTO audit(seq, body, hash) SELECT * FROM "
+                              "unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
 constexpr Statement kPutAuditHead{"put_audit_head",
                                   "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
 constexpr Statement kPutCheckpoints{
@@ -776,8 +776,8 @@ void Transaction::send_audit(Connection& connection, std::size_t& statements) {
     hashes.add(row.hash);
   }
   connection.add(kPutAudit, Params().add(seqs).add(bodies).add(hashes));
-  connection.add(kPutAuditHead, Params().add(std::to_string(audit_head_.seq) + " " +
-                                             to_hex(audit_head_.hash)));
+  connection.add(kPutAuditHead,
+                 Params().add(std::to_string(audit_head_.seq) + " " + to_hex(audit_head_.hash)));
   statements += 2;
 }
 

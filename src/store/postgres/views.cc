@@ -17,7 +17,7 @@ using Type = Column::Type;
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
   "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
-  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue "                                     \
+  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue "                            \
   "FROM jobs j JOIN heads h ON h.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
