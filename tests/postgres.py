@@ -103,6 +103,8 @@ def what_another_process_does_reaches_the_one_that_runs_jobs():
         expect(h.run("run", "agents.yaml", "holds", "--job-id", "b", "--detach", env=env), 0)
         h.began()
         expect(h.run("cancel", "b", env=env), 0)
+        until(lambda: any(event["type"] == "job_cancel_requested" for event in server.get("/api/jobs/b/events")[1]["events"]))
+        h.go()
         until(lambda: server.status("b") == "cancelled")
         expect(server.stop(), 0)
 

@@ -239,8 +239,8 @@ AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
   Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
   for (Desk& desk : desks) ASSERT_TRUE(desk.open());
   for (int i = 0; i < 30; ++i) {
-    ASSERT_TRUE(desks[0].commit(
-        Desk::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+    ASSERT_TRUE(
+        desks[0].commit(Desk::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
   }
   std::vector<std::size_t> claimed(2);
   const auto work = [&](std::size_t me) {
