@@ -160,6 +160,7 @@ class PostgresServer {
   pid_t spawn(const std::vector<std::string>& command, const std::string& out = {}) const {
     const passwd* user = unprivileged();
     std::vector<char*> words;
+    words.reserve(command.size() + 1);
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
     const std::string to = out.empty() ? folder_ + "/log" : out;

@@ -228,8 +228,9 @@ void Connection::add_once(const std::string& sql, const Params& params) {
 }
 
 // Until an answer can be read without waiting.
-std::optional<PgError> Connection::wait(std::chrono::steady_clock::time_point until) {
+std::optional<PgError> Connection::wait() {
   pg_conn* const connection = connection_.get();
+  auto until = std::chrono::steady_clock::now() + answer_within_;
   bool sending = true;
   for (;;) {
     if (sending) {
@@ -252,16 +253,16 @@ std::optional<PgError> Connection::wait(std::chrono::steady_clock::time_point un
     if (ready > 0 && (wish.revents & ~POLLOUT) != 0 && PQconsumeInput(connection) != 1) {
       return last_error(true);
     }
+    if (ready > 0) until = std::chrono::steady_clock::now() + answer_within_;
   }
 }
 
 std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   pg_conn* const connection = connection_.get();
-  const auto until = std::chrono::steady_clock::now() + answer_within_;
   std::optional<PgError> first;
   std::size_t at = 0;  // in pending_
   for (std::size_t asked = 0;;) {
-    if (auto failed = wait(until)) return first ? first : failed;
+    if (auto failed = wait()) return first ? first : failed;
     pg_result* const result = PQgetResult(connection);
     if (result == nullptr) {  // the end of one answer
       if (lost()) return first ? *first : last_error(true);

@@ -2,7 +2,7 @@
 //
 // Everything goes and comes in binary. Statements are prepared when they are first used. A connection that is lost
 // stays lost: whoever owns it opens another.
-// Threads: a connection and what it answers belong to one thread at a time; every call blocks, up to `answer_within`.
+// Threads: a connection and what it answers belong to one thread at a time; every call blocks, in silence up to `answer_within`.
 #pragma once
 
 #include <chrono>
@@ -145,7 +145,7 @@ class Connection {
   struct Options {
     std::string url;  // as libpq reads it
     std::chrono::milliseconds connect_within{5000};
-    std::chrono::milliseconds answer_within{20000};
+    std::chrono::milliseconds answer_within{9000};  // of silence; then it is lost
   };
   static Pg<Connection> open(const Options& options);
   Connection(Connection&&) noexcept = default;
@@ -177,7 +177,7 @@ class Connection {
       : connection_(connection), answer_within_(answer_within) {}
   PgError last_error(bool lost) const;
   void refused_to_send();
-  std::optional<PgError> wait(std::chrono::steady_clock::time_point until);
+  std::optional<PgError> wait();
   std::optional<PgError> collect(std::vector<Rows>& answers);
 
   std::unique_ptr<pg_conn, Closing> connection_;

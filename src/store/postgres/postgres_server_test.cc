@@ -129,6 +129,7 @@ AE_TEST(
 AE_TEST("postgres_schema/many processes may make a store at once") {
   std::vector<std::thread> processes;
   std::vector<std::string> answers(6);
+  processes.reserve(answers.size());
   for (std::size_t i = 0; i < answers.size(); ++i) {
     processes.emplace_back([&answers, i] {
       testing::TestLoop loop;

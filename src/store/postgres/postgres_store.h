@@ -27,10 +27,10 @@ struct PostgresOptions {
   bool read_only = false;       // makes no tables; every write answers `unavailable`
   bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
   std::chrono::milliseconds connect_within{5000};
-  std::chrono::milliseconds answer_within{20000};  // then the connection is given up
-  std::chrono::milliseconds plans_age{5000};       // then statements are planned anew
-  std::size_t group_writes = 512;      // at most this many writes ride one transaction …
-  std::size_t group_bytes = 8u << 20;  // … and about this many bytes
+  std::chrono::milliseconds answer_within{9000};  // of silence; then the connection is given up
+  std::chrono::milliseconds plans_age{5000};      // then statements are planned anew
+  std::size_t group_writes = 512;                 // at most this many writes ride one transaction …
+  std::size_t group_bytes = 8u << 20;             // … and about this many bytes
   // Of a test, in place of the database's. Borrowed; read on the loop's thread.
   async::Clock* clock = nullptr;
 };

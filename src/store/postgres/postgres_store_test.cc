@@ -1,5 +1,12 @@
 // The PostgreSQL driver: the conformance suite, and what only a shared database can do wrong.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <functional>
 #include <set>
@@ -547,6 +554,137 @@ AE_TEST("outage/a restart between two calls is not noticed") {
   EXPECT_TRUE(desk.commit(Desk::append("j0", 2)));
   EXPECT_TRUE(desk.load("j0"));
   EXPECT_TRUE(desk.claim(1));
+}
+
+// A network between us and the server that stops forwarding while the connections stay.
+class Gate {
+ public:
+  enum class Mode { open, shut, swallow_commits };
+
+  Gate() {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    AE_CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+             ::listen(listener_, 16) == 0 &&
+             ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Gate() {
+    stop_ = true;
+    thread_.join();
+    for (const auto& [client, at_server] : pairs_) {
+      ::close(client);
+      ::close(at_server);
+    }
+    ::close(listener_);
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  std::string url() const {
+    return "postgres://aetheris@127.0.0.1:" + std::to_string(port_) + "/postgres";
+  }
+  // Of the connections that there are and that come.
+  std::atomic<Mode> mode = Mode::open;
+  std::atomic<int> commits_swallowed = 0;
+
+ private:
+  static sockaddr_in loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    return address;
+  }
+  void run() {
+    while (!stop_) {
+      std::vector<pollfd> wishes{{.fd = listener_, .events = POLLIN, .revents = 0}};
+      for (const auto& [client, at_server] : pairs_) {
+        wishes.push_back({.fd = client, .events = POLLIN, .revents = 0});
+        wishes.push_back({.fd = at_server, .events = POLLIN, .revents = 0});
+      }
+      if (mode == Mode::shut) wishes.resize(1);
+      if (::poll(wishes.data(), wishes.size(), 5) <= 0) continue;
+      for (std::size_t i = 1; i < wishes.size(); ++i) {
+        if (wishes[i].revents != 0) forward((i - 1) / 2, i % 2 == 1);
+      }
+      if (wishes[0].revents != 0) accept();
+    }
+  }
+  void accept() {
+    const int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int at_server = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = loopback(server().port());
+    AE_CHECK(::connect(at_server, reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
+             0);
+    pairs_.emplace_back(client, at_server);
+  }
+  void forward(std::size_t which, bool to_server) {
+    auto& [client, at_server] = pairs_[which];
+    char bytes[65536];
+    const ssize_t size = ::read(to_server ? client : at_server, bytes, sizeof bytes);
+    if (size <= 0) {
+      silent_.erase(client);
+      ::shutdown(client, SHUT_RDWR);
+      ::shutdown(at_server, SHUT_RDWR);
+      ::close(std::exchange(client, -1));
+      ::close(std::exchange(at_server, -1));
+      return;
+    }
+    const std::string_view text(bytes, static_cast<std::size_t>(size));
+    if (to_server && mode == Mode::swallow_commits &&
+        text.contains(std::string_view("\0commit\0", 8))) {
+      silent_.insert(client);
+      ++commits_swallowed;
+    }
+    if (!to_server && silent_.contains(client)) return;
+    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(size)) ==
+             size);
+  }
+
+  int listener_ = -1, port_ = 0;
+  std::vector<std::pair<int, int>> pairs_;
+  std::set<int> silent_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+AE_TEST("outage/a commit whose answer is lost is unknown, and there when it is sent again") {
+  const OwnSchema schema;
+  Gate gate;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.url = gate.url();
+  options.answer_within = std::chrono::milliseconds(200);
+  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  gate.mode = Gate::Mode::swallow_commits;
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unknown_outcome);
+  EXPECT_EQ(gate.commits_swallowed, 1);
+  gate.mode = Gate::Mode::open;
+  const auto again = desk.commit(Desk::append("j0", 2));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(desk.load("j0")->commits.size(), 2u);
+}
+
+AE_TEST("outage/a network that is silent is given up, and nothing has changed") {
+  const OwnSchema schema;
+  Gate gate;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.url = gate.url();
+  options.answer_within = std::chrono::milliseconds(200);
+  options.connect_within = std::chrono::milliseconds(2000);
+  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  gate.mode = Gate::Mode::shut;
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
+  gate.mode = Gate::Mode::open;
+  Persistent persistent{desk};
+  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
 }
 
 AE_TEST("outage/another store at the same address is not written to") {

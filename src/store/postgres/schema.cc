@@ -279,9 +279,7 @@ Status take_turns(Connection& connection, const std::string& label) {
       by);
   connection.add_once("COMMIT");
   if (auto done = connection.run(); !done) {
-    connection.add_once("ROLLBACK");
-    static_cast<void>(connection.run());  // the connection is not used any more
-    return std::unexpected(cannot(done.error()));
+    return std::unexpected(cannot(done.error()));  // and the connection is not used any more
   }
   return {};
 }

@@ -247,6 +247,7 @@ Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optio
   AE_ASSIGN(const auto answers, connection.run());
   clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
   std::vector<JobId> jobs;
+  jobs.reserve(static_cast<std::size_t>(answers[1].size()));
   for (int i = 0; i < answers[1].size(); ++i) jobs.emplace_back(answers[1].text(i, 0));
   return jobs;
 }
