@@ -162,7 +162,11 @@ void FaultyStore::audit_log(async::Done<Result<AuditLog>> done) {
        [](Store& s, auto d) mutable { s.audit_log(std::move(d)); });
 }
 void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
+  hear_ = hear;
   state_->inner.on_hint(std::move(hear));
+}
+void FaultyStore::hint(const Hint& hint) {
+  if (hear_) hear_(hint);
 }
 Instant FaultyStore::now() { return state_->inner.now(); }
 bool FaultyStore::owned() const { return state_->inner.owned(); }
