@@ -280,7 +280,8 @@ class Store {
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
   // Adds to the audit log. Fails with unavailable · unknown_outcome.
   virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
-  virtual void audit_log(async::Done<Result<AuditLog>> done) = 0;
+  // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).
+  virtual void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
 
   // From now on other processes' hints come here, on the loop's thread. A store that nobody else writes has none.
   virtual void on_hint(std::function<void(const Hint&)> hear) { static_cast<void>(hear); }

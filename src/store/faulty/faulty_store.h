@@ -85,7 +85,7 @@ class FaultyStore final : public Store {
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(async::Done<Result<AuditLog>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;

@@ -243,9 +243,9 @@ void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
 }
 
-void PostgresStore::audit_log(async::Done<Result<AuditLog>> done) {
+void PostgresStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   ask(parts_->loop, *parts_->questions, std::move(done),
-      [](Connection& connection) { return postgres::audit_log(connection); });
+      [after](Connection& connection) { return postgres::audit_log(connection, after); });
 }
 
 void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {

@@ -67,7 +67,7 @@ class PostgresStore final : public Store {
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(async::Done<Result<AuditLog>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
   Instant now() override;

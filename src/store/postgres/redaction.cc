@@ -37,9 +37,11 @@ constexpr Statement kNoEffects{
     "DELETE FROM effects WHERE job = $1::bigint AND invocation = ANY($2::text[])"};
 constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
                                   "DELETE FROM checkpoints WHERE job = $1::bigint"};
-constexpr Statement kAudit{"read_audit", "SELECT seq, body, hash FROM audit ORDER BY seq"};
-constexpr Statement kAuditHead{"read_audit_head",
-                               "SELECT value FROM meta WHERE key = 'audit_head'"};
+// One statement sees one moment: the head and the rows that lead to it.
+constexpr Statement kAudit{"read_audit",
+                           "SELECT audit.seq, body, hash, value FROM meta "
+                           "LEFT JOIN audit ON audit.seq > $1::bigint "
+                           "WHERE key = 'audit_head' ORDER BY audit.seq"};
 
 std::string listed(const std::vector<Hash>& hashes) {
   std::string list;
@@ -143,15 +145,16 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   return Result<void>();
 }
 
-Pg<AuditLog> audit_log(Connection& connection) {
-  connection.add(kAudit);
-  connection.add(kAuditHead);
+Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after) {
+  connection.add(kAudit, Params().add(after));
   AE_ASSIGN(const auto answers, connection.run());
-  AuditLog log;
-  for (int i = 0; i < answers[0].size(); ++i) {
-    log.rows.push_back({answers[0].count(i, 0), answers[0].text(i, 1), answers[0].hash(i, 2)});
+  const Rows& rows = answers.at(0);
+  AuditLog log{.head = Transaction::audit_head(rows.text(0, 3))};
+  for (int i = 0; i < rows.size(); ++i) {
+    if (!rows.is_null(i, 0)) {
+      log.rows.push_back({rows.count(i, 0), rows.text(i, 1), rows.hash(i, 2)});
+    }
   }
-  log.head = Transaction::audit_head(answers[1].text(0, 0));
   return log;
 }
 

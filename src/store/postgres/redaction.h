@@ -12,6 +12,6 @@ namespace ae::store::postgres {
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction);
 
-Pg<AuditLog> audit_log(Connection& connection);
+Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after);
 
 }  // namespace ae::store::postgres
