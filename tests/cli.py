@@ -210,8 +210,7 @@ def usage_errors_are_2():
 def what_comes_later_is_unsupported():
     with home() as h:
         for words in (["worker", "x.yaml"], ["backup", "f"],
-                      ["migrate"], ["keys", "list"],
-                      ["jobs", "--store", "postgres://x/y"]):
+                      ["migrate"], ["keys", "list"]):
             said = expect(h.run(*words, "--json"), 2)
             assert said.json()["code"] == "unsupported", said
             assert "unsupported" in said.err

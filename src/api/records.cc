@@ -97,7 +97,9 @@ void Api::audit(Ask ask) {
   const auto limit = ask->query.number("limit");
   if (!after || !limit) return ask->refuse(after ? limit.error() : after.error());
   const std::size_t most = std::clamp<std::size_t>(limit->value_or(kEntriesMax), 1, kEntriesMax);
-  store_.audit_log([ask, from = after->value_or(0), most](Result<store::AuditLog> log) {
+  // The one before the first tells its hash.
+  const std::uint64_t from = after->value_or(0);
+  store_.audit_log(from == 0 ? 0 : from - 1, [ask, from, most](Result<store::AuditLog> log) {
     if (!log) return ask->refuse(log.error());
     std::vector<Value> entries;
     Value next;
@@ -119,7 +121,7 @@ void Api::audit(Ask ask) {
 
 void Api::verify_audit(Ask ask) {
   if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
-  store_.audit_log([ask](Result<store::AuditLog> log) {
+  store_.audit_log(0, [ask](Result<store::AuditLog> log) {
     if (!log) return ask->refuse(log.error());
     const store::AuditProof proof = store::prove(*log);
     ask->answer(200, Value::object({{"detail", proof.detail},

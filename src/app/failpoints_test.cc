@@ -48,7 +48,17 @@ AE_TEST("app/stores are named by URL") {
   EXPECT_EQ(store_url("sqlite:///x.db")->path, "/x.db");
   EXPECT_EQ(store_url("sqlite:/x.db")->folder(), "/");
   EXPECT_EQ(store_url("memory:")->kind, StoreUrl::Kind::memory);
-  EXPECT_EQ(store_url("postgres://h/d").error().code, Code::unsupported);
+  EXPECT_EQ(store_url("postgres://h/d")->kind, StoreUrl::Kind::postgres);
+  EXPECT_EQ(store_url("postgresql://h/d")->path, "postgresql://h/d");
+  const auto shown = [](const char* url) { return store_url(url)->text(); };
+  EXPECT_EQ(shown("postgres://h/d"), "postgres://h/d");
+  EXPECT_EQ(shown("postgres://u:secret@h:5/d?sslmode=require"),
+            "postgres://u@h:5/d?sslmode=require");
+  EXPECT_EQ(shown("postgres://:secret@h"), "postgres://@h");
+  EXPECT_EQ(shown("postgres://h:5432,g:5433/d"), "postgres://h:5432,g:5433/d");
+  EXPECT_EQ(shown("postgres:///d?password=secret&host=/run"), "postgres:///d?host=/run");
+  EXPECT_EQ(shown("postgres:///d?host=/run&password=secret"), "postgres:///d?host=/run");
+  EXPECT_EQ(shown("postgres:///d?password=secret"), "postgres:///d");
   for (const char* bad : {"", "x.db", "sqlite:", "sqlite:folder/", "mysql://x"}) {
     ASSERT_FALSE(store_url(bad)) << bad;
     EXPECT_EQ(store_url(bad).error().code, Code::usage) << bad;

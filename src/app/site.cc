@@ -16,6 +16,7 @@
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/memory/memory_store.h"
+#include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
 #include "tools/secrets.h"
@@ -94,14 +95,12 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     options_.runtime.execution_version = kVersion;
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
-    const bool memory = options_.store.kind == StoreUrl::Kind::memory;
-    api_.emplace(
-        loop_, steady_, *store_, *runtime_,
-        api::ApiOptions{.agents = options_.agents,
-                        .runs = options_.mode == SiteOptions::Mode::run,
-                        .hears = options_.mode != SiteOptions::Mode::read,
-                        .version = std::string(kVersion),
-                        .store = memory ? std::string("memory:") : real_path(options_.store.path)});
+    api_.emplace(loop_, steady_, *store_, *runtime_,
+                 api::ApiOptions{.agents = options_.agents,
+                                 .runs = options_.mode == SiteOptions::Mode::run,
+                                 .hears = options_.mode != SiteOptions::Mode::read,
+                                 .version = std::string(kVersion),
+                                 .store = store_name()});
     return {};
   }
 
@@ -154,7 +153,26 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     return *std::move(answer);
   }
 
+  // Which store this is, to whoever asks over HTTP.
+  std::string store_name() const {
+    return options_.store.kind == StoreUrl::Kind::sqlite ? real_path(options_.store.path)
+                                                         : options_.store.text();
+  }
+
   Status open_store() {
+    if (options_.store.kind == StoreUrl::Kind::postgres) {
+      if (options_.accept_rollback) {
+        return fail(Code::unsupported,
+                    "this version notices that a store went backwards for SQLite only");
+      }
+      AE_ASSIGN(store_, store::PostgresStore::open(
+                            {.url = options_.store.path,
+                             .loop = loop_,
+                             .fair_by = options_.fair_by,
+                             .create = options_.mode == SiteOptions::Mode::run,
+                             .read_only = options_.mode == SiteOptions::Mode::read}));
+      return {};
+    }
     if (options_.store.kind == StoreUrl::Kind::memory) {
       store_ = std::make_unique<store::MemoryStore>(
           loop_, clock_, disk_, store::MemoryStore::Options{.fair_by = options_.fair_by});
@@ -247,14 +265,22 @@ api::ApiResponse Site::ask(api::ApiRequest request) {
 }
 
 Status look_for_rollback(const StoreUrl& store) {
-  if (store.kind == StoreUrl::Kind::memory) return {};
+  if (store.kind != StoreUrl::Kind::sqlite) return {};
   return store::check_position(store.path);
+}
+
+Result<bool> has_synchronous_standby(const StoreUrl& store) {
+  if (store.kind != StoreUrl::Kind::postgres) return true;
+  return store::has_synchronous_standby(store.path);
 }
 
 Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
   if (site.store.kind == StoreUrl::Kind::memory) {
     return fail(Code::unsupported,
                 "a memory: store is gone with its process: there is nothing to rebuild");
+  }
+  if (site.store.kind == StoreUrl::Kind::postgres) {
+    return fail(Code::unsupported, "this version rebuilds stores of SQLite only");
   }
   return store::SqliteRebuild::open(
       {.path = site.store.path, .compare_only = site.compare_only, .job = site.job});

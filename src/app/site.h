@@ -70,6 +70,8 @@ class Site {
 
 // Has the store lost something that is remembered beside it? Fails with store_rolled_back when it has.
 Status look_for_rollback(const StoreUrl& store);
+// Does a shared store keep what it confirms on a second machine? True of stores that are not shared: there is none.
+Result<bool> has_synchronous_standby(const StoreUrl& store);
 
 // The rows of a store beside its logs, to be compared or made anew; nobody else may own it while they are made. Fails with
 // store_locked (names the pid), not_found, needs_version, unavailable, unsupported (a store that is gone with its process).

@@ -1,8 +1,44 @@
 #include "app/store_url.h"
 
+#include <algorithm>
+
 namespace ae::app {
 
-std::string StoreUrl::text() const { return kind == Kind::memory ? "memory:" : "sqlite:" + path; }
+namespace {
+
+// postgres://user:password@host/…?password=…&… without both.
+std::string without_password(std::string url) {
+  const std::size_t begin = url.find("://") + 3;
+  const std::size_t at = url.substr(0, url.find_first_of("/?", begin)).rfind('@');
+  const std::size_t colon = url.find(':', begin);
+  if (at != url.npos && at >= begin && colon < at) url.erase(colon, at - colon);
+  std::size_t next = url.find('?');
+  while (next != url.npos && next + 1 < url.size()) {
+    const std::size_t end = std::min(url.find('&', next + 1), url.size());
+    const std::string_view parameter = std::string_view(url).substr(next + 1, end - next - 1);
+    if (parameter.starts_with("password=") || parameter.starts_with("sslpassword=")) {
+      url.erase(next + 1, std::min(end + 1, url.size()) - next - 1);
+    } else {
+      next = end;
+    }
+  }
+  while (url.ends_with('&') || url.ends_with('?')) url.pop_back();
+  return url;
+}
+
+}  // namespace
+
+std::string StoreUrl::text() const {
+  switch (kind) {
+    case Kind::memory:
+      return "memory:";
+    case Kind::postgres:
+      return without_password(path);
+    case Kind::sqlite:
+      break;
+  }
+  return "sqlite:" + path;
+}
 
 std::string StoreUrl::folder() const {
   const std::size_t slash = path.rfind('/');
@@ -12,9 +48,9 @@ std::string StoreUrl::folder() const {
 
 Result<StoreUrl> store_url(std::string_view text) {
   if (text == "memory:") return StoreUrl{StoreUrl::Kind::memory, {}};
-  if (text.starts_with("postgres:") || text.starts_with("postgresql:")) {
-    return fail(Code::unsupported,
-                "PostgreSQL stores come with a later version of Aetheris; use sqlite:PATH");
+  if (text.starts_with("postgres://") || text.starts_with("postgresql://")) {
+    if (text.find('\0') != text.npos) return fail(Code::usage, "--store has a NUL character");
+    return StoreUrl{StoreUrl::Kind::postgres, std::string(text)};
   }
   if (text.starts_with("sqlite:")) {
     text.remove_prefix(7);
@@ -24,8 +60,8 @@ Result<StoreUrl> store_url(std::string_view text) {
     }
     return StoreUrl{StoreUrl::Kind::sqlite, std::string(text)};
   }
-  return fail(Code::usage,
-              "a store is sqlite:PATH or memory:, not \"" + std::string(text.substr(0, 80)) + "\"");
+  return fail(Code::usage, "a store is sqlite:PATH, postgres://… or memory:, not \"" +
+                               std::string(text.substr(0, 80)) + "\"");
 }
 
 }  // namespace ae::app

@@ -2,7 +2,7 @@
 //
 //   sqlite:PATH     a file; the default is sqlite:.aetheris/aetheris.db
 //   memory:         gone when the process ends
-//   postgres://…    comes later
+//   postgres://…    a database that many processes share (also postgresql://…), as libpq reads it
 // Threads: values, pure functions.
 #pragma once
 
@@ -16,11 +16,11 @@ namespace ae::app {
 constexpr std::string_view kDefaultStore = "sqlite:.aetheris/aetheris.db";
 
 struct StoreUrl {
-  enum class Kind { sqlite, memory };
+  enum class Kind { sqlite, memory, postgres };
   Kind kind = Kind::sqlite;
-  std::string path;  // of sqlite
+  std::string path;  // of sqlite; of postgres the whole address, with the password if there is one
 
-  // As it is given to --store.
+  // As it is given to --store, without a password.
   std::string text() const;
   std::string folder() const;  // that holds the file
   std::string lock_path() const { return path + ".lock"; }
@@ -29,7 +29,7 @@ struct StoreUrl {
   std::string second_socket_path() const { return path + ".sock"; }
 };
 
-// Fails with usage, or unsupported for a store that comes later.
+// Fails with usage.
 Result<StoreUrl> store_url(std::string_view text);
 
 }  // namespace ae::app

@@ -72,12 +72,21 @@ void look_at_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
 }
 
 void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
-  if (store.kind != app::StoreUrl::Kind::sqlite) return;
-  look_at_disk(store, problems);
-  look_at_file(store.path, "the store", problems);
-  look_at_file(store.folder() + "/secrets", "secrets", problems);
-  if (auto stands = app::look_for_rollback(store); !stands) {
-    problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
+  if (store.kind == app::StoreUrl::Kind::memory) return;
+  const bool shared = store.kind == app::StoreUrl::Kind::postgres;
+  if (!shared) {
+    look_at_disk(store, problems);
+    look_at_file(store.path, "the store", problems);
+    look_at_file(store.folder() + "/secrets", "secrets", problems);
+    if (auto stands = app::look_for_rollback(store); !stands) {
+      problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
+    }
+  } else if (const auto standby = app::has_synchronous_standby(store); standby && !*standby) {
+    problems.push_back(
+        {"no_synchronous_standby",
+         "the PostgreSQL server has no synchronous standby: what it has confirmed is "
+         "lost with its disk, and may be lost when another server takes over; set "
+         "synchronous_standby_names, or accept it"});
   }
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {
@@ -98,7 +107,9 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
       return;
     }
     const std::size_t count = answer->body["jobs"].size();
-    if (count == 0 || ((*door)->is_socket() && status != std::string_view("parked"))) continue;
+    // Who runs the jobs of a shared store is not known here.
+    const bool run_elsewhere = shared || (*door)->is_socket();
+    if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
     const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
     if (status == std::string_view("parked")) {
       problems.push_back({"parked", many + "parked: `aetheris jobs --status parked" +

@@ -73,7 +73,7 @@ class Grammar {
     app_.set_version_flag("--version", "aetheris " + std::string(app::kVersion));
     app_.fallthrough();
     app_.add_option("--store", options_.store,
-                    "sqlite:PATH (default sqlite:.aetheris/aetheris.db) or memory:")
+                    "sqlite:PATH (default sqlite:.aetheris/aetheris.db), postgres://… or memory:")
         ->envname("AETHERIS_STORE");
     app_.add_flag("--json", options_.json, "print JSON: one value, or one a line");
     running();

@@ -97,6 +97,7 @@ std::vector<std::string> Runtime::missing(const store::JobRow& row) const {
 }
 
 Runtime::~Runtime() {
+  world_.store.on_hint(nullptr);
   if (tick_timer_) world_.loop.forget(*tick_timer_);
   if (beat_timer_) world_.loop.forget(*beat_timer_);
   if (look_timer_) world_.loop.forget(*look_timer_);
@@ -109,13 +110,27 @@ AttemptId Runtime::fresh_attempt() {
 
 void Runtime::start() {
   started_ = true;
+  world_.store.on_hint([this](const store::Hint& hint) { hinted(hint); });
   tick();
   heartbeat();
 }
 
+// Another process has done something. What is looked at now would be looked at by the poll as well.
+void Runtime::hinted(const store::Hint& hint) {
+  if (!hint.inbox_of) {
+    claimable_ = true;
+    return claim_more();
+  }
+  if (auto it = holders_.find(*hint.inbox_of); it != holders_.end()) it->second->told();
+}
+
 // The poll floor: every hint may be lost, this comes back.
 void Runtime::tick() {
-  tick_timer_ = world_.loop.after(options_.poll, [this] {
+  // Processes that share a store do not ask it all at once.
+  const std::uint64_t share = (std::hash<std::string>{}(options_.worker) + ++ticks_) % 16;
+  const Duration early =
+      world_.store.owned() ? Duration(0) : options_.poll / 64 * static_cast<int>(share);
+  tick_timer_ = world_.loop.after(options_.poll - early, [this] {
     tick_timer_.reset();
     claimable_ = true;
     tick();
@@ -162,6 +177,8 @@ void Runtime::heartbeat() {
           if (!renewed) holder->not_renewed();
           if (renewed && (*renewed)[i]) {
             holder->renewed(*(*renewed)[i]);
+            // Others may have posted, and their hint may have been lost.
+            if (!world_.store.owned()) holder->told();
           } else if (!world_.store.owned() &&
                      (renewed || holder->lease_until() <= world_.store.now())) {
             holder->lost();

@@ -169,6 +169,7 @@ class Runtime : private HolderHost {
   void warn(const JobId& job, const std::string& what) override;
 
   void tick();
+  void hinted(const store::Hint& hint);
   void claim_more();
   std::shared_ptr<Holder> take_on(store::Lease lease);
   void hold(store::Lease lease);
@@ -209,6 +210,7 @@ class Runtime : private HolderHost {
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   bool claim_failed_ = false, store_stopped_ = false;
+  std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   Duration grace_{};
   std::function<void()> stopped_;

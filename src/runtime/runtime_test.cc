@@ -590,6 +590,45 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
 }
 
+AE_TEST("hint/what another process has done is looked at before the poll would") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false});
+  desk.runtime->start();
+  ground.loop.run_ready();
+  Desk other(ground, "other", {.owned = false});  // runs nothing
+  NewJobRequest request;
+  request.job = kJob;
+  request.agent = "agent";
+  request.plan = plan("idempotent", kWaitAndCall);
+  request.hold = false;
+  ASSERT_TRUE(ground.loop.await<Result<Created>>(
+      [&](auto done) { other.runtime->create(request, std::move(done)); }));
+  ground.loop.run_ready();
+  EXPECT_FALSE(desk.runtime->holds(kJob)) << "nobody has said so";
+  desk.faulty->hint({});
+  ground.loop.run_ready();
+  ASSERT_TRUE(desk.runtime->holds(kJob));
+  const engine::Act act{.kind = engine::Act::Kind::cancel, .id = "c1"};
+  const std::size_t before = desk.read().events.size();
+  ASSERT_TRUE(other.act(act)) << "by the inbox, for another holds it";
+  EXPECT_EQ(desk.read().events.size(), before);
+  desk.faulty->hint({.inbox_of = kJob});
+  ground.loop.run_ready();
+  EXPECT_GT(desk.read().events.size(), before);
+}
+
+AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false});
+  desk.runtime->start();
+  desk.create(plan("idempotent", kWaitAndCall));
+  Desk other(ground, "other", {.owned = false});
+  ASSERT_TRUE(other.act({.kind = engine::Act::Kind::cancel, .id = "c1"}));
+  const std::size_t before = desk.read().events.size();
+  ground.loop.advance(10s);
+  EXPECT_GT(desk.read().events.size(), before);
+}
+
 // ---------------------------------------------------------------- checkpoints
 
 constexpr std::string_view kManyCalls =

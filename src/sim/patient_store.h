@@ -98,8 +98,9 @@ class PatientStore final : public store::Store {
   void record(store::AuditEntry entry, async::Done<Result<void>> done) override {
     await<void>(std::move(done), [&](auto d) { inner_->record(std::move(entry), std::move(d)); });
   }
-  void audit_log(async::Done<Result<store::AuditLog>> done) override {
-    await<store::AuditLog>(std::move(done), [&](auto d) { inner_->audit_log(std::move(d)); });
+  void audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
+    await<store::AuditLog>(std::move(done),
+                           [&](auto d) { inner_->audit_log(after, std::move(d)); });
   }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }

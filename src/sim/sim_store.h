@@ -102,9 +102,9 @@ class SimStore final : public store::Store {
     call<void>({"record", "record.answer"}, std::move(done),
                [&](auto d) { host_.inner->record(std::move(entry), std::move(d)); });
   }
-  void audit_log(async::Done<Result<store::AuditLog>> done) override {
+  void audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
     call<store::AuditLog>({"audit_log", "audit_log.answer"}, std::move(done),
-                          [&](auto d) { host_.inner->audit_log(std::move(d)); });
+                          [&](auto d) { host_.inner->audit_log(after, std::move(d)); });
   }
   Instant now() override { return host_.inner->now(); }
   bool owned() const override { return host_.owned; }

@@ -108,8 +108,8 @@ class Witness final : public store::Store {
     writes_++;
     inner_->record(std::move(entry), std::move(done));
   }
-  void audit_log(async::Done<Result<store::AuditLog>> done) override {
-    inner_->audit_log(std::move(done));
+  void audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
+    inner_->audit_log(after, std::move(done));
   }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }

@@ -632,6 +632,13 @@ inline void audits(Rig& r) {
   }
   EXPECT_EQ(acts, "first fork last ") << "with what was written, and only then";
   EXPECT_TRUE(prove(log).ok);
+  for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
+    const AuditLog tail = r.audit(after);
+    EXPECT_EQ(tail.head, log.head);
+    const std::size_t left = log.rows.size() - std::min<std::size_t>(after, log.rows.size());
+    ASSERT_EQ(tail.rows.size(), left);
+    EXPECT_TRUE(left == 0 || tail.rows.front().seq == after + 1);
+  }
 }
 
 inline std::vector<Case> commit_cases() {

@@ -204,8 +204,9 @@ struct Rig {
         [&](auto answered) { store().record(std::move(entry), std::move(answered)); });
     EXPECT_TRUE(done);
   }
-  AuditLog audit() {
-    auto log = loop.await<Result<AuditLog>>([&](auto done) { store().audit_log(std::move(done)); });
+  AuditLog audit(std::uint64_t after = 0) {
+    auto log =
+        loop.await<Result<AuditLog>>([&](auto done) { store().audit_log(after, std::move(done)); });
     EXPECT_TRUE(log) << show(log ? Result<void>() : std::unexpected(log.error()));
     return log ? *std::move(log) : AuditLog{};
   }

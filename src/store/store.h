@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -229,6 +230,11 @@ struct ClaimRequest {
   std::vector<QueueLimit> queues;  // kept in the transaction that claims; other queues have none
 };
 
+// What another process has done, said early; every hint may be lost, and none is a promise.
+struct Hint {
+  std::optional<JobId> inbox_of;  // its inbox has got an entry; nullopt = something may be claimed
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -274,7 +280,11 @@ class Store {
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
   // Adds to the audit log. Fails with unavailable · unknown_outcome.
   virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
-  virtual void audit_log(async::Done<Result<AuditLog>> done) = 0;
+  // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).
+  virtual void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
+
+  // From now on other processes' hints come here, on the loop's thread. A store that nobody else writes has none.
+  virtual void on_hint(std::function<void(const Hint&)> hear) { static_cast<void>(hear); }
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
   // True when opening this store ended every earlier lease: one process owns it (SPEC §6).

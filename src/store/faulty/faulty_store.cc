@@ -157,9 +157,16 @@ void FaultyStore::record(AuditEntry entry, async::Done<Result<void>> done) {
     s.record(std::move(entry), std::move(d));
   });
 }
-void FaultyStore::audit_log(async::Done<Result<AuditLog>> done) {
+void FaultyStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   call(Method::audit_log, std::move(done),
-       [](Store& s, auto d) mutable { s.audit_log(std::move(d)); });
+       [after](Store& s, auto d) mutable { s.audit_log(after, std::move(d)); });
+}
+void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
+  hear_ = hear;
+  state_->inner.on_hint(std::move(hear));
+}
+void FaultyStore::hint(const Hint& hint) {
+  if (hear_) hear_(hint);
 }
 Instant FaultyStore::now() { return state_->inner.now(); }
 bool FaultyStore::owned() const { return state_->inner.owned(); }

@@ -85,7 +85,9 @@ class FaultyStore final : public Store {
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(async::Done<Result<AuditLog>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void on_hint(std::function<void(const Hint&)> hear) override;
+  void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;
   bool owned() const override;
 
@@ -94,6 +96,7 @@ class FaultyStore final : public Store {
   template <class T, class Start>
   void call(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
 
+  std::function<void(const Hint&)> hear_;
   std::shared_ptr<State> state_;  // shared with answers that are still under way
 };
 

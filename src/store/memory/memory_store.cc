@@ -578,8 +578,12 @@ void MemoryStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   answer(std::move(done), Result<void>());
 }
 
-void MemoryStore::audit_log(async::Done<Result<AuditLog>> done) {
-  answer(std::move(done), Result<AuditLog>(data_.audit));
+void MemoryStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  AuditLog log{.head = data_.audit.head};
+  const auto& rows = data_.audit.rows;  // the first one is 1
+  log.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(std::min(after, rows.size())),
+                  rows.end());
+  answer(std::move(done), Result<AuditLog>(std::move(log)));
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

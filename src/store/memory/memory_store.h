@@ -56,7 +56,7 @@ class MemoryStore final : public Store {
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
-  void audit_log(async::Done<Result<AuditLog>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   Instant now() override;
   bool owned() const override;
 

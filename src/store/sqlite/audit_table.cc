@@ -40,10 +40,11 @@ Sql<void> append_audit(Database& db, const AuditEntry& entry) {
   return put.run(std::to_string(row.seq) + " " + to_hex(row.hash));
 }
 
-Sql<AuditLog> read_audit(Database& db) {
+Sql<AuditLog> read_audit(Database& db, std::uint64_t after) {
   AuditLog log;
-  AE_ASSIGN(Statement rows, db.prepare("SELECT seq, body, hash FROM audit ORDER BY seq"));
-  for (Rows row(rows);;) {
+  AE_ASSIGN(Statement rows,
+            db.prepare("SELECT seq, body, hash FROM audit WHERE seq > ?1 ORDER BY seq"));
+  for (Rows row(rows, after);;) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) break;
     log.rows.push_back({row->count(0), row->text(1), row->hash(2)});

@@ -10,6 +10,6 @@ namespace ae::store::sqlite {
 
 // Inside of a transaction.
 Sql<void> append_audit(Database& db, const AuditEntry& entry);
-Sql<AuditLog> read_audit(Database& db);
+Sql<AuditLog> read_audit(Database& db, std::uint64_t after);
 
 }  // namespace ae::store::sqlite

@@ -284,10 +284,10 @@ Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
   }
 }
 
-Sql<AuditLog> Views::audit_log() {
+Sql<AuditLog> Views::audit_log(std::uint64_t after) {
   Snapshot snapshot(begin_, end_);
   AE_TRY(snapshot.open());
-  return read_audit(db_);
+  return read_audit(db_, after);
 }
 
 Sql<std::optional<Instant>> Views::next_due(Instant now) {

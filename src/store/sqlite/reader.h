@@ -27,7 +27,7 @@ class Views {
   Sql<Result<std::vector<JobRow>>> query(const Filter& filter);
   Sql<std::vector<JobId>> due(std::size_t limit, Instant now);
   Sql<std::optional<Instant>> next_due(Instant now);
-  Sql<AuditLog> audit_log();
+  Sql<AuditLog> audit_log(std::uint64_t after);
 
  private:
   struct Found {

@@ -295,9 +295,9 @@ void SqliteStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
 }
 
-void SqliteStore::audit_log(async::Done<Result<AuditLog>> done) {
+void SqliteStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   ask(parts_->loop, *parts_->questions, std::move(done),
-      [](Views& views) { return views.audit_log(); });
+      [after](Views& views) { return views.audit_log(after); });
 }
 
 Instant SqliteStore::now() { return parts_->clock.now(); }

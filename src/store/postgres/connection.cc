@@ -1,0 +1,328 @@
+#include "store/postgres/connection.h"
+
+#include <libpq-fe.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace ae::store::postgres {
+namespace {
+
+constexpr int kBinary = 1;
+
+void append_u32(std::string& to, std::uint32_t value) {
+  for (int shift = 24; shift >= 0; shift -= 8) to.push_back(static_cast<char>(value >> shift));
+}
+void append_u64(std::string& to, std::uint64_t value) {
+  append_u32(to, static_cast<std::uint32_t>(value >> 32));
+  append_u32(to, static_cast<std::uint32_t>(value));
+}
+
+// libpq's messages end with a line break and repeat themselves in several lines.
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  std::ranges::replace(line, '\n', ' ');
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return line;
+}
+
+struct Raw {  // the parameters as libpq takes them
+  std::vector<const char*> values;
+  std::vector<int> lengths, formats;
+};
+
+Raw raw(const std::vector<std::optional<std::string>>& params) {
+  Raw r;
+  for (const auto& param : params) {
+    r.values.push_back(param ? param->data() : nullptr);
+    r.lengths.push_back(param ? static_cast<int>(param->size()) : 0);
+    r.formats.push_back(kBinary);
+  }
+  return r;
+}
+
+void ignore_notice(void*, const PGresult*) {}
+
+}  // namespace
+
+bool PgError::passing() const {
+  return sqlstate == "40001" || sqlstate == "40P01" || sqlstate == "23505";
+}
+
+std::string PgError::text() const {
+  if (sqlstate == "53100") return "PostgreSQL's disk is full: free some space there";
+  if (sqlstate == "25006") {
+    return "PostgreSQL takes no writes (it is read-only): use the primary server";
+  }
+  if (sqlstate == "55P03") {
+    return "something else holds a lock in PostgreSQL for longer than is waited: " + message;
+  }
+  return "PostgreSQL: " + message + (sqlstate.empty() ? "" : " (" + sqlstate + ")");
+}
+
+// ---------------------------------------------------------------- parameters
+
+Params& Params::add(std::int64_t value) {
+  std::string bytes;
+  append_u64(bytes, static_cast<std::uint64_t>(value));
+  return add_encoded(std::move(bytes));
+}
+Params& Params::add(std::string_view text) { return add_encoded(std::string(text)); }
+Params& Params::add(std::nullopt_t) {
+  values_.emplace_back(std::nullopt);
+  return *this;
+}
+Params& Params::add_encoded(std::string bytes) {
+  values_.emplace_back(std::move(bytes));
+  return *this;
+}
+
+void Column::add(bool value) {
+  append_u32(body_, 1);
+  body_.push_back(value ? 1 : 0);
+  ++count_;
+}
+void Column::add(std::int64_t value) {
+  append_u32(body_, 8);
+  append_u64(body_, static_cast<std::uint64_t>(value));
+  ++count_;
+}
+void Column::add(std::string_view bytes) {
+  append_u32(body_, static_cast<std::uint32_t>(bytes.size()));
+  body_.append(bytes);
+  ++count_;
+}
+void Column::add(const Hash& hash) {
+  add(std::string_view(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()));
+}
+void Column::add(std::nullopt_t) {
+  append_u32(body_, 0xFFFFFFFF);
+  nulls_ = true;
+  ++count_;
+}
+
+std::string Column::encoded() const {
+  std::string bytes;
+  bytes.reserve(body_.size() + 20);
+  append_u32(bytes, count_ == 0 ? 0 : 1);  // dimensions
+  append_u32(bytes, nulls_ ? 1 : 0);
+  append_u32(bytes, static_cast<std::uint32_t>(type_));
+  if (count_ == 0) return bytes;
+  append_u32(bytes, count_);
+  append_u32(bytes, 1);  // the first index
+  bytes += body_;
+  return bytes;
+}
+
+// ---------------------------------------------------------------- rows
+
+Rows::~Rows() { PQclear(result_); }
+int Rows::size() const { return PQntuples(result_); }
+bool Rows::is_null(int row, int column) const { return PQgetisnull(result_, row, column) != 0; }
+std::string_view Rows::bytes(int row, int column) const {
+  return {PQgetvalue(result_, row, column),
+          static_cast<std::size_t>(PQgetlength(result_, row, column))};
+}
+bool Rows::boolean(int row, int column) const {
+  const std::string_view value = bytes(row, column);
+  AE_CHECK(value.size() == 1);
+  return value[0] != 0;
+}
+std::int64_t Rows::integer(int row, int column) const {
+  const std::string_view value = bytes(row, column);
+  AE_CHECK(value.size() == 8, "not an int8");
+  std::uint64_t number = 0;
+  for (const char byte : value) number = number << 8 | static_cast<unsigned char>(byte);
+  return static_cast<std::int64_t>(number);
+}
+Hash Rows::hash(int row, int column) const {
+  Hash hash;
+  const std::string_view value = bytes(row, column);
+  std::memcpy(hash.bytes.data(), value.data(), std::min(value.size(), hash.bytes.size()));
+  return hash;
+}
+std::optional<Instant> Rows::maybe_instant(int row, int column) const {
+  if (is_null(row, column)) return std::nullopt;
+  return instant(row, column);
+}
+
+// ---------------------------------------------------------------- the connection
+
+void Connection::Closing::operator()(pg_conn* connection) const { PQfinish(connection); }
+
+bool is_address(const std::string& url) {
+  PQconninfoOption* const options = PQconninfoParse(url.c_str(), nullptr);
+  PQconninfoFree(options);
+  return options != nullptr;
+}
+
+Pg<Connection> Connection::open(const Options& options) {
+  const std::string seconds =
+      std::to_string(std::max<std::int64_t>(2, options.connect_within.count() / 1000));
+  const std::string silence = std::to_string(options.answer_within.count());
+  // The first names the server; what stands in it wins over what stands before, and loses to what stands behind.
+  const char* const names[] = {"connect_timeout",  "keepalives_idle",  "keepalives_interval",
+                               "keepalives_count", "tcp_user_timeout", "fallback_application_name",
+                               "dbname",           "client_encoding",  nullptr};
+  const char* const values[] = {
+      seconds.c_str(),     "5",    "2",    "3", silence.c_str(), "aetheris",
+      options.url.c_str(), "UTF8", nullptr};
+  Connection connection(PQconnectdbParams(names, values, 1), options.answer_within);
+  pg_conn* raw_connection = connection.connection_.get();
+  AE_CHECK(raw_connection != nullptr, "out of memory");
+  if (PQstatus(raw_connection) != CONNECTION_OK) {
+    return std::unexpected(connection.last_error(true));
+  }
+  PQsetNoticeReceiver(raw_connection, ignore_notice, nullptr);
+  AE_CHECK(PQsetnonblocking(raw_connection, 1) == 0);
+  AE_CHECK(PQenterPipelineMode(raw_connection) == 1);
+  return connection;
+}
+
+bool Connection::lost() const {
+  return connection_ == nullptr || PQstatus(connection_.get()) != CONNECTION_OK;
+}
+bool Connection::hung_up() const {
+  pollfd state{.fd = socket(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&state, 1, 0) != 0;
+}
+int Connection::socket() const { return PQsocket(connection_.get()); }
+int Connection::server_version() const { return PQserverVersion(connection_.get()); }
+int Connection::backend() const { return PQbackendPID(connection_.get()); }
+
+PgError Connection::last_error(bool lost) const {
+  return {.sqlstate = {}, .message = one_line(PQerrorMessage(connection_.get())), .lost = lost};
+}
+
+void Connection::refused_to_send() {
+  if (!unsent_) unsent_ = last_error(true);
+}
+
+void Connection::add(const Statement& statement, const Params& params) {
+  pg_conn* const connection = connection_.get();
+  if (!prepared_.contains(&statement) && preparing_.insert(&statement).second) {
+    if (PQsendPrepare(connection, statement.name, statement.sql, 0, nullptr) != 1) {
+      return refused_to_send();
+    }
+    pending_.push_back({&statement});
+  }
+  const Raw r = raw(params.values_);
+  if (PQsendQueryPrepared(connection, statement.name, static_cast<int>(r.values.size()),
+                          r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
+    return refused_to_send();
+  }
+  pending_.push_back({});
+}
+
+void Connection::add_once(const std::string& sql, const Params& params) {
+  const Raw r = raw(params.values_);
+  if (PQsendQueryParams(connection_.get(), sql.c_str(), static_cast<int>(r.values.size()), nullptr,
+                        r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
+    return refused_to_send();
+  }
+  pending_.push_back({});
+}
+
+// Until an answer can be read without waiting.
+std::optional<PgError> Connection::wait() {
+  pg_conn* const connection = connection_.get();
+  auto until = std::chrono::steady_clock::now() + answer_within_;
+  bool sending = true;
+  for (;;) {
+    if (sending) {
+      const int left = PQflush(connection);
+      if (left < 0) return last_error(true);
+      sending = left > 0;
+    }
+    if (PQisBusy(connection) == 0) return std::nullopt;
+    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    if (time.count() <= 0)
+      return PgError{.sqlstate = {}, .message = "no answer came in time", .lost = true};
+    pollfd wish{.fd = socket(),
+                .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
+                .revents = 0};
+    const int ready = ::poll(&wish, 1, static_cast<int>(time.count()) + 1);
+    if (ready < 0 && errno != EINTR) {
+      return PgError{.sqlstate = {}, .message = std::strerror(errno), .lost = true};
+    }
+    if (ready > 0 && (wish.revents & ~POLLOUT) != 0 && PQconsumeInput(connection) != 1) {
+      return last_error(true);
+    }
+    if (ready > 0) until = std::chrono::steady_clock::now() + answer_within_;
+  }
+}
+
+std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
+  pg_conn* const connection = connection_.get();
+  std::optional<PgError> first;
+  std::size_t at = 0;  // in pending_
+  for (std::size_t asked = 0;;) {
+    if (auto failed = wait()) return first ? first : failed;
+    pg_result* const result = PQgetResult(connection);
+    if (result == nullptr) {  // the end of one answer
+      if (lost()) return first ? *first : last_error(true);
+      if (at >= pending_.size()) continue;
+      if (pending_[at].prepares == nullptr) ++asked;
+      ++at;
+      continue;
+    }
+    Rows rows(result);
+    switch (PQresultStatus(result)) {
+      case PGRES_PIPELINE_SYNC:
+        return first;
+      case PGRES_TUPLES_OK:
+      case PGRES_COMMAND_OK:
+        if (const Statement* statement = pending_[at].prepares) {
+          prepared_.insert(statement);
+        } else {
+          answers.push_back(std::move(rows));
+        }
+        break;
+      case PGRES_PIPELINE_ABORTED:
+        break;
+      default: {
+        const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+        const char* severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+        const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+        const std::string_view how = severity == nullptr ? "" : severity;
+        PgError error{
+            .sqlstate = state == nullptr ? "" : state,
+            .message = one_line(primary == nullptr ? PQresultErrorMessage(result) : primary),
+            .lost = how == "FATAL" || how == "PANIC" || lost(),
+            .at = asked};
+        if (!first) first = error;
+        if (error.lost) return first;
+      }
+    }
+  }
+}
+
+Pg<std::vector<Rows>> Connection::run() {
+  std::vector<Rows> answers;
+  std::optional<PgError> error = std::exchange(unsent_, std::nullopt);
+  if (!error && PQpipelineSync(connection_.get()) != 1) error = last_error(true);
+  if (!error) error = collect(answers);
+  pending_.clear();
+  preparing_.clear();
+  if (!error) return answers;
+  if (error->lost) connection_.reset();
+  return std::unexpected(*std::move(error));
+}
+
+bool Connection::take_notifications(
+    const std::function<void(std::string_view payload, int backend)>& take) {
+  pg_conn* const connection = connection_.get();
+  if (PQconsumeInput(connection) != 1) return false;
+  while (PGnotify* note = PQnotifies(connection)) {
+    take(note->extra, note->be_pid);
+    PQfreemem(note);
+  }
+  return !lost();
+}
+
+}  // namespace ae::store::postgres

@@ -1,0 +1,361 @@
+// PostgreSQL that dies, is cut off, comes back or keeps others waiting: what is confirmed stays, what is not is said.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "store/postgres/postgres_fixture_test.h"
+
+namespace ae::store {
+namespace {
+
+// A caller that does what store.h asks of it, until it is done. How often it heard what is counted.
+struct Persistent {
+  Desk& desk;
+  int unavailable = 0, unknown = 0;
+
+  Result<Committed> commit(const Batch& batch) {
+    for (;;) {
+      auto answer = desk.commit(batch);
+      if (answer) return answer;
+      const Code code = answer.error().code;
+      if (code == Code::unavailable) {
+        ++unavailable;
+      } else if (code == Code::unknown_outcome) {
+        ++unknown;
+      } else {
+        return answer;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a server is being waited for
+    }
+  }
+};
+
+bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+
+// Every backend of the store is ended again and again while a log is written. Each commit is there once.
+AE_TEST("outage/ended backends lose no commit and repeat none") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  auto admin =
+      postgres::Connection::open({.url = server().url("postgres", "&application_name=admin")});
+  ASSERT_TRUE(admin);
+  Persistent persistent{desk};
+  ASSERT_TRUE(persistent.commit(Desk::create_claimed("j0")));
+  constexpr std::uint64_t kCommits = 100;
+  for (std::uint64_t seq = 2; seq < kCommits; ++seq) {
+    std::optional<Result<Committed>> first;
+    desk.store().commit(Desk::append("j0", seq),
+                        [&](Result<Committed> answer) { first = std::move(answer); });
+    if (seq % 5 == 0) {
+      admin->add_once(
+          "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+          "WHERE application_name = 'aetheris'");
+      ASSERT_TRUE(admin->run());
+    }
+    ASSERT_TRUE(desk.loop.run_until([&] { return first.has_value(); }));
+    if (*first) continue;
+    const auto answer = persistent.commit(Desk::append("j0", seq));
+    ASSERT_TRUE(answer) << answer.error().message;
+  }
+  EXPECT_GT(desk.store().stats().reopened, 5u);
+  const auto loaded = desk.load("j0");
+  ASSERT_TRUE(loaded);
+  ASSERT_EQ(loaded->commits.size(), kCommits - 1);
+  for (std::uint64_t seq = 2; seq < kCommits; ++seq) {
+    EXPECT_EQ(loaded->commits[seq - 1], Desk::append("j0", seq).sealed->bytes);
+  }
+}
+
+// The server dies as in a power loss while many jobs write, and comes back.
+AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  constexpr int kJobs = 20;
+  struct Job {
+    std::uint64_t confirmed = 0, sent = 0;
+    int answers = 0;
+  };
+  std::vector<Job> jobs(kJobs);
+  int unknown = 0, unavailable = 0, working = kJobs;
+  std::uint64_t total = 0;
+  std::function<void(int)> step = [&](int j) {
+    Job& job = jobs[static_cast<std::size_t>(j)];
+    const std::string id = "j" + std::to_string(j);
+    if (job.confirmed >= 40) {
+      --working;
+      return;
+    }
+    Batch batch = job.confirmed == 0 ? Desk::create_claimed(id) : Desk::append(id, job.confirmed);
+    const std::uint64_t last = batch.sealed->last_seq;
+    desk.store().commit(std::move(batch), [&, j, last](Result<Committed> answer) {
+      Job& mine = jobs[static_cast<std::size_t>(j)];
+      if (answer) {
+        EXPECT_EQ(answer->last_seq, last);
+        mine.confirmed = last;
+        ++total;
+      } else if (answer.error().code == Code::unknown_outcome) {
+        ++unknown;
+      } else {
+        EXPECT_EQ(answer.error().code, Code::unavailable) << answer.error().message;
+        ++unavailable;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      step(j);
+    });
+  };
+  for (int j = 0; j < kJobs; ++j) step(j);
+  const std::uint64_t kills = testing::slow_tests_wanted() ? 5 : 1;
+  for (std::uint64_t kill = 1; kill <= kills; ++kill) {
+    ASSERT_TRUE(desk.loop.run_until([&] { return total >= kill * 100; }));
+    server().stop(SIGQUIT);
+    const int before = unavailable + unknown;
+    ASSERT_TRUE(desk.loop.run_until([&] { return unavailable + unknown > before; }));
+    server().start();
+  }
+  ASSERT_TRUE(desk.loop.run_until([&] { return working == 0; }));
+  EXPECT_GT(unavailable + unknown, 0);
+  for (int j = 0; j < kJobs; ++j) {
+    const std::string id = "j" + std::to_string(j);
+    const auto loaded = desk.load(id);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    EXPECT_EQ(loaded->row.last_seq, jobs[static_cast<std::size_t>(j)].confirmed);
+    ASSERT_EQ(loaded->commits.size(), loaded->row.last_seq - 1);
+    for (std::uint64_t seq = 2; seq < loaded->row.last_seq; ++seq) {
+      EXPECT_EQ(loaded->commits[seq - 1], Desk::append(id, seq).sealed->bytes);
+    }
+  }
+}
+
+AE_TEST("outage/while the server is away every call says so, and afterwards all goes on") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  server().stop(SIGINT);
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
+  EXPECT_EQ(desk.load("j0").error().code, Code::unavailable);
+  EXPECT_EQ(desk.query().error().code, Code::unavailable);
+  const auto claimed = desk.claim(1);
+  EXPECT_EQ(claimed.error().code, Code::unavailable) << claimed.error().message;
+  EXPECT_EQ(PostgresStore::open(desk.options()).error().code, Code::unavailable);
+  server().start();
+  Persistent persistent{desk};
+  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+  EXPECT_EQ(desk.load("j0")->row.last_seq, 3u);
+}
+
+AE_TEST("outage/a restart between two calls is not noticed") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  server().stop(SIGINT);
+  server().start();
+  EXPECT_TRUE(desk.commit(Desk::append("j0", 2)));
+  EXPECT_TRUE(desk.load("j0"));
+  EXPECT_TRUE(desk.claim(1));
+}
+
+// A network between us and the server that stops forwarding while the connections stay.
+class Gate {
+ public:
+  enum class Mode { open, shut, swallow_commits };
+
+  Gate() {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    AE_CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+             ::listen(listener_, 16) == 0 &&
+             ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Gate() {
+    stop_ = true;
+    thread_.join();
+    for (const auto& [client, at_server] : pairs_) {
+      ::close(client);
+      ::close(at_server);
+    }
+    ::close(listener_);
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  std::string url() const {
+    return "postgres://aetheris@127.0.0.1:" + std::to_string(port_) + "/postgres";
+  }
+  // Of the connections that there are and that come.
+  std::atomic<Mode> mode = Mode::open;
+  std::atomic<int> commits_swallowed = 0;
+
+ private:
+  static sockaddr_in loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    return address;
+  }
+  void run() {
+    while (!stop_) {
+      std::vector<pollfd> wishes{{.fd = listener_, .events = POLLIN, .revents = 0}};
+      for (const auto& [client, at_server] : pairs_) {
+        wishes.push_back({.fd = client, .events = POLLIN, .revents = 0});
+        wishes.push_back({.fd = at_server, .events = POLLIN, .revents = 0});
+      }
+      if (mode == Mode::shut) wishes.resize(1);
+      if (::poll(wishes.data(), wishes.size(), 5) <= 0) continue;
+      for (std::size_t i = 1; i < wishes.size(); ++i) {
+        if (wishes[i].revents != 0) forward((i - 1) / 2, i % 2 == 1);
+      }
+      if (wishes[0].revents != 0) accept();
+    }
+  }
+  void accept() {
+    const int client = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int at_server = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = loopback(server().port());
+    AE_CHECK(::connect(at_server, reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
+             0);
+    pairs_.emplace_back(client, at_server);
+  }
+  void forward(std::size_t which, bool to_server) {
+    auto& [client, at_server] = pairs_[which];
+    char bytes[65536];
+    const ssize_t size = ::read(to_server ? client : at_server, bytes, sizeof bytes);
+    if (size <= 0) {
+      silent_.erase(client);
+      ::shutdown(client, SHUT_RDWR);
+      ::shutdown(at_server, SHUT_RDWR);
+      ::close(std::exchange(client, -1));
+      ::close(std::exchange(at_server, -1));
+      return;
+    }
+    const std::string_view text(bytes, static_cast<std::size_t>(size));
+    if (to_server && mode == Mode::swallow_commits &&
+        text.contains(std::string_view("\0commit\0", 8))) {
+      silent_.insert(client);
+      ++commits_swallowed;
+    }
+    if (!to_server && silent_.contains(client)) return;
+    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(size)) ==
+             size);
+  }
+
+  int listener_ = -1, port_ = 0;
+  std::vector<std::pair<int, int>> pairs_;
+  std::set<int> silent_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+AE_TEST("outage/a commit whose answer is lost is unknown, and there when it is sent again") {
+  const OwnSchema schema;
+  Gate gate;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.url = gate.url();
+  options.answer_within = std::chrono::milliseconds(200);
+  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  gate.mode = Gate::Mode::swallow_commits;
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unknown_outcome);
+  EXPECT_EQ(gate.commits_swallowed, 1);
+  gate.mode = Gate::Mode::open;
+  const auto again = desk.commit(Desk::append("j0", 2));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(desk.load("j0")->commits.size(), 2u);
+}
+
+AE_TEST("outage/a network that is silent is given up, and nothing has changed") {
+  const OwnSchema schema;
+  Gate gate;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.url = gate.url();
+  options.answer_within = std::chrono::milliseconds(200);
+  options.connect_within = std::chrono::milliseconds(2000);
+  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  gate.mode = Gate::Mode::shut;
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
+  gate.mode = Gate::Mode::open;
+  Persistent persistent{desk};
+  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+}
+
+AE_TEST("outage/another store at the same address is not written to") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  const std::string id =
+      sql("SELECT value FROM meta WHERE key = 'store_id'", schema.name())[1].text(0, 0);
+  sql("UPDATE meta SET value = 'another' WHERE key = 'store_id'", schema.name());
+  sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+      "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
+  const auto refused = desk.commit(Desk::append("j0", 2));
+  EXPECT_EQ(refused.error().code, Code::unavailable);
+  EXPECT_PRED2(holds, refused.error().message, "another store");
+  sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
+}
+
+// Somebody holds a row for longer than is waited: its job hears so, the others of the group go through.
+AE_TEST_SLOW("outage/a lock that is not given back stops its job only") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  for (const char* id : {"j0", "j1", "j2"}) ASSERT_TRUE(desk.commit(Desk::create_claimed(id)));
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  other->add_once("BEGIN");
+  other->add_once("SELECT 1 FROM " + schema.name() + ".heads WHERE job = (SELECT number FROM " +
+                  schema.name() + ".jobs WHERE job_id = 'j1') FOR UPDATE");
+  ASSERT_TRUE(other->run());
+  std::string answers;
+  for (const char* id : {"j0", "j1", "j2"}) {
+    desk.store().commit(Desk::append(id, 2), [&](Result<Committed> answer) {
+      answers += conformance::show(answer) + ";";
+    });
+  }
+  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
+  EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
+}
+
+// A process that is stopped in the middle of a transaction: the server ends it, and others go on.
+AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds only") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  auto stopped = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(stopped);
+  ASSERT_TRUE(postgres::prepare_session(*stopped, {.schema = schema.name()}));
+  stopped->add_once("BEGIN");
+  stopped->add_once("SELECT 1 FROM heads FOR UPDATE");
+  ASSERT_TRUE(stopped->run());
+  EXPECT_EQ(desk.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
+  Persistent persistent{desk};
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  stopped->add_once("COMMIT");
+  EXPECT_TRUE(stopped->run().error().lost);
+}
+
+}  // namespace
+}  // namespace ae::store

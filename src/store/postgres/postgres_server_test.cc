@@ -1,0 +1,269 @@
+// What a PostgreSQL store asks of its server, its schema's versions, and what its statements cost.
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "store/postgres/claims.h"
+#include "store/postgres/postgres_fixture_test.h"
+#include "store/postgres/views.h"
+
+namespace ae::store {
+namespace {
+
+using testing::PostgresServer;
+
+bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+
+std::string refusal(const PostgresOptions& options) {
+  const auto opened = PostgresStore::open(options);
+  if (opened) return "opened";
+  return std::string(code_name(opened.error().code)) + ": " + opened.error().message;
+}
+
+std::string refusal(const std::string& url) {
+  testing::TestLoop loop;
+  return refusal({.url = url, .loop = loop});
+}
+
+AE_TEST("postgres_server/a server that may lose what it confirmed is refused") {
+  const PostgresServer careless({"fsync=off"});
+  EXPECT_PRED2(holds, refusal(careless.url()), "unsupported: ");
+  EXPECT_PRED2(holds, refusal(careless.url()), "fsync=on");
+  testing::TestLoop loop;
+  EXPECT_EQ(refusal({.url = careless.url(), .loop = loop, .allow_no_fsync = true}), "opened");
+}
+
+AE_TEST_SLOW("postgres_server/a replica is refused") {
+  const std::unique_ptr<PostgresServer> replica(PostgresServer::follow(server()));
+  EXPECT_PRED2(holds, refusal(replica->url()), "address of the primary");
+}
+
+AE_TEST("postgres_server/no server, a wrong address and a wrong encoding say what is wrong") {
+  EXPECT_PRED2(holds, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
+  EXPECT_PRED2(holds, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
+  EXPECT_PRED2(holds, refusal("postgres://%%%"), "usage: ");
+  server().create_database("latin", "LATIN1");
+  EXPECT_PRED2(holds, refusal(server().url("latin")), "UTF8");
+}
+
+AE_TEST("postgres_server/a session that asks for less is made durable") {
+  const std::string less = server().url("postgres", "&options=-csynchronous_commit%3Doff");
+  auto connection = postgres::Connection::open({.url = less});
+  ASSERT_TRUE(connection);
+  ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = "aetheris"}));
+  connection->add_once("SHOW synchronous_commit");
+  EXPECT_EQ(connection->run()->at(0).text(0, 0), "on");
+}
+
+// Two clients that are given one server process in turn cannot hold a session.
+AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session mode is not") {
+  class Pooler {
+   public:
+    explicit Pooler(const std::string& mode) {
+      std::string name = (std::filesystem::temp_directory_path() / "aetheris-pool-XXXXXX").string();
+      AE_CHECK(::mkdtemp(name.data()) != nullptr);
+      folder_ = name;
+      std::filesystem::permissions(folder_, std::filesystem::perms::all);
+      std::ofstream(folder_ + "/ini")
+          << "[databases]\n* = host=127.0.0.1 user=aetheris port=" << server().port()
+          << "\n[pgbouncer]\n"
+          << "listen_addr=\nunix_socket_dir=" << folder_ << "\nlisten_port=6432\nauth_type=any\n"
+          << "pool_mode=" << mode << "\nignore_startup_parameters=extra_float_digits,options\n"
+          << "[users]\n";
+      process_ = ::fork();
+      if (process_ == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (const passwd* user = ::geteuid() == 0 ? ::getpwnam("postgres") : nullptr) {
+          if (::setgid(user->pw_gid) != 0 || ::setuid(user->pw_uid) != 0) ::_exit(126);
+        }
+        ::execl("/usr/sbin/pgbouncer", "pgbouncer", "-q", (folder_ + "/ini").c_str(), nullptr);
+        ::_exit(127);
+      }
+      while (!std::filesystem::exists(folder_ + "/.s.PGSQL.6432")) {
+        int status = 0;
+        AE_CHECK(::waitpid(process_, &status, WNOHANG) == 0,
+                 "pgbouncer does not start: install the Debian package pgbouncer");
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+    ~Pooler() {
+      ::kill(process_, SIGKILL);
+      ::waitpid(process_, nullptr, 0);
+      std::filesystem::remove_all(folder_);
+    }
+    std::string url() const {
+      return "postgres:///postgres?host=" + folder_ + "&port=6432&user=aetheris";
+    }
+
+   private:
+    std::string folder_;
+    pid_t process_ = -1;
+  };
+  EXPECT_PRED2(holds, refusal(Pooler("transaction").url()), "unsupported: a pooler");
+  EXPECT_EQ(refusal(Pooler("session").url()), "opened");
+}
+
+// ---------------------------------------------------------------- versions
+
+AE_TEST(
+    "postgres_schema/a newer store is refused, an older one read by nobody, and brought up to "
+    "date") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  desk.close();
+  const auto set_layout = [&](std::int64_t layout) {
+    sql("UPDATE meta SET value = '" + std::to_string(layout) + "' WHERE key = 'layout'",
+        schema.name());
+  };
+  PostgresOptions reading = desk.options();
+  reading.read_only = true;
+  set_layout(postgres::newest_layout() + 1);
+  EXPECT_PRED2(holds, refusal(desk.options()), "needs_version: ");
+  EXPECT_PRED2(holds, refusal(reading), "needs_version: ");
+  set_layout(postgres::newest_layout());
+  EXPECT_EQ(refusal(reading), "opened");
+}
+
+AE_TEST("postgres_schema/many processes may make a store at once") {
+  std::vector<std::thread> processes;
+  std::vector<std::string> answers(6);
+  processes.reserve(answers.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    processes.emplace_back([&answers, i] {
+      testing::TestLoop loop;
+      answers[i] = refusal({.url = server().url(), .loop = loop, .schema = "at_once"});
+    });
+  }
+  for (std::thread& process : processes) process.join();
+  for (const std::string& answer : answers) EXPECT_EQ(answer, "opened");
+  EXPECT_EQ(sql("SELECT count(*) FROM meta WHERE key = 'store_id'", "at_once")[1].integer(0, 0), 1);
+}
+
+// The connection dies in the middle of making the tables: the next one finds nothing, and makes them.
+AE_TEST("postgres_schema/a store that was half made is made anew") {
+  sql("BEGIN; CREATE SCHEMA half; CREATE TABLE half.meta(key text, value text); ROLLBACK");
+  auto dying = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(dying);
+  dying->add_once("BEGIN");
+  dying->add_once("CREATE SCHEMA half");
+  dying->add_once("CREATE TABLE half.jobs(number bigint)");
+  dying->add_once("SELECT pg_terminate_backend(pg_backend_pid())");
+  EXPECT_TRUE(dying->run().error().lost);
+  testing::TestLoop loop;
+  EXPECT_EQ(refusal({.url = server().url(), .loop = loop, .schema = "half"}), "opened");
+}
+
+AE_TEST("postgres_schema/a new store and one that was brought up to date are the same") {
+  const auto dump = [](const std::string& database) {
+    std::istringstream lines(
+        server().run("pg_dump", {"--schema-only", "--no-owner", "-d", server().url(database)}));
+    std::string text, line;
+    while (std::getline(lines, line)) {
+      if (!line.contains("restrict ")) text += line + "\n";  // with a word of chance behind it
+    }
+    return text;
+  };
+  for (const char* database : {"fresh", "migrated"}) {
+    server().create_database(database);
+    auto connection = postgres::Connection::open({.url = server().url(database)});
+    ASSERT_TRUE(connection);
+    ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = "aetheris"}));
+    const std::int64_t first = database == std::string("fresh") ? postgres::newest_layout() : 1;
+    for (std::int64_t layout = first; layout <= postgres::newest_layout(); ++layout) {
+      ASSERT_TRUE(postgres::prepare_schema(*connection, "aetheris", layout));
+    }
+  }
+  const std::string fresh = dump("fresh");
+  EXPECT_PRED2(holds, fresh, "CREATE TABLE aetheris.heads");
+  EXPECT_EQ(fresh, dump("migrated"));
+}
+
+// ---------------------------------------------------------------- cost
+
+// Finished jobs, made by the database itself.
+void add_history(const std::string& schema, int jobs) {
+  const std::string n = std::to_string(jobs);
+  sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
+      "'\\x00'::bytea, 0, '{}', n FROM generate_series(1, " +
+          n +
+          ") AS n;"
+          "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 0, 1, NULL, NULL, NULL, NULL, "
+          "false, "
+          "'completed', NULL, NULL, 'default', '' FROM jobs WHERE job_id LIKE 'old%';"
+          "INSERT INTO commits SELECT number, 1, 2, NULL, '\\x00'::bytea FROM jobs "
+          "WHERE job_id LIKE 'old%'",
+      schema);
+}
+
+std::string plan_of(postgres::Connection& connection, const postgres::Statement& statement) {
+  std::string types;  // every parameter is NULL: the plan is the generic one
+  for (int i = 1; std::string(statement.sql).contains("$" + std::to_string(i)); ++i) {
+    types += (i == 1 ? "NULL" : ", NULL");
+  }
+  const std::string name = std::string("explained_") + statement.name;
+  connection.add_once("DEALLOCATE ALL");
+  connection.add_once("PREPARE " + name + " AS " + statement.sql);
+  connection.add_once("EXPLAIN EXECUTE " + name + (types.empty() ? "" : "(" + types + ")"));
+  auto answers = connection.run();
+  if (!answers) return answers.error().text();
+  std::string plan;
+  for (int i = 0; i < answers->at(2).size(); ++i) plan += answers->at(2).text(i, 0) + "\n";
+  return plan;
+}
+
+AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  int named = 0;
+  const auto claim_ms = [&] {
+    std::vector<double> times;
+    for (int i = 0; i < 30; ++i) {
+      EXPECT_TRUE(desk.commit(Desk::create("new" + std::to_string(++named))));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto leases = desk.claim(1);
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - begin;
+      EXPECT_TRUE(leases && leases->size() == 1);
+      times.push_back(took.count());
+    }
+    std::ranges::sort(times);
+    return times[times.size() / 4];
+  };
+  claim_ms();
+  const double alone = claim_ms();
+  add_history(schema.name(), 100'000);
+  ASSERT_TRUE(desk.open());  // planned for the tables as they are
+  claim_ms();
+  const double crowded = claim_ms();
+  EXPECT_LT(crowded, alone * 4 + 1) << alone << " ms alone, " << crowded << " ms among 100,000";
+  auto connection = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(connection);
+  ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = schema.name()}));
+  for (const bool analyzed : {false, true}) {
+    if (analyzed) sql("ANALYZE", schema.name());
+    // Each through one of the small indexes.
+    const std::map<std::string, std::string> ways = {
+        {"ripen_delayed", "heads_delayed"},        {"ripen_leased", "heads_leased"},
+        {"claim", "Index Scan using heads_ready"}, {"queue_after", "Scan using heads_line"},
+        {"claims_held", "Scan using heads_held"},  {"priority_below", "Scan using heads_line"},
+        {"first_turn", "Scan using heads_line"},   {"turn_after", "Scan using heads_line"},
+        {"job_after", "Scan using heads_line"},    {"due", "Scan using heads_wake"},
+        {"next_due", "Scan using heads_wake"}};
+    auto statements = postgres::claim_statements();
+    const auto timers = postgres::timer_statements();
+    statements.insert(statements.end(), timers.begin(), timers.end());
+    EXPECT_EQ(statements.size(), ways.size());
+    for (const postgres::Statement& statement : statements) {
+      const std::string plan = plan_of(*connection, statement);
+      EXPECT_PRED2(holds, plan, ways.at(statement.name));
+      EXPECT_FALSE(plan.contains("Seq Scan")) << statement.name << "\n" << plan;
+    }
+  }
+  sql("TRUNCATE jobs, heads, commits", schema.name());
+}
+
+}  // namespace
+}  // namespace ae::store

@@ -1,0 +1,268 @@
+#include "store/postgres/postgres_store.h"
+
+#include <utility>
+
+#include "store/postgres/reader.h"
+#include "store/postgres/redaction.h"
+#include "store/postgres/schema.h"
+#include "store/postgres/views.h"
+#include "store/postgres/writer.h"
+#include "store/rules.h"
+
+namespace ae::store {
+
+using namespace postgres;  // NOLINT: this file is where the parts come together
+
+namespace {
+
+// Shared with hints that are under way to the loop when the store closes.
+struct HintSink {
+  std::function<void(const Hint&)> hear;
+};
+
+}  // namespace
+
+struct PostgresStore::Parts {
+  Parts(async::Loop& on, async::Clock* instead) : loop(on), clock(instead) {}
+
+  async::Loop& loop;
+  async::Clock* const clock;  // of a test
+  DatabaseClock database_clock;
+  std::shared_ptr<HintSink> sink = std::make_shared<HintSink>();
+  std::unique_ptr<Writer> writer;  // none when read-only
+  std::unique_ptr<Reader> loads, questions;
+};
+
+namespace {
+
+constexpr std::string_view kInboxHint = "inbox ";
+
+template <class T>
+void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
+  loop.post([done = std::move(done), error = std::move(error)]() mutable {
+    done(std::unexpected(std::move(error)));
+  });
+}
+
+Error only_reading() {
+  return {Code::unavailable, "this store was opened for reading only: nothing can be written"};
+}
+
+template <class T>
+Result<T> inner(Result<T> answer) {
+  return answer;
+}
+template <class T>
+Result<T> inner(T answer) {
+  return answer;
+}
+
+// Asks a reader and posts its answer. A question that lost its connection is asked once more.
+template <class T, class Ask>
+void ask(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
+  reader.ask([&loop, done = std::move(done),
+              question = std::move(question)](Session& session) mutable {
+    const auto answer = [&]() -> Result<T> {
+      for (bool again = false;; again = true) {
+        auto connection = session.connection();
+        if (!connection) return std::unexpected(std::move(connection).error());
+        auto found = question(**connection);
+        if (found) return inner<T>(*std::move(found));
+        if (!found.error().lost || again) return std::unexpected(cannot(found.error()));
+      }
+    };
+    loop.post([done = std::move(done), result = answer()]() mutable { done(std::move(result)); });
+  });
+}
+
+bool has_nul(std::string_view text) { return text.find('\0') != text.npos; }
+
+// PostgreSQL keeps no text with a NUL character; our own ids have none.
+bool can_keep(const Batch& batch) {
+  const auto* create = std::get_if<Batch::Create>(&batch.authority);
+  if (create == nullptr) return true;
+  const NewJob& job = create->job;
+  bool bad = has_nul(job.agent) || has_nul(job.idempotency_key) || has_nul(job.queue);
+  for (const auto& [key, value] : job.labels) bad |= has_nul(key) || has_nul(value);
+  for (const std::string& needed : job.capabilities) bad |= has_nul(needed);
+  return !bad;
+}
+
+Error cannot_keep() {
+  return {Code::input_invalid,
+          "an agent, key, label, capability or message id holds a NUL character, which a "
+          "PostgreSQL store cannot keep: leave it out"};
+}
+
+}  // namespace
+
+Result<bool> has_synchronous_standby(const std::string& url) {
+  AE_ASSIGN(Connection connection,
+            Session::open({.connection = {.url = url}, .wish = {.schema = "aetheris"}}));
+  connection.add_once("SELECT current_setting('synchronous_standby_names') <> ''");
+  auto answers = connection.run();
+  if (!answers) return std::unexpected(cannot(answers.error()));
+  return answers->at(0).boolean(0, 0);
+}
+
+PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions& options) {
+  Session::Options wish{
+      .connection = {.url = options.url,
+                     .connect_within = options.connect_within,
+                     .answer_within = options.answer_within},
+      .wish = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
+      .store_id = {},
+      .plans_age = options.plans_age};
+  if (!is_address(options.url)) {
+    return fail(Code::usage,
+                "PostgreSQL does not understand the address of this store: it is "
+                "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it");
+  }
+  AE_ASSIGN(Connection first, Session::open(wish));
+  if (options.read_only || !options.create) {
+    AE_TRY(check_schema(first, options.schema));
+  } else {
+    AE_TRY(prepare_schema(first, options.schema));
+  }
+  if (!options.read_only && options.fair_by) AE_TRY(take_turns(first, *options.fair_by));
+  AE_ASSIGN(wish.store_id, store_id(first));
+  AE_ASSIGN(Connection second, Session::open(wish));
+  AE_ASSIGN(Connection third, Session::open(wish));
+  AE_TRY(check_pooler(first, second));
+  auto parts = std::make_unique<Parts>(options.loop, options.clock);
+  if (auto asked = ask_time(first, parts->database_clock); !asked) {
+    return std::unexpected(cannot(asked.error()));
+  }
+  const std::string channel = options.schema;
+  if (!options.read_only) {
+    const WriterLimits limits{.group_writes = options.group_writes,
+                              .group_bytes = options.group_bytes};
+    parts->writer = std::make_unique<Writer>(options.loop, Session(wish, std::move(first)),
+                                             parts->database_clock, channel, limits);
+  }
+  const auto heard = [loop = &options.loop, sink = parts->sink, writer = parts->writer.get()](
+                         std::string_view hint, int backend) {
+    if (writer != nullptr && backend != 0 && backend == writer->backend()) return;  // our own
+    Hint said;
+    if (hint.starts_with(kInboxHint)) said.inbox_of = JobId(std::string(hint.substr(6)));
+    loop->post([sink, said = std::move(said)] {
+      if (sink->hear) sink->hear(said);
+    });
+  };
+  parts->loads = std::make_unique<Reader>(Session(wish, std::move(second)), Reader::Listening{});
+  parts->questions = std::make_unique<Reader>(
+      Session(wish, std::move(third)),
+      options.read_only ? Reader::Listening{} : Reader::Listening{channel, heard});
+  return std::unique_ptr<PostgresStore>(new PostgresStore(std::move(parts)));
+}
+
+PostgresStore::~PostgresStore() {
+  parts_->sink->hear = nullptr;
+  parts_->questions.reset();
+  parts_->loads.reset();
+  parts_->writer.reset();
+}
+
+std::optional<Instant> PostgresStore::time() const {
+  if (parts_->clock == nullptr) return std::nullopt;
+  return parts_->clock->now();
+}
+
+void PostgresStore::commit(Batch batch, async::Done<Result<Committed>> done) {
+  check_batch(batch);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  if (!can_keep(batch)) return answer_later(parts_->loop, std::move(done), cannot_keep());
+  parts_->writer->write(std::make_unique<CommitWrite>(std::move(batch), time(), std::move(done)));
+}
+
+void PostgresStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  if (has_nul(entry.id)) return answer_later(parts_->loop, std::move(done), cannot_keep());
+  parts_->writer->write(
+      std::make_unique<InboxWrite>(std::move(job), std::move(entry), time(), std::move(done)));
+}
+
+void PostgresStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
+  check_claim(request);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<ClaimWrite>(std::move(request), time(), std::move(done)));
+}
+
+void PostgresStore::claim_job(JobId job, ClaimRequest request,
+                              async::Done<Result<std::optional<Lease>>> done) {
+  check_claim(request);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(
+      std::make_unique<ClaimJobWrite>(std::move(job), std::move(request), time(), std::move(done)));
+}
+
+void PostgresStore::heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                              async::Done<Result<std::vector<std::optional<Instant>>>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(
+      std::make_unique<HeartbeatWrite>(std::move(held), lease, time(), std::move(done)));
+}
+
+void PostgresStore::due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [limit, at = time(), clock = &parts_->database_clock](Connection& connection) {
+        return postgres::due(connection, limit, at, *clock);
+      });
+}
+
+void PostgresStore::next_due(async::Done<Result<std::optional<Instant>>> done) {
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [at = time(), clock = &parts_->database_clock](Connection& connection) {
+        return postgres::next_due(connection, at, *clock);
+      });
+}
+
+void PostgresStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) {
+  ask(parts_->loop, *parts_->loads, std::move(done),
+      [job = std::move(job), from_seq](Connection& connection) {
+        return postgres::load(connection, job, from_seq);
+      });
+}
+
+void PostgresStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [filter = std::move(filter)](Connection& connection) {
+        return postgres::query(connection, filter);
+      });
+}
+
+void PostgresStore::redact(Redaction redaction, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));
+}
+
+void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+}
+
+void PostgresStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [after](Connection& connection) { return postgres::audit_log(connection, after); });
+}
+
+void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {
+  parts_->sink->hear = std::move(hear);
+}
+
+Instant PostgresStore::now() {
+  return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.now();
+}
+
+PostgresStats PostgresStore::stats() const {
+  if (!parts_->writer) return {};
+  const WriterStats& stats = parts_->writer->stats();
+  return {.writes = stats.writes,
+          .groups = stats.groups,
+          .again = stats.again,
+          .reopened = stats.reopened};
+}
+
+}  // namespace ae::store

@@ -1,0 +1,86 @@
+// PostgresStore: the store of many processes on many machines, in one PostgreSQL database.
+//
+// One connection writes with group commit, in pipeline mode: a group is one transaction of two round trips, durable
+// (synchronous_commit) before it answers. Two read, one for the loads of jobs and one for questions, which also listens
+// for hints of other processes. The one clock is the database's. A connection that is lost comes back by itself.
+// Threads: the loop's thread; answers are posted to the loop. See docs/decisions/0030-postgres-layout.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "async/loop.h"
+#include "store/store.h"
+
+namespace ae::store {
+
+struct PostgresOptions {
+  std::string url;  // as libpq reads it: postgres://USER@HOST/DATABASE?…
+  async::Loop& loop;
+  std::string schema = "aetheris";  // the store's tables stand in it
+  // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
+  std::optional<std::string> fair_by = {};
+  bool create = true;           // makes the tables, or brings them up to date
+  bool read_only = false;       // makes no tables; every write answers `unavailable`
+  bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
+  std::chrono::milliseconds connect_within{5000};
+  std::chrono::milliseconds answer_within{9000};  // of silence; then the connection is given up
+  std::chrono::milliseconds plans_age{5000};      // then statements are planned anew
+  std::size_t group_writes = 512;                 // at most this many writes ride one transaction …
+  std::size_t group_bytes = 8u << 20;             // … and about this many bytes
+  // Of a test, in place of the database's. Borrowed; read on the loop's thread.
+  async::Clock* clock = nullptr;
+};
+
+struct PostgresStats {
+  std::uint64_t writes = 0, groups = 0;  // since it was opened
+  std::uint64_t again = 0;               // transactions that met another and were tried again
+  std::uint64_t reopened = 0;            // connections of the writer
+};
+
+// Is every commit on a second machine before it is confirmed (synchronous_standby_names)? Without one, what a lost server
+// had confirmed is lost with it. Fails as PostgresStore::open.
+Result<bool> has_synchronous_standby(const std::string& url);
+
+class PostgresStore final : public Store {
+ public:
+  // Fails with unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
+  // usage (not an address) · needs_version (made by a newer program) · not_found (nothing is made, and there is no
+  // store) · unavailable.
+  static Result<std::unique_ptr<PostgresStore>> open(const PostgresOptions& options);
+  ~PostgresStore() override;  // finishes what was asked; those answers are still posted
+
+  // Also fails with input_invalid: a text that PostgreSQL cannot keep (a NUL character).
+  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
+  void claim_job(JobId job, ClaimRequest request,
+                 async::Done<Result<std::optional<Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void record(AuditEntry entry, async::Done<Result<void>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void on_hint(std::function<void(const Hint&)> hear) override;
+  // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
+  Instant now() override;
+  bool owned() const override { return false; }
+
+  PostgresStats stats() const;
+
+ private:
+  struct Parts;
+  explicit PostgresStore(std::unique_ptr<Parts> parts);
+  std::optional<Instant> time() const;  // of a test
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ae::store

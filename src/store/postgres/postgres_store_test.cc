@@ -1,0 +1,399 @@
+// The PostgreSQL driver: the conformance suite, and what only a shared database can do wrong.
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "store/conformance_test.h"
+#include "store/postgres/db_clock.h"
+#include "store/postgres/postgres_fixture_test.h"
+
+namespace ae::store {
+namespace {
+
+class PostgresDriver final : public conformance::Driver {
+ public:
+  explicit PostgresDriver(testing::TestLoop& loop) : loop_(loop) { restart(); }
+  Store& store() override { return *store_; }
+  void restart() override { open({}); }
+  Store* fair_by(const std::string& label) override {
+    open(label);
+    return store_.get();
+  }
+
+ private:
+  void open(std::optional<std::string> fair_by) {
+    store_.reset();
+    auto opened = PostgresStore::open({.url = server().url(),
+                                       .loop = loop_,
+                                       .schema = schema_.name(),
+                                       .fair_by = std::move(fair_by),
+                                       .clock = &loop_});
+    AE_CHECK(opened.has_value(), opened.error().message);
+    store_ = *std::move(opened);
+  }
+
+  testing::TestLoop& loop_;
+  OwnSchema schema_;
+  std::unique_ptr<PostgresStore> store_;
+};
+
+[[maybe_unused]] const bool registered = conformance::register_conformance(
+    "store_postgres",
+    [](testing::TestLoop& loop) { return std::make_unique<PostgresDriver>(loop); });
+
+AE_TEST("postgres/leases and timers go by the database's clock") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  const auto database_now = [] {
+    return sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[1].instant(0, 0);
+  };
+  const Instant before = database_now();
+  const auto born = desk.commit(Desk::create_claimed("j0"));
+  ASSERT_TRUE(born);
+  const Instant after = database_now();
+  EXPECT_GE(born->lease->lease_until, before + conformance::kLease);
+  EXPECT_LE(born->lease->lease_until, after + conformance::kLease);
+  // The estimate is never ahead of the database, and not far behind.
+  const Instant ours = desk.store().now();
+  EXPECT_LE(ours, database_now());
+  EXPECT_GE(ours, before);
+  EXPECT_FALSE(desk.store().owned());
+  ASSERT_TRUE(desk.commit(Desk::create("j1")));
+  const auto leases = desk.claim(5);
+  ASSERT_TRUE(leases);
+  ASSERT_EQ(leases->size(), 1u);
+  EXPECT_EQ(desk.load("j1")->row.lease_until, leases->at(0).lease_until);
+}
+
+AE_TEST("postgres/an estimate of the database's clock is never ahead, and follows it back") {
+  using postgres::DatabaseClock;
+  DatabaseClock clock;
+  const DatabaseClock::Steady::time_point start{std::chrono::seconds(100)};
+  const auto at = [&](int ms) { return start + std::chrono::milliseconds(ms); };
+  const auto in = [](std::int64_t ms) { return Instant{ms * 1000}; };
+  clock.heard(in(5000), at(0), at(10));
+  EXPECT_EQ(clock.now(at(10)), in(5000));
+  clock.heard(in(5019), at(18), at(20));  // a faster answer knows better
+  EXPECT_EQ(clock.now(at(20)), in(5019));
+  clock.heard(in(5025), at(20), at(40));  // a slow one allows what we think
+  EXPECT_EQ(clock.now(at(40)), in(5039));
+  clock.heard(in(3000), at(50), at(52));  // set back
+  EXPECT_EQ(clock.now(at(52)), in(3000));
+}
+
+AE_TEST("postgres/plans may be made anew before any call") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.plans_age = std::chrono::milliseconds(0);
+  ASSERT_TRUE(desk.open(options));
+  for (const std::string id : {"j0", "j1", "j2"}) {
+    ASSERT_TRUE(desk.commit(Desk::create(id)));
+    ASSERT_EQ(desk.claim(1)->size(), 1u);
+    ASSERT_TRUE(desk.commit(Desk::append(id, 2, conformance::fence("B0", 1))));
+    EXPECT_EQ(desk.load(id)->commits.size(), 2u);
+    EXPECT_FALSE(desk.query()->empty());
+  }
+}
+
+AE_TEST("postgres/two processes claim different jobs, and each job once") {
+  const OwnSchema schema;
+  Desk one(schema.name()), two(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  constexpr int kJobs = 120;
+  int left = kJobs;
+  for (int i = 0; i < kJobs; ++i) {
+    one.store().commit(Desk::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
+      EXPECT_TRUE(answer);
+      --left;
+    });
+  }
+  ASSERT_TRUE(one.loop.run_until([&] { return left == 0; }));
+  std::vector<std::string> claimed[2];
+  const auto claim_all = [](Desk& desk, std::vector<std::string>& into) {
+    for (;;) {
+      const auto leases = desk.claim(7);
+      ASSERT_TRUE(leases);
+      if (leases->empty()) return;
+      for (const Lease& lease : *leases) {
+        into.push_back(lease.job.text);
+        EXPECT_EQ(lease.fence.epoch, 1u);
+      }
+    }
+  };
+  std::thread other([&] { claim_all(two, claimed[1]); });
+  claim_all(one, claimed[0]);
+  other.join();
+  std::set<std::string> all(claimed[0].begin(), claimed[0].end());
+  all.insert(claimed[1].begin(), claimed[1].end());
+  EXPECT_EQ(claimed[0].size() + claimed[1].size(), std::size_t{kJobs});
+  EXPECT_EQ(all.size(), std::size_t{kJobs});
+}
+
+AE_TEST("postgres/a job that another transaction has locked is not waited for by a claim") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create("j0")));
+  ASSERT_TRUE(desk.commit(Desk::create("j1")));
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  other->add_once("BEGIN");
+  other->add_once("SELECT 1 FROM " + schema.name() + ".heads WHERE job = (SELECT number FROM " +
+                  schema.name() + ".jobs WHERE job_id = 'j0') FOR UPDATE");
+  ASSERT_TRUE(other->run());
+  EXPECT_EQ(conformance::show(*desk.claim(5)).substr(0, 2), "j1");
+  other->add_once("ROLLBACK");
+  ASSERT_TRUE(other->run());
+  EXPECT_EQ(conformance::show(*desk.claim(5)).substr(0, 2), "j0");
+}
+
+AE_TEST("postgres/who lost its job to another process writes nothing more") {
+  const OwnSchema schema;
+  Desk one(schema.name(), false), two(schema.name(), false);
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  ASSERT_TRUE(one.commit(Desk::create_claimed("j0")));
+  two.loop.advance(conformance::kLease);
+  ASSERT_EQ(two.claim(1)->size(), 1u);
+  Batch stale = Desk::append("j0", 2);
+  stale.effects = {{InvocationId("i"), 1, "{}"}};
+  EXPECT_EQ(one.commit(stale).error().code, Code::stale_attempt);
+  EXPECT_TRUE(two.commit(Desk::append("j0", 2, conformance::fence("B0", 2))));
+  EXPECT_TRUE(one.load("j0")->effects.empty());
+}
+
+// Creates with one key, and jobs with the same values in opposite orders, from both sides at once.
+AE_TEST("postgres/two processes that write the same keys and values both go through") {
+  const OwnSchema schema;
+  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
+  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  constexpr int kRounds = 12;
+  std::vector<std::string> made[2];
+  const auto work = [&](int me) {
+    Desk& desk = desks[me];
+    for (int round = 0; round < kRounds; ++round) {
+      int left = 4;
+      std::vector<std::string> answers(4);
+      for (int k = 0; k < 4; ++k) {
+        const int which = me == 0 ? k : 3 - k;
+        Batch b = Desk::create(
+            "j" + std::to_string(me) + "-" + std::to_string(round) + "-" + std::to_string(which),
+            {.agent = "a",
+             .idempotency_key = "k" + std::to_string(round) + "-" + std::to_string(which)});
+        b.sealed->blobs = {conformance::blob("v" + std::to_string(round) + std::to_string(which)),
+                           conformance::blob("w" + std::to_string(round) + std::to_string(which))};
+        desk.store().commit(std::move(b), [&, which](Result<Committed> answer) {
+          EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+          if (answer) {
+            answers[static_cast<std::size_t>(which)] =
+                answer->existing ? answer->existing->text : "mine";
+          }
+          --left;
+        });
+      }
+      EXPECT_TRUE(desk.loop.run_until([&] { return left == 0; }));
+      made[me].insert(made[me].end(), answers.begin(), answers.end());
+    }
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  ASSERT_EQ(made[0].size(), made[1].size());
+  for (std::size_t i = 0; i < made[0].size(); ++i) {
+    EXPECT_NE(made[0][i] == "mine", made[1][i] == "mine") << i << ": one of them made it";
+  }
+  EXPECT_EQ(desks[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
+}
+
+AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
+  const OwnSchema schema;
+  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
+  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_TRUE(
+        desks[0].commit(Desk::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
+  }
+  std::vector<std::size_t> claimed(2);
+  const auto work = [&](std::size_t me) {
+    Desk& desk = desks[me];
+    for (int round = 0; round < 6; ++round) {
+      ClaimRequest request =
+          conformance::Rig::wish("A" + std::to_string(me) + std::to_string(round), 2);
+      request.queues = {{"narrow", 5}};
+      const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
+          [&](auto done) { desk.store().claim(request, std::move(done)); });
+      ASSERT_TRUE(leases) << leases.error().message;
+      claimed[me] += leases->size();
+      const auto one = desk.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+        desk.store().claim_job(JobId("j" + std::to_string(29 - round)), request, std::move(done));
+      });
+      ASSERT_TRUE(one) << one.error().message;
+      claimed[me] += one->has_value() ? 1 : 0;
+    }
+  };
+  std::thread other([&] { work(1); });
+  work(0);
+  other.join();
+  EXPECT_EQ(claimed[0] + claimed[1], 5u);
+}
+
+// One drops a value that another is about to name: it is there for whoever named it.
+AE_TEST("postgres/a value that is dropped while another job takes it up is there for that job") {
+  const OwnSchema schema;
+  Desk desks[2] = {Desk(schema.name()), Desk(schema.name())};
+  for (Desk& desk : desks) ASSERT_TRUE(desk.open());
+  for (int round = 0; round < 20; ++round) {
+    const std::string n = std::to_string(round);
+    const Blob value = conformance::blob("value " + n);
+    Batch first = Desk::create("a" + n);
+    first.row.status = "completed";
+    first.sealed->blobs = {value};
+    ASSERT_TRUE(desks[0].commit(first));
+    Redaction drop{.job = JobId("a" + n)};
+    drop.commits = {
+        {.first_seq = 1, .replaces = sha256(first.sealed->bytes), .bytes = "left", .blobs = {}}};
+    drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
+    Batch second = Desk::create("b" + n);
+    second.sealed->blobs = {value};
+    std::thread other([&] { EXPECT_TRUE(desks[1].commit(second)); });
+    const auto dropped = desks[0].loop.await<Result<void>>(
+        [&](auto done) { desks[0].store().redact(drop, std::move(done)); });
+    other.join();
+    ASSERT_TRUE(dropped) << dropped.error().message;
+    ASSERT_EQ(desks[0].load("b" + n)->blobs.size(), 1u) << n;
+    ASSERT_TRUE(desks[0].load("a" + n)->blobs.empty());
+  }
+}
+
+AE_TEST("postgres/what comes together is committed together") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  int left = 1000;
+  for (int i = 0; i < 1000; ++i) {
+    desk.store().commit(Desk::create("j" + std::to_string(i)), [&](Result<Committed> answer) {
+      EXPECT_TRUE(answer);
+      --left;
+    });
+  }
+  ASSERT_TRUE(desk.loop.run_until([&] { return left == 0; }));
+  EXPECT_EQ(desk.store().stats().writes, 1000u);
+  EXPECT_LT(desk.store().stats().groups, 100u);
+}
+
+AE_TEST("postgres/a large batch and a long log go in and come out") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  Batch b = Desk::create_claimed("j0");
+  b.sealed->bytes.append(3u << 20, 'x');
+  b.sealed->blobs.push_back({sha256("big"), std::string(16u << 20, 'b')});
+  ASSERT_TRUE(desk.commit(b));
+  for (std::uint64_t seq = 2; seq < 8; ++seq) {
+    Batch more = Desk::append("j0", seq);
+    more.sealed->bytes.append(1u << 20, 'y');
+    ASSERT_TRUE(desk.commit(more));
+    EXPECT_TRUE(desk.commit(more)->repeated);
+  }
+  const auto loaded = desk.load("j0");
+  ASSERT_EQ(loaded->commits.size(), 7u);
+  EXPECT_EQ(loaded->commits[0], b.sealed->bytes);
+  EXPECT_EQ(loaded->blobs.at(0).bytes.size(), 16u << 20);
+}
+
+AE_TEST("postgres/a text that cannot be kept is refused, and disturbs nobody") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  Batch bad = Desk::create("j0", {.agent = "a", .labels = {{"k", std::string("a\0b", 3)}}});
+  EXPECT_EQ(desk.commit(bad).error().code, Code::input_invalid);
+  // What only the server can refuse is refused alone.
+  Batch worse = Desk::create("j1", {.agent = "a", .labels = {{"k", "\xff"}}});
+  std::string answers;
+  for (Batch batch : {Desk::create("j2"), worse, Desk::create("j3")}) {
+    desk.store().commit(std::move(batch), [&](Result<Committed> answer) {
+      answers += conformance::show(answer) + ";";
+    });
+  }
+  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 3; }));
+  EXPECT_EQ(answers, "seq 2;unavailable;seq 2;");
+}
+
+AE_TEST("postgres/read-only sees what others wrote and writes nothing") {
+  const OwnSchema schema;
+  Desk owner(schema.name()), reader(schema.name() + "x");
+  PostgresOptions reading = reader.options();
+  reading.read_only = true;
+  EXPECT_EQ(reader.open(reading).error().code, Code::not_found) << "and makes no tables";
+  EXPECT_EQ(reader.open(reading).error().code, Code::not_found);
+  reading.schema = schema.name();
+  ASSERT_TRUE(owner.open());
+  ASSERT_TRUE(owner.commit(Desk::create_claimed("j0")));
+  ASSERT_TRUE(reader.open(reading));
+  EXPECT_EQ(reader.load("j0")->row.claim, conformance::fence("A", 1));
+  EXPECT_EQ(reader.commit(Desk::append("j0", 2)).error().code, Code::unavailable);
+  ASSERT_TRUE(owner.commit(Desk::append("j0", 2)));
+  EXPECT_EQ(reader.load("j0")->row.last_seq, 3u);
+}
+
+AE_TEST("postgres/what was asked before the store closes is written and answered") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  int answers = 0;
+  for (int i = 0; i < 100; ++i) {
+    desk.store().commit(Desk::create("j" + std::to_string(i)),
+                        [&](Result<Committed> answer) { answers += answer.has_value() ? 1 : 0; });
+  }
+  desk.close();
+  desk.loop.run_ready();
+  EXPECT_EQ(answers, 100);
+}
+
+// ---------------------------------------------------------------- hints
+
+AE_TEST("hint/what another process makes claimable or posts is said, our own is not") {
+  const OwnSchema schema;
+  Desk one(schema.name()), two(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  std::vector<std::string> heard[2];
+  const auto listen = [](Desk& desk, std::vector<std::string>& into) {
+    desk.store().on_hint([&into](const Hint& hint) {
+      into.push_back(hint.inbox_of ? hint.inbox_of->text : "claim");
+    });
+  };
+  listen(one, heard[0]);
+  listen(two, heard[1]);
+  ASSERT_TRUE(one.commit(Desk::create_claimed("held")));
+  ASSERT_TRUE(one.commit(Desk::append("held", 2)));  // says nothing
+  ASSERT_TRUE(one.commit(Desk::create("free")));
+  ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
+  EXPECT_EQ(heard[1], std::vector<std::string>{"claim"});
+  const auto posted = two.loop.await<Result<void>>([&](auto done) {
+    two.store().put_inbox(JobId("held"), {.id = "s", .act = "{}"}, std::move(done));
+  });
+  ASSERT_TRUE(posted);
+  ASSERT_TRUE(one.loop.run_until([&] { return !heard[0].empty(); }));
+  EXPECT_EQ(heard[0], std::vector<std::string>{"held"});
+  EXPECT_EQ(heard[1].size(), 1u);
+}
+
+AE_TEST("hint/a listener that lost its connection listens again and looks at once") {
+  const OwnSchema schema;
+  Desk one(schema.name()), two(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  int heard = 0;
+  one.store().on_hint([&](const Hint&) { ++heard; });
+  sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
+  ASSERT_TRUE(one.loop.run_until([&] { return heard == 1; })) << "anything may have been missed";
+  ASSERT_TRUE(two.commit(Desk::create("j0")));
+  ASSERT_TRUE(one.loop.run_until([&] { return heard == 2; }));
+}
+
+}  // namespace
+}  // namespace ae::store

@@ -1,0 +1,161 @@
+#include "store/postgres/redaction.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "store/postgres/transaction.h"
+#include "store/rules.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using Type = Column::Type;
+
+constexpr Statement kBegin{"begin_redaction", "BEGIN"};
+constexpr Statement kCommit{"commit_redaction", "COMMIT"};
+constexpr Statement kLock{"redaction_lock",
+                          "SELECT job, attempt IS NOT NULL FROM heads WHERE job = "
+                          "(SELECT number FROM jobs WHERE job_id = $1::text) FOR UPDATE"};
+constexpr Statement kRead{"redaction_read",
+                          "SELECT first_seq, body, blobs FROM commits WHERE job = "
+                          "(SELECT number FROM jobs WHERE job_id = $1::text) "
+                          "AND first_seq = ANY($2::bigint[])"};
+constexpr Statement kReplace{
+    "redaction_replace",
+    "UPDATE commits SET body = w.body, blobs = w.blobs "
+    "FROM unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS w(first_seq, body, blobs) "
+    "WHERE commits.job = $1::bigint AND commits.first_seq = w.first_seq"};
+// Whoever has found a value stored holds this table until its commit is there; those that come later look again.
+constexpr Statement kLockBlobs{"redaction_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
+constexpr Statement kDropBlobs{
+    "redaction_drop_blobs",
+    "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND NOT EXISTS (SELECT 1 FROM commits "
+    "WHERE commits.blobs IS NOT NULL AND position(blobs.hash IN commits.blobs) > 0)"};
+constexpr Statement kNoEffects{
+    "redaction_no_effects",
+    "DELETE FROM effects WHERE job = $1::bigint AND invocation = ANY($2::text[])"};
+constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
+                                  "DELETE FROM checkpoints WHERE job = $1::bigint"};
+// One statement sees one moment: the head and the rows that lead to it.
+constexpr Statement kAudit{"read_audit",
+                           "SELECT audit.seq, body, hash, value FROM meta "
+                           "LEFT JOIN audit ON audit.seq > $1::bigint "
+                           "WHERE key = 'audit_head' ORDER BY audit.seq"};
+
+std::string listed(const std::vector<Hash>& hashes) {
+  std::string list;
+  for (const Hash& hash : hashes) {
+    list.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+  }
+  return list;
+}
+
+struct Stored {
+  std::string body, blobs;
+};
+
+struct Answer {
+  std::optional<Result<void>> result;  // nothing is to be written
+  std::set<std::string> left_out;      // hashes that its commits name no more
+};
+
+Answer answer(const Redaction& redaction, const Rows& head,
+              const std::map<std::uint64_t, Stored>& commits) {
+  Answer answer;
+  if (head.empty()) {
+    answer.result = std::unexpected(job_not_found(redaction.job));
+    return answer;
+  }
+  if (head.boolean(0, 1)) {
+    answer.result = std::unexpected(still_held(redaction.job));
+    return answer;
+  }
+  bool changes = false;
+  for (const Redaction::Commit& wish : redaction.commits) {
+    const auto found = commits.find(wish.first_seq);
+    const bool same = found != commits.end() && found->second.body == wish.bytes;
+    if (found == commits.end() || (!same && sha256(found->second.body) != wish.replaces)) {
+      answer.result = std::unexpected(other_bytes(redaction.job, wish.first_seq));
+      return answer;
+    }
+    changes = changes || !same;
+    const std::string& blobs = found->second.blobs;
+    for (std::size_t at = 0; at + sizeof(Hash) <= blobs.size(); at += sizeof(Hash)) {
+      answer.left_out.insert(blobs.substr(at, sizeof(Hash)));
+    }
+  }
+  for (const Redaction::Commit& wish : redaction.commits) {
+    for (const Hash& hash : wish.blobs) answer.left_out.erase(listed({hash}));
+  }
+  if (!changes) answer.result = Result<void>();
+  return answer;
+}
+
+void add_writes(Connection& connection, const Redaction& redaction, std::int64_t job,
+                const std::set<std::string>& left_out) {
+  Column firsts(Type::integer), bodies(Type::bytes), lists(Type::bytes);
+  for (const Redaction::Commit& wish : redaction.commits) {
+    firsts.add(wish.first_seq);
+    bodies.add(std::string_view(wish.bytes));
+    lists.add(wish.blobs.empty() ? std::nullopt : std::optional<std::string>(listed(wish.blobs)));
+  }
+  connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
+  if (!left_out.empty()) {
+    Column hashes(Type::bytes);
+    for (const std::string& hash : left_out) hashes.add(hash);
+    connection.add(kLockBlobs);
+    connection.add(kDropBlobs, Params().add(hashes));
+  }
+  if (!redaction.effects.empty()) {
+    Column invocations(Type::text);
+    for (const InvocationId& invocation : redaction.effects) invocations.add(invocation.text);
+    connection.add(kNoEffects, Params().add(job).add(invocations));
+  }
+  connection.add(kNoCheckpoint, Params().add(job));
+}
+
+}  // namespace
+
+Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
+  Column firsts(Type::integer);
+  for (const Redaction::Commit& wish : redaction.commits) firsts.add(wish.first_seq);
+  connection.add(kBegin);
+  connection.add(kLock, Params().add(redaction.job.text));
+  connection.add(kRead, Params().add(redaction.job.text).add(firsts));
+  AE_ASSIGN(const auto answers, connection.run());
+  std::map<std::uint64_t, Stored> commits;
+  for (int i = 0; i < answers[2].size(); ++i) {
+    commits[answers[2].count(i, 0)] = {answers[2].text(i, 1), answers[2].text(i, 2)};
+  }
+  Answer decided = answer(redaction, answers[1], commits);
+  if (decided.result) {
+    connection.add(kCommit);
+    AE_TRY(connection.run());
+    return *std::move(decided.result);
+  }
+  add_writes(connection, redaction, answers[1].integer(0, 0), decided.left_out);
+  AE_TRY(connection.run());
+  Transaction audit;  // goes on in this one
+  audit.needs_audit();
+  AE_TRY(audit.read(connection));
+  audit.record(redaction.audit);
+  audit.send(connection);
+  AE_TRY(connection.run());
+  return Result<void>();
+}
+
+Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after) {
+  connection.add(kAudit, Params().add(after));
+  AE_ASSIGN(const auto answers, connection.run());
+  const Rows& rows = answers.at(0);
+  AuditLog log{.head = Transaction::audit_head(rows.text(0, 3))};
+  for (int i = 0; i < rows.size(); ++i) {
+    if (!rows.is_null(i, 0)) {
+      log.rows.push_back({rows.count(i, 0), rows.text(i, 1), rows.hash(i, 2)});
+    }
+  }
+  return log;
+}
+
+}  // namespace ae::store::postgres

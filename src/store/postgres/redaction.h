@@ -1,0 +1,17 @@
+// Redaction: values of a job are dropped, in a transaction of its own.
+//
+// A value that stands apart goes when no commit names it any more. The server writes a row anew and leaves the old bytes
+// on their page until VACUUM, in its log until that is recycled, and in backups (docs/data.md).
+// Threads: as Connection.
+#pragma once
+
+#include "store/postgres/connection.h"
+#include "store/store.h"
+
+namespace ae::store::postgres {
+
+Pg<Result<void>> redact(Connection& connection, const Redaction& redaction);
+
+Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after);
+
+}  // namespace ae::store::postgres

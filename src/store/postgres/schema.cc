@@ -1,0 +1,316 @@
+#include "store/postgres/schema.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace ae::store::postgres {
+namespace {
+
+constexpr int kServerMin = 130000;
+
+// `jobs` is written once. What a claim or a commit changes stands in `heads`, in narrow rows with room on their pages: a
+// commit of a running job writes one row of `commits` and one of `heads`, and touches no index of `heads` (HOT).
+// `ready` = may be claimed at once; `ripe_at` = when it may be: not_before, or the end of its lease.
+// Texts are compared by their bytes (COLLATE "C"); what is sealed is bytea, as it was sealed.
+constexpr const char* kTables[] = {
+    "CREATE TABLE meta(key text PRIMARY KEY, value text NOT NULL)",
+    "CREATE SEQUENCE job_numbers",
+    "CREATE SEQUENCE inbox_numbers",
+    R"sql(CREATE TABLE jobs(
+      number bigint PRIMARY KEY,
+      job_id text COLLATE "C" NOT NULL UNIQUE,
+      agent text COLLATE "C" NOT NULL,
+      idempotency_key text COLLATE "C" NOT NULL,
+      request_hash bytea NOT NULL,
+      priority bigint NOT NULL,
+      capabilities text[] COLLATE "C" NOT NULL,
+      created_at bigint NOT NULL))sql",
+    "CREATE UNIQUE INDEX jobs_key ON jobs(agent, idempotency_key) WHERE idempotency_key <> ''",
+    "CREATE INDEX jobs_agent ON jobs(agent, number)",
+    R"sql(CREATE TABLE heads(
+      job bigint PRIMARY KEY,
+      last_seq bigint NOT NULL,
+      updated_at bigint NOT NULL,
+      head bytea NOT NULL,
+      priority bigint NOT NULL,
+      epoch bigint NOT NULL,
+      not_before bigint,
+      wake_at bigint,
+      lease_until bigint,
+      ripe_at bigint,
+      ready boolean NOT NULL,
+      status text COLLATE "C" NOT NULL,
+      attempt text COLLATE "C",
+      worker text COLLATE "C",
+      queue text COLLATE "C" NOT NULL,
+      turn text COLLATE "C" NOT NULL) WITH (fillfactor = 60))sql",
+    "CREATE INDEX heads_ready ON heads(priority DESC, job) WHERE ready",
+    "CREATE INDEX heads_line ON heads(queue, priority DESC, turn, job) WHERE ready",
+    "CREATE INDEX heads_held ON heads(queue) WHERE attempt IS NOT NULL",
+    "CREATE INDEX heads_delayed ON heads(ripe_at) "
+    "WHERE NOT ready AND ripe_at IS NOT NULL AND attempt IS NULL",
+    "CREATE INDEX heads_leased ON heads(ripe_at) "
+    "WHERE NOT ready AND ripe_at IS NOT NULL AND attempt IS NOT NULL",
+    "CREATE INDEX heads_wake ON heads(wake_at, job) WHERE wake_at IS NOT NULL AND attempt IS NULL",
+    "CREATE INDEX heads_status ON heads(status, job) WHERE status <> 'completed'",
+    R"sql(CREATE TABLE commits(
+      job bigint NOT NULL,
+      first_seq bigint NOT NULL,
+      last_seq bigint NOT NULL,
+      blobs bytea,
+      body bytea NOT NULL,
+      PRIMARY KEY(job, first_seq)))sql",
+    "CREATE TABLE blobs(hash bytea PRIMARY KEY, bytes bytea NOT NULL)",
+    R"sql(CREATE TABLE labels(
+      job bigint NOT NULL,
+      number bigint NOT NULL,
+      key text COLLATE "C" NOT NULL,
+      value text COLLATE "C" NOT NULL,
+      PRIMARY KEY(job, number)))sql",
+    "CREATE INDEX labels_value ON labels(key, value, job)",
+    R"sql(CREATE TABLE effects(
+      job bigint NOT NULL,
+      invocation text COLLATE "C" NOT NULL,
+      try bigint NOT NULL,
+      record bytea NOT NULL,
+      PRIMARY KEY(job, invocation, try)))sql",
+    R"sql(CREATE TABLE ledger(
+      job bigint NOT NULL,
+      invocation text COLLATE "C" NOT NULL,
+      try bigint NOT NULL,
+      state text COLLATE "C" NOT NULL,
+      record bytea NOT NULL,
+      PRIMARY KEY(job, invocation, try)))sql",
+    R"sql(CREATE TABLE inbox(
+      job bigint NOT NULL,
+      number bigint NOT NULL,
+      id text COLLATE "C" NOT NULL,
+      act bytea NOT NULL,
+      PRIMARY KEY(job, number),
+      UNIQUE(job, id)))sql",
+    "CREATE TABLE signed_heads(job bigint PRIMARY KEY, body bytea NOT NULL)",
+    "CREATE TABLE checkpoints(job bigint PRIMARY KEY, seq bigint NOT NULL, body bytea NOT NULL)",
+    R"sql(CREATE TABLE turns(
+      priority bigint PRIMARY KEY,
+      last text COLLATE "C" NOT NULL))sql",
+    "CREATE TABLE audit(seq bigint PRIMARY KEY, body bytea NOT NULL, hash bytea NOT NULL)",
+    "INSERT INTO meta VALUES('audit_head', '0 ' || repeat('0', 64))",
+    "INSERT INTO meta VALUES('fair_by', '')",
+    "INSERT INTO meta VALUES('store_id', replace(gen_random_uuid()::text, '-', ''))",
+    "INSERT INTO meta VALUES('layout', '0')",
+};
+
+struct Step {
+  const char* const* statements;
+  std::size_t count;
+};
+// From each layout to the next, beginning with nothing.
+constexpr Step kMigrations[] = {
+    {kTables, std::size(kTables)},  // 0 → 1
+};
+
+std::string literal(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "''" : std::string(1, c);
+  return quoted + "'";
+}
+
+// 0 = there is no store.
+Result<std::int64_t> layout_of(Connection& connection, const std::string& schema) {
+  Params name;
+  name.add(schema);
+  // Asked of the catalogue as of now: names that were looked up before are remembered by the server.
+  connection.add_once(
+      "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
+      "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
+      name);
+  auto there = connection.run();
+  if (!there) return std::unexpected(cannot(there.error()));
+  if (!there->at(0).boolean(0, 0)) return 0;
+  connection.add_once("SELECT value::bigint FROM meta WHERE key = 'layout'");
+  auto layout = connection.run();
+  if (!layout) return std::unexpected(cannot(layout.error()));
+  if (layout->at(0).empty()) {
+    return fail(Code::unavailable,
+                "the schema " + schema + " belongs to another program: use another database");
+  }
+  const std::int64_t found = layout->at(0).integer(0, 0);
+  if (found > newest_layout()) {
+    return fail(Code::needs_version, "this store was made by a newer aetheris (layout " +
+                                         std::to_string(found) + ", this one knows " +
+                                         std::to_string(newest_layout()) + "): use that version");
+  }
+  return found;
+}
+
+// Who may make tables in a schema that is there need not have the right to make one.
+Status make_schema(Connection& connection, const std::string& schema) {
+  Params name;
+  name.add(schema);
+  connection.add_once("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
+  auto there = connection.run();
+  if (!there) return std::unexpected(cannot(there.error()));
+  if (!there->at(0).boolean(0, 0)) connection.add_once("CREATE SCHEMA " + quoted_name(schema));
+  return {};
+}
+
+Status unsupported(std::string message) { return fail(Code::unsupported, std::move(message)); }
+
+}  // namespace
+
+std::int64_t newest_layout() { return std::size(kMigrations); }
+
+std::string quoted_name(std::string_view name) {
+  std::string quoted = "\"";
+  for (const char c : name) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+Error cannot(const PgError& error) { return {Code::unavailable, error.text()}; }
+
+Status prepare_session(Connection& connection, const SessionWish& wish) {
+  if (connection.server_version() < kServerMin) {
+    return unsupported("this is PostgreSQL " + std::to_string(connection.server_version() / 10000) +
+                       ": Aetheris needs 13 or newer");
+  }
+  const auto set = [&](const std::string& name, const std::string& value) {
+    connection.add_once("SELECT set_config(" + literal(name) + ", " + literal(value) + ", false)");
+  };
+  connection.add_once(
+      "SELECT pg_is_in_recovery(), current_setting('fsync') = 'on', "
+      "current_setting('server_encoding') = 'UTF8', "
+      "current_setting('synchronous_commit') IN ('off', 'local')");
+  set("search_path", quoted_name(wish.schema));
+  // Every statement names its rows by a key: no plan may read a whole table because it was small once.
+  for (const char* off :
+       {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"}) {
+    set(off, "off");
+  }
+  set("plan_cache_mode", "force_generic_plan");
+  // Whoever stops in the middle of a transaction must not keep others from its jobs.
+  set("idle_in_transaction_session_timeout", "5s");
+  set("lock_timeout", "2s");
+  set("statement_timeout", "60s");
+  auto answers = connection.run();
+  if (!answers) return std::unexpected(cannot(answers.error()));
+  const Rows& about = answers->at(0);
+  if (about.boolean(0, 0)) {
+    return unsupported("this PostgreSQL server is a replica: give the address of the primary");
+  }
+  if (!about.boolean(0, 1) && !wish.allow_no_fsync) {
+    return unsupported(
+        "this PostgreSQL server runs with fsync=off and would lose what it has confirmed: set "
+        "fsync=on");
+  }
+  if (!about.boolean(0, 2)) {
+    return unsupported("this database is not encoded in UTF8: make one with ENCODING 'UTF8'");
+  }
+  if (about.boolean(0, 3)) {
+    set("synchronous_commit", "on");
+    if (auto done = connection.run(); !done) return std::unexpected(cannot(done.error()));
+  }
+  return {};
+}
+
+Status prepare_schema(Connection& connection, const std::string& schema) {
+  return prepare_schema(connection, schema, newest_layout());
+}
+
+Status prepare_schema(Connection& connection, const std::string& schema, std::int64_t layout) {
+  AE_ASSIGN(const std::int64_t before, layout_of(connection, schema));
+  if (before >= layout) return {};
+  const auto run = [&]() -> Status {
+    connection.add_once("BEGIN");
+    connection.add_once("SELECT pg_advisory_xact_lock(hashtextextended(" +
+                        literal("aetheris " + schema) + ", 0))");
+    if (auto locked = connection.run(); !locked) return std::unexpected(cannot(locked.error()));
+    AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // another was faster
+    if (from == 0) AE_TRY(make_schema(connection, schema));
+    for (std::int64_t step = from; step < layout; ++step) {
+      const Step& migration = kMigrations[step];
+      for (std::size_t i = 0; i < migration.count; ++i) {
+        connection.add_once(migration.statements[i]);
+      }
+    }
+    Params now;
+    now.add(std::to_string(std::max(from, layout)));
+    connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'layout'", now);
+    connection.add_once("COMMIT");
+    if (auto done = connection.run(); !done) return std::unexpected(cannot(done.error()));
+    return {};
+  };
+  Status done = run();
+  if (done || connection.lost()) return done;
+  connection.add_once("ROLLBACK");
+  if (auto undone = connection.run(); !undone) return std::unexpected(cannot(undone.error()));
+  return done;
+}
+
+Status check_schema(Connection& connection, const std::string& schema) {
+  AE_ASSIGN(const std::int64_t layout, layout_of(connection, schema));
+  if (layout == 0) {
+    return fail(Code::not_found, "there is no store in this database yet: run a job first");
+  }
+  if (layout < newest_layout()) {
+    return fail(Code::needs_version,
+                "this store was made by an older aetheris (layout " + std::to_string(layout) +
+                    ", this one knows " + std::to_string(newest_layout()) +
+                    "): a command that writes, `aetheris run` for one, brings it up to date");
+  }
+  return {};
+}
+
+// Whoever writes a job has locked a row or the table first, and reads whose turn it is after that: it waits for this, or
+// this for it.
+Status take_turns(Connection& connection, const std::string& label) {
+  Params by;
+  by.add(label);
+  connection.add_once("SELECT value = $1::text FROM meta WHERE key = 'fair_by'", by);
+  auto same = connection.run();
+  if (!same) return std::unexpected(cannot(same.error()));
+  if (same->at(0).boolean(0, 0)) return {};
+  connection.add_once("BEGIN");
+  connection.add_once("LOCK TABLE heads IN EXCLUSIVE MODE");
+  connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'fair_by'", by);
+  connection.add_once("DELETE FROM turns");
+  connection.add_once(
+      "UPDATE heads SET turn = coalesce((SELECT value FROM labels WHERE job = heads.job "
+      "AND key = $1::text ORDER BY number LIMIT 1), '')",
+      by);
+  connection.add_once("COMMIT");
+  if (auto done = connection.run(); !done) {
+    return std::unexpected(cannot(done.error()));  // and the connection is not used any more
+  }
+  return {};
+}
+
+Result<std::string> store_id(Connection& connection) {
+  connection.add_once("SELECT value FROM meta WHERE key = 'store_id'");
+  auto found = connection.run();
+  if (!found) return std::unexpected(cannot(found.error()));
+  if (found->at(0).empty()) {
+    return fail(Code::unavailable, "this store does not say which one it is: restore a backup");
+  }
+  return found->at(0).text(0, 0);
+}
+
+Status check_pooler(Connection& one, Connection& other) {
+  const auto backend = [](Connection& connection, bool stay) -> Result<std::int64_t> {
+    if (stay) connection.add_once("BEGIN");
+    connection.add_once("SELECT pg_backend_pid()::bigint");
+    auto answers = connection.run();
+    if (!answers) return std::unexpected(cannot(answers.error()));
+    return answers->back().integer(0, 0);
+  };
+  AE_ASSIGN(const std::int64_t first, backend(one, false));
+  AE_ASSIGN(const std::int64_t second, backend(other, true));  // and keeps it
+  AE_ASSIGN(const std::int64_t again, backend(one, false));
+  other.add_once("ROLLBACK");
+  if (auto ended = other.run(); !ended) return std::unexpected(cannot(ended.error()));
+  if (first != second && first == again) return {};
+  return unsupported(
+      "a pooler in transaction mode stands before this PostgreSQL server: connect to the server "
+      "itself, or set the pool to session mode");
+}
+
+}  // namespace ae::store::postgres

@@ -1,0 +1,48 @@
+#include "store/postgres/session.h"
+
+#include <algorithm>
+
+namespace ae::store::postgres {
+Result<Connection> Session::open(const Options& options) {
+  auto opened = Connection::open(options.connection);
+  if (!opened) return std::unexpected(cannot(opened.error()));
+  AE_TRY(prepare_session(*opened, options.wish));
+  if (!options.store_id.empty()) {
+    AE_ASSIGN(const std::string id, store_id(*opened));
+    if (id != options.store_id) {
+      return fail(Code::unavailable,
+                  "another store stands at this address now: this process works on " +
+                      options.store_id + ", and found " + id);
+    }
+  }
+  return *std::move(opened);
+}
+
+Result<Connection*> Session::connection() {
+  const auto now = std::chrono::steady_clock::now();
+  if (is_open() && !connection_->hung_up()) {
+    if (now - planned_at_ < options_.plans_age) return &*connection_;
+    planned_at_ = now;
+    connection_->add_once("DISCARD PLANS");
+    if (connection_->run()) return &*connection_;
+  }
+  connection_.reset();
+  if (why_ && now < not_before_) return std::unexpected(*why_);
+  auto opened = open(options_);
+  if (opened) {
+    connection_ = *std::move(opened);
+    pause_ = {};
+    why_.reset();
+    ++reopened_;
+    return &*connection_;
+  }
+  why_ = std::move(opened).error();
+  why_->code = Code::unavailable;  // whatever it is, nothing has changed, and it may pass
+  pause_ = std::clamp(pause_ * 2, options_.pause_min, options_.pause_max);
+  const auto failed_at = std::chrono::steady_clock::now();
+  const auto chance = failed_at.time_since_epoch().count() / 1000 % 512;  // of 1,024ths
+  not_before_ = failed_at + pause_ - pause_ * chance / 1024;
+  return std::unexpected(*why_);
+}
+
+}  // namespace ae::store::postgres

@@ -1,0 +1,273 @@
+#include "store/postgres/views.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "store/rules.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using Type = Column::Type;
+
+// NOLINTBEGIN(cppcoreguidelines-macro-usage): pieces of SQL, put together by the compiler
+#define ROW_COLUMNS                                                                             \
+  "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
+  "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
+  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue "                            \
+  "FROM jobs j JOIN heads h ON h.job = j.number "
+#define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
+#define TIME                      \
+  "(SELECT coalesce($1::bigint, " \
+  "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
+// NOLINTEND(cppcoreguidelines-macro-usage)
+
+constexpr Statement kBegin{"begin_load", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
+constexpr Statement kCommit{"commit_load", "COMMIT"};
+constexpr Statement kRow{"load_row", ROW_COLUMNS "WHERE j.job_id = $1::text"};
+constexpr Statement kLabels{
+    "load_labels", "SELECT key, value FROM labels WHERE job = " JOB_NUMBER " ORDER BY number"};
+constexpr Statement kEffects{"load_effects",
+                             "SELECT invocation, try, record FROM effects WHERE job = " JOB_NUMBER
+                             " ORDER BY invocation, try"};
+constexpr Statement kLedger{
+    "load_ledger", "SELECT invocation, try, state, record FROM ledger WHERE job = " JOB_NUMBER
+                   " ORDER BY invocation, try"};
+constexpr Statement kInbox{
+    "load_inbox", "SELECT number, id, act FROM inbox WHERE job = " JOB_NUMBER " ORDER BY number"};
+constexpr Statement kSignedHead{"load_signed_head",
+                                "SELECT body FROM signed_heads WHERE job = " JOB_NUMBER};
+constexpr Statement kCheckpoint{"load_checkpoint",
+                                "SELECT seq, body FROM checkpoints WHERE job = " JOB_NUMBER};
+// From the commit that holds the wanted event; 0 = from the checkpoint.
+constexpr Statement kCommits{
+    "load_commits",
+    "WITH from_seq AS MATERIALIZED (SELECT CASE WHEN $2::bigint > 0 THEN $2::bigint ELSE "
+    "coalesce((SELECT seq FROM checkpoints WHERE job = " JOB_NUMBER
+    "), 0) + 1 END AS seq) "
+    "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER
+    " AND first_seq >= coalesce((SELECT c.first_seq FROM commits c WHERE c.job = " JOB_NUMBER
+    " AND c.first_seq <= (SELECT seq FROM from_seq) ORDER BY c.first_seq DESC LIMIT 1), 0) "
+    "AND last_seq >= (SELECT seq FROM from_seq) ORDER BY first_seq"};
+constexpr Statement kBlobs{"load_blobs",
+                           "SELECT hash, bytes FROM blobs WHERE hash = ANY($1::bytea[])"};
+constexpr Statement kNumber{"job_number", "SELECT number FROM jobs WHERE job_id = $1::text"};
+constexpr Statement kLabelsOf{"labels_of",
+                              "SELECT job, key, value FROM labels WHERE job = ANY($1::bigint[]) "
+                              "ORDER BY job, number"};
+constexpr Statement kTime{"time",
+                          "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
+constexpr Statement kDue{"due",
+                         "SELECT (SELECT job_id FROM jobs WHERE number = heads.job) "
+                         "FROM heads WHERE wake_at IS NOT NULL AND attempt IS NULL "
+                         "AND wake_at <= " TIME " ORDER BY wake_at, job LIMIT $2::bigint"};
+constexpr Statement kNextDue{
+    "next_due",
+    "SELECT least("
+    "(SELECT wake_at FROM heads WHERE wake_at IS NOT NULL AND attempt IS NULL "
+    "ORDER BY wake_at LIMIT 1), "
+    "(SELECT ripe_at FROM heads WHERE NOT ready AND ripe_at IS NOT NULL AND attempt IS NULL "
+    "AND ripe_at > " TIME " ORDER BY ripe_at LIMIT 1))"};
+
+#undef JOB_NUMBER
+#undef TIME
+
+constexpr const char* kRowColumns = ROW_COLUMNS;
+
+#undef ROW_COLUMNS
+
+std::vector<std::string> lines(std::string_view text) {
+  std::vector<std::string> all;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    all.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return all;
+}
+
+JobRow row_of(const Rows& rows, int i) {
+  JobRow job;
+  job.id = JobId(rows.text(i, 1));
+  job.agent = rows.text(i, 2);
+  job.status = rows.text(i, 3);
+  job.idempotency_key = rows.text(i, 4);
+  job.priority = rows.integer(i, 5);
+  job.created_at = rows.instant(i, 6);
+  job.updated_at = rows.instant(i, 7);
+  job.last_seq = rows.count(i, 8);
+  job.head = rows.hash(i, 9);
+  job.not_before = rows.maybe_instant(i, 10);
+  job.wake_at = rows.maybe_instant(i, 11);
+  if (!rows.is_null(i, 13)) job.claim = Fence{AttemptId(rows.text(i, 13)), rows.count(i, 12)};
+  job.claim_worker = rows.text(i, 14);
+  job.lease_until = rows.maybe_instant(i, 15);
+  job.capabilities = lines(rows.bytes(i, 16));
+  job.queue = rows.text(i, 17);
+  return job;
+}
+
+// After a failure that left the connection: the transaction is ended.
+PgError undone(Connection& connection, PgError error) {
+  if (error.lost) return error;
+  connection.add_once("ROLLBACK");
+  if (!connection.run()) error.lost = true;
+  return error;
+}
+
+Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, Loaded& into) {
+  if (hashes.empty()) return {};
+  std::unordered_set<Hash> seen;
+  std::vector<Hash> once;
+  Column column(Type::bytes);
+  for (const Hash& hash : hashes) {
+    if (!seen.insert(hash).second) continue;
+    once.push_back(hash);
+    column.add(hash);
+  }
+  connection.add(kBlobs, Params().add(column));
+  AE_ASSIGN(const auto answers, connection.run());
+  std::unordered_map<Hash, int> found;
+  for (int i = 0; i < answers[0].size(); ++i) found[answers[0].hash(i, 0)] = i;
+  for (const Hash& hash : once) {
+    // A missing one is left out: whoever opens the commit says log_corrupt, and where.
+    if (const auto it = found.find(hash); it != found.end()) {
+      into.blobs.push_back({hash, answers[0].text(it->second, 1)});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
+
+Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
+  const Params id = Params().add(job.text);
+  connection.add(kBegin);
+  for (const Statement* statement :
+       {&kRow, &kLabels, &kEffects, &kLedger, &kInbox, &kSignedHead, &kCheckpoint}) {
+    connection.add(*statement, id);
+  }
+  connection.add(kCommits, Params().add(job.text).add(from_seq));
+  connection.add(kCommit);
+  auto answered = connection.run();
+  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
+  const std::vector<Rows>& answers = *answered;
+  if (answers[1].empty()) return Result<Loaded>(std::unexpected(job_not_found(job)));
+  Loaded loaded{.row = row_of(answers[1], 0)};
+  for (int i = 0; i < answers[2].size(); ++i) {
+    loaded.row.labels.emplace_back(answers[2].text(i, 0), answers[2].text(i, 1));
+  }
+  for (int i = 0; i < answers[3].size(); ++i) {
+    const Rows& r = answers[3];
+    loaded.effects.push_back(
+        {InvocationId(r.text(i, 0)), static_cast<std::uint32_t>(r.integer(i, 1)), r.text(i, 2)});
+  }
+  for (int i = 0; i < answers[4].size(); ++i) {
+    const Rows& r = answers[4];
+    loaded.ledger.push_back({InvocationId(r.text(i, 0)),
+                             static_cast<std::uint32_t>(r.integer(i, 1)), r.text(i, 2),
+                             r.text(i, 3)});
+  }
+  for (int i = 0; i < answers[5].size(); ++i) {
+    const Rows& r = answers[5];
+    loaded.inbox.push_back({r.count(i, 0), r.text(i, 1), r.text(i, 2)});
+  }
+  if (!answers[6].empty()) loaded.signed_head = answers[6].text(0, 0);
+  if (from_seq <= 1 && !answers[7].empty()) {
+    loaded.checkpoint = Checkpoint{answers[7].count(0, 0), answers[7].text(0, 1)};
+  }
+  std::vector<Hash> blobs;
+  for (int i = 0; i < answers[8].size(); ++i) {
+    loaded.commits.push_back(answers[8].text(i, 0));
+    const std::string_view list = answers[8].bytes(i, 1);
+    for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
+      std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
+    }
+  }
+  AE_TRY(read_blobs(connection, blobs, loaded));
+  return Result<Loaded>(std::move(loaded));
+}
+
+Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {
+  Params params;
+  int count = 0;
+  std::string sql = std::string(kRowColumns) + "WHERE true";
+  const auto next = [&](const auto& value, const char* type) {
+    params.add(value);
+    return "$" + std::to_string(++count) + "::" + type;
+  };
+  if (!filter.after.empty()) {
+    connection.add(kNumber, Params().add(filter.after));
+    AE_ASSIGN(const auto answers, connection.run());
+    if (answers[0].empty()) {
+      return Result<std::vector<JobRow>>(std::unexpected(job_not_found(JobId(filter.after))));
+    }
+    sql += " AND j.number < " + next(answers[0].integer(0, 0), "bigint");
+  }
+  if (!filter.status.empty()) {
+    sql += " AND h.status = " + next(filter.status, "text");
+    if (filter.status != "completed") sql += " AND h.status <> 'completed'";  // names the index
+  }
+  if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
+  for (const auto& [key, value] : filter.labels) {
+    sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
+    sql += " AND value = " + next(value, "text") + ")";
+  }
+  sql += " ORDER BY j.number DESC LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
+  connection.add_once(sql, params);
+  AE_ASSIGN(const auto answers, connection.run());
+  std::vector<JobRow> rows;
+  std::unordered_map<std::int64_t, std::size_t> places;
+  Column numbers(Type::integer);
+  for (int i = 0; i < answers[0].size(); ++i) {
+    places[answers[0].integer(i, 0)] = rows.size();
+    numbers.add(answers[0].integer(i, 0));
+    rows.push_back(row_of(answers[0], i));
+  }
+  if (rows.empty()) return Result<std::vector<JobRow>>(std::move(rows));
+  connection.add(kLabelsOf, Params().add(numbers));
+  AE_ASSIGN(const auto labels, connection.run());
+  for (int i = 0; i < labels[0].size(); ++i) {
+    rows[places.at(labels[0].integer(i, 0))].labels.emplace_back(labels[0].text(i, 1),
+                                                                 labels[0].text(i, 2));
+  }
+  return Result<std::vector<JobRow>>(std::move(rows));
+}
+
+Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optional<Instant> at,
+                           DatabaseClock& clock) {
+  connection.add(kTime);
+  connection.add(kDue, Params().add(at).add(std::uint64_t{limit}));
+  const auto sent = DatabaseClock::Steady::now();
+  AE_ASSIGN(const auto answers, connection.run());
+  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  std::vector<JobId> jobs;
+  jobs.reserve(static_cast<std::size_t>(answers[1].size()));
+  for (int i = 0; i < answers[1].size(); ++i) jobs.emplace_back(answers[1].text(i, 0));
+  return jobs;
+}
+
+Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instant> at,
+                                    DatabaseClock& clock) {
+  connection.add(kTime);
+  connection.add(kNextDue, Params().add(at));
+  const auto sent = DatabaseClock::Steady::now();
+  AE_ASSIGN(const auto answers, connection.run());
+  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  return answers[1].maybe_instant(0, 0);
+}
+
+Pg<void> ask_time(Connection& connection, DatabaseClock& clock) {
+  connection.add(kTime);
+  const auto sent = DatabaseClock::Steady::now();
+  AE_ASSIGN(const auto answers, connection.run());
+  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  return {};
+}
+
+}  // namespace ae::store::postgres

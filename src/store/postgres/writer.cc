@@ -1,0 +1,172 @@
+#include "store/postgres/writer.h"
+
+#include <utility>
+
+namespace ae::store::postgres {
+namespace {
+
+constexpr Statement kRollback{"rollback", "ROLLBACK"};
+constexpr Statement kNotify{"notify",
+                            "SELECT count(*) FROM (SELECT pg_notify($1::text, hint) "
+                            "FROM unnest($2::text[]) AS hint) AS sent"};
+
+Error nobody_knows(const PgError& error) {
+  return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
+                                     error.text() +
+                                     "): it may or may not have happened; read back first"};
+}
+
+}  // namespace
+
+Writer::Writer(async::Loop& loop, Session session, DatabaseClock& clock, std::string channel,
+               const WriterLimits& limits)
+    : loop_(loop),
+      session_(std::move(session)),
+      clock_(clock),
+      channel_(std::move(channel)),
+      limits_(limits) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Writer::~Writer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Writer::write(std::unique_ptr<Write> write) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(write));
+    if (queue_.size() > 1) return;  // it is awake, or has been woken
+  }
+  wake_.notify_one();
+}
+
+void Writer::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Group group = next_group();
+    lock.unlock();
+    process(std::move(group));
+    lock.lock();
+  }
+}
+
+// A write that has a transaction of its own ends the group before it.
+Writer::Group Writer::next_group() {
+  Group group;
+  std::size_t bytes = 0;
+  while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
+    const bool is_alone = queue_.front()->is_alone();
+    if (is_alone && !group.empty()) break;
+    bytes += queue_.front()->bytes();
+    group.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+    if (is_alone) break;
+  }
+  return group;
+}
+
+void Writer::process(Group group) {
+  const Attempt all = surely(group, 0, group.size());
+  if (all.fate == Fate::nothing && group.size() > 1 && !all.lost && session_.is_open()) {
+    for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, surely(group, i, 1));
+  } else {
+    finish(group, 0, group.size(), all);
+  }
+  stats_.writes += group.size();
+  stats_.groups += 1;
+  stats_.reopened = session_.reopened();
+  loop_.post([group = std::move(group)] {
+    for (const auto& write : group) write->answer();
+  });
+}
+
+// Tried again when nothing has happened and a second try is another thing: it met another transaction, or the
+// connection had been dead before (a server that was started anew).
+Writer::Attempt Writer::surely(const Group& group, std::size_t first, std::size_t count) {
+  bool reopened = false;
+  for (int tries = 1;; ++tries) {
+    const bool was_open = session_.is_open();
+    Attempt tried = attempt(group, first, count);
+    if (tried.fate == Fate::met_another && tries < limits_.tries) {
+      stats_.again += 1;
+      continue;
+    }
+    if (tried.fate == Fate::nothing && tried.lost && was_open && !std::exchange(reopened, true)) {
+      continue;
+    }
+    return tried;
+  }
+}
+
+Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
+  auto opened = session_.connection();
+  if (!opened) return {Fate::nothing, std::move(opened).error(), true};
+  Connection& connection = **opened;
+  backend_ = connection.backend();
+  if (group[first]->is_alone()) return alone(connection, *group[first]);
+  return together(connection, group, first, count);
+}
+
+Writer::Attempt Writer::alone(Connection& connection, Write& write) {
+  if (const auto done = write.alone(connection); !done) {
+    // What it may have claimed is held by attempts that nobody works for: their leases run out.
+    return failed(connection, done.error(), done.error().lost && done.error().sqlstate.empty());
+  }
+  return {Fate::committed, {}, false};
+}
+
+Writer::Attempt Writer::together(Connection& connection, const Group& group, std::size_t first,
+                                 std::size_t count) {
+  Transaction transaction;
+  for (std::size_t i = first; i < first + count; ++i) group[i]->needs(transaction);
+  const auto sent = DatabaseClock::Steady::now();
+  if (const auto read = transaction.read(connection); !read) {
+    return failed(connection, read.error(), false);
+  }
+  clock_.heard(transaction.now(), sent, DatabaseClock::Steady::now());
+  for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
+  const std::size_t commit = transaction.send(connection);
+  if (!transaction.hints().empty()) {
+    Column hints(Column::Type::text);
+    for (const std::string& hint : transaction.hints()) hints.add(hint);
+    connection.add(kNotify, Params().add(channel_).add(hints));
+  }
+  if (const auto done = connection.run(); !done) {
+    const PgError& error = done.error();
+    if (error.at > commit) return {Fate::committed, {}, false};  // only the hint was lost
+    // What the server says comes in order: whatever it refused before the COMMIT was the end of it.
+    const bool before = !error.sqlstate.empty() && error.at < commit;
+    return failed(connection, error, error.lost && !before);
+  }
+  return {Fate::committed, {}, false};
+}
+
+Writer::Attempt Writer::failed(Connection& connection, const PgError& error, bool may_stand) {
+  if (may_stand) return {Fate::unknown, nobody_knows(error), true};
+  if (error.lost) return {Fate::nothing, cannot(error), true};
+  connection.add(kRollback);
+  const bool undone = connection.run().has_value();
+  if (!undone) session_.drop();
+  return {error.passing() ? Fate::met_another : Fate::nothing, cannot(error), !undone};
+}
+
+void Writer::finish(const Group& group, std::size_t first, std::size_t count,
+                    const Attempt& attempt) {
+  for (std::size_t i = first; i < first + count; ++i) {
+    if (attempt.fate == Fate::committed) {
+      group[i]->committed();
+    } else {
+      group[i]->fail(attempt.error);
+    }
+  }
+}
+
+}  // namespace ae::store::postgres

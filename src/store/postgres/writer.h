@@ -1,0 +1,82 @@
+// Writer: the one thread of this process that writes a PostgreSQL store. Whatever waits in its queue rides one
+// transaction, in the order in which it was asked, and is answered by one wake of the loop.
+//
+// Group commit: a refused write is an answer and disturbs nobody. What fails before the COMMIT has changed nothing: a
+// deadlock or a row that came meanwhile is tried again whole; any other failure of a group is tried one by one, so that
+// what can go through does. A connection that is lost while a COMMIT was under way is `unknown_outcome`.
+// Threads: its own; `write` from the loop's thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "async/loop.h"
+#include "store/postgres/db_clock.h"
+#include "store/postgres/session.h"
+#include "store/postgres/writes.h"
+
+namespace ae::store::postgres {
+
+struct WriterLimits {
+  std::size_t group_writes = 512;
+  std::size_t group_bytes = 8u << 20;
+  int tries = 8;  // of a transaction that met another
+};
+
+struct WriterStats {
+  std::atomic<std::uint64_t> writes{0}, groups{0}, again{0}, reopened{0};
+};
+
+class Writer {
+ public:
+  Writer(async::Loop& loop, Session session, DatabaseClock& clock, std::string channel,
+         const WriterLimits& limits);
+  ~Writer();  // writes what was asked before
+
+  void write(std::unique_ptr<Write> write);
+  const WriterStats& stats() const { return stats_; }
+  // The server's process that writes for us: its notifications are our own.
+  int backend() const { return backend_; }
+
+ private:
+  using Group = std::vector<std::unique_ptr<Write>>;
+  enum class Fate { committed, nothing, met_another, unknown };
+  struct Attempt {
+    Fate fate = Fate::nothing;
+    Error error{};
+    bool lost = false;
+  };
+
+  void run();
+  Group next_group();  // REQUIRES: mutex_
+  void process(Group group);
+  Attempt attempt(const Group& group, std::size_t first, std::size_t count);
+  Attempt surely(const Group& group, std::size_t first, std::size_t count);
+  Attempt together(Connection& connection, const Group& group, std::size_t first,
+                   std::size_t count);
+  Attempt alone(Connection& connection, Write& write);
+  Attempt failed(Connection& connection, const PgError& error, bool may_stand);
+  void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
+
+  async::Loop& loop_;
+  Session session_;
+  DatabaseClock& clock_;
+  const std::string channel_;
+  const WriterLimits limits_;
+  WriterStats stats_;
+  std::atomic<int> backend_{0};
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::unique_ptr<Write>> queue_;  // guarded by mutex_
+  bool stop_ = false;                         // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace ae::store::postgres

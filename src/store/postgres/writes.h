@@ -1,0 +1,164 @@
+// The writes of a store as the writer sees them: one small class per call.
+//
+// Threads: made and answered on the loop's thread, in between on the writer's.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "async/loop.h"
+#include "store/points.h"
+#include "store/postgres/transaction.h"
+#include "store/store.h"
+
+namespace ae::store::postgres {
+
+// One thing to write. `needs`, `decide` and `alone` may be called again after a rollback.
+class Write {
+ public:
+  virtual ~Write() = default;
+  virtual std::size_t bytes() const { return 0; }
+  virtual void needs(Transaction& transaction) const = 0;
+  virtual void decide(Transaction& transaction) = 0;
+  // A write that has a transaction of its own, and does all of it here. True when it is one.
+  virtual bool is_alone() const { return false; }
+  virtual Pg<void> alone(Connection&) { return {}; }
+  // The transaction is durable: failpoints, freeing what is no longer needed.
+  virtual void committed() = 0;
+  // In place of an answer: nothing happened, or nobody knows.
+  virtual void fail(const Error& error) = 0;
+  virtual void answer() = 0;
+};
+
+// Keeps the answer and gives it once.
+template <class T>
+class Answering : public Write {
+ public:
+  // `at`: a test's time in place of the database's.
+  Answering(std::optional<Instant> at, async::Done<Result<T>> done)
+      : at_(at), done_(std::move(done)) {}
+  void fail(const Error& error) final { answer_ = std::unexpected(error); }
+  void answer() final { done_(std::move(*answer_)); }
+
+ protected:
+  void keep(Result<T> answer) { answer_ = std::move(answer); }
+  void replace(std::optional<Error> error) {
+    if (error) answer_ = std::unexpected(*std::move(error));
+  }
+  const Result<T>& kept() const { return *answer_; }
+  Instant time(const Transaction& transaction) const { return at_.value_or(transaction.now()); }
+  const std::optional<Instant>& at() const { return at_; }
+
+ private:
+  const std::optional<Instant> at_;
+  async::Done<Result<T>> done_;
+  std::optional<Result<T>> answer_;
+};
+
+class CommitWrite final : public Answering<Committed> {
+ public:
+  CommitWrite(Batch batch, std::optional<Instant> at, async::Done<Result<Committed>> done)
+      : Answering(at, std::move(done)), batch_(std::move(batch)) {}
+  std::size_t bytes() const override;
+  void needs(Transaction& transaction) const override { transaction.needs(batch_); }
+  void decide(Transaction& transaction) override;
+  void committed() override;
+
+ private:
+  Batch batch_;
+  std::optional<BatchPoints> points_;
+  bool written_ = false;
+};
+
+class InboxWrite final : public Answering<void> {
+ public:
+  InboxWrite(JobId job, InboxEntry entry, std::optional<Instant> at, async::Done<Result<void>> done)
+      : Answering(at, std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
+  std::size_t bytes() const override { return entry_.act.size(); }
+  void needs(Transaction& transaction) const override { transaction.needs_inbox(job_); }
+  void decide(Transaction& transaction) override { keep(transaction.put_inbox(job_, entry_)); }
+  void committed() override;
+
+ private:
+  const JobId job_;
+  const InboxEntry entry_;
+};
+
+class ClaimWrite final : public Answering<std::vector<Lease>> {
+ public:
+  ClaimWrite(ClaimRequest request, std::optional<Instant> at,
+             async::Done<Result<std::vector<Lease>>> done)
+      : Answering(at, std::move(done)), request_(std::move(request)) {}
+  void needs(Transaction&) const override {}
+  void decide(Transaction&) override {}
+  bool is_alone() const override { return true; }
+  Pg<void> alone(Connection& connection) override;
+  void committed() override;
+
+ private:
+  const ClaimRequest request_;
+};
+
+class ClaimJobWrite final : public Answering<std::optional<Lease>> {
+ public:
+  ClaimJobWrite(JobId job, ClaimRequest request, std::optional<Instant> at,
+                async::Done<Result<std::optional<Lease>>> done)
+      : Answering(at, std::move(done)), job_(std::move(job)), request_(std::move(request)) {}
+  void needs(Transaction& transaction) const override;
+  void decide(Transaction& transaction) override {
+    keep(transaction.claim_job(job_, request_, time(transaction)));
+  }
+  void committed() override;
+
+ private:
+  const JobId job_;
+  const ClaimRequest request_;
+};
+
+class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
+ public:
+  HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 std::optional<Instant> at,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done)
+      : Answering(at, std::move(done)), held_{std::move(held), lease} {}
+  void needs(Transaction& transaction) const override;
+  void decide(Transaction& transaction) override;
+  void committed() override { replace(std::move(lost_)); }
+
+ private:
+  const Transaction::Held held_;
+  std::optional<Error> lost_;
+};
+
+class RedactWrite final : public Answering<void> {
+ public:
+  RedactWrite(Redaction redaction, async::Done<Result<void>> done)
+      : Answering(std::nullopt, std::move(done)), redaction_(std::move(redaction)) {}
+  void needs(Transaction&) const override {}
+  void decide(Transaction&) override {}
+  bool is_alone() const override { return true; }
+  Pg<void> alone(Connection& connection) override;
+  void committed() override {}
+
+ private:
+  const Redaction redaction_;
+};
+
+class RecordWrite final : public Answering<void> {
+ public:
+  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+      : Answering(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
+  void needs(Transaction& transaction) const override { transaction.needs_audit(); }
+  void decide(Transaction& transaction) override {
+    transaction.record(entry_);
+    keep({});
+  }
+  void committed() override {}
+
+ private:
+  const AuditEntry entry_;
+};
+
+}  // namespace ae::store::postgres

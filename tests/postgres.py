@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""A store that processes share, end to end: the built program on a real PostgreSQL server, which dies and comes back.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  postgres.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import glob
+import itertools
+import os
+import subprocess
+import sys
+import urllib.parse
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+NUMBERS = itertools.count(1)
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Postgres:
+    """A server of our own; `database` makes a new one in it and gives its address."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([ROOT / "scripts/postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, "no server"
+        self.place = urllib.parse.urlsplit(self.url)
+
+    def say(self, word):
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def program(self, name, *words):
+        path = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))[-1]
+        return subprocess.run([path, "-h", self.place.hostname, "-p", str(self.place.port), "-U", "aetheris", *words],
+                              check=True, capture_output=True, text=True).stdout
+
+    def database(self):
+        name = f"d{next(NUMBERS)}"
+        self.program("createdb", name)
+        return self.url.rsplit("/", 1)[0] + "/" + name
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+POSTGRES = None
+
+
+@contextlib.contextmanager
+def shared():
+    """A home, and the environment that names a new database."""
+    with home() as h:
+        yield h, {"AETHERIS_STORE": POSTGRES.database()}
+
+
+@test
+def a_job_runs_and_every_command_reads_it():
+    with shared() as (h, env):
+        said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', "--job-id", "a", env=env), 0)
+        assert said.json() == {"n": 2}
+        assert not h.store.exists(), "and there is no file"
+        for words in (["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"], ["verify", "a"]):
+            expect(h.run(*words, "--json", env=env), 0).json()
+        jobs = expect(h.run("jobs", "--json", env=env), 0).json()["jobs"]
+        assert [job["id"] for job in jobs] == ["a"]
+        expect(h.run("inspect", "--json", env=env), 0)
+        again = expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", env=env), 0)
+        assert again.json() == {"n": 2}, "an ended job is shown, not run again"
+
+
+@test
+def a_store_that_is_not_there_yet_is_not_made_by_looking():
+    with shared() as (h, env):
+        assert expect(h.run("jobs", "--json", env=env), 0).json()["jobs"] == []
+        expect(h.run("job", "a", env=env), 3)
+        expect(h.run("signal", "a", "k", "1", env=env), 3)
+        tables = POSTGRES.program("psql", "-d", env["AETHERIS_STORE"].rsplit("/", 1)[1], "-Atc",
+                                  "SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'")
+        assert tables == "0\n", tables
+
+
+@test
+def what_another_process_does_reaches_the_one_that_runs_jobs():
+    with shared() as (h, env):
+        server = Server(h, env=env)
+        made = expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--detach", env=env), 0)
+        assert made.out == "a\n"
+        until(lambda: server.status("a") == "waiting")
+        expect(h.run("signal", "a", "go-a", "7", env=env), 0)
+        until(lambda: server.status("a") == "completed")
+        expect(h.run("run", "agents.yaml", "holds", "--job-id", "b", "--detach", env=env), 0)
+        h.began()
+        expect(h.run("cancel", "b", env=env), 0)
+        until(lambda: any(event["type"] == "job_cancel_requested" for event in server.get("/api/jobs/b/events")[1]["events"]))
+        h.go()
+        until(lambda: server.status("b") == "cancelled")
+        expect(server.stop(), 0)
+
+
+@test
+def two_processes_share_the_work():
+    with shared() as (h, env):
+        servers = [Server(h, env=env), Server(h, env=env)]
+        ids = [f"j{i}" for i in range(30)]
+        for i, job in enumerate(ids):
+            servers[i % 2].post("/api/jobs", {"agent": "echo", "input": {"n": i}, "id": job})
+        for i, job in enumerate(ids):
+            until(lambda: servers[(i + 1) % 2].status(job) == "completed")
+            expect(h.run("verify", job, env=env), 0)
+        for server in servers:
+            expect(server.stop(), 0)
+
+
+@test
+def a_server_that_dies_under_a_running_job_is_waited_for():
+    with shared() as (h, env):
+        process = h.start("run", "agents.yaml", "holds", "--job-id", "a", env=env)
+        h.began()
+        POSTGRES.say("kill")
+        said = expect(h.run("jobs", env=env), 7)
+        assert "unavailable" in said.err, said
+        h.go()
+        POSTGRES.say("start")
+        assert "held" in expect(h.end(process), 0).out
+        assert (h.path / "began.txt").read_text() == "began\n", "called once"
+        expect(h.run("verify", "a", env=env), 0)
+
+
+@test
+def an_address_is_checked_and_its_password_is_not_shown():
+    with shared() as (h, env):
+        for bad in ("postgres:x", "postgres://%%%", "mysql://x"):
+            assert expect(h.run("jobs", "--store", bad, "--json"), 2).json()["code"] == "usage", bad
+        nobody = expect(h.run("jobs", "--store", "postgres://u:secret@127.0.0.1:1/x", "--json"), 7)
+        assert "secret" not in nobody.out + nobody.err and nobody.json()["code"] == "unavailable", nobody
+        url = env["AETHERIS_STORE"].replace("aetheris@", "aetheris:secret@")
+        blocked = expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--store", url), 4)
+        assert "secret" not in blocked.out + blocked.err and "--store postgres://aetheris@" in blocked.err, blocked
+        expect(h.run("rebuild", env=env), 2)
+
+
+@test
+def doctor_says_what_a_lost_server_would_lose():
+    with shared() as (h, env):
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 1}', env=env), 0)
+        said = h.run("doctor", "--json", env=env)
+        codes = [problem["code"] for problem in said.json()["problems"]]
+        assert "no_synchronous_standby" in codes, said
+        nobody = h.run("doctor", "--json", "--store", "postgres://127.0.0.1:1/x")
+        assert "unavailable" in [problem["code"] for problem in nobody.json()["problems"]], nobody
+
+
+def main():
+    global POSTGRES
+    POSTGRES = Postgres()
+    try:
+        return run_tests("postgres", TESTS, " ".join(sys.argv[1:]))
+    finally:
+        POSTGRES.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
