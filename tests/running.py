@@ -9,11 +9,10 @@ import pathlib
 import signal
 import sys
 import time
-import traceback
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, until  # noqa: E402
+from cli import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 
@@ -200,22 +199,5 @@ def silence_that_nobody_can_keep_is_a_fault():
         assert "4:60" in said.out + said.err and "returns at once" in said.out + said.err, said
 
 
-def main():
-    words = sys.argv[1] if len(sys.argv) > 1 else ""
-    failed = 0
-    for function in TESTS:
-        name = "running/" + function.__name__.replace("_", " ")
-        if words not in name:
-            continue
-        try:
-            function()
-            print(f"ok {name}", flush=True)
-        except Exception:
-            failed += 1
-            print(f"not ok {name}")
-            print("    " + traceback.format_exc().replace("\n", "\n    "), flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests("running", TESTS, " ".join(sys.argv[1:])))

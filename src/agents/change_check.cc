@@ -56,26 +56,9 @@ class ChangeCheck {
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
       const Spot part{&spot->items[i], spot.path_of(spot->keys[i].text)};
       if (!check_.text(part)) continue;
-      reads_only(part, {"args", "call", "result"});
+      reads_only(check_, part, {"args", "call", "result"});
     }
     return spot->value();
-  }
-
-  bool reads_only(const Spot& spot, Words roots) {
-    const std::size_t before = check_.count();
-    refuse_env_and_secrets(check_, spot);
-    if (check_.count() != before) return false;
-    check_.templates(spot, [&](const Spot& string, const Template& compiled) {
-      for (const std::string& root : compiled.roots().roots) {
-        if (std::ranges::find(roots, root) != roots.end()) continue;
-        std::string what = "there is no ." + root + " here: what stands here reads ";
-        for (const std::string_view known : roots) {
-          what.append(known == *roots.begin() ? "." : ", .").append(known);
-        }
-        check_.root_fault(string, "." + root, std::move(what));
-      }
-    });
-    return check_.count() == before;
   }
 
   // ---- verify
@@ -157,7 +140,7 @@ class ChangeCheck {
     if (!check_.mapping(spot, {"url", "field"})) return;
     if (const auto target = check_.required(spot, "url", "http://… or https://…")) url(*target);
     if (const auto field = check_.required(spot, "field", "one ${ … } of .result, the answer")) {
-      if (reads_only(*field, {"result"}) && !is_one_expression(*field->value)) {
+      if (reads_only(check_, *field, {"result"}) && !is_one_expression(*field->value)) {
         check_.fault(*field, "`field` is one ${ … } of .result, the answer");
       }
       put("field", (*field)->value());

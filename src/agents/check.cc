@@ -380,6 +380,26 @@ void refuse_env_and_secrets(Check& check, const Spot& spot) {
   });
 }
 
+bool reads_only(Check& check, const Spot& spot, Words roots) {
+  const std::size_t before = check.count();
+  refuse_env_and_secrets(check, spot);
+  if (check.count() != before) return false;
+  check.templates(spot, [&](const Spot& string, const Template& compiled) {
+    for (const std::string& root : compiled.roots().roots) {
+      if (std::ranges::find(roots, root) != roots.end()) continue;
+      Nearest nearest(root);
+      for (const std::string_view known : roots) nearest.look_at(known);
+      std::string meant = nearest.take();
+      std::string what = "there is no ." + root + " here: what stands here reads ";
+      for (const std::string_view known : roots) {
+        what.append(known == *roots.begin() ? "." : ", .").append(known);
+      }
+      check.root_fault(string, "." + root, std::move(what), meant.empty() ? meant : "." + meant);
+    }
+  });
+  return check.count() == before;
+}
+
 bool is_one_expression(const Located& value) {
   if (!value.is_string() || !has_expression(value.scalar.as_string())) return false;
   const auto parts = Template::parts(value.scalar.as_string());

@@ -115,6 +115,8 @@ class NoScope final : public ExprScope {
 Spot follow(Spot spot, std::string_view pointer);
 // A plan is recorded: neither env. nor secrets stand in it.
 void refuse_env_and_secrets(Check& check, const Spot& spot);
+// The same, and a fault for each expression below that reads another root than these. True when there was none.
+bool reads_only(Check& check, const Spot& spot, Words roots);
 // A string that is one `${ … }` and nothing else.
 bool is_one_expression(const Located& value);
 // `secret:NAME` and nothing around it.

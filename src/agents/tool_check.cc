@@ -160,7 +160,7 @@ class ToolCheck {
       checked_.probe = side_call(*probe, {"tool", "args", "happened"}, {"args", "call"}, probe_);
       if (const auto happened = check_.required(
               *probe, "happened", "one ${ … } of .result: null when nothing happened")) {
-        if (reads_only(*happened, {"args", "call", "result"}) &&
+        if (reads_only(check_, *happened, {"args", "call", "result"}) &&
             !is_one_expression(*happened->value)) {
           check_.fault(*happened, "`happened` is one ${ … }: null when nothing happened");
         }
@@ -185,7 +185,8 @@ class ToolCheck {
     const auto name = named ? check_.text(*named) : std::nullopt;
     if (name) members.emplace_back("tool", *name);
     if (const auto args = spot.find("args")) {
-      if (reads_only(*args, roots) && !(*args)->is_mapping() && !is_one_expression(*args->value)) {
+      if (reads_only(check_, *args, roots) && !(*args)->is_mapping() &&
+          !is_one_expression(*args->value)) {
         check_.fault(*args, "`args` is a mapping, or one ${ … } that gives an object");
       }
       if (!((*args)->is_mapping() && (*args)->items.empty())) {
@@ -193,26 +194,6 @@ class ToolCheck {
       }
     }
     return name ? named : std::nullopt;
-  }
-
-  bool reads_only(const Spot& spot, Words roots) {
-    const std::size_t before = check_.count();
-    refuse_env_and_secrets(check_, spot);
-    if (check_.count() != before) return false;
-    check_.templates(spot, [&](const Spot& string, const Template& compiled) {
-      for (const std::string& root : compiled.roots().roots) {
-        if (std::ranges::find(roots, root) != roots.end()) continue;
-        Nearest nearest(root);
-        for (const std::string_view known : roots) nearest.look_at(known);
-        std::string meant = nearest.take();
-        std::string what = "there is no ." + root + " here: what stands here reads ";
-        for (const std::string_view known : roots) {
-          what.append(known == *roots.begin() ? "." : ", .").append(known);
-        }
-        check_.root_fault(string, "." + root, std::move(what), meant.empty() ? meant : "." + meant);
-      }
-    });
-    return check_.count() == before;
   }
 
   void retry() {

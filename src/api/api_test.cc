@@ -45,23 +45,6 @@ agents:
   maps: { plan: [ { id: m, map: "${ .input.list }", do: { tool: echo, args: { x: "${ .item }" } } } ] }
 )";
 
-class Steady final : public async::SteadyClock {
- public:
-  explicit Steady(testing::TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - testing::TestLoop::kStart; }
-
- private:
-  testing::TestLoop& loop_;
-};
-
-class Counting final : public async::Chance {
- public:
-  std::uint64_t next() override { return ++n_ * 0x9E3779B97F4A7C15; }
-
- private:
-  std::uint64_t n_ = 0;
-};
-
 // A store in memory, two tools, and the Api in front of them.
 class Here final : runtime::RuntimeObserver {
  public:
@@ -123,8 +106,8 @@ class Here final : runtime::RuntimeObserver {
   }
 
   testing::TestLoop loop;
-  Steady steady{loop};
-  Counting chance;
+  testing::TestSteady steady{loop};
+  testing::TestChance chance;
   store::MemoryStore store{loop, loop};
   runtime::Performers performers;
   agents::AgentsFile file;

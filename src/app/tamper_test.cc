@@ -25,7 +25,9 @@ namespace ae::app {
 namespace {
 
 using runtime::Durability;
+using testing::TestChance;
 using testing::TestLoop;
+using testing::TestSteady;
 
 Value json(std::string_view text) {
   std::string quoted(text);
@@ -66,23 +68,6 @@ class ATool final : public tools::Tool {
  private:
   async::Loop& loop_;
   std::deque<async::Done<Outcome>> hanging_;
-};
-
-class Steady final : public async::SteadyClock {
- public:
-  explicit Steady(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
-
- private:
-  TestLoop& loop_;
-};
-
-class Counting final : public async::Chance {
- public:
-  std::uint64_t next() override { return ++n_ * 0x9E3779B97F4A7C15; }
-
- private:
-  std::uint64_t n_ = 0;
 };
 
 constexpr std::string_view kTool =
@@ -181,8 +166,8 @@ class Maker {
   }
 
   TestLoop& loop_;
-  Steady steady_;
-  Counting chance_;
+  TestSteady steady_;
+  TestChance chance_;
   store::Store& store_;
   runtime::Performers performers_;
   std::optional<runtime::Runtime> runtime_;

@@ -20,7 +20,9 @@ namespace ae::runtime {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::TestChance;
 using testing::TestLoop;
+using testing::TestSteady;
 
 const JobId kJob("job-1");
 constexpr std::string_view kVersion = "0123456789abcdef";
@@ -78,27 +80,9 @@ class SlowVerifier final : public tools::Verifier {
   std::deque<async::Done<Sighting>>& looks_;
 };
 
-class Steady final : public async::SteadyClock {
- public:
-  explicit Steady(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
-
- private:
-  TestLoop& loop_;
-};
-
-class Counting final : public async::Chance {
- public:
-  explicit Counting(std::uint64_t seed) : n_(seed) {}
-  std::uint64_t next() override { return (n_ += 2) * 0x9E3779B97F4A7C15; }
-
- private:
-  std::uint64_t n_;
-};
-
 struct Ground {
   TestLoop loop;
-  Steady steady{loop};
+  TestSteady steady{loop};
   store::MemoryDisk disk;
 };
 
@@ -159,7 +143,7 @@ class Process final : public RuntimeObserver {
 
  private:
   Ground& ground_;
-  Counting chance_;
+  TestChance chance_;
   store::MemoryStore store_;
   Performers performers_;
 

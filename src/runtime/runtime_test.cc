@@ -29,7 +29,9 @@ namespace {
 using namespace std::chrono_literals;
 using store::Fault;
 using store::Method;
+using testing::TestChance;
 using testing::TestLoop;
+using testing::TestSteady;
 
 const JobId kJob("job-1");
 
@@ -99,27 +101,9 @@ class SlowTool final : public tools::Tool {
   std::deque<Waiting>& calls_;
 };
 
-class Steady final : public async::SteadyClock {
- public:
-  explicit Steady(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
-
- private:
-  TestLoop& loop_;
-};
-
-class Counting final : public async::Chance {
- public:
-  explicit Counting(std::uint64_t seed) : n_(seed) {}
-  std::uint64_t next() override { return (n_ += 2) * 0x9E3779B97F4A7C15; }
-
- private:
-  std::uint64_t n_;
-};
-
 struct Ground {
   TestLoop loop;
-  Steady steady{loop};
+  TestSteady steady{loop};
   store::MemoryDisk disk;
 };
 
@@ -213,7 +197,7 @@ class Desk final : public RuntimeObserver {
   std::vector<std::string> warnings;
   std::optional<Error> stopped;
   std::function<Fault(const store::Call&)> script = [](const store::Call&) { return Fault::none; };
-  Counting chance;
+  TestChance chance;
   std::optional<store::MemoryStore> memory;
   std::optional<store::FaultyStore> faulty;
   Performers performers;

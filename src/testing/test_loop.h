@@ -101,4 +101,24 @@ class TestLoop final : public async::Loop, public async::Clock {
   std::deque<async::Task> tasks_;  // guarded by mutex_
 };
 
+// The steady clock of the same world: its time, from the start.
+class TestSteady final : public async::SteadyClock {
+ public:
+  explicit TestSteady(TestLoop& loop) : loop_(loop) {}
+  Duration since_start() override { return loop_.now() - TestLoop::kStart; }
+
+ private:
+  TestLoop& loop_;
+};
+
+// Other numbers each time, the same ones in each run; different seeds give different ones.
+class TestChance final : public async::Chance {
+ public:
+  explicit TestChance(std::uint64_t seed = 0) : n_(seed) {}
+  std::uint64_t next() override { return (n_ += 2) * 0x9E3779B97F4A7C15; }
+
+ private:
+  std::uint64_t n_;
+};
+
 }  // namespace ae::testing
