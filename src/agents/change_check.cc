@@ -201,16 +201,13 @@ class ChangeCheck {
 
   void sql(const Spot& spot) {
     if (!check_.mapping(spot, {"store", "query", "params"})) return;
-    if (const auto store = check_.required(spot, "store", "the path of a SQLite database")) {
-      if (auto path = text_.literal(*store)) {
-        if (path->starts_with("postgres://") || path->starts_with("postgresql://")) {
-          check_.fault(*store, "rows of PostgreSQL come later: this version reads SQLite", {},
-                       Code::unsupported);
+    constexpr std::string_view kStore = "the path of a SQLite database, or postgres://…";
+    if (const auto store = check_.required(spot, "store", std::string(kStore))) {
+      if (auto where = text_.literal(*store, Secrets::replaced)) {
+        if (where->empty() || where->find('\0') != where->npos) {
+          check_.fault(*store, "must be " + std::string(kStore));
         }
-        if (path->empty() || path->find('\0') != path->npos) {
-          check_.fault(*store, "must be the path of a SQLite database");
-        }
-        put("store", *std::move(path));
+        put("store", *std::move(where));
       }
     }
     if (const auto query = check_.required(spot, "query", "SELECT version FROM … WHERE id = ?")) {

@@ -1,15 +1,23 @@
-// Verifiers of what this machine can read itself: files, and rows of a SQLite database.
+// Verifiers that read without HTTP: files, and rows of a database.
 //
 // Threads: as Verifier says; they read on the SlowReader's thread.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
+#include "tools/verify/compare.h"
 #include "tools/verify/verify.h"
 
 namespace ae::tools {
 
 Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition, VerifierNeeds needs);
 Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition, VerifierNeeds needs);
+
+bool is_postgres_address(std::string_view store);
+// Blocks, for half a minute at most. `params` is a list; the query names them $1, $2, …
+Seen look_at_postgres_row(const std::string& address, const std::string& query,
+                          const Value& params);
 
 }  // namespace ae::tools

@@ -1,6 +1,6 @@
-// A row of a SQLite database: the first column of the first row that a query gives.
+// A row of a database: the first column of the first row that a query gives. Here: of SQLite.
 //
-// The database is opened to read, by a connection of its own for each look; the query is one statement that only reads,
+// The file is opened to read, by a connection of its own for each look; the query is one statement that only reads,
 // and is stopped when it takes too long.
 #include <sqlite3.h>
 
@@ -40,7 +40,7 @@ int bind(sqlite3_stmt* statement, int at, const Value& value) {
                              SQLITE_UTF8);
 }
 
-Seen look_at(const std::string& path, const std::string& query, const Value& params) {
+Seen look_at_file(const std::string& path, const std::string& query, const Value& params) {
   sqlite3* opened = nullptr;
   const int open =
       sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, nullptr);
@@ -84,31 +84,42 @@ Seen look_at(const std::string& path, const std::string& query, const Value& par
 
 class SqlVerifier final : public Verifier {
  public:
-  SqlVerifier(VerifierNeeds needs, std::string path, std::string query, Template params)
+  SqlVerifier(VerifierNeeds needs, std::string store, std::string query, Template params)
       : needs_(std::move(needs)),
-        path_(std::move(path)),
+        store_(std::move(store)),
         query_(std::move(query)),
-        params_(std::move(params)) {
-    if (!path_.starts_with('/')) path_.insert(0, needs_.folder + "/");
-  }
+        params_(std::move(params)) {}
 
   void look(Value change, async::Done<Sighting> done) override {
     auto params = params_.eval(OneRoot("change", change));
     std::string why;
     if (!params) why = params.error().message;
     if (params && !params->is_array()) why = "`params` gives no list";
+    std::vector<UsedSecret> used;
+    auto store = replace_secrets(store_, needs_.secrets, used);
+    if (!store) why = store.error().message;
     needs_.reader.read(
-        [change = std::move(change), path = path_, query = query_, why,
+        [change = std::move(change), store = store ? *std::move(store) : Secret(), query = query_,
+         folder = needs_.folder, why, used = std::move(used),
          given = params ? std::move(*params) : Value()]() {
-          return compare(change, "version", why.empty() ? look_at(path, query, given) : cannot(why),
-                         same_text);
+          if (!why.empty()) return compare(change, "version", cannot(why), same_text);
+          Seen seen = look_at(std::string(store.reveal()), folder, query, given);
+          seen.unreachable = scrub(seen.unreachable, used);
+          return compare(change, "version", seen, same_text);
         },
         std::move(done));
   }
 
  private:
+  static Seen look_at(std::string store, const std::string& folder, const std::string& query,
+                      const Value& params) {
+    if (is_postgres_address(store)) return look_at_postgres_row(store, query, params);
+    if (store.starts_with("sqlite:")) store.erase(0, 7);
+    return look_at_file(store.starts_with('/') ? store : folder + "/" + store, query, params);
+  }
+
   VerifierNeeds needs_;
-  std::string path_, query_;
+  std::string store_, query_;
   Template params_;
 };
 
@@ -116,13 +127,12 @@ class SqlVerifier final : public Verifier {
 
 Result<std::unique_ptr<Verifier>> make_sql_verifier(const Value& definition, VerifierNeeds needs) {
   AE_TRY(known_keys(definition, {"store", "query", "params"}));
-  AE_ASSIGN(std::string path, text_of(definition, "store"));
-  if (path.starts_with("sqlite:")) path.erase(0, 7);
+  AE_ASSIGN(std::string store, text_of(definition, "store"));
   AE_ASSIGN(std::string query, text_of(definition, "query"));
   const Value with =
       definition.find("params") ? definition : definition.with("params", Value::array({}));
   AE_ASSIGN(Template params, template_of(with, "params", "change"));
-  return std::make_unique<SqlVerifier>(std::move(needs), std::move(path), std::move(query),
+  return std::make_unique<SqlVerifier>(std::move(needs), std::move(store), std::move(query),
                                        std::move(params));
 }
 

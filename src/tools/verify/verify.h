@@ -1,12 +1,12 @@
 // The verifiers that ship: HTTP (ETag, Last-Modified, a JSON field), files, git refs and issues of a GitHub-compatible
-// server, rows of a SQLite database.
+// server, rows of SQLite and PostgreSQL databases.
 //
 //   {kind: http_etag | http_last_modified, url, headers?, timeout?}
 //   {kind: http_json, url, field: one ${ } of .result, headers?, timeout?}
 //   {kind: file, path, by: sha256 | size | mtime}
 //   {kind: git_ref, api?, repo, ref, headers?, timeout?}                           its commit
 //   {kind: github, api?, repo, issue | pull | release, by: updated_at | state, headers?, timeout?}
-//   {kind: sql, store: path, query, params?}                                       the first column of the first row
+//   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}       the first column of the first row
 //
 // http_etag compares the change's etag, all others its version. Every `${ }` but that of `field` reads `.change`.
 // A url whose host the change names (`${ .change.ref }`) carries no headers: a secret must not go where an answer says.

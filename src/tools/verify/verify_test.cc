@@ -3,17 +3,20 @@
 #include "tools/verify/verify.h"
 
 #include <fcntl.h>
+#include <libpq-fe.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <string>
 
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/time.h"
 #include "net/asio_loop.h"
+#include "testing/postgres_server.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"
 #include "tools/verify/compare.h"
@@ -26,8 +29,9 @@ using testing::RawHttpServer;
 
 class FewSecrets final : public SecretSource {
  public:
+  std::map<std::string, std::string, std::less<>> values = {{"TOKEN", "s3cr3t-canary"}};
   Result<Secret> get(std::string_view name) override {
-    if (name == "TOKEN") return Secret("s3cr3t-canary");
+    if (const auto found = values.find(name); found != values.end()) return Secret(found->second);
     return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
   }
 };
@@ -353,6 +357,55 @@ AE_TEST("verify/sql: the first column of the first row; only one statement that 
       [](void* n, int, char**, char**) { return ++*static_cast<int*>(n), 0; }, &rows, nullptr);
   EXPECT_EQ(rows, 1);  // nothing was deleted by a look
   sqlite3_close(db);
+}
+
+AE_TEST("verify/sql: a row of PostgreSQL, read by a session that cannot write") {
+  const testing::PostgresServer server;
+  const auto admin = [&](const char* statement) {
+    PGconn* connection = PQconnectdb(server.url().c_str());
+    PGresult* done = PQexec(connection, statement);
+    EXPECT_LE(PQresultStatus(done), PGRES_TUPLES_OK) << PQerrorMessage(connection);
+    const std::string first = PQntuples(done) > 0 ? PQgetvalue(done, 0, 0) : "";
+    PQclear(done);
+    PQfinish(connection);
+    return first;
+  };
+  admin("CREATE TABLE orders(id bigint PRIMARY KEY, version bigint)");
+  admin("INSERT INTO orders VALUES (7, 3), (8, NULL)");
+  admin("CREATE SEQUENCE numbers");
+  Bench bench;
+  const Value definition =
+      json(R"({"kind": "sql", "query": "SELECT version FROM orders WHERE id = $1",
+               "params": [7]})")
+          .with("store", server.url());
+  EXPECT_EQ(bench.look(definition, change("update", "3", {})).sight, Sight::match);
+  EXPECT_EQ(bench.look(definition, change("update", "2", {})).observed, "3");
+  const Value of_8 = definition.with("params", json("[\"8\"]"));
+  EXPECT_EQ(bench.look(of_8, change("update", "null", {})).sight, Sight::match);
+  const Value of_9 = definition.with("params", json("[9]"));
+  EXPECT_EQ(bench.look(of_9, change("update", "3", {})).observed, "absent");
+  EXPECT_EQ(bench.look(of_9, change("delete", {}, {})).sight, Sight::match);
+  for (const char* query :
+       {"DELETE FROM orders WHERE id = $1 RETURNING version", "DELETE FROM orders WHERE id = $1",
+        "SELECT version FROM orders WHERE id = $1; DELETE FROM orders", "SELECT",
+        "SELECT nextval('numbers') WHERE $1 = 7", "SELECT 1", "COMMIT",
+        "SELECT version FROM nowhere WHERE id = $1"}) {
+    const Sighting seen = bench.look(definition.with("query", query), change("update", "3", {}));
+    EXPECT_EQ(seen.sight, Sight::unreachable) << query;
+  }
+  EXPECT_EQ(admin("SELECT count(*) FROM orders"), "2");
+  EXPECT_EQ(admin("SELECT is_called FROM numbers"), "f");
+  bench.secrets.values["SHOP"] = server.url();
+  EXPECT_EQ(bench.look(definition.with("store", "secret:SHOP"), change("update", "3", {})).sight,
+            Sight::match);
+  for (const char* address : {"postgres://u:geheim@127.0.0.1:1/d", "postgres://u:geheim@[/d",
+                              "postgres://u:geheim@127.0.0.1/d?nothing=geheim"}) {
+    bench.secrets.values["SHOP"] = address;
+    const Sighting lost =
+        bench.look(definition.with("store", "secret:SHOP"), change("update", "3", {}));
+    EXPECT_EQ(lost.sight, Sight::unreachable);
+    EXPECT_EQ(lost.reason.find("geheim"), std::string::npos) << lost.reason;
+  }
 }
 
 AE_TEST("verify/a definition that means nothing is refused with its key") {
