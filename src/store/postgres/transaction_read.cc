@@ -1,0 +1,256 @@
+// What a transaction must know, read in one round trip under the locks of its jobs.
+#include <algorithm>
+#include <charconv>
+
+#include "store/postgres/transaction.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using Type = Column::Type;
+
+constexpr Statement kBegin{"begin", "BEGIN"};
+constexpr Statement kLimits{"limits", kOneClaimerUnderLimits};
+// Each job by its index, in the order of their numbers, whatever the planner believes of the sizes of tables.
+constexpr Statement kLock{
+    "lock_jobs",
+    "WITH wanted AS MATERIALIZED (SELECT * FROM jobs WHERE job_id = ANY($1::text[]) "
+    "ORDER BY number + 0) "
+    "SELECT j.job_id, j.number, j.agent, array_to_string(j.capabilities, E'\\n'), j.priority, "
+    "h.last_seq, h.updated_at, h.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
+    "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn "
+    "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
+constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
+constexpr Statement kFairBy{"fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
+constexpr Statement kAuditHead{"audit_head",
+                               "SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"};
+constexpr Statement kHeld{
+    "held",
+    "SELECT q, (SELECT count(*) FROM heads WHERE queue = q AND attempt IS NOT NULL "
+    "AND lease_until > coalesce($2::bigint, "
+    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) FROM unnest($1::text[]) AS q"};
+// Held to the end: values that a commit has found stored are not dropped meanwhile (see redaction.cc).
+constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
+constexpr Statement kKeys{
+    "keys",
+    "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
+    "FROM unnest($1::text[], $2::text[]) AS k(agent, key) "
+    "CROSS JOIN LATERAL (SELECT * FROM jobs WHERE agent = k.agent AND idempotency_key = k.key "
+    "AND idempotency_key <> '' LIMIT 1) j "
+    "CROSS JOIN LATERAL (SELECT last_seq FROM heads WHERE job = j.number LIMIT 1) h"};
+constexpr Statement kNumbers{"job_numbers",
+                             "SELECT nextval('job_numbers') FROM generate_series(1, $1::bigint)"};
+constexpr Statement kInbox{
+    "read_inbox",
+    "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[])) "
+    "SELECT j.job_id, i.number, i.id FROM wanted j "
+    "CROSS JOIN LATERAL (SELECT number, id FROM inbox WHERE job = j.number OFFSET 0) i"};
+constexpr Statement kEffects{
+    "read_effects",
+    "SELECT w.job_id, w.invocation, w.try "
+    "FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w(job_id, invocation, try) "
+    "WHERE (SELECT true FROM effects WHERE job = (SELECT number FROM jobs "
+    "WHERE job_id = w.job_id) AND invocation = w.invocation AND try = w.try)"};
+constexpr Statement kBlobsThere{"blobs_there",
+                                "SELECT hash FROM blobs WHERE hash = ANY($1::bytea[])"};
+constexpr Statement kOldCommits{
+    "old_commits",
+    "SELECT w.job_id, c.first_seq, c.body FROM unnest($1::text[], $2::bigint[]) AS w(job_id, seq) "
+    "CROSS JOIN LATERAL (SELECT first_seq, body FROM commits WHERE job = (SELECT number FROM jobs "
+    "WHERE job_id = w.job_id) AND first_seq = w.seq LIMIT 1) c"};
+
+std::vector<std::string> lines(std::string_view text) {
+  std::vector<std::string> all;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    all.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return all;
+}
+
+template <class Texts>
+Column texts_of(const Texts& texts) {
+  Column column(Type::text);
+  for (const auto& text : texts) column.add(std::string_view(text));
+  return column;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- what is needed
+
+void Transaction::needs(const JobId& job) { jobs_asked_.insert(job.text); }
+
+void Transaction::needs_inbox(const JobId& job) {
+  needs(job);
+  inbox_asked_.insert(job.text);
+}
+
+void Transaction::needs(const Batch& batch) {
+  needs(batch.job);
+  if (const auto* create = std::get_if<Batch::Create>(&batch.authority)) {
+    ++creates_;
+    if (!create->job.idempotency_key.empty()) {
+      keys_asked_.emplace(create->job.agent, create->job.idempotency_key);
+    }
+  }
+  if (batch.release || batch.inbox_read) needs_inbox(batch.job);
+  for (const auto& [invocation, try_no] : batch.effects_absent) {
+    effects_asked_.emplace(batch.job.text, Slot(invocation.text, try_no));
+  }
+  if (batch.audit) needs_audit();
+  if (!batch.sealed) return;
+  sealed_asked_.emplace_back(batch.job, &*batch.sealed);
+  for (const Blob& blob : batch.sealed->blobs) blobs_asked_.insert(blob.hash);
+}
+
+void Transaction::needs_held(const ClaimRequest& request, std::optional<Instant> at) {
+  for (const QueueLimit& limit : request.queues) queues_asked_.insert(limit.queue);
+  held_at_ = at;
+}
+
+// ---------------------------------------------------------------- reading
+
+Pg<void> Transaction::read(Connection& connection) {
+  connection.add(kBegin);
+  if (!queues_asked_.empty()) connection.add(kLimits);
+  connection.add(kLock, Params().add(texts_of(jobs_asked_)));
+  connection.add(kNow);
+  add_reads(connection);
+  AE_ASSIGN(const auto answers, connection.run());
+  std::size_t at = queues_asked_.empty() ? 1 : 2;
+  take_jobs(answers[at++]);
+  now_ = answers[at++].instant(0, 0);
+  if (!keys_asked_.empty()) {
+    const Rows& rows = answers[at++];
+    for (int i = 0; i < rows.size(); ++i) {
+      keys_[{rows.text(i, 0), rows.text(i, 1)}] = {JobId(rows.text(i, 2)), rows.hash(i, 3),
+                                                   rows.count(i, 4)};
+    }
+  }
+  if (creates_ > 0) {
+    const Rows& rows = answers[at++];
+    for (int i = rows.size(); i-- > 0;) numbers_.push_back(rows.integer(i, 0));
+    fair_by_ = answers[at++].text(0, 0);
+  }
+  if (!inbox_asked_.empty()) {
+    const Rows& rows = answers[at++];
+    for (int i = 0; i < rows.size(); ++i) {
+      if (Job* job = find(JobId(rows.text(i, 0)))) job->inbox[rows.count(i, 1)] = rows.text(i, 2);
+    }
+  }
+  if (!effects_asked_.empty()) {
+    const Rows& rows = answers[at++];
+    for (int i = 0; i < rows.size(); ++i) {
+      if (Job* job = find(JobId(rows.text(i, 0)))) {
+        job->effects.emplace(rows.text(i, 1), static_cast<std::uint32_t>(rows.integer(i, 2)));
+      }
+    }
+  }
+  if (!blobs_asked_.empty()) {
+    const Rows& rows = answers[++at];
+    for (int i = 0; i < rows.size(); ++i) blobs_there_.insert(rows.hash(i, 0));
+    ++at;
+  }
+  if (!queues_asked_.empty()) {
+    const Rows& rows = answers[at++];
+    for (int i = 0; i < rows.size(); ++i) held_[rows.text(i, 0)] = rows.count(i, 1);
+  }
+  if (audit_asked_) audit_head_ = audit_head(answers[at++].text(0, 0));
+  return read_old_commits(connection);
+}
+
+void Transaction::add_reads(Connection& connection) {
+  if (!keys_asked_.empty()) {
+    Column agents(Type::text), keys(Type::text);
+    for (const auto& [agent, key] : keys_asked_) {
+      agents.add(agent);
+      keys.add(key);
+    }
+    connection.add(kKeys, Params().add(agents).add(keys));
+  }
+  if (creates_ > 0) {
+    connection.add(kNumbers, Params().add(std::uint64_t{creates_}));
+    connection.add(kFairBy);
+  }
+  if (!inbox_asked_.empty()) connection.add(kInbox, Params().add(texts_of(inbox_asked_)));
+  if (!effects_asked_.empty()) {
+    Column jobs(Type::text), invocations(Type::text), tries(Type::integer);
+    for (const auto& [job, slot] : effects_asked_) {
+      jobs.add(job);
+      invocations.add(slot.first);
+      tries.add(std::uint64_t{slot.second});
+    }
+    connection.add(kEffects, Params().add(jobs).add(invocations).add(tries));
+  }
+  if (!blobs_asked_.empty()) {
+    Column hashes(Type::bytes);
+    for (const Hash& hash : blobs_asked_) hashes.add(hash);
+    connection.add(kKeepBlobs);
+    connection.add(kBlobsThere, Params().add(hashes));
+  }
+  if (!queues_asked_.empty()) {
+    connection.add(kHeld, Params().add(texts_of(queues_asked_)).add(held_at_));
+  }
+  if (audit_asked_) connection.add(kAuditHead);
+}
+
+void Transaction::take_jobs(const Rows& rows) {
+  for (int i = 0; i < rows.size(); ++i) {
+    Job job;
+    job.number = rows.integer(i, 1);
+    job.agent = rows.text(i, 2);
+    job.capabilities = lines(rows.bytes(i, 3));
+    job.priority = rows.integer(i, 4);
+    job.last_seq = rows.count(i, 5);
+    job.updated_at = rows.instant(i, 6);
+    job.head = rows.hash(i, 7);
+    job.epoch = rows.count(i, 8);
+    if (!rows.is_null(i, 9)) job.attempt = AttemptId(rows.text(i, 9));
+    job.worker = rows.text(i, 10);
+    job.lease_until = rows.maybe_instant(i, 11);
+    job.ripe_at = rows.maybe_instant(i, 12);
+    job.ready = rows.boolean(i, 13);
+    job.row.status = rows.text(i, 14);
+    job.row.not_before = rows.maybe_instant(i, 15);
+    job.row.wake_at = rows.maybe_instant(i, 16);
+    job.queue = rows.text(i, 17);
+    job.turn = rows.text(i, 18);
+    jobs_.insert_or_assign(JobId(rows.text(i, 0)), std::move(job));
+  }
+}
+
+// Only a batch whose place is taken can be a repeated one: then its bytes are compared.
+Pg<void> Transaction::read_old_commits(Connection& connection) {
+  Column jobs(Type::text), seqs(Type::integer);
+  for (const auto& [id, sealed] : sealed_asked_) {
+    const Job* job = find(id);
+    if (job == nullptr || sealed->first_seq > job->last_seq) continue;
+    jobs.add(id.text);
+    seqs.add(sealed->first_seq);
+  }
+  if (jobs.empty()) return {};
+  connection.add(kOldCommits, Params().add(jobs).add(seqs));
+  AE_ASSIGN(const auto answers, connection.run());
+  const Rows& rows = answers[0];
+  for (int i = 0; i < rows.size(); ++i) {
+    old_commits_[{rows.text(i, 0), rows.count(i, 1)}] = rows.text(i, 2);
+  }
+  return {};
+}
+
+AuditHead Transaction::audit_head(std::string_view text) {
+  AuditHead head;
+  const std::string_view number = text.substr(0, text.find(' '));
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), head.seq);
+  const auto hash =
+      number.size() < text.size() ? hash_from_hex(text.substr(number.size() + 1)) : std::nullopt;
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size() || !hash) {
+    return {.seq = 0, .hash = sha256(text)};
+  }
+  head.hash = *hash;
+  return head;
+}
+
+}  // namespace ae::store::postgres

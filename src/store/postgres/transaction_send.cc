@@ -1,0 +1,323 @@
+// What a transaction has decided, as statements: one a table, and the COMMIT behind them.
+#include <algorithm>
+#include <tuple>
+
+#include "store/postgres/transaction.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using Type = Column::Type;
+
+constexpr Statement kCommit{"commit", "COMMIT"};
+constexpr Statement kPutJobs{
+    "put_jobs",
+    "INSERT INTO jobs(number, job_id, agent, idempotency_key, request_hash, priority, "
+    "capabilities, created_at) "
+    "SELECT n, id, agent, key, hash, priority, string_to_array(capabilities, E'\\n'), created "
+    "FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], "
+    "$7::text[], $8::bigint[]) AS w(n, id, agent, key, hash, priority, capabilities, created)"};
+constexpr Statement kPutLabels{
+    "put_labels",
+    "INSERT INTO labels(job, number, key, value) "
+    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
+// New ones and those that were locked; of these priority, queue and turn stay.
+constexpr Statement kPutHeads{
+    "put_heads",
+    "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
+    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn) "
+    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
+    "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
+    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[]) "
+    "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
+    "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
+    "not_before = excluded.not_before, wake_at = excluded.wake_at, "
+    "lease_until = excluded.lease_until, ripe_at = excluded.ripe_at, ready = excluded.ready, "
+    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker"};
+constexpr Statement kPutCommits{
+    "put_commits",
+    "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])"};
+// In the order of their hashes: two transactions that bring the same ones wait for each other in one direction.
+constexpr Statement kPutBlobs{
+    "put_blobs",
+    "INSERT INTO blobs(hash, bytes) "
+    "SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT DO NOTHING"};
+constexpr Statement kPutEffects{
+    "put_effects",
+    "INSERT INTO effects(job, invocation, try, record) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[]) "
+    "ON CONFLICT DO NOTHING"};
+constexpr Statement kPutLedger{
+    "put_ledger",
+    "INSERT INTO ledger(job, invocation, try, state, record) "
+    "SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::bytea[]) "
+    "ON CONFLICT (job, invocation, try) DO UPDATE "
+    "SET state = excluded.state, record = excluded.record"};
+constexpr Statement kEraseLedger{
+    "erase_ledger",
+    "DELETE FROM ledger l USING unnest($1::bigint[], $2::text[], $3::bigint[]) "
+    "AS w(job, invocation, try) "
+    "WHERE l.job = w.job AND l.invocation = w.invocation AND l.try = w.try"};
+constexpr Statement kTakeInbox{"take_inbox",
+                               "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
+                               "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
+constexpr Statement kPutInbox{
+    "put_inbox",
+    "INSERT INTO inbox(job, number, id, act) "
+    "SELECT job, nextval('inbox_numbers'), id, act "
+    "FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS w(job, id, act)"};
+constexpr Statement kPutSignedHeads{
+    "put_signed_heads",
+    "INSERT INTO signed_heads(job, body) SELECT * FROM unnest($1::bigint[], $2::bytea[]) "
+    "ON CONFLICT (job) DO UPDATE SET body = excluded.body"};
+constexpr Statement kPutAudit{"put_audit",
+                              "INSERT INTO audit(seq, body, hash) SELECT * FROM "
+                              "unnest($1::bigint[], $2::bytea[], $3::bytea[])"};
+constexpr Statement kPutAuditHead{"put_audit_head",
+                                  "UPDATE meta SET value = $1::text WHERE key = 'audit_head'"};
+constexpr Statement kPutCheckpoints{
+    "put_checkpoints",
+    "INSERT INTO checkpoints(job, seq, body) "
+    "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) "
+    "ON CONFLICT (job) DO UPDATE SET seq = excluded.seq, body = excluded.body"};
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : "\n") + text;
+  return all;
+}
+
+}  // namespace
+
+std::size_t Transaction::send(Connection& connection) {
+  std::size_t statements = 0;
+  send_new_jobs(connection, statements);
+  send_heads(connection, statements);
+  send_commits(connection, statements);
+  send_effects(connection, statements);
+  send_inbox(connection, statements);
+  send_audit(connection, statements);
+  send_beside(connection, statements);
+  connection.add(kCommit);
+  return statements;
+}
+
+void Transaction::send_new_jobs(Connection& connection, std::size_t& statements) {
+  if (new_jobs_.empty()) return;
+  // Two transactions that bring the same keys wait for each other in one direction.
+  std::ranges::sort(new_jobs_, {}, [](const NewRow& row) {
+    const NewJob& wish = std::get<Batch::Create>(row.batch->authority).job;
+    return std::tie(wish.agent, wish.idempotency_key, row.number);
+  });
+  Column numbers(Type::integer), ids(Type::text), agents(Type::text), keys(Type::text),
+      hashes(Type::bytes), priorities(Type::integer), needed(Type::text), created(Type::integer);
+  Column jobs(Type::integer), places(Type::integer), names(Type::text), values(Type::text);
+  for (const NewRow& row : new_jobs_) {
+    const NewJob& wish = std::get<Batch::Create>(row.batch->authority).job;
+    numbers.add(row.number);
+    ids.add(row.batch->job.text);
+    agents.add(wish.agent);
+    keys.add(wish.idempotency_key);
+    hashes.add(wish.request_hash);
+    priorities.add(wish.priority);
+    needed.add(joined(wish.capabilities));
+    created.add(row.batch->sealed->created_at);
+    std::int64_t place = 0;
+    for (const auto& [key, value] : wish.labels) {
+      jobs.add(row.number);
+      places.add(place++);
+      names.add(key);
+      values.add(value);
+    }
+  }
+  connection.add(kPutJobs, Params()
+                               .add(numbers)
+                               .add(ids)
+                               .add(agents)
+                               .add(keys)
+                               .add(hashes)
+                               .add(priorities)
+                               .add(needed)
+                               .add(created));
+  ++statements;
+  if (jobs.empty()) return;
+  connection.add(kPutLabels, Params().add(jobs).add(places).add(names).add(values));
+  ++statements;
+}
+
+namespace {
+
+struct HeadColumns {
+  Column job{Type::integer}, last_seq{Type::integer}, updated_at{Type::integer}, head{Type::bytes},
+      priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
+      wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
+      ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
+      queue{Type::text}, turn{Type::text};
+
+  Params params() const {
+    Params all;
+    for (const Column* column :
+         {&job, &last_seq, &updated_at, &head, &priority, &epoch, &not_before, &wake_at,
+          &lease_until, &ripe_at, &ready, &status, &attempt, &worker, &queue, &turn}) {
+      all.add(*column);
+    }
+    return all;
+  }
+};
+
+}  // namespace
+
+void Transaction::send_heads(Connection& connection, std::size_t& statements) {
+  HeadColumns to;
+  for (const auto& [id, job] : jobs_) {
+    if (!job.changed) continue;
+    to.job.add(job.number);
+    to.last_seq.add(job.last_seq);
+    to.updated_at.add(job.updated_at);
+    to.head.add(job.head);
+    to.priority.add(job.priority);
+    to.epoch.add(job.epoch);
+    to.not_before.add(job.row.not_before);
+    to.wake_at.add(job.row.wake_at);
+    to.lease_until.add(job.lease_until);
+    to.ripe_at.add(job.ripe_at);
+    to.ready.add(job.ready);
+    to.queue.add(job.queue);
+    to.turn.add(job.turn);
+    to.status.add(job.row.status);
+    to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
+    to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);
+  }
+  if (to.job.empty()) return;
+  connection.add(kPutHeads, to.params());
+  ++statements;
+}
+
+void Transaction::send_commits(Connection& connection, std::size_t& statements) {
+  if (!blobs_.empty()) {
+    Column hashes(Type::bytes), bytes(Type::bytes);
+    for (const auto& [hash, value] : blobs_) {
+      hashes.add(hash);
+      bytes.add(value);
+    }
+    connection.add(kPutBlobs, Params().add(hashes).add(bytes));
+    ++statements;
+  }
+  if (commits_.empty()) return;
+  Column jobs(Type::integer), firsts(Type::integer), lasts(Type::integer), blobs(Type::bytes),
+      bodies(Type::bytes);
+  for (const CommitRow& row : commits_) {
+    jobs.add(row.job);
+    firsts.add(row.sealed->first_seq);
+    lasts.add(row.sealed->last_seq);
+    std::string hashes;  // one after the other
+    for (const Blob& blob : row.sealed->blobs) {
+      hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
+    }
+    blobs.add(hashes.empty() ? std::nullopt : std::optional<std::string>(std::move(hashes)));
+    bodies.add(std::string_view(row.sealed->bytes));
+  }
+  connection.add(kPutCommits, Params().add(jobs).add(firsts).add(lasts).add(blobs).add(bodies));
+  ++statements;
+}
+
+void Transaction::send_effects(Connection& connection, std::size_t& statements) {
+  if (!effects_.empty()) {
+    Column jobs(Type::integer), invocations(Type::text), tries(Type::integer), records(Type::bytes);
+    for (const auto& [job, effect] : effects_) {
+      jobs.add(job);
+      invocations.add(effect->invocation.text);
+      tries.add(std::uint64_t{effect->try_no});
+      records.add(std::string_view(effect->record));
+    }
+    connection.add(kPutEffects, Params().add(jobs).add(invocations).add(tries).add(records));
+    ++statements;
+  }
+  Column jobs(Type::integer), invocations(Type::text), tries(Type::integer), states(Type::text),
+      records(Type::bytes);
+  Column gone_jobs(Type::integer), gone_invocations(Type::text), gone_tries(Type::integer);
+  for (const auto& [key, row] : ledger_) {
+    const auto& [job, slot] = key;
+    if (row == nullptr) {
+      gone_jobs.add(job);
+      gone_invocations.add(slot.first);
+      gone_tries.add(std::uint64_t{slot.second});
+      continue;
+    }
+    jobs.add(job);
+    invocations.add(slot.first);
+    tries.add(std::uint64_t{slot.second});
+    states.add(row->state);
+    records.add(std::string_view(row->record));
+  }
+  if (!jobs.empty()) {
+    connection.add(kPutLedger,
+                   Params().add(jobs).add(invocations).add(tries).add(states).add(records));
+    ++statements;
+  }
+  if (!gone_jobs.empty()) {
+    connection.add(kEraseLedger, Params().add(gone_jobs).add(gone_invocations).add(gone_tries));
+    ++statements;
+  }
+}
+
+void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
+  if (!taken_.empty()) {
+    Column jobs(Type::integer), numbers(Type::integer);
+    for (const auto& [job, number] : taken_) {
+      jobs.add(job);
+      numbers.add(number);
+    }
+    connection.add(kTakeInbox, Params().add(jobs).add(numbers));
+    ++statements;
+  }
+  Column jobs(Type::integer), ids(Type::text), acts(Type::bytes);
+  for (const auto& [id, job] : jobs_) {
+    for (const InboxEntry& entry : job.posted) {
+      jobs.add(job.number);
+      ids.add(entry.id);
+      acts.add(std::string_view(entry.act));
+    }
+  }
+  if (jobs.empty()) return;
+  connection.add(kPutInbox, Params().add(jobs).add(ids).add(acts));
+  ++statements;
+}
+
+void Transaction::send_audit(Connection& connection, std::size_t& statements) {
+  if (audit_.empty()) return;
+  Column seqs(Type::integer), bodies(Type::bytes), hashes(Type::bytes);
+  for (const AuditRow& row : audit_) {
+    seqs.add(row.seq);
+    bodies.add(std::string_view(row.body));
+    hashes.add(row.hash);
+  }
+  connection.add(kPutAudit, Params().add(seqs).add(bodies).add(hashes));
+  connection.add(kPutAuditHead,
+                 Params().add(std::to_string(audit_head_.seq) + " " + to_hex(audit_head_.hash)));
+  statements += 2;
+}
+
+void Transaction::send_beside(Connection& connection, std::size_t& statements) {
+  if (!signed_heads_.empty()) {
+    Column jobs(Type::integer), bodies(Type::bytes);
+    for (const auto& [job, body] : signed_heads_) {
+      jobs.add(job);
+      bodies.add(std::string_view(*body));
+    }
+    connection.add(kPutSignedHeads, Params().add(jobs).add(bodies));
+    ++statements;
+  }
+  if (checkpoints_.empty()) return;
+  Column jobs(Type::integer), seqs(Type::integer), bodies(Type::bytes);
+  for (const auto& [job, checkpoint] : checkpoints_) {
+    jobs.add(job);
+    seqs.add(checkpoint.first);
+    bodies.add(std::string_view(*checkpoint.second));
+  }
+  connection.add(kPutCheckpoints, Params().add(jobs).add(seqs).add(bodies));
+  ++statements;
+}
+
+}  // namespace ae::store::postgres
