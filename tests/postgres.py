@@ -7,6 +7,7 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
 import contextlib
 import glob
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -148,7 +149,82 @@ def an_address_is_checked_and_its_password_is_not_shown():
         url = env["AETHERIS_STORE"].replace("aetheris@", "aetheris:secret@")
         blocked = expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--store", url), 4)
         assert "secret" not in blocked.out + blocked.err and "--store postgres://aetheris@" in blocked.err, blocked
-        expect(h.run("rebuild", env=env), 2)
+
+
+TABLES = ("jobs", "heads", "commits", "labels", "checkpoints", "effects", "ledger", "inbox", "signed_heads", "blobs")
+# Every column that follows from the log. Who holds a job, and its epoch, are sources.
+DAMAGE = """
+UPDATE jobs SET agent = 'nobody', idempotency_key = '';
+UPDATE jobs SET request_hash = 'x', priority = 77 - priority, capabilities = '{no}', created_at = number;
+UPDATE jobs SET agent = 'echo', idempotency_key = 'k' WHERE number = (SELECT max(number) FROM jobs);
+UPDATE heads SET priority = 9, queue = 'q', turn = 't', not_before = 5, wake_at = 6, ripe_at = 7, ready = NOT ready,
+    status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END, updated_at = 8;
+DELETE FROM heads WHERE attempt IS NULL AND job % 2 = 0;
+DELETE FROM labels;
+INSERT INTO labels SELECT min(number), 0, 'not', 'so' FROM jobs;
+INSERT INTO labels VALUES(9999, 0, 'of', 'nobody');
+UPDATE commits SET last_seq = 0, blobs = 'y';
+"""
+
+
+def sql(env, text):
+    return POSTGRES.program("psql", "-d", env["AETHERIS_STORE"].rsplit("/", 1)[1], "-v", "ON_ERROR_STOP=1", "-Atc",
+                            "SET search_path = aetheris; " + text)
+
+
+def rows_of(env):
+    return {table: sql(env, f"SELECT t::text FROM {table} t ORDER BY 1") for table in TABLES}
+
+
+@test
+def rebuild_makes_the_rows_of_every_kind_of_job_anew_also_while_others_work():
+    with shared() as (h, env):
+        expect(h.run("rebuild", env=env), 3)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "done", "--idempotency-key", "k", "--label", "z=1",
+                     "--label", "a=2", "--input", '{"n": 1}', env=env), 0)
+        expect(h.run("run", "agents.yaml", "fails", "--job-id", "failed", env=env), 1)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waiting", "--label", "team=red", env=env), 4)
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "parked", env=env), 4)
+        expect(h.run("run", "agents.yaml", "maps_and_asks", "--job-id", "long", "--input", json.dumps(list(range(80))),
+                     env=env), 4)
+        before = rows_of(env)
+        fine = expect(h.run("rebuild", "--check", "--json", env=env), 0).json()
+        assert fine["ok"] and fine["jobs"] == 5 and fine["differing"] == [], fine
+
+        sql(env, DAMAGE)
+        damaged = rows_of(env)
+        assert damaged != before
+        body = expect(h.run("rebuild", "--check", "--job", "done", "--json", env=env), 6).json()
+        status = [row for row in body["differing"][0]["rows"] if row["column"] == "status"]
+        assert status in ([], [{"column": "status", "derived": "'completed'", "stored": "'running'", "table": "heads"}]), body
+        refused = expect(h.run("rebuild", "--job", "done", env=env), 6)
+        assert "another job of agent echo" in refused.out + refused.err, refused
+        assert rows_of(env) == damaged, "who compares writes nothing, and what is refused neither"
+
+        said = expect(h.run("rebuild", env=env), 0)
+        assert "5 made anew" in said.out, said
+        after = rows_of(env)
+        for table in TABLES:
+            assert after[table] == before[table], (table, before[table], after[table])
+        audit = expect(h.run("audit", "--json", env=env), 0).json()["entries"]
+        assert [entry["act"] for entry in audit] == ["rebuild"], audit
+        expect(h.run("audit", "--verify", env=env), 0)
+        sql(env, "DELETE FROM checkpoints")
+        expect(h.run("rebuild", env=env), 0)
+        assert rows_of(env)["checkpoints"] == before["checkpoints"]
+
+        server = Server(h, env=env)
+        server.post("/api/jobs", {"agent": "holds", "id": "held"})
+        h.began()
+        expect(h.run("rebuild", env=env), 0)
+        h.go()
+        until(lambda: server.status("held") == "completed")
+        expect(server.stop(), 0)
+        sql(env, "DELETE FROM commits WHERE job = 1 AND first_seq > 1")
+        cut = rows_of(env)
+        said = expect(h.run("rebuild", "--json", env=env), 6).json()
+        assert not said["ok"], said
+        assert rows_of(env) == cut, "the rows that tell of a lost end stay"
 
 
 @test

@@ -16,6 +16,7 @@
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/memory/memory_store.h"
+#include "store/postgres/postgres_rebuild.h"
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
@@ -280,7 +281,8 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
                 "a memory: store is gone with its process: there is nothing to rebuild");
   }
   if (site.store.kind == StoreUrl::Kind::postgres) {
-    return fail(Code::unsupported, "this version rebuilds stores of SQLite only");
+    return store::PostgresRebuild::open(
+        {.url = site.store.path, .compare_only = site.compare_only, .job = site.job});
   }
   return store::SqliteRebuild::open(
       {.path = site.store.path, .compare_only = site.compare_only, .job = site.job});

@@ -101,6 +101,12 @@ std::string turn_of(const std::vector<std::pair<std::string, std::string>>& labe
 
 bool may_run(std::string_view status) { return status == "queued" || status == "running"; }
 
+Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
+  if (!may_run(row.status)) return {};
+  if (lease_until) return {.ready = false, .at = lease_until};
+  return {.ready = !row.not_before, .at = row.not_before};
+}
+
 Error job_not_found(const JobId& job) {
   return {Code::not_found, "no job " + job.text + " in this store"};
 }

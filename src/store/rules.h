@@ -35,6 +35,13 @@ bool inbox_refuses(const Batch& batch, std::uint64_t entry);
 // Queued or running: what a claim may take.
 bool may_run(std::string_view status);
 
+// When a job may be claimed: at once, at an instant, or not by the passing of time.
+struct Ripeness {
+  bool ready = false;
+  std::optional<Instant> at;
+};
+Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until);
+
 // What a claim looks at beside the time: its agents, its exceptions, and that the worker offers what the job needs.
 struct Claimable {
   const JobId& job;

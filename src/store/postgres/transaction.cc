@@ -23,11 +23,9 @@ std::optional<Fence> Transaction::Job::claim() const {
 
 void Transaction::Job::ripen() {
   changed = true;
-  ready = false;
-  ripe_at.reset();
-  if (!may_run(row.status)) return;
-  ripe_at = lease_until ? lease_until : row.not_before;
-  ready = !ripe_at;
+  const Ripeness ripe = ripeness(row, lease_until);
+  ready = ripe.ready;
+  ripe_at = ripe.at;
 }
 
 Transaction::Job* Transaction::find(const JobId& id) {

@@ -348,12 +348,6 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   return {};
 }
 
-Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
-  if (!may_run(row.status)) return {};
-  if (lease_until) return {.ready = false, .at = lease_until};
-  return {.ready = !row.not_before, .at = row.not_before};
-}
-
 Sql<void> Tables::write_state(const Job& job) {
   const Ripeness ripe = ripeness(job.row, job.lease_until);
   const std::optional<std::string> worker = job.attempt ? std::optional(job.worker) : std::nullopt;

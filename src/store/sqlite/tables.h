@@ -21,13 +21,6 @@
 
 namespace ae::store::sqlite {
 
-// When a job may be claimed: at once, at an instant, or not by the passing of time.
-struct Ripeness {
-  bool ready = false;
-  std::optional<Instant> at;
-};
-Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until);
-
 // What a claim asks of the ready jobs (store/claim_order.h). Each is one look into an index.
 struct ClaimQuestions {
   static constexpr const char* kQueueAfter =

@@ -1,0 +1,43 @@
+// PostgresRebuild: the rebuild of a store in PostgreSQL, also while others work on it: each job is locked, made anew and
+// let go. To compare it reads one snapshot.
+//
+// Threads: one. See store/rebuild.h.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "store/rebuild.h"
+
+namespace ae::store {
+
+struct PostgresRebuildOptions {
+  std::string url;  // as libpq reads it
+  std::string schema = "aetheris";
+  bool compare_only = false;
+  std::string job;  // only this one; "" = all
+};
+
+class PostgresRebuild final : public Rebuild {
+ public:
+  // Fails as PostgresStore::open.
+  static Result<std::unique_ptr<PostgresRebuild>> open(const PostgresRebuildOptions& options);
+  ~PostgresRebuild() override;  // what was not kept is gone
+
+  Result<std::uint64_t> jobs() override;
+  Result<std::optional<JobId>> next() override;
+  Result<StoredLog> read(const JobId& job) override;
+  Result<std::string> blob(const Hash& hash) override;
+  Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) override;
+  Result<std::vector<Difference>> settle_rest() override;
+  Status record(const AuditEntry& entry) override;
+  Status keep() override;
+
+ private:
+  struct Parts;
+  explicit PostgresRebuild(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ae::store
