@@ -55,11 +55,13 @@ Seen look_at_postgres_row(const std::string& address, const std::string& query,
     }
   }
   std::vector<std::string> texts;
+  texts.reserve(params.size());
   for (const Value& value : params.items()) {
     texts.push_back(value.is_string() ? value.as_string() : canonical(value));
     if (texts.back().find('\0') != std::string::npos) return cannot("a parameter holds a NUL");
   }
   std::vector<const char*> given;
+  given.reserve(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
     given.push_back(params.items()[i].is_null() ? nullptr : texts[i].c_str());
   }
