@@ -80,7 +80,7 @@ AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session
         ::execl("/usr/sbin/pgbouncer", "pgbouncer", "-q", (folder_ + "/ini").c_str(), nullptr);
         ::_exit(127);
       }
-      while (!std::filesystem::exists(folder_ + "/.s.PGSQL.6432")) {
+      while (!postgres::Connection::open({.url = url()})) {  // there is a socket before it listens
         int status = 0;
         AE_CHECK(::waitpid(process_, &status, WNOHANG) == 0,
                  "pgbouncer does not start: install the Debian package pgbouncer");
