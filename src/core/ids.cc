@@ -11,7 +11,10 @@ namespace {
 constexpr std::size_t kShortHex = 16;
 
 Hash hash_joined(std::initializer_list<std::string_view> parts) {
+  std::size_t size = 0;
+  for (const std::string_view part : parts) size += part.size() + 1;
   std::string text;
+  text.reserve(size);
   for (const std::string_view part : parts) {
     text += part;
     text += '\0';
@@ -137,7 +140,9 @@ InvocationId invocation_id(const JobId& job, const StepId& command, const Idempo
 }
 
 ExternalKey external_key(const JobId& job, const StepId& step, const AttemptId& attempt) {
-  std::string text = "aetheris:";
+  std::string text;
+  text.reserve(64 + job.text.size());
+  text += "aetheris:";
   text += job.text;
   text += ':';
   text += step.text;

@@ -61,6 +61,24 @@ std::size_t utf8_prefix(std::string_view s) noexcept {
   return i;
 }
 
+// How many bytes at the front need no escape, counted in eights: a lower bound.
+std::size_t plain_prefix(std::string_view text) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  constexpr std::uint64_t kTops = 0x8080808080808080u;
+  // Not zero exactly when some byte is below `n`, which is at most 0x80.
+  const auto below = [](std::uint64_t eight, std::uint64_t n) {
+    return (eight - kOnes * n) & ~eight & kTops;
+  };
+  std::size_t i = 0;
+  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
+    std::memcpy(&eight, text.data() + i, sizeof eight);
+    const std::uint64_t quotes = below(eight ^ kOnes * '"', 1);
+    const std::uint64_t slashes = below(eight ^ kOnes * '\\', 1);
+    if ((below(eight, 0x20) | quotes | slashes) != 0) break;
+  }
+  return i;
+}
+
 void append_utf8(std::uint32_t c, std::string& out) {
   const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
   if (c < 0x80) {
@@ -125,6 +143,8 @@ class Reader {
     if (at_ != text_.size()) return wrong("more text after the value", at_);
     return std::move(done_);
   }
+  // Once it is read: is the text canonical for sure? False where the canonical text has to be written to know.
+  bool surely_canonical() const { return plain_; }
 
  private:
   // A container that is still open. What it holds stands at the end of members_ or items_, above what the containers
@@ -152,6 +172,7 @@ class Reader {
     while (at_ < text_.size() &&
            (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
       ++at_;
+      plain_ = false;
     }
   }
 
@@ -166,6 +187,10 @@ class Reader {
         return wrong(
             "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
             start);
+      }
+      if (stack_.capacity() == 0) {
+        stack_.reserve(8);
+        members_.reserve(16);
       }
       stack_.push_back({start, object, object ? members_.size() : items_.size()});
       skip_space();
@@ -199,15 +224,15 @@ class Reader {
     if (!open.is_object) return Value::array(taken_off(items_, open.below));
     std::vector<Member> members = taken_off(members_, open.below);
     const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
-    if (!std::is_sorted(members.begin(), members.end(), less)) {
-      std::sort(members.begin(), members.end(), less);
-    }
-    const auto twice =
-        std::adjacent_find(members.begin(), members.end(),
-                           [](const Member& a, const Member& b) { return a.first == b.first; });
-    if (twice != members.end()) {
-      return wrong("the key \"" + twice->first.substr(0, 64) + "\" stands twice in the object",
-                   open.start);
+    const auto not_rising = [&](const Member& a, const Member& b) { return !less(a, b); };
+    if (std::ranges::adjacent_find(members, not_rising) != members.end()) {
+      plain_ = false;
+      std::ranges::sort(members, less);
+      const auto twice = std::ranges::adjacent_find(members, not_rising);
+      if (twice != members.end()) {
+        return wrong("the key \"" + twice->first.substr(0, 64) + "\" stands twice in the object",
+                     open.start);
+      }
     }
     return Value::object(std::move(members));
   }
@@ -233,8 +258,8 @@ class Reader {
 
   Status read_key() {
     if (peek() != '"') return wrong("no key in quotes", at_);
-    AE_ASSIGN(std::string key, read_string());
-    members_.emplace_back(std::move(key), Value());
+    std::string& key = members_.emplace_back().first;
+    AE_TRY(read_string(key));
     skip_space();
     if (!take(':')) return wrong("no ':' after a key", at_);
     return {};
@@ -243,7 +268,8 @@ class Reader {
   Status read_scalar() {
     const char c = peek();
     if (c == '"') {
-      AE_ASSIGN(std::string text, read_string());
+      std::string text;
+      AE_TRY(read_string(text));
       keep(Value(std::move(text)));
       return {};
     }
@@ -271,17 +297,18 @@ class Reader {
     return true;
   }
 
-  Result<std::string> read_string() {
+  // Appends to `out`.
+  Status read_string(std::string& out) {
     const std::size_t start = at_++;
-    std::string out;
     for (;;) {
       const std::size_t from = at_;
+      at_ += plain_prefix(text_.substr(at_));
       while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
              static_cast<unsigned char>(text_[at_]) >= 0x20) {
         ++at_;
       }
       out.append(text_, from, at_ - from);
-      if (take('"')) return out;
+      if (take('"')) return {};
       if (at_ == text_.size()) return wrong("a string that does not end", start);
       if (!take('\\')) return wrong("a control character that is not escaped", at_);
       AE_TRY(read_escape(out));
@@ -290,6 +317,7 @@ class Reader {
 
   // What follows a backslash.
   Status read_escape(std::string& out) {
+    plain_ = false;
     const std::size_t start = at_ - 1;
     constexpr std::string_view kEscapes = "\"\\/bfnrt";
     constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
@@ -344,7 +372,9 @@ class Reader {
       if (!is_digit(peek())) return wrong("no digit where a number should go on", at_);
       skip_digits();
     }
-    return number(text_.substr(start, at_ - start), integer, start);
+    const std::string_view text = text_.substr(start, at_ - start);
+    if (!integer || text.front() == '-' || text.size() > kPlainDigits) plain_ = false;
+    return number(text, integer, start);
   }
 
   Result<Value> number(std::string_view text, bool integer, std::size_t start) const {
@@ -364,9 +394,12 @@ class Reader {
         start);
   }
 
+  static constexpr std::size_t kPlainDigits = 15;  // as many are below 2^53
+
   const std::string_view text_;
   const JsonLimits& limits_;
   std::size_t at_ = 0;
+  bool plain_ = true;  // no space, no escape, keys in order, no number but small natural ones
   std::vector<Open> stack_;
   std::vector<Member> members_;
   std::vector<Value> items_;
@@ -457,35 +490,40 @@ constexpr auto kEscapeOf = [] {
   return table;
 }();
 
-// How many bytes at the front need no escape, counted in eights: a lower bound.
-std::size_t plain_prefix(std::string_view text) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101u;
-  constexpr std::uint64_t kTops = 0x8080808080808080u;
-  // Not zero exactly when some byte is below `n`, which is at most 0x80.
-  const auto below = [](std::uint64_t eight, std::uint64_t n) {
-    return (eight - kOnes * n) & ~eight & kTops;
-  };
-  std::size_t i = 0;
-  for (std::uint64_t eight = 0; i + sizeof eight <= text.size(); i += sizeof eight) {
-    std::memcpy(&eight, text.data() + i, sizeof eight);
-    const std::uint64_t quotes = below(eight ^ kOnes * '"', 1);
-    const std::uint64_t slashes = below(eight ^ kOnes * '\\', 1);
-    if ((below(eight, 0x20) | quotes | slashes) != 0) break;
-  }
-  return i;
-}
-
 }  // namespace
 
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
   return Reader(text, limits).read();
 }
 
+Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
+  Reader reader(text, limits);
+  auto value = reader.read();
+  if (value && !reader.surely_canonical() && canonical(*value) != text) {
+    return fail(Code::input_invalid, "not in canonical form");
+  }
+  return value;
+}
+
 void write_canonical_string(std::string_view text, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto is_plain = [](char c) { return kEscapeOf[static_cast<unsigned char>(c)] == 0; };
+  std::size_t i = plain_prefix(text);
+  while (i < text.size() && is_plain(text[i])) ++i;
+  if (i == text.size()) {  // nearly always
+    const std::size_t at = out.size();
+    const std::size_t end = at + text.size() + 2;  // g++ 12 hands the function a larger number
+    out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
+      begin[at] = '"';
+      std::memcpy(begin + at + 1, text.data(), text.size());
+      begin[end - 1] = '"';
+      return end;
+    });
+    return;
+  }
   out += '"';
   std::size_t from = 0;
-  for (std::size_t i = plain_prefix(text); i < text.size(); ++i) {
+  for (; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const char escape = kEscapeOf[c];
     if (escape == 0) continue;

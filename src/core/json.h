@@ -30,6 +30,10 @@ struct JsonLimits {
 // Fails with input_invalid (the message ends with "at byte N") or payload_too_large.
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits = {});
 
+// Takes the text only when it is canonical(value), byte for byte: for text that we wrote ourselves. Fails with
+// input_invalid.
+Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits = {});
+
 // RFC 8785. Appends to `out`; the second form returns it.
 void write_canonical(const Value& value, std::string& out);
 std::string canonical(const Value& value);

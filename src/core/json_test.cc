@@ -51,6 +51,44 @@ AE_TEST("core/json/every kind of value is read") {
   EXPECT_EQ(reread(R"("")"), R"("")");
 }
 
+AE_TEST("core/json/text is taken as canonical exactly when it is what would be written") {
+  const JsonLimits ours{.big_integers = true};
+  int canonical_ones = 0;
+  for (const std::string_view text :
+       {"null", " null", "null\n", "true", "0", "-0", "-1", "7", "10", "1.5", "1.50", "0.1", "1e3",
+        "1000", "1E3", "1e21", "1e+21", "123456789012345", "1234567890123456", "9007199254740993",
+        "12345678901234567890", "12345678901234567000", "\"\"", "\"a b\"", "\"\\n\"", "\"\\u000a\"",
+        "\"\\/\"", "\"/\"", "\"\\u0041\"", "\"\\\"\"", "\"\x7f\"", "\"\xc3\xa9\"", "[]", "[ ]",
+        "[1,2]", "[1, 2]", "{}", "{ }", "{\"a\":1,\"b\":2}", "{\"b\":2,\"a\":1}", "{\"a\" :1}",
+        "{\"a\":{\"c\":[],\"b\":0}}", "{\"a\":{\"b\":[],\"c\":0}}",
+        // UTF-16: the surrogates of U+10000 stand before U+E000, in UTF-8 they stand after it.
+        "{\"\xf0\x90\x80\x80\":1,\"\xee\x80\x80\":2}",
+        "{\"\xee\x80\x80\":2,\"\xf0\x90\x80\x80\":1}", "[1", "{\"a\":1,\"a\":1}", "1 2"}) {
+    const auto read = parse_json(text, ours);
+    const bool is_canonical = read && canonical(*read) == text;
+    canonical_ones += is_canonical ? 1 : 0;
+    const auto taken = parse_canonical(text, ours);
+    EXPECT_EQ(taken.has_value(), is_canonical) << text;
+    if (taken && read) EXPECT_EQ(*taken, *read) << text;
+  }
+  EXPECT_EQ(canonical_ones, 26);
+}
+
+AE_TEST("core/json/long text is written as it is read, wherever a character needs an escape") {
+  for (std::size_t size = 0; size < 40; ++size) {
+    for (std::size_t at = 0; at <= size; ++at) {
+      std::string text(size, 'x');
+      if (at < size) text[at] = at % 3 == 0 ? '"' : at % 3 == 1 ? '\\' : '\t';
+      std::string written = "before";
+      write_canonical_string(text, written);
+      ASSERT_TRUE(written.starts_with("before\"")) << written;
+      const auto read = parse_json(std::string_view(written).substr(6));
+      ASSERT_TRUE(read) << written;
+      EXPECT_EQ(*read, Value(text));
+    }
+  }
+}
+
 AE_TEST("core/json/escapes are read and only the necessary ones written") {
   EXPECT_EQ(reread(R"("\"\\\/\b\f\n\r\t")"), R"("\"\\/\b\f\n\r\t")");
   EXPECT_EQ(reread(R"("\u0041\u00e9\u20AC\ud83d\ude00")"), "\"A\u00e9\u20ac\U0001F600\"");

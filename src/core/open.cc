@@ -3,7 +3,7 @@
 // Bytes are taken only in the one form that `seal` would write, and the chain is computed anew from what was read.
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <forward_list>
 #include <utility>
 
 #include "core/bytes.h"
@@ -111,8 +111,8 @@ struct Part {
 // Reads the bodies of events, one after the other: what it needs for one is used again for the next.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, bool wants_places)
-      : job_(job), blobs_(blobs), wants_places_(wants_places) {}
+  BodyReader(const JobId& job, const BlobSource& blobs, const KnownValue& known, bool wants_places)
+      : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
 
   // Fills in payload, salts and unknown_name of the event. REQUIRES: a kind, unless it is narrative.
   Status read(const EventKind* kind, std::string_view body, Event& event) {
@@ -280,8 +280,9 @@ class BodyReader {
         if (form == 1) part.shown = in_.text();
         return {};  // form 0 waits for step_id: derive_external_key
       case FieldKind::json: {
-        AE_ASSIGN(part.text, read_content(form));
-        AE_ASSIGN(part.shown, read_json(part.text));
+        AE_ASSIGN(const Content content, read_content(form));
+        part.text = content.text;
+        AE_ASSIGN(part.shown, read_json(content));
         return {};
       }
       case FieldKind::value:
@@ -322,9 +323,9 @@ class BodyReader {
     }
     part.salt = in_.bytes(kSaltSize);
     if (form == kByMessage) return read_request(part, shown);
-    AE_ASSIGN(const std::string_view text, read_content(form));
-    AE_ASSIGN(shown, read_json(text));
-    scratch_.assign(part.salt).append(text);
+    AE_ASSIGN(const Content content, read_content(form));
+    AE_ASSIGN(shown, read_json(content));
+    scratch_.assign(part.salt).append(content.text);
     part.commitment = commitment(scratch_);
     return {};
   }
@@ -340,15 +341,15 @@ class BodyReader {
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint8_t form = in_.byte();
       if (form > kApart) return corrupt("a message has an unknown form");
-      AE_ASSIGN(const std::string_view message, read_content(form));
+      AE_ASSIGN(const Content message, read_content(form));
       if (i > 0) salted += ',';
-      salted += message;
-      sizes.push_back(message.size());
+      salted += message.text;
+      sizes.push_back(message.text.size());
     }
     salted += in_.text();
     if (!in_.ok()) return corrupt("its bytes end too early");
     const std::string_view text = std::string_view(salted).substr(part.salt.size());
-    AE_ASSIGN(shown, read_json(text));
+    AE_ASSIGN(shown, read_json({text}));
     const auto cut = cut_request(shown, text);
     const auto same = [](std::string_view message, std::size_t size) {
       return message.size() == size;
@@ -361,9 +362,14 @@ class BodyReader {
     return {};
   }
 
+  struct Content {
+    std::string_view text;         // canonical
+    const Value* known = nullptr;  // what it says, if the caller has it already
+  };
+
   // The canonical text, which stands here or apart.
-  Result<std::string_view> read_content(std::uint8_t form) {
-    if (form == kInline) return in_.text();
+  Result<Content> read_content(std::uint8_t form) {
+    if (form == kInline) return Content{in_.text()};
     const Hash hash = hash_of(in_.bytes(kHashSize));
     const std::uint64_t size = in_.varint();
     if (!in_.ok()) return corrupt("its bytes end too early");
@@ -371,17 +377,15 @@ class BodyReader {
     if (blob.size() != size || sha256(blob) != hash) {
       return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
     }
-    return apart_.emplace_back(std::move(blob));
+    return Content{apart_.emplace_front(std::move(blob)), known_ ? known_(hash) : nullptr};
   }
 
-  Result<Value> read_json(std::string_view text) {
+  Result<Value> read_json(const Content& content) {
+    if (content.known != nullptr) return *content.known;
     constexpr JsonLimits kOwnText{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
-    auto value = parse_json(text, kOwnText);
+    auto value = parse_canonical(content.text, kOwnText);
     if (!value) return corrupt("a value is " + value.error().message);
-    scratch_.clear();
-    write_canonical(*value, scratch_);
-    if (scratch_ != text) return corrupt("a value is not in canonical form");
     return value;
   }
 
@@ -441,12 +445,13 @@ class BodyReader {
 
   const JobId& job_;
   const BlobSource& blobs_;
+  const KnownValue& known_;
   const bool wants_places_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
   std::vector<Part> parts_;  // in canonical order of their names
   std::vector<ValuePlace> places_;
-  std::deque<std::string> apart_;  // what stood apart
+  std::forward_list<std::string> apart_;  // what stood apart
   std::string scratch_;
 };
 
@@ -476,7 +481,8 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
 }
 
 Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                          const BlobSource& blobs, const Rewrite* rewrite) {
+                          const BlobSource& blobs, const KnownValue& known,
+                          const Rewrite* rewrite) {
   ByteReader in(bytes);
   AE_ASSIGN(const Header header, read_header(in));
   Opened opened;
@@ -485,7 +491,7 @@ Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& 
   opened.head = prev_hash;
   opened.events.reserve(
       std::min<std::size_t>(header.count, in.left() / 3));  // three bytes at least
-  BodyReader reader(job, blobs, rewrite != nullptr);
+  BodyReader reader(job, blobs, known, rewrite != nullptr);
   EventHasher hasher(job, header.created_at, header.attempt_id);
   for (std::uint64_t i = 0; i < header.count; ++i) {
     Event& event = opened.events.emplace_back();
@@ -512,8 +518,8 @@ Result<Opened> read_batch(const JobId& job, std::string_view bytes, const Hash& 
 }  // namespace
 
 Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                    const BlobSource& blobs) {
-  return read_batch(job, bytes, prev_hash, blobs, nullptr);
+                    const BlobSource& blobs, const KnownValue& known) {
+  return read_batch(job, bytes, prev_hash, blobs, known, nullptr);
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
@@ -533,7 +539,7 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
     put_byte(event.schema, events);
     put_text(rewritten, events);
   };
-  AE_TRY(read_batch(job, bytes, prev_hash, blobs, &rewrite));
+  AE_TRY(read_batch(job, bytes, prev_hash, blobs, {}, &rewrite));
   ByteReader in(bytes);
   AE_TRY(read_header(in));
   std::string out(bytes.substr(0, bytes.size() - in.left()));

@@ -69,6 +69,10 @@ Result<Sealed> seal(const SealInput& input, const std::vector<EventDraft>& draft
 // The canonical text of a blob. Fails with log_corrupt when it is missing.
 using BlobSource = std::function<Result<std::string>(const Hash&)>;
 
+// The value whose canonical text has this hash, where the caller has it already: it need not be read again. nullptr:
+// it has not. REQUIRES: sha256(canonical(value)) is the hash.
+using KnownValue = std::function<const Value*(const Hash&)>;
+
 struct Opened {
   std::uint64_t first_seq = 0, last_seq = 0;
   Hash head;  // recomputed
@@ -79,7 +83,7 @@ struct Opened {
 // bytes, a blob or the recomputed head differ from what was sealed, needs_version when a non-narrative type or a
 // schema is newer than this program.
 Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                    const BlobSource& blobs);
+                    const BlobSource& blobs, const KnownValue& known = {});
 
 // The same batch without the values that `drop` names: their content and salt go, their commitments stay, and with
 // them the chain. Fields are named as in `Event::salts`; asked once for each value that is still there. A dropped

@@ -362,6 +362,38 @@ AE_TEST("core/seal/a blob that is missing, altered or cut is noticed, with the e
   EXPECT_EQ(refusal(log.open_first()), "log_corrupt: event 2: no such blob");
 }
 
+AE_TEST("core/seal/a value that the reader knows is taken, and its bytes are proved all the same") {
+  Log log;
+  const Value graph = json(R"({"nodes":[{"id":"a"},{"id":"b"}],"schema":1})");
+  const std::vector<EventDraft> drafts = {
+      {EventType::plan_generated, Value::object({{"decision_id", "0123456789abcdef"},
+                                                 {"decision_locked", true},
+                                                 {"plan_hash", kDigest},
+                                                 {"plan_input_hash", kDigest},
+                                                 {"planned_by", "file"},
+                                                 {"planner_version", "1"},
+                                                 {"schema_version", 1},
+                                                 {"task_graph", graph}})}};
+  log.add(drafts, {}, {.json_inline_max = 8});
+  ASSERT_EQ(log.blobs.size(), 1u);
+  int asked = 0;
+  const KnownValue known = [&](const Hash& hash) {
+    ++asked;
+    return hash == sha256(canonical(graph)) ? &graph : nullptr;
+  };
+  const auto opened = open(kJob, log.batches[0], Hash{}, log.source(), known);
+  ASSERT_TRUE(opened) << refusal(opened);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(shown(opened->events), shown(log.events));
+  EXPECT_EQ(shown(opened->events), shown(log.open_first()->events));
+  const KnownValue nothing = [](const Hash&) -> const Value* { return nullptr; };
+  EXPECT_TRUE(open(kJob, log.batches[0], Hash{}, log.source(), nothing));
+  log.blobs.begin()->second[2] = 'N';
+  EXPECT_TRUE(refusal(open(kJob, log.batches[0], Hash{}, log.source(), known))
+                  .starts_with("log_corrupt: event 1: "));
+  EXPECT_EQ(asked, 1) << "only of a value whose bytes have the hash";
+}
+
 AE_TEST("core/seal/a store that cannot be asked for a blob is not a corrupt log") {
   Log log;
   log.add({{EventType::job_completed, Value::object({{"result", std::string(300, 'x')}})}}, {},

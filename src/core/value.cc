@@ -9,10 +9,6 @@
 
 namespace ae {
 
-struct Value::Node {
-  std::atomic<std::uint32_t> owners{1};
-  Node* next_dead = nullptr;  // the list of nodes that `drop` is taking apart
-};
 struct Value::StringNode : Node {
   explicit StringNode(std::string s) : text(std::move(s)) {}
   std::string text;
@@ -51,56 +47,25 @@ bool key_less(std::string_view a, std::string_view b) noexcept {
   return x < y;
 }
 
-Value::Value(bool b) noexcept : kind_(Kind::boolean), boolean_(b) {}
+Value::Value(bool b) noexcept : kind_(Kind::boolean) { bits_.boolean = b; }
 
-Value::Value(double d) noexcept : kind_(Kind::number), number_(d + 0.0) {  // −0 becomes 0
+Value::Value(double d) noexcept : kind_(Kind::number) {
   AE_CHECK(std::isfinite(d));
+  bits_.number = d + 0.0;  // −0 becomes 0
 }
 
-Value::Value(std::string s) : kind_(Kind::string), node_(new StringNode(std::move(s))) {}
-
-Value::Value(const Value& o) noexcept : kind_(o.kind_) {
-  if (kind_ >= Kind::string) {
-    node_ = o.node_;
-    node_->owners.fetch_add(1, std::memory_order_relaxed);
-  } else if (kind_ == Kind::number) {
-    number_ = o.number_;
-  } else {
-    boolean_ = kind_ == Kind::boolean && o.boolean_;
-  }
-}
-
-Value::Value(Value&& o) noexcept : kind_(std::exchange(o.kind_, Kind::null)) {
-  if (kind_ >= Kind::string) {
-    node_ = o.node_;
-  } else if (kind_ == Kind::number) {
-    number_ = o.number_;
-  } else {
-    boolean_ = kind_ == Kind::boolean && o.boolean_;
-  }
-}
-
-Value& Value::operator=(const Value& o) noexcept { return *this = Value(o); }
-
-Value& Value::operator=(Value&& o) noexcept {
-  if (this == &o) return *this;
-  Value moved(std::move(o));  // first: `o` may live inside what is dropped
-  drop();
-  new (this) Value(std::move(moved));
-  return *this;
-}
-
-Value::~Value() { drop(); }
+Value::Value(std::string s) : kind_(Kind::string) { bits_.node = new StringNode(std::move(s)); }
 
 // Leaves this value without a node, still of its kind. Takes nested values apart in a loop, so that
 // depth costs no stack.
 void Value::drop() noexcept {
   const auto last_owner = [](const Value& v) {
-    return v.kind_ >= Kind::string && v.node_->owners.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    return v.kind_ >= Kind::string &&
+           v.bits_.node->owners.fetch_sub(1, std::memory_order_acq_rel) == 1;
   };
   if (!last_owner(*this)) return;
   if (kind_ == Kind::string) {
-    delete static_cast<StringNode*>(node_);
+    delete static_cast<StringNode*>(bits_.node);
     return;
   }
   struct Dead {
@@ -113,13 +78,13 @@ void Value::drop() noexcept {
   };
   const auto drop_child = [&](Value& child) {
     if (last_owner(child)) {
-      if (child.kind_ == Kind::string) delete static_cast<StringNode*>(child.node_);
-      if (child.kind_ == Kind::array) bury(dead.arrays, child.node_);
-      if (child.kind_ == Kind::object) bury(dead.objects, child.node_);
+      if (child.kind_ == Kind::string) delete static_cast<StringNode*>(child.bits_.node);
+      if (child.kind_ == Kind::array) bury(dead.arrays, child.bits_.node);
+      if (child.kind_ == Kind::object) bury(dead.objects, child.bits_.node);
     }
     child.kind_ = Kind::null;
   };
-  bury(kind_ == Kind::array ? dead.arrays : dead.objects, node_);
+  bury(kind_ == Kind::array ? dead.arrays : dead.objects, bits_.node);
   while (dead.arrays != nullptr || dead.objects != nullptr) {
     if (dead.arrays != nullptr) {
       auto* node = static_cast<ArrayNode*>(std::exchange(dead.arrays, dead.arrays->next_dead));
@@ -135,20 +100,21 @@ void Value::drop() noexcept {
 
 Value Value::array(std::vector<Value> items) {
   Value v;
-  v.node_ = new ArrayNode(std::move(items));
+  v.bits_.node = new ArrayNode(std::move(items));
   v.kind_ = Kind::array;
   return v;
 }
 
 Value Value::object(std::vector<Member> members) {
-  if (!std::is_sorted(members.begin(), members.end(), member_less)) {
-    std::sort(members.begin(), members.end(), member_less);
-  }
-  for (std::size_t i = 1; i < members.size(); ++i) {
-    AE_CHECK(members[i - 1].first != members[i].first, members[i].first);
+  const auto not_rising = [](const Member& a, const Member& b) { return !member_less(a, b); };
+  if (std::ranges::adjacent_find(members, not_rising) != members.end()) {
+    std::ranges::sort(members, member_less);
+    for (std::size_t i = 1; i < members.size(); ++i) {
+      AE_CHECK(members[i - 1].first != members[i].first, members[i].first);
+    }
   }
   Value v;
-  v.node_ = new ObjectNode(std::move(members));
+  v.bits_.node = new ObjectNode(std::move(members));
   v.kind_ = Kind::object;
   return v;
 }
@@ -158,46 +124,49 @@ Value Value::object(std::initializer_list<Member> members) {
 }
 
 bool Value::is_integer() const noexcept {
-  return kind_ == Kind::number && std::fabs(number_) <= kIntegerMax &&
-         number_ == std::trunc(number_);
+  return kind_ == Kind::number && std::fabs(bits_.number) <= kIntegerMax &&
+         bits_.number == std::trunc(bits_.number);
 }
 
 bool Value::as_bool() const {
   AE_CHECK(is_bool());
-  return boolean_;
+  return bits_.boolean;
 }
 
 double Value::as_number() const {
   AE_CHECK(is_number());
-  return number_;
+  return bits_.number;
 }
 
 std::int64_t Value::as_int() const {
   AE_CHECK(is_integer());
-  return static_cast<std::int64_t>(number_);
+  return static_cast<std::int64_t>(bits_.number);
 }
 
 const std::string& Value::as_string() const {
   AE_CHECK(is_string());
-  return static_cast<const StringNode*>(node_)->text;
+  return static_cast<const StringNode*>(bits_.node)->text;
 }
 
 std::span<const Value> Value::items() const {
   AE_CHECK(is_array());
-  return static_cast<const ArrayNode*>(node_)->items;
+  return static_cast<const ArrayNode*>(bits_.node)->items;
 }
 
 std::span<const Member> Value::members() const {
   AE_CHECK(is_object());
-  return static_cast<const ObjectNode*>(node_)->members;
+  return static_cast<const ObjectNode*>(bits_.node)->members;
 }
 
 const Value* Value::find(std::string_view key) const noexcept {
   if (kind_ != Kind::object) return nullptr;
-  const auto& members = static_cast<const ObjectNode*>(node_)->members;
+  const auto& members = static_cast<const ObjectNode*>(bits_.node)->members;
   if (members.size() <= kLinearMax) {
+    // Keys of one length are most often told apart by their last byte.
     for (const Member& member : members) {
-      if (member.first == key) return &member.second;
+      const std::string& own = member.first;
+      if (own.size() != key.size() || (!key.empty() && own.back() != key.back())) continue;
+      if (own == key) return &member.second;
     }
     return nullptr;
   }
@@ -211,8 +180,8 @@ const Value& Value::operator[](std::string_view key) const noexcept {
 }
 
 std::size_t Value::size() const noexcept {
-  if (kind_ == Kind::array) return static_cast<const ArrayNode*>(node_)->items.size();
-  if (kind_ == Kind::object) return static_cast<const ObjectNode*>(node_)->members.size();
+  if (kind_ == Kind::array) return static_cast<const ArrayNode*>(bits_.node)->items.size();
+  if (kind_ == Kind::object) return static_cast<const ObjectNode*>(bits_.node)->members.size();
   return 0;
 }
 
@@ -231,7 +200,7 @@ Value Value::with(std::string_view key, Value value) const {
   const bool replaces = at != old.end() && at->first == key;
   members.insert(members.end(), replaces ? at + 1 : at, old.end());
   Value v;
-  v.node_ = new ObjectNode(std::move(members));
+  v.bits_.node = new ObjectNode(std::move(members));
   v.kind_ = Kind::object;
   return v;
 }
@@ -242,15 +211,15 @@ bool operator==(const Value& a, const Value& b) {
     case Value::Kind::null:
       return true;
     case Value::Kind::boolean:
-      return a.boolean_ == b.boolean_;
+      return a.bits_.boolean == b.bits_.boolean;
     case Value::Kind::number:
-      return a.number_ == b.number_;
+      return a.bits_.number == b.bits_.number;
     case Value::Kind::string:
-      return a.node_ == b.node_ || a.as_string() == b.as_string();
+      return a.bits_.node == b.bits_.node || a.as_string() == b.as_string();
     case Value::Kind::array:
-      return a.node_ == b.node_ || std::ranges::equal(a.items(), b.items());
+      return a.bits_.node == b.bits_.node || std::ranges::equal(a.items(), b.items());
     case Value::Kind::object:
-      return a.node_ == b.node_ || std::ranges::equal(a.members(), b.members());
+      return a.bits_.node == b.bits_.node || std::ranges::equal(a.members(), b.members());
   }
   return false;
 }

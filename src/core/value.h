@@ -35,11 +35,20 @@ class Value {
   Value(const char* s) : Value(std::string_view(s)) {}
   Value(std::string_view s) : Value(std::string(s)) {}
   Value(std::string s);
-  Value(const Value& o) noexcept;
-  Value(Value&& o) noexcept;
-  Value& operator=(const Value& o) noexcept;
-  Value& operator=(Value&& o) noexcept;
-  ~Value();
+  Value(const Value& o) noexcept : kind_(o.kind_), bits_(o.bits_) {
+    if (kind_ >= Kind::string) bits_.node->owners.fetch_add(1, std::memory_order_relaxed);
+  }
+  Value(Value&& o) noexcept : kind_(std::exchange(o.kind_, Kind::null)), bits_(o.bits_) {}
+  Value& operator=(const Value& o) noexcept { return *this = Value(o); }
+  Value& operator=(Value&& o) noexcept {
+    Value moved(std::move(o));  // what stood here goes with it, last: `o` may live inside that
+    std::swap(kind_, moved.kind_);
+    std::swap(bits_, moved.bits_);
+    return *this;
+  }
+  ~Value() {
+    if (kind_ >= Kind::string) drop();
+  }
 
   static Value array(std::vector<Value> items);
   // Sorts. A key that stands twice is a bug of the caller (AE_CHECK).
@@ -77,18 +86,22 @@ class Value {
   friend bool operator==(const Value& a, const Value& b);
 
  private:
-  struct Node;
+  struct Node {
+    std::atomic<std::uint32_t> owners{1};
+    Node* next_dead = nullptr;  // the list of nodes that `drop` is taking apart
+  };
   struct StringNode;
   struct ArrayNode;
   struct ObjectNode;
-  void drop() noexcept;
+  union Bits {
+    double number = 0;
+    bool boolean;
+    Node* node;
+  };
+  void drop() noexcept;  // REQUIRES: text, an array or an object
 
   Kind kind_ = Kind::null;
-  union {
-    bool boolean_;
-    double number_ = 0;
-    Node* node_;
-  };
+  Bits bits_;
 };
 
 // Order of object keys: UTF-16 code units, as RFC 8785 wants it. Both texts are valid UTF-8.

@@ -6,10 +6,14 @@
 namespace ae::engine {
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans) {
-  State state;
-  state.job = job;
+  Result<State> state(std::in_place);  // what is returned, in its place
+  state->job = job;
   for (const Event& event : events) {
-    AE_TRY(apply(state, {event.type, event.payload}, event.created_at, plans));
+    Status applied = apply(*state, {event.type, event.payload}, event.created_at, plans);
+    if (!applied) {
+      state = std::unexpected(std::move(applied).error());
+      break;
+    }
   }
   return state;
 }

@@ -34,7 +34,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
            if (!point) return done(std::unexpected(point.error()));
            request.at = *point;
          }
-         auto fork = engine::fork_at(read->state, read->events, request.at, plans_);
+         auto fork = engine::fork_at(read->state, read->events, request.at, plans_.source());
          if (!fork) return done(std::unexpected(fork.error()));
          Forked forked;
          for (const Value& effect : fork->effects) {

@@ -344,7 +344,7 @@ void Holder::seen(const engine::Sent& sent, Outcome outcome) {
 // ---------------------------------------------------------------- events
 
 void Holder::add(EventDraft draft) {
-  Status applied = engine::apply(state_, draft, batch_time_, host_.plans());
+  Status applied = engine::apply(state_, draft, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   if (draft.type == EventType::wait_completed) {
     const std::string_view outcome = draft.payload.text("outcome");
@@ -588,7 +588,7 @@ void Holder::note_checkpoint(Part& part, const SealInput& sealing) {
   EventDraft note{EventType::state_checkpointed,
                   Value::object({{"detail", Value::object({{"hash", to_hex(before->head)},
                                                            {"seq", before->last_seq}})}})};
-  Status applied = engine::apply(state_, note, batch_time_, host_.plans());
+  Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   part.events.push_back(std::move(note));
 }

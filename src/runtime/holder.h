@@ -35,7 +35,7 @@ class Holder;
 class HolderHost {
  public:
   virtual ~HolderHost() = default;
-  virtual const engine::PlanSource& plans() = 0;
+  virtual engine::PlanCache& plans() = 0;
   virtual Durability durability() const = 0;
   virtual const std::string& version_of(const std::string& agent) const = 0;
   virtual std::uint64_t checkpoint_every() const = 0;

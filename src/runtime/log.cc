@@ -14,7 +14,7 @@ namespace {
 
 // What follows event `seq`, whose hash is `head`.
 Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& loaded,
-                                     std::uint64_t seq, Hash head) {
+                                     std::uint64_t seq, Hash head, const KnownValue& known) {
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
@@ -23,7 +23,7 @@ Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& load
   };
   std::vector<Event> events;
   for (const std::string& bytes : loaded.commits) {
-    AE_ASSIGN(Opened opened, open(job, bytes, head, blobs));
+    AE_ASSIGN(Opened opened, open(job, bytes, head, blobs, known));
     head = opened.head;
     if (opened.first_seq != seq + 1) {
       return fail(Code::log_corrupt, "event " + std::to_string(seq + 1) + " is missing");
@@ -42,8 +42,9 @@ Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& load
 
 }  // namespace
 
-Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded) {
-  return open_from(job, loaded, 0, Hash{});
+Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded,
+                                    const KnownValue& known) {
+  return open_from(job, loaded, 0, Hash{}, known);
 }
 
 namespace {
@@ -51,11 +52,11 @@ namespace {
 // `state`, whose last event has the hash `head`, and what came after it. Nothing when the log does not go through there.
 std::optional<engine::State> fold_on(const JobId& job, const store::Loaded& loaded,
                                      engine::State state, const Hash& head,
-                                     const engine::PlanSource& plans) {
-  const auto tail = open_from(job, loaded, state.seq, head);
+                                     const engine::PlanCache& plans) {
+  const auto tail = open_from(job, loaded, state.seq, head, plans.known());
   if (!tail) return std::nullopt;
   for (const Event& event : *tail) {
-    if (!engine::apply(state, {event.type, event.payload}, event.created_at, plans)) {
+    if (!engine::apply(state, {event.type, event.payload}, event.created_at, plans.source())) {
       return std::nullopt;
     }
   }
@@ -65,9 +66,10 @@ std::optional<engine::State> fold_on(const JobId& job, const store::Loaded& load
 }  // namespace
 
 std::optional<engine::State> fold_tail(const JobId& job, const store::Loaded& loaded,
-                                       const engine::PlanSource& plans) {
+                                       const engine::PlanCache& plans) {
   if (!loaded.checkpoint) return std::nullopt;
-  auto restored = engine::restore(job, loaded.checkpoint->seq, loaded.checkpoint->bytes, plans);
+  auto restored =
+      engine::restore(job, loaded.checkpoint->seq, loaded.checkpoint->bytes, plans.source());
   if (!restored) return std::nullopt;
   return fold_on(job, loaded, std::move(restored->state), restored->head, plans);
 }
@@ -77,11 +79,11 @@ namespace {
 struct Looking {
   store::Store& store;
   JobId job;
-  const engine::PlanSource& plans;
+  const engine::PlanCache& plans;
   async::Done<Result<Stood>> done;
 };
 
-void answer(Looking& look, store::Loaded loaded, Result<engine::State> state) {
+void answer(Looking& look, store::Loaded loaded, Result<engine::State>&& state) {
   Stood stood{.loaded = std::move(loaded), .state = std::move(state)};
   stood.bytes = bytes_of(stood.loaded);
   if (const auto& checkpoint = stood.loaded.checkpoint) {
@@ -92,10 +94,9 @@ void answer(Looking& look, store::Loaded loaded, Result<engine::State> state) {
 }
 
 void fold_whole(Looking& look, store::Loaded loaded) {
-  const auto events = open_log(look.job, loaded);
-  auto state = events ? engine::fold(look.job, *events, look.plans)
-                      : Result<engine::State>(std::unexpected(events.error()));
-  answer(look, std::move(loaded), std::move(state));
+  const auto events = open_log(look.job, loaded, look.plans.known());
+  if (!events) return answer(look, std::move(loaded), std::unexpected(events.error()));
+  answer(look, std::move(loaded), engine::fold(look.job, *events, look.plans.source()));
 }
 
 void from_checkpoint(std::shared_ptr<Looking> look) {
@@ -115,7 +116,7 @@ void from_checkpoint(std::shared_ptr<Looking> look) {
 
 }  // namespace
 
-void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
+void load_state(store::Store& store, const JobId& job, const engine::PlanCache& plans,
                 std::optional<Rested> rested, async::Done<Result<Stood>> done) {
   auto look = std::make_shared<Looking>(Looking{store, job, plans, std::move(done)});
   if (!rested) return from_checkpoint(std::move(look));

@@ -23,21 +23,6 @@ constexpr std::size_t kBatchBytes = 8u << 20;
 constexpr std::uint64_t kCheckpointFrom = 250;
 constexpr std::size_t kPlansMax = 64;
 
-// Jobs of one agent share a plan: it is compiled once.
-engine::PlanSource shared_plans() {
-  using Plans = std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>>;
-  return [plans = std::make_shared<Plans>()](
-             const Value& graph,
-             std::string_view hash) -> Result<std::shared_ptr<const engine::Plan>> {
-    const auto found = plans->find(hash);
-    if (found != plans->end() && found->second->task_graph == graph) return found->second;
-    AE_ASSIGN(auto plan, engine::Plan::compile(graph));
-    if (plans->size() >= kPlansMax) plans->clear();
-    plans->insert_or_assign(to_hex(plan->hash), plan);
-    return plan;
-  };
-}
-
 std::unexpected<Error> corrupt(std::string message) {
   return fail(Code::log_corrupt, std::move(message));
 }
@@ -45,7 +30,7 @@ std::unexpected<Error> corrupt(std::string message) {
 // Reads one log from its beginning.
 class Projector {
  public:
-  Projector(const store::StoredLog& log, const BlobSource& blobs, const engine::PlanSource& plans)
+  Projector(const store::StoredLog& log, const BlobSource& blobs, const engine::PlanCache& plans)
       : log_(log), blobs_(blobs), plans_(plans) {
     state_.job = log.job;
     out_.job = log.job;
@@ -69,12 +54,12 @@ class Projector {
       if (std::ranges::find(commit.blobs, hash) == commit.blobs.end()) commit.blobs.push_back(hash);
       return blobs_(hash);
     };
-    AE_ASSIGN(Opened opened, open(log_.job, bytes, out_.head, noting));
+    AE_ASSIGN(Opened opened, open(log_.job, bytes, out_.head, noting, plans_.known()));
     if (opened.first_seq != out_.last_seq + 1) {
       return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
     }
     for (const Event& event : opened.events) {
-      AE_TRY(engine::apply(state_, {event.type, event.payload}, event.created_at, plans_));
+      AE_TRY(engine::apply(state_, {event.type, event.payload}, event.created_at, plans_.source()));
       const bool first_plan = event.type == EventType::plan_generated && state_.plan_number == 0;
       if (first_plan) versions_ = state_.plan->versions;
       out_.updated_at = event.created_at;
@@ -159,7 +144,7 @@ class Projector {
 
   const store::StoredLog& log_;
   const BlobSource& blobs_;
-  const engine::PlanSource& plans_;
+  const engine::PlanCache& plans_;
   const std::optional<engine::Head> signed_ = signed_of(log_);
   bool end_stands_ = false, signed_stands_ = false;
   engine::State state_;
@@ -173,7 +158,7 @@ class Projector {
 }  // namespace
 
 Result<store::Projection> project(const store::StoredLog& log, const BlobSource& blobs,
-                                  const engine::PlanSource& plans) {
+                                  const engine::PlanCache& plans) {
   return Projector(log, blobs, plans).project();
 }
 
@@ -182,7 +167,7 @@ Result<Rebuilt> rebuild(store::Rebuild& store, const std::function<Instant()>& n
                         const std::string& by) {
   Rebuilt rebuilt;
   AE_ASSIGN(const std::uint64_t jobs, store.jobs());
-  const engine::PlanSource plans = shared_plans();
+  engine::PlanCache plans(kPlansMax);
   const BlobSource blobs = [&](const Hash& hash) { return store.blob(hash); };
   const auto note = [&](const JobId& job, std::vector<store::Difference> rows) -> Status {
     if (rows.empty()) return {};

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "engine/state.h"
+#include "engine/plan_cache.h"
 #include "store/rebuild.h"
 
 namespace ae::runtime {
@@ -20,7 +20,7 @@ namespace ae::runtime {
 // What follows from a log; nothing is believed but its commits. Fails with log_corrupt · needs_version · what `blobs`
 // fails with.
 Result<store::Projection> project(const store::StoredLog& log, const BlobSource& blobs,
-                                  const engine::PlanSource& plans);
+                                  const engine::PlanCache& plans);
 
 struct Rebuilt {
   struct Differing {

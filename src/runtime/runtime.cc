@@ -73,15 +73,10 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
 }  // namespace
 
 Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
-    : world_(world), options_(std::move(options)), observer_(observer) {
-  plans_ = [this](const Value& graph,
-                  std::string_view hash) -> Result<std::shared_ptr<const engine::Plan>> {
-    if (auto it = plan_cache_.find(hash); it != plan_cache_.end()) return it->second;
-    AE_ASSIGN(auto plan, engine::Plan::compile(graph));
-    if (plan_cache_.size() >= 1024) plan_cache_.clear();
-    plan_cache_.emplace(to_hex(plan->hash), plan);
-    return plan;
-  };
+    : world_(world),
+      options_(std::move(options)),
+      observer_(observer),
+      plans_(world.plans != nullptr ? *world.plans : own_plans_) {
   offered_ = options_.capabilities;
   for (const auto& [agent, version] : options_.agent_versions) {
     offered_.push_back(version_capability(agent, version));
@@ -376,7 +371,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                   }
                   committed(job, shown);
                   if (result->lease) {
-                    plan_cache_.emplace(to_hex(plan->hash), plan);
+                    plans_.keep(plan);
                     const std::shared_ptr<Holder> holder = take_on(*result->lease);
                     done(Created{job, false});
                     if (!holder) return;
@@ -415,9 +410,9 @@ void Runtime::read(JobId job, async::Done<Result<Read>> done) {
   world_.store.load(job, 1,
                     [this, job, done = std::move(done)](Result<store::Loaded> loaded) mutable {
                       if (!loaded) return done(std::unexpected(loaded.error()));
-                      auto events = open_log(job, *loaded);
+                      auto events = open_log(job, *loaded, plans_.known());
                       if (!events) return done(std::unexpected(events.error()));
-                      auto state = engine::fold(job, *events, plans_);
+                      auto state = engine::fold(job, *events, plans_.source());
                       if (!state) return done(std::unexpected(state.error()));
                       done(Read{std::move(loaded->row), std::move(*events), std::move(*state),
                                 std::move(loaded->effects), std::move(loaded->inbox)});
@@ -446,7 +441,7 @@ void Runtime::look(const JobId& job, std::optional<Rested> rested, async::Done<R
 }
 
 // REQUIRES: the state is the log's, as far as the row says that it goes.
-void Runtime::keep_resting(const JobId& job, Read read) {
+void Runtime::keep_resting(const JobId& job, Read&& read) {
   if (engine::is_terminal(read.state.status)) return;
   resting_.keep(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
                       read.checkpoint_bytes});
@@ -492,7 +487,7 @@ void Runtime::try_act(std::shared_ptr<Acting> acting) {
 
 // One transaction chooses between inbox and log: each write names the state of the claim that it wants to see, and is
 // refused when that has changed; then everything is read again (SPEC §10).
-void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
+void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   const engine::Stamp stamp = act_stamp();
   const Instant now = stamp.now;
   // Results that came late are taken in first: what they say is true, whatever the act says.
@@ -502,12 +497,13 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
     if (!caught) return acting->done(std::unexpected(caught.error()));
     events = std::move(*caught);
     for (const EventDraft& draft : events) {
-      Status applied = engine::apply(read.state, draft, now, plans_);
+      Status applied = engine::apply(read.state, draft, now, plans_.source());
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
   const bool over = settled(acting->job, read.state);
-  const bool as_logged = !taken_ahead(read.state, read.inbox, acting->act, stamp, over, plans_);
+  const bool as_logged =
+      !taken_ahead(read.state, read.inbox, acting->act, stamp, over, plans_.source());
   auto taken = engine::take_in(read.state, acting->act, stamp, over);
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
@@ -536,7 +532,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read read) {
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
   const auto follow = [&](EventDraft draft) -> Status {
     if (auto slot = engine::slot_decided(read.state, draft)) decided.push_back(*std::move(slot));
-    AE_TRY(engine::apply(read.state, draft, now, plans_));
+    AE_TRY(engine::apply(read.state, draft, now, plans_.source()));
     events.push_back(std::move(draft));
     return {};
   };
@@ -638,7 +634,8 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
                                                         &store::InboxEntry::id) > 0;
          const engine::Stamp stamp = act_stamp();
          const bool over = settled(acting->job, state);
-         const bool as_logged = !taken_ahead(state, read->inbox, acting->act, stamp, over, plans_);
+         const bool as_logged =
+             !taken_ahead(state, read->inbox, acting->act, stamp, over, plans_.source());
          auto taken = engine::take_in(state, acting->act, stamp, over);
          // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
          const bool kept =

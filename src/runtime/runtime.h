@@ -15,6 +15,7 @@
 #include "engine/absorb.h"
 #include "engine/fork.h"
 #include "engine/plan.h"
+#include "engine/plan_cache.h"
 #include "runtime/holder.h"
 #include "runtime/resting.h"
 #include "runtime/world.h"
@@ -147,7 +148,7 @@ class Runtime : private HolderHost {
   const RuntimeOptions& options() const { return options_; }
 
  private:
-  const engine::PlanSource& plans() override { return plans_; }
+  engine::PlanCache& plans() override { return plans_; }
   Durability durability() const override { return options_.durability; }
   const std::string& version_of(const std::string& agent) const override {
     return options_.version_of(agent);
@@ -178,9 +179,9 @@ class Runtime : private HolderHost {
   void heartbeat();
   struct Acting;
   void look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done);
-  void keep_resting(const JobId& job, Read read);
+  void keep_resting(const JobId& job, Read&& read);
   void try_act(std::shared_ptr<Acting> acting);
-  void act_on(std::shared_ptr<Acting> acting, Read read);
+  void act_on(std::shared_ptr<Acting> acting, Read&& read);
   void put(std::shared_ptr<Acting> acting, const engine::Taken& taken);
   void accepted(std::shared_ptr<Acting> acting, Value answer);
   void wait_for_plan(std::shared_ptr<Acting> acting, Value answer);
@@ -199,8 +200,8 @@ class Runtime : private HolderHost {
   RuntimeObserver* observer_;
   Counters counters_;
   std::vector<std::string> offered_;  // capabilities, with the versions of our agents
-  engine::PlanSource plans_;
-  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plan_cache_;
+  engine::PlanCache own_plans_;
+  engine::PlanCache& plans_;
   std::map<JobId, std::shared_ptr<Holder>> holders_;
   RestingJobs resting_;
   // This process cannot run these (a tool is missing, a newer version), and why.
@@ -220,7 +221,8 @@ class Runtime : private HolderHost {
 std::vector<engine::StoredEffect> stored_effects(const std::vector<store::EffectRow>& effects);
 
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
-Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded);
+Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded,
+                                    const KnownValue& known = {});
 
 // The state of a job by what this process remembers of it and what came after that; else by its checkpoint and what came
 // after; else by its whole log. The chain is proved from there on.
@@ -231,7 +233,7 @@ struct Stood {
   std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest one that is known
 };
 // Borrows both until it has answered.
-void load_state(store::Store& store, const JobId& job, const engine::PlanSource& plans,
+void load_state(store::Store& store, const JobId& job, const engine::PlanCache& plans,
                 std::optional<Rested> rested, async::Done<Result<Stood>> done);
 
 // Is a call in doubt that this attempt made? Then its process lives, and the call may still be under way.

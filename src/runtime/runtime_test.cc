@@ -116,6 +116,7 @@ class Desk final : public RuntimeObserver {
     std::uint64_t checkpoint_every = 1000;
     Duration delay = 100ms;  // of what is slow
     std::vector<store::QueueLimit> queues = {};
+    engine::PlanCache* plans = nullptr;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -127,7 +128,7 @@ class Desk final : public RuntimeObserver {
     for (const char* tool : {"do", "ask", "undo"}) {
       performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
     }
-    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers},
+    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .checkpoint_every = setup.checkpoint_every,
@@ -724,6 +725,22 @@ AE_TEST("resting/what is looked at again is read from where it was left, by its 
   }
 }
 
+AE_TEST("runtime/a plan that somebody else on the loop has compiled is not compiled again") {
+  Ground ground;
+  engine::PlanCache plans;
+  Desk first(ground, "first", {.seed = 1, .plans = &plans});
+  Desk second(ground, "second", {.seed = 1'000'001, .plans = &plans});
+  first.runtime->start();
+  const auto made = plan("idempotent", kTwoWaits);
+  first.create(made);
+  ASSERT_EQ(first.status(), "waiting");
+  EXPECT_EQ(first.read().state.plan, made);
+  EXPECT_EQ(second.read().state.plan, made);
+  Desk apart(ground, "apart", {.seed = 2'000'001});
+  EXPECT_NE(apart.read().state.plan, made);
+  EXPECT_EQ(apart.read().state.plan->hash, made->hash);
+}
+
 AE_TEST("resting/what another worker wrote meanwhile is taken in") {
   Ground ground;
   Desk first(ground, "first", {.seed = 1});
@@ -750,9 +767,7 @@ AE_TEST("resting/a log that does not go through what was remembered is read whol
   ground.loop.advance(1s);
   ASSERT_EQ(desk.status(), "waiting");
   Rested other{.state = desk.read().state, .head = sha256("another log")};
-  const engine::PlanSource plans = [](const Value& graph, std::string_view) {
-    return engine::Plan::compile(graph);
-  };
+  engine::PlanCache plans;
   auto stood = ground.loop.await<Result<Stood>>(
       [&](auto done) { load_state(*desk.memory, kJob, plans, std::move(other), std::move(done)); });
   ASSERT_TRUE(stood);

@@ -9,6 +9,7 @@
 
 #include "async/loop.h"
 #include "core/sign.h"
+#include "engine/plan_cache.h"
 #include "store/store.h"
 #include "tools/tool.h"
 #include "tools/verifier.h"
@@ -42,6 +43,8 @@ struct World {
   async::Chance& chance;
   store::Store& store;  // its clock is the clock of leases, timers and deadlines
   Performers& performers;
+  // Compiled plans, shared with whoever else runs on this loop; null: the runtime keeps its own.
+  engine::PlanCache* plans = nullptr;
   const SigningKey* signer =
       nullptr;  // signs the heads of jobs that rest; null: they stay unsigned
 };

@@ -251,7 +251,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
     const auto log = (*store)->read(**job);
     ASSERT_TRUE(log);
     const BlobSource blobs = [&](const Hash& hash) { return (*store)->blob(hash); };
-    const auto projection = runtime::project(*log, blobs, plans.source());
+    const auto projection = runtime::project(*log, blobs, plans.cache());
     ASSERT_TRUE(projection);
     const auto rows = (*store)->settle(*projection, kNow);
     ASSERT_TRUE(rows);

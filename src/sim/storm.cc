@@ -33,7 +33,7 @@ struct Troubles {
   Duration horizon = 40s;  // then everything heals
 };
 
-WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
+WorldOptions draw_world(SimChance& chance, const StormOptions& wish, PlanBook& plans) {
   using runtime::Durability;
   WorldOptions o;
   o.seed = chance.next();
@@ -82,6 +82,7 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish) {
   for (std::size_t i = 0; i < o.workers; ++i) {
     if (chance.one_in(2)) o.capable.insert(i);
   }
+  o.plans = &plans.cache();
   o.canary = wish.canary;
   o.verbose = wish.verbose;
   return o;
@@ -118,7 +119,7 @@ class Storm {
   Storm(SimChance chance, const StormOptions& options, PlanBook& plans)
       : plans_(plans),
         chance_(chance),
-        world_(draw_world(chance_, options)),
+        world_(draw_world(chance_, options, plans)),
         troubles_(draw_troubles(chance_, world_.options())),
         people_(world_,
                 {.impatient = !world_.options().owned && troubles_.jumps == 0 && chance_.one_in(2),

@@ -20,7 +20,7 @@ std::string text_of(const std::vector<std::uint64_t>& crashes) {
   return text.empty() ? "none" : text;
 }
 
-WorldOptions world_of(const SweepCase& c, bool verbose) {
+WorldOptions world_of(const SweepCase& c, PlanBook& plans, bool verbose) {
   WorldOptions o;
   o.seed = 7;
   o.workers = c.owned ? 1 : 2;
@@ -29,6 +29,7 @@ WorldOptions world_of(const SweepCase& c, bool verbose) {
   o.lease = 6s;
   o.poll = 5s;
   o.held_max = 2;
+  o.plans = &plans.cache();
   o.verbose = verbose;
   return o;
 }
@@ -147,7 +148,7 @@ std::vector<SweepCase> sweep_cases() {
 
 SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes, PlanBook& plans,
                    bool verbose) {
-  SimWorld world(world_of(c, verbose));
+  SimWorld world(world_of(c, plans, verbose));
   People people(world, {});
   SmallEnd end;
   end.boundaries.push_back(0);

@@ -32,7 +32,10 @@ void Witness::commit(store::Batch batch, async::Done<Result<store::Committed>> d
   written->job = batch.job;
   written->at = now();
   written->authority = batch.authority;
-  if (batch.sealed) written->sealed = *batch.sealed;
+  if (batch.sealed) {
+    written->bytes = batch.sealed->bytes;
+    written->blobs = batch.sealed->blobs;
+  }
   written->status = batch.row.status;
   written->release = batch.release;
   if (!std::holds_alternative<store::Batch::Late>(batch.authority)) {
@@ -67,14 +70,15 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
     report_.violate("F6 a write is fenced by the claim that stands", written.job,
                     "a commit for a free job was accepted, but the job is held");
   }
-  if (written.sealed) {
+  if (!written.bytes.empty()) {
     const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
-      for (const Blob& blob : written.sealed->blobs) {
+      for (const Blob& blob : written.blobs) {
         if (blob.hash == hash) return blob.bytes;
       }
       return fail(Code::log_corrupt, "a value that stands apart is missing");
     };
-    auto opened = open(written.job, written.sealed->bytes, seen.head, blobs);
+    auto opened = open(written.job, written.bytes, seen.head, blobs,
+                       plans_ != nullptr ? plans_->known() : KnownValue());
     if (!opened) {
       return report_.violate("L6 what is written goes on from what stands", written.job,
                              opened.error().message);
@@ -83,7 +87,7 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
       learn(written.job, seen, event);
       seen.log.push_back(std::move(event));
     }
-    seen.commits.push_back(written.sealed->bytes);
+    seen.commits.push_back(written.bytes);
     seen.head = opened->head;
     seen.status = written.status;
   }

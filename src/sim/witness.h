@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/plan_cache.h"
 #include "sim/report.h"
 #include "store/store.h"
 
@@ -64,6 +65,8 @@ class Witness final : public store::Store {
   void never_give(std::optional<JobId> job) { never_given_ = std::move(job); }
   void say_yes(bool wish) { says_yes_ = wish; }      // a person's no becomes a yes
   void say_twice(bool wish) { says_twice_ = wish; }  // a message is there twice
+  // Plans that need not be read again.
+  void know_plans(const engine::PlanCache* plans) { plans_ = plans; }
   // From now on this worker has these.
   void offers(const std::string& worker, std::vector<std::string> capabilities) {
     offers_[worker] = std::move(capabilities);
@@ -119,7 +122,8 @@ class Witness final : public store::Store {
     JobId job;
     Instant at;
     store::Batch::Authority authority;
-    std::optional<Sealed> sealed;
+    std::string bytes;  // sealed; "" = it says nothing
+    std::vector<Blob> blobs;
     std::string status;
     bool release = false;
     std::vector<std::string> answered;  // invocations whose effect record says success
@@ -145,6 +149,7 @@ class Witness final : public store::Store {
   bool inside_batch_ = false, forget_posts_ = false, says_yes_ = false, says_twice_ = false;
   std::optional<JobId> never_given_;
   std::vector<store::QueueLimit> limits_;
+  const engine::PlanCache* plans_ = nullptr;
 };
 
 }  // namespace ae::sim

@@ -199,7 +199,7 @@ SimPlan random_plan(std::uint64_t number) {
 const SimPlan& PlanBook::random(std::uint64_t number) {
   if (auto it = plans_.find(number); it != plans_.end()) return it->second;
   SimPlan made = random_plan(number);
-  by_hash_.emplace(to_hex(made.plan->hash), made.plan);
+  cache_.keep(made.plan);
   return plans_.emplace(number, std::move(made)).first->second;
 }
 
@@ -209,19 +209,9 @@ std::shared_ptr<const engine::Plan> PlanBook::small(const SmallJob& job) {
     auto graph = parse_json(job.nodes);
     AE_CHECK(graph.has_value(), std::string(job.name));
     plan = compile(*graph);
-    by_hash_.emplace(to_hex(plan->hash), plan);
+    cache_.keep(plan);
   }
   return plan;
-}
-
-engine::PlanSource PlanBook::source() {
-  return [this](const Value& graph,
-                std::string_view hash) -> Result<std::shared_ptr<const engine::Plan>> {
-    if (auto it = by_hash_.find(hash); it != by_hash_.end()) return it->second;
-    AE_ASSIGN(auto plan, engine::Plan::compile(graph));
-    by_hash_.emplace(to_hex(plan->hash), plan);
-    return plan;
-  };
 }
 
 Value random_input(SimChance& chance) {

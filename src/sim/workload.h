@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/absorb.h"
+#include "engine/plan_cache.h"
 #include "engine/state.h"
 #include "sim/sim_loop.h"
 
@@ -66,13 +67,14 @@ class PlanBook {
   static constexpr std::uint64_t kPlans = 1500;
   const SimPlan& random(std::uint64_t number);  // REQUIRES: number < kPlans
   std::shared_ptr<const engine::Plan> small(const SmallJob& job);
-  // By hash, for folding and verifying.
-  engine::PlanSource source();
+  // By hash: for folding and verifying, and for the worlds that run them.
+  engine::PlanCache& cache() { return cache_; }
+  const engine::PlanSource& source() const { return cache_.source(); }
 
  private:
   std::map<std::uint64_t, SimPlan> plans_;
   std::map<std::string_view, std::shared_ptr<const engine::Plan>> small_;
-  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> by_hash_;
+  engine::PlanCache cache_{4 * kPlans};  // these, and others that jobs get
 };
 Value random_input(SimChance& chance);
 

@@ -63,6 +63,7 @@ SimWorld::SimWorld(const WorldOptions& options)
     AE_CHECK(mkdtemp(pattern.data()) != nullptr, pattern);
     folder_ = pattern;
   }
+  witness_.know_plans(options_.plans);
   if (!options_.owned) open_disk();
 }
 
@@ -129,7 +130,8 @@ void SimWorld::start(std::size_t index) {
         std::string(kind.name),
         {outside_.tool(kind, worker.life), worker.version, outside_.verifier(kind, worker.life)});
   }
-  runtime::World world{*worker.life, *worker.life, chance_, *worker.store, *worker.performers};
+  runtime::World world{*worker.life,  *worker.life,       chance_,
+                       *worker.store, *worker.performers, options_.plans};
   runtime::RuntimeOptions options;
   options.worker = "w" + std::to_string(index);
   options.lease = options_.lease;

@@ -64,6 +64,7 @@ struct WorldOptions {
   Duration store_delay = std::chrono::milliseconds(300);  // of a slow one
   Canary canary = Canary::none;
   bool verbose = false;
+  engine::PlanCache* plans = nullptr;  // of all lives of all workers; null: each compiles its own
 };
 
 class SimWorld final : private async::PointHandler, private runtime::RuntimeObserver {
