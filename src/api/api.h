@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "api/live_registry.h"
 #include "api/metrics.h"
+#include "api/roles.h"
 #include "api/target.h"
 #include "async/loop.h"
 #include "core/event.h"
@@ -37,6 +39,7 @@ struct ApiRequest {
   std::string body;             // JSON; "" = none
   std::string idempotency_key;  // header Idempotency-Key
   std::string by;               // who asks, for the record
+  Role role = Role::admin;      // what they may; our own user may everything
 };
 
 struct ApiResponse {
@@ -54,7 +57,9 @@ struct ApiOptions {
   bool runs = false;                           // jobs that are created are begun here at once
   bool hears = true;                           // on_events is called for every commit to this store
   std::string version;
-  std::string store;  // for health
+  std::string store;                               // for health
+  async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
+  std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
 };
 
 class Api {
@@ -76,8 +81,17 @@ class Api {
   // The process is about to end: it is not ready from now on.
   void leave() { leaving_ = true; }
 
-  // Every route: its method, and its path as OpenAPI writes it.
-  static std::vector<std::pair<std::string, std::string>> routes();
+  // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
+  struct RouteShape {
+    std::string method, path;
+    Access access;
+  };
+  static std::vector<RouteShape> routes();
+  // Does this route ask nobody for a key?
+  static bool is_open(std::string_view method, const Path& path);
+
+  // Keys and agents, as this process knows them.
+  LiveRegistry& registry() { return registry_; }
 
  private:
   struct Asked;
@@ -117,6 +131,9 @@ class Api {
   void redact(Ask ask);
   void audit(Ask ask);
   void verify_audit(Ask ask);
+  void keys(Ask ask);
+  void create_key(Ask ask);
+  void revoke_key(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
   void later(Ask ask);
@@ -137,6 +154,7 @@ class Api {
   void fork_new(Ask ask, runtime::ForkRequest wish);
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
+  void signal_as_operator(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {
     store::JobRow row;
@@ -154,6 +172,7 @@ class Api {
   std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plans_;
   std::list<std::shared_ptr<Waiting>> waiting_;
   Metrics metrics_;
+  LiveRegistry registry_;
   bool leaving_ = false;
   // Where a log was read to, so that who follows it does not read it again from the beginning.
   struct Mark {

@@ -168,7 +168,13 @@ void Api::plan(Ask ask) {
     return wish;
   }();
   if (!act) return ask->refuse(act.error());
-  if (!act->payload["task_graph"].is_null()) return this->act(ask, std::move(*act), 202);
+  if (!act->payload["task_graph"].is_null()) {
+    // A plan brings the rules of its tools along: which calls people are asked about, too.
+    if (ask->request.role != Role::admin) {
+      return ask->refuse(role_missing(ask->request.role, {Role::admin}));
+    }
+    return this->act(ask, std::move(*act), 202);
+  }
   read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
     const auto* agents = options_.agents;
     if (agents == nullptr || !agents->agents.contains(read.state.agent)) {

@@ -25,6 +25,10 @@ Value tool_json(const agents::ToolDefinition& tool) {
 }  // namespace
 
 void Api::health(Ask ask) {
+  // Whoever shows no key learns that we are there, and nothing else.
+  if (ask->request.role == Role::nobody) {
+    return ask->answer(200, Value::object({{"status", "ok"}}));
+  }
   ask->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.held())},
                                   {"status", "ok"},
                                   {"store", options_.store},
@@ -37,7 +41,11 @@ void Api::ready(Ask ask) {
     return ask->refuse({Code::unavailable, "this process is about to end; ask another one"});
   }
   store_.next_due([ask](Result<std::optional<Instant>> due) {
-    if (!due) return ask->refuse({Code::unavailable, "the store: " + due.error().message});
+    if (!due) {
+      const bool stranger = ask->request.role == Role::nobody;
+      return ask->refuse({Code::unavailable, stranger ? "the store does not answer"
+                                                      : "the store: " + due.error().message});
+    }
     ask->answer(200, Value::object({{"status", "ready"}}));
   });
 }

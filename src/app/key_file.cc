@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -15,7 +16,8 @@ constexpr std::size_t kKeyFileMax = 16u << 10;
 
 enum class Readers { anybody, owner };
 
-Result<std::string> read_key_file(const std::string& path, Readers readers) {
+Result<std::string> read_key_file(const std::string& path, Readers readers,
+                                  const std::string& what = "signing key") {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
     return fail(Code::usage, "cannot read the key " + path + ": " + std::strerror(errno));
@@ -26,7 +28,7 @@ Result<std::string> read_key_file(const std::string& path, Readers readers) {
   const int error = errno;
   ::close(file);
   if (readers == Readers::owner && open_to_others) {
-    return fail(Code::usage, "others may read the signing key " + path + ": run `chmod 600 " +
+    return fail(Code::usage, "others may read the " + what + " " + path + ": run `chmod 600 " +
                                  path + "`, or make a new one if they have");
   }
   if (size < 0) {
@@ -37,6 +39,13 @@ Result<std::string> read_key_file(const std::string& path, Readers readers) {
 }
 
 }  // namespace
+
+Result<std::string> read_private_file(const std::string& path, const std::string& what) {
+  AE_ASSIGN(std::string text, read_key_file(path, Readers::owner, what));
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  text.resize(end == text.npos ? 0 : end + 1);
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+}
 
 Result<SigningKey> read_signing_key(const std::string& path) {
   AE_ASSIGN(const std::string pem, read_key_file(path, Readers::owner));

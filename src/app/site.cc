@@ -12,7 +12,6 @@
 
 #include "api/problem.h"
 #include "app/key_file.h"
-#include "app/listener.h"
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/memory/memory_store.h"
@@ -96,12 +95,15 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     options_.runtime.execution_version = kVersion;
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
-    api_.emplace(loop_, steady_, *store_, *runtime_,
-                 api::ApiOptions{.agents = options_.agents,
-                                 .runs = options_.mode == SiteOptions::Mode::run,
-                                 .hears = options_.mode != SiteOptions::Mode::read,
-                                 .version = std::string(kVersion),
-                                 .store = store_name()});
+    api_.emplace(
+        loop_, steady_, *store_, *runtime_,
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == SiteOptions::Mode::run,
+                        .hears = options_.mode != SiteOptions::Mode::read,
+                        .version = std::string(kVersion),
+                        .store = store_name(),
+                        .chance = &chance_,
+                        .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
@@ -132,10 +134,13 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     api_->stop_waiting();
     listener_.reset();
   }
-  Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
-    served_.emplace(loop_, *api_);
-    return served_->listen_tcp(address, port);
+  Result<std::uint16_t> serve(ServeOptions options) override {
+    AE_TRY(
+        until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
+    served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
+    return served_->listen_tcp();
   }
+  bool keys_all_ended() override { return served_->keys_all_ended(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->leave();
     api_->stop_waiting();

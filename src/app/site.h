@@ -15,6 +15,7 @@
 
 #include "agents/agents_file.h"
 #include "api/api.h"
+#include "app/listener.h"
 #include "app/store_url.h"
 #include "core/error.h"
 #include "net/asio_loop.h"
@@ -56,7 +57,9 @@ class Site {
   virtual Status listen() = 0;
   virtual void stop_listening() = 0;
   // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
-  virtual Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) = 0;
+  virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
+  // Are there keys, and none of them lets anybody in? REQUIRES: serve.
+  virtual bool keys_all_ended() = 0;
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 

@@ -160,13 +160,19 @@ int serve_command(const Options& options, Terminal& terminal) {
     terminal.warn("other commands cannot reach this process by the store: " +
                   listens.error().message);
   }
-  const auto port = (*opened)->serve(address->host, address->port);
+  const auto port = (*opened)->serve(
+      {.address = address->host, .port = address->port, .insecure_http = options.insecure_http});
   if (!port) return terminal.fail_with(port.error());
   const std::string url = "http://" + address->host + ":" + std::to_string(*port);
   if (terminal.json()) {
     terminal.print_json(Value::object({{"listening", url}, {"store", store->text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
+  }
+  if ((*opened)->keys_all_ended()) {
+    terminal.warn(
+        "no key of this store is live any more, so nobody can ask: make one with "
+        "`aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
   return service.run(**opened);
