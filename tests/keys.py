@@ -10,6 +10,9 @@ import json
 import os
 import pathlib
 import signal
+import socket
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -378,6 +381,108 @@ def other_machines_are_let_in_with_a_key_only_and_not_in_the_clear_by_mistake():
         assert ask({"Origin": "http://evil.example", **bearer(key)}) == 403
         process.send_signal(signal.SIGTERM)
         expect(h.end(process), 0)
+
+
+# ---------------------------------------------------------------- TLS
+
+def certificate(h, name, bits="prime256v1"):
+    """NAME.crt and NAME.key in the home: a certificate for 127.0.0.1 that signs itself."""
+    crt, key = h.path / f"{name}.crt", h.path / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{bits}", "-nodes",
+                    "-keyout", key, "-out", crt, "-days", "1", "-subj", f"/CN={name}",
+                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    key.chmod(0o600)
+    return str(crt), str(key)
+
+
+def https(s, crt, method, path, body=None, headers=None):
+    context = ssl.create_default_context(cafile=crt)
+    connection = http.client.HTTPSConnection(s.address, timeout=PATIENCE, context=context)
+    connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+    answer = connection.getresponse()
+    raw = answer.read()
+    connection.close()
+    return answer.status, json.loads(raw)
+
+
+@test
+def by_tls_the_same_is_asked_and_answered():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        key, _ = make(h, "operator")
+        s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
+        assert s.url.startswith("https://127.0.0.1:"), s.url
+        headers = bearer(key)
+        assert https(s, crt, "GET", "/api/jobs") [0] == 401
+        status, job = https(s, crt, "POST", "/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}}, headers)
+        assert (status, job["result"]) == (201, {"n": 1}), job
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key, "AETHERIS_CA_FILE": crt}
+        assert expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
+        follow = h.start("events", job["id"], "-f", "--json", env=env)
+        assert "job_completed" in expect(h.end(follow), 0).out
+        # Somebody else's certificate: nothing is sent, the key least of all.
+        other, _ = certificate(h, "other")
+        said = expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": other}), 7)
+        assert key not in said.err, said
+        expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": "/nowhere"}), 2)
+        expect(h.run("jobs", env={**env, "AETHERIS_URL": s.url.replace("https", "http")}), 7)
+        # Who speaks in the clear, or not at all, holds nobody up.
+        for words in (b"GET /api/jobs HTTP/1.1\r\n\r\n", b""):
+            with socket.create_connection(("127.0.0.1", int(s.address.split(":")[1]))) as plain:
+                plain.sendall(words)
+                assert https(s, crt, "GET", "/api/jobs", None, headers)[0] == 200
+        # Other machines may come now, with a key.
+        expect(s.stop(), 0)
+        process = h.start("serve", "agents.yaml", "--listen", "0.0.0.0:0", "--tls-cert", crt, "--tls-key", key_file, "--json")
+        url = json.loads(process.stdout.readline())["listening"]
+        assert url.startswith("https://0.0.0.0:"), url
+        expect(h.run("jobs", env={**env, "AETHERIS_URL": url.replace("0.0.0.0", "127.0.0.1")}), 0)
+        process.send_signal(signal.SIGTERM)
+        expect(h.end(process), 0)
+
+
+@test
+def a_certificate_is_renewed_by_sighup():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
+        first = (h.path / "one.crt").read_text()
+        assert https(s, crt, "GET", "/api/health")[0] == 200
+        certificate(h, "one")
+        second = (h.path / "one.crt").read_text()
+
+        def shown():
+            return ssl.get_server_certificate(("127.0.0.1", int(s.address.split(":")[1])))
+        assert ssl.PEM_cert_to_DER_cert(first) == ssl.PEM_cert_to_DER_cert(shown())
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown()))
+        (h.path / "one.crt").write_text("nonsense")
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: "not renewed" in s.process.stderr.readline())
+        assert ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown())
+        expect(s.stop(), 0)
+
+
+@test
+def what_is_wrong_with_a_certificate_is_said_with_its_file():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        _, other_key = certificate(h, "two")
+        nonsense = h.path / "nonsense"
+        nonsense.write_text("nonsense")
+        nonsense.chmod(0o600)
+        for words, named in ((["--tls-cert", crt], "--tls-key"), (["--tls-key", key_file], "--tls-cert"),
+                             (["--tls-cert", "/nowhere", "--tls-key", key_file], "/nowhere"),
+                             (["--tls-cert", crt, "--tls-key", "/nowhere"], "/nowhere"),
+                             (["--tls-cert", str(nonsense), "--tls-key", key_file], str(nonsense)),
+                             (["--tls-cert", crt, "--tls-key", str(nonsense)], str(nonsense)),
+                             (["--tls-cert", crt, "--tls-key", other_key], "not that of the certificate")):
+            said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *words), 2)
+            assert named in said.err and "[usage]" in said.err, said
+        os.chmod(key_file, 0o644)
+        said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key_file), 2)
+        assert key_file in said.err and "chmod 600" in said.err, said
+        assert not h.store.exists(), "nothing was begun"
 
 
 if __name__ == "__main__":

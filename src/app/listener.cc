@@ -193,6 +193,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   net::HttpServer::Options http = server_options();
   // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
   if (local) http.hosts = {"localhost", "127.0.0.1", "[::1]"};
+  http.tls = options_.tls;
   server_ = std::make_unique<net::HttpServer>(
       loop,
       [&api, gate = gate_.get()](net::HttpRequest request, net::Responder responder) {
@@ -222,11 +223,13 @@ Status Listener::listen(const std::string& path) { return server_->listen_unix(p
 Result<std::uint16_t> Listener::listen_tcp() {
   const std::string& address = options_.address;
   if (!is_loopback(address)) {
-    if (!options_.insecure_http) {
-      return fail(Code::usage, address +
-                                   " can be reached from other machines, and without TLS whoever "
-                                   "is on the way reads the keys: say --insecure-http if "
-                                   "something before this server encrypts, or listen on 127.0.0.1");
+    if (!options_.tls && !options_.insecure_http) {
+      return fail(Code::usage,
+                  address +
+                      " can be reached from other machines, and without TLS whoever "
+                      "is on the way reads the keys: give --tls-cert and --tls-key, say "
+                      "--insecure-http if something before this server encrypts, or "
+                      "listen on 127.0.0.1");
     }
     if (!gate_->has_live_key()) {
       return fail(Code::usage,

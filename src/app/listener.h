@@ -16,7 +16,8 @@
 
 namespace ae::net {
 class HttpServer;
-}
+class TlsIdentity;
+}  // namespace ae::net
 
 namespace ae::app {
 
@@ -24,6 +25,7 @@ namespace ae::app {
 struct ServeOptions {
   std::string address;  // an IP address, or localhost
   std::uint16_t port = 0;
+  std::shared_ptr<net::TlsIdentity> tls = {};  // nullptr: in the clear
   bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
 };
 

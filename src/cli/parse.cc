@@ -169,6 +169,11 @@ class Grammar {
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers,
                       "how many jobs are run at once (default 256; 0 = none)");
+    serve->add_option("--tls-cert", options_.tls_cert,
+                      "serve https: the certificate and those that vouch for it (PEM); read again "
+                      "on SIGHUP");
+    serve->add_option("--tls-key", options_.tls_key,
+                      "… and its private key (PEM, not readable by everybody)");
     serve->add_flag("--insecure-http", options_.insecure_http,
                     "listen where other machines reach it without TLS: something before this "
                     "server encrypts");

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/key_file.h"
 #include "app/site.h"
 #include "cli/commands.h"
 #include "core/json.h"
@@ -110,6 +111,16 @@ class Service final : public runtime::RuntimeObserver {
   std::optional<Error> stopped_;
 };
 
+// A certificate runs out while a server runs; what is wrong with the next one is said, and this one stays.
+void renew(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
+  auto read = app::read_tls_identity(files);
+  if (!read) {
+    return terminal.warn("the certificate is not renewed: " + read.error().message);
+  }
+  tls.become(std::move(**read));
+  terminal.note("the certificate was read anew");
+}
+
 }  // namespace
 
 int serve_command(const Options& options, Terminal& terminal) {
@@ -127,6 +138,16 @@ int serve_command(const Options& options, Terminal& terminal) {
     return terminal.fail_with({Code::unsupported,
                                "one agents file is served by one process in this version; put "
                                "the agents into one file"});
+  }
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return terminal.fail_with({Code::usage, "--tls-cert and --tls-key go together"});
+  }
+  const app::TlsFiles tls_files{options.tls_cert, options.tls_key};
+  std::shared_ptr<net::TlsIdentity> tls;
+  if (!options.tls_cert.empty()) {
+    auto read = app::read_tls_identity(tls_files);
+    if (!read) return terminal.fail_with(read.error());
+    tls = *std::move(read);
   }
   std::optional<app::LoadedAgents> loaded;
   if (!options.files.empty()) {
@@ -160,10 +181,16 @@ int serve_command(const Options& options, Terminal& terminal) {
     terminal.warn("other commands cannot reach this process by the store: " +
                   listens.error().message);
   }
-  const auto port = (*opened)->serve(
-      {.address = address->host, .port = address->port, .insecure_http = options.insecure_http});
+  const auto port = (*opened)->serve({.address = address->host,
+                                      .port = address->port,
+                                      .tls = tls,
+                                      .insecure_http = options.insecure_http});
   if (!port) return terminal.fail_with(port.error());
-  const std::string url = "http://" + address->host + ":" + std::to_string(*port);
+  if (tls) {
+    (*opened)->loop().on_hangup([&] { renew(*tls, tls_files, terminal); });
+  }
+  const std::string url =
+      (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
   if (terminal.json()) {
     terminal.print_json(Value::object({{"listening", url}, {"store", store->text()}}));
   } else {
