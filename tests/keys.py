@@ -55,6 +55,17 @@ def code(answer):
     return answer[0], answer[1]["code"] if isinstance(answer[1], dict) and "code" in answer[1] else None
 
 
+def ask_from(s, number, method, path, body=None, headers=None):
+    """One request from 127.0.0.NUMBER: limits of addresses are not what is looked at."""
+    connection = http.client.HTTPConnection(s.address, timeout=PATIENCE, source_address=(f"127.0.0.{number}", 0))
+    connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+    answer = connection.getresponse()
+    raw = answer.read().decode()
+    connection.close()
+    kind = answer.headers.get("Content-Type", "")
+    return answer.status, json.loads(raw) if "json" in kind else raw
+
+
 def operations(document):
     for path, item in document["paths"].items():
         for method, operation in item.items():
@@ -84,7 +95,7 @@ def every_route_is_for_the_roles_that_its_contract_names_and_for_no_other_key():
             body = {} if method in ("POST", "PUT") else None
             asked = operation["security"]
             for name, headers in bad.items():
-                answer = s.ask(method, path, body, headers)
+                answer = ask_from(s, 2 + seen % 200, method, path, body, headers)
                 if asked:
                     assert code(answer) == (401, "unauthorized"), (method, path, name, answer)
                 else:
@@ -381,6 +392,72 @@ def other_machines_are_let_in_with_a_key_only_and_not_in_the_clear_by_mistake():
         assert ask({"Origin": "http://evil.example", **bearer(key)}) == 403
         process.send_signal(signal.SIGTERM)
         expect(h.end(process), 0)
+
+
+# ---------------------------------------------------------------- limits
+
+@test
+def who_asks_too_often_is_told_when_to_ask_again():
+    with home() as h:
+        key, _ = make(h, "operator")
+        other, _ = make(h, "viewer")
+        s = Server(h, "agents.yaml", "--rate", "5")
+        told = [s.get("/api/jobs", headers=bearer(key)) for _ in range(30)]
+        refused = [answer for answer in told if answer[0] == 429]
+        assert refused and all(code(answer) == (429, "rate_limited") for answer in refused), told
+        assert told[0][0] == 200
+        assert s.get("/metrics", headers=bearer(other))[0] == 200, "another key"
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        after = None
+        while after is None:
+            connection.request("GET", "/api/jobs", headers=bearer(key))
+            answer = connection.getresponse()
+            answer.read()
+            after = answer.headers["Retry-After"]
+        assert int(after) == 1, after
+        said = h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key})
+        assert said.code in (0, 7) and ("rate_limited" in said.err) == (said.code == 7), said
+        time.sleep(int(after))
+        assert s.get("/api/jobs", headers=bearer(key))[0] == 200
+        counted = s.get("/metrics", headers=bearer(other))[1]
+        assert 'aetheris_rate_limit_rejections_total{type="requests"}' in counted, counted
+        for bad in ("-1", "many", "1.5", "10000000"):
+            expect(h.run("serve", "agents.yaml", "--rate", bad), 2)
+
+
+@test
+def who_tries_keys_is_sent_away_and_shuts_nobody_else_out():
+    with serving() as s:
+        wrong = bearer("aek_" + "0" * 12 + "_" + "0" * 64)
+        answers = [s.get("/api/jobs", headers=wrong)[0] for _ in range(40)]
+        assert answers[0] == 401 and answers[-1] == 429, answers
+        assert s.get("/api/jobs", headers=bearer(s.keys["admin"]))[0] == 200
+        assert s.get("/api/jobs")[0] == 401
+        counted = s.get("/metrics", headers=bearer(s.keys["admin"]))[1]
+        assert 'aetheris_rate_limit_rejections_total{type="failed_keys"}' in counted, counted
+
+
+@test
+def live_streams_of_one_key_have_a_limit_and_are_given_back():
+    with serving(roles=["admin", "viewer"]) as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
+
+        def stream():
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request("GET", "/api/jobs/a/events",
+                               headers={"Accept": "text/event-stream", **bearer(s.keys["viewer"])})
+            return connection, connection.getresponse()
+        opened = [stream() for _ in range(64)]
+        assert all(answer.status == 200 for _, answer in opened)
+        last, refused = stream()
+        assert refused.status == 429 and refused.headers["Retry-After"] == "1"
+        assert json.loads(refused.read())["code"] == "rate_limited"
+        opened[0][1].close()
+        opened[0][0].close()
+        again = until(lambda: (lambda pair: pair if pair[1].status == 200 else None)(stream()))
+        for connection, answer in [*opened[1:], again, (last, refused)]:
+            answer.close()
+            connection.close()
 
 
 # ---------------------------------------------------------------- TLS

@@ -44,9 +44,10 @@ struct ApiRequest {
 
 struct ApiResponse {
   int status = 200;
-  Value body;            // problem+json when status >= 400
-  std::string location;  // of what was made; "" = none
-  std::string text;      // plain text instead of the body: /metrics
+  Value body;               // problem+json when status >= 400
+  std::string location;     // of what was made; "" = none
+  std::string text;         // plain text instead of the body: /metrics
+  Duration retry_after{0};  // when to ask again; 0 = nothing is known of that
 };
 
 // The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).
@@ -82,6 +83,11 @@ class Api {
   void leave() { leaving_ = true; }
 
   // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
+  // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
+  // is what jobs are made of. Fails with unavailable, unknown_outcome.
+  void keep_registry(async::Done<Status> done);
+  // Somebody was sent away for asking too much: counted.
+  void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   struct RouteShape {
     std::string method, path;
     Access access;

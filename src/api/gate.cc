@@ -2,6 +2,7 @@
 #include "api/gate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "api/problem.h"
@@ -70,6 +71,25 @@ std::optional<KeyText> key_from_text(std::string_view text) {
 
 Hash hash_of_secret(std::string_view secret) { return sha256(secret); }
 
+Gate::Gate(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
+           LiveRegistry& registry, Options options)
+    : loop_(loop),
+      steady_(steady),
+      store_(store),
+      registry_(registry),
+      options_(std::move(options)),
+      // Two seconds' worth at once, so that a page that asks for much is not sent away.
+      requests_({.per_second = options_.rate, .burst = std::max(1.0, 2 * options_.rate)},
+                kCallersMax),
+      failed_keys_({.per_second = 1, .burst = kFailedKeysBurst}, kCallersMax) {}
+
+ApiResponse Gate::too_much(std::string_view type, const std::string& what, Duration wait) const {
+  if (options_.rejected) options_.rejected(type);
+  ApiResponse response = refusal({Code::rate_limited, what});
+  response.retry_after = wait;
+  return response;
+}
+
 void Gate::with_keys(Still then) {
   if (const auto age = registry_.age(); age && *age <= kKeysAge) return then({});
   // Whichever comes first: the store's answer, or the end of our patience.
@@ -113,12 +133,46 @@ void Gate::knock(Knock knock, Then then) {
 std::expected<Pass, ApiResponse> Gate::judge(const Knock& knock) {
   closed_ = asks_for_keys();
   if (!closed_ && options_.open_without_keys) {
-    return Pass{.role = Role::admin, .key = {}, .by = {}};
+    Pass us{.role = Role::admin, .key = {}, .by = {}, .caller = knock.address};
+    if (!options_.limits_us) return us;
+    return within_rate(std::move(us));
   }
   if (!knock.authorization) return std::unexpected(refusal(no_key()));
   auto pass = pass_of(*knock.authorization);
-  if (!pass) return std::unexpected(refusal(bad_key()));
-  return *std::move(pass);
+  if (pass) return within_rate(*std::move(pass));
+  // A key that counts always comes in: nobody can shut others out by sending wrong ones from their address.
+  if (const auto wait = failed_keys_.take(knock.address, steady_.since_start())) {
+    return std::unexpected(
+        too_much("failed_keys", "too many keys that do not count came from this address", *wait));
+  }
+  return std::unexpected(refusal(bad_key()));
+}
+
+std::expected<Pass, ApiResponse> Gate::within_rate(Pass pass) {
+  if (options_.rate <= 0) return pass;
+  const auto wait = requests_.take(pass.caller, steady_.since_start());
+  if (!wait) return pass;
+  return std::unexpected(too_much("requests",
+                                  "this server takes " +
+                                      std::to_string(std::llround(options_.rate)) +
+                                      " requests a second from one key or address",
+                                  *wait));
+}
+
+std::expected<std::shared_ptr<void>, ApiResponse> Gate::stream(const Pass& pass) {
+  std::size_t& theirs = streams_->of[pass.caller];
+  if (streams_->all >= kStreamsMax || theirs >= kStreamsPerCaller) {
+    if (theirs == 0) streams_->of.erase(pass.caller);
+    return std::unexpected(too_much(
+        "streams",
+        "too many live streams are open; end one, or ask with ?wait=", std::chrono::seconds(1)));
+  }
+  ++theirs;
+  ++streams_->all;
+  return std::shared_ptr<void>(nullptr, [streams = streams_, caller = pass.caller](void*) {
+    --streams->all;
+    if (--streams->of[caller] == 0) streams->of.erase(caller);
+  });
 }
 
 std::optional<Pass> Gate::pass_of(std::string_view authorization) const {
@@ -134,7 +188,8 @@ std::optional<Pass> Gate::pass_of(std::string_view authorization) const {
   if (!role) return std::nullopt;  // of a newer version
   return Pass{.role = *role,
               .key = key->id,
-              .by = "key:" + key->id + (key->name.empty() ? "" : " " + key->name)};
+              .by = "key:" + key->id + (key->name.empty() ? "" : " " + key->name),
+              .caller = key->id};
 }
 
 void Gate::look_again(const Pass& pass, Still then) {

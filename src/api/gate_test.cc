@@ -1,6 +1,7 @@
 // The gate: who comes in with which key, how soon that ends, and what happens while the store does not tell.
 #include "api/gate.h"
 
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -39,7 +40,14 @@ struct House {
                            }}};
   std::vector<std::string> warnings;
   LiveRegistry registry{steady, store, [this](const std::string& w) { warnings.push_back(w); }};
-  Gate gate{loop, steady, store, registry, {.open_without_keys = true}};
+  std::map<std::string, int, std::less<>> rejected;
+  Gate gate{loop,
+            steady,
+            store,
+            registry,
+            {.open_without_keys = true, .rate = 10, .rejected = [this](std::string_view type) {
+               ++rejected[std::string(type)];
+             }}};
 
   House() {
     Status read =
@@ -70,10 +78,11 @@ struct House {
   using Answer = std::expected<Pass, ApiResponse>;
   Answer knock(std::optional<std::string> authorization = {}, bool open = false) {
     return loop.await<Answer>([&](auto done) {
-      gate.knock({.authorization = authorization, .address = "127.0.0.1", .open = open},
+      gate.knock({.authorization = authorization, .address = address, .open = open},
                  std::move(done));
     });
   }
+  std::string address = "127.0.0.1";
   int status(std::optional<std::string> authorization = {}) {
     const Answer answer = knock(std::move(authorization));
     return answer ? 200 : answer.error().status;
@@ -175,11 +184,11 @@ AE_TEST(
   house.loop.advance(kKeysAge + kMoment);
   const std::size_t before = house.reads;
   int in = 0;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 15; ++i) {
     house.gate.knock({.authorization = key, .address = "127.0.0.1"},
                      [&](auto pass) { in += pass ? 1 : 0; });
   }
-  EXPECT_TRUE(house.loop.run_until([&] { return in == 100; }));
+  EXPECT_TRUE(house.loop.run_until([&] { return in == 15; }));
   EXPECT_EQ(house.status(key), 200);
   EXPECT_EQ(house.reads, before + 1);
 }
@@ -249,6 +258,85 @@ AE_TEST("gate/an open route tells whoever shows a good key more, and refuses nob
   EXPECT_EQ(house.knock({}, true)->role, Role::nobody);
   EXPECT_EQ(house.knock("Bearer nonsense", true)->role, Role::nobody);
   EXPECT_EQ(house.knock(key, true)->role, Role::viewer);
+}
+
+AE_TEST(
+    "limits/of one key so many requests come in, then it is told when; others are not kept out") {
+  House house;
+  const std::string key = house.make("000000000001", "viewer");
+  const std::string other = house.make("000000000002", "viewer");
+  house.loop.advance(kKeysAge + kMoment);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(house.status(key), 200) << i;
+  const auto answer = house.knock(key);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().status, 429);
+  EXPECT_EQ(answer.error().body.text("code"), "rate_limited");
+  EXPECT_EQ(answer.error().retry_after, std::chrono::milliseconds(100));
+  EXPECT_EQ(house.rejected["requests"], 1);
+  EXPECT_EQ(house.status(other), 200);
+  EXPECT_TRUE(house.knock(key, true)) << "health is open";
+  house.loop.advance(answer.error().retry_after);
+  EXPECT_EQ(house.status(key), 200);
+}
+
+AE_TEST("limits/without keys we are not limited, unless it was said") {
+  House house;
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(house.status(), 200);
+  Gate said(house.loop, house.steady, house.store, house.registry,
+            {.open_without_keys = true, .rate = 1, .limits_us = true});
+  Gate none(house.loop, house.steady, house.store, house.registry,
+            {.open_without_keys = true, .rate = 0, .limits_us = true});
+  int in = 0, all = 0;
+  for (int i = 0; i < 10; ++i) {
+    said.knock({.authorization = {}, .address = "a"}, [&](auto pass) { in += pass ? 1 : 0; });
+    none.knock({.authorization = {}, .address = "a"}, [&](auto pass) { all += pass ? 1 : 0; });
+  }
+  EXPECT_EQ(in, 2);
+  EXPECT_EQ(all, 10);
+}
+
+AE_TEST("limits/who tries keys is soon told to wait; a good key from the same address comes in") {
+  House house;
+  const std::string key = house.make("000000000001", "viewer");
+  house.loop.advance(kKeysAge + kMoment);
+  const std::string wrong = "Bearer " + to_text(KeyText{"00000000000f", kSecret});
+  int refused = 0;
+  for (int i = 0; i < 100; ++i) refused += house.status(wrong) == 401 ? 1 : 0;
+  EXPECT_EQ(refused, 20);
+  EXPECT_EQ(house.status(wrong), 429);
+  EXPECT_EQ(house.rejected["failed_keys"], 81);
+  EXPECT_EQ(house.status(), 401) << "who sends none tries none";
+  EXPECT_EQ(house.status(key), 200);
+  house.address = "127.0.0.2";
+  EXPECT_EQ(house.status(wrong), 401);
+}
+
+AE_TEST("limits/live streams are counted for each caller and in all, and given back") {
+  House house;
+  const auto pass = [](std::size_t i) {
+    return Pass{.role = Role::viewer, .key = {}, .by = {}, .caller = "k" + std::to_string(i)};
+  };
+  std::vector<std::shared_ptr<void>> open;
+  for (std::size_t i = 0; i < kStreamsPerCaller; ++i) {
+    auto right = house.gate.stream(pass(0));
+    ASSERT_TRUE(right);
+    open.push_back(*right);
+  }
+  const auto refused = house.gate.stream(pass(0));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, 429);
+  EXPECT_TRUE(house.gate.stream(pass(1)));
+  open.pop_back();
+  EXPECT_TRUE(house.gate.stream(pass(0)));
+  for (std::size_t i = 0; open.size() < kStreamsMax; ++i) {
+    auto right = house.gate.stream(pass(1 + i));
+    ASSERT_TRUE(right);
+    open.push_back(*right);
+  }
+  EXPECT_FALSE(house.gate.stream(pass(100'000)));
+  open.clear();
+  EXPECT_TRUE(house.gate.stream(pass(100'000)));
+  EXPECT_EQ(house.rejected["streams"], 2);
 }
 
 AE_TEST("gate/of a store that went backwards nothing is remembered but that it had keys") {

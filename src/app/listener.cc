@@ -33,6 +33,10 @@ net::HttpResponse response_of(const api::ApiResponse& in) {
   net::HttpResponse out;
   out.status = in.status;
   out.headers.push_back({"Cache-Control", "no-store"});
+  if (in.retry_after.count() > 0) {
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(in.retry_after).count();
+    out.headers.push_back({"Retry-After", std::to_string(seconds)});
+  }
   if (in.status == 401) out.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (!in.text.empty()) {
     out.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -64,13 +68,29 @@ Still still_of(api::Gate* gate, const api::Pass& pass) {
 // One live stream of a job's events: asks the Api again and again, each question waits for more.
 class Live : public std::enable_shared_from_this<Live> {
  public:
-  Live(api::Api& api, api::ApiRequest request, net::Responder responder, Still still)
+  // `right`: kept as long as the stream is open.
+  Live(api::Api& api, api::ApiRequest request, net::Responder responder, Still still,
+       std::shared_ptr<void> right)
       : api_(api),
         request_(std::move(request)),
         responder_(std::move(responder)),
-        still_(std::move(still)) {}
+        still_(std::move(still)),
+        right_(std::move(right)) {}
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
+
+  void begin() {
+    responder_.on_closed(gone());
+    ask();
+  }
+
+ private:
+  // The client's going is heard of at once; the question under way may wait for long.
+  async::Task gone() {
+    return [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->right_.reset();
+    };
+  }
 
   void ask() {
     if (begun_ && stream_.closed()) return;
@@ -90,7 +110,6 @@ class Live : public std::enable_shared_from_this<Live> {
     });
   }
 
- private:
   void answered(api::ApiResponse answer) {
     if (answer.status >= 400) {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
@@ -102,6 +121,7 @@ class Live : public std::enable_shared_from_this<Live> {
       head.content_type = "text/event-stream";
       head.headers.push_back({"Cache-Control", "no-store"});
       stream_ = std::move(responder_).begin(std::move(head));
+      stream_.on_closed(gone());
     }
     std::string text = answer.body["events"].size() == 0 ? ":\n\n" : "";
     bool ended = answer.body["events"].size() == 0 && ended_;
@@ -122,6 +142,7 @@ class Live : public std::enable_shared_from_this<Live> {
   api::ApiRequest request_;
   net::Responder responder_;
   const Still still_;
+  std::shared_ptr<void> right_;
   net::HttpStream stream_;
   std::string after_;
   bool begun_ = false;
@@ -151,13 +172,20 @@ std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfi
 
 // REQUIRES: who asks has been let in.
 void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
-            const api::Pass& pass, const Still& still) {
+            const api::Pass& pass, api::Gate* gate) {
+  const Still still = still_of(gate, pass);
   if (wants_stream(request)) {
+    std::shared_ptr<void> right;
+    if (gate != nullptr) {
+      auto given = gate->stream(pass);
+      if (!given) return std::move(responder).answer(response_of(given.error()));
+      right = *std::move(given);
+    }
     const std::string last(request.header("last-event-id").value_or(""));
     auto live = std::make_shared<Live>(api, request_of(std::move(request), pass),
-                                       std::move(responder), still);
+                                       std::move(responder), still, std::move(right));
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
-    return live->ask();
+    return live->begin();
   }
   api.handle(request_of(std::move(request), pass), [still, responder = std::move(responder)](
                                                        api::ApiResponse answer) mutable {
@@ -180,7 +208,7 @@ Listener::Listener(net::AsioLoop& loop, api::Api& api)
           loop,
           [&api](net::HttpRequest request, net::Responder responder) {
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
-            answer(api, std::move(request), std::move(responder), us, still_of(nullptr, us));
+            answer(api, std::move(request), std::move(responder), us, nullptr);
           },
           server_options())) {}
 
@@ -188,8 +216,12 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
                    api::Api& api, ServeOptions options)
     : options_(std::move(options)) {
   const bool local = is_loopback(options_.address);
-  gate_ = std::make_unique<api::Gate>(loop, steady, store, api.registry(),
-                                      api::Gate::Options{.open_without_keys = local});
+  gate_ = std::make_unique<api::Gate>(
+      loop, steady, store, api.registry(),
+      api::Gate::Options{.open_without_keys = local,
+                         .rate = options_.rate.value_or(api::kRateDefault),
+                         .limits_us = options_.rate.has_value(),
+                         .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
   net::HttpServer::Options http = server_options();
   // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
   if (local) http.hosts = {"localhost", "127.0.0.1", "[::1]"};
@@ -206,12 +238,12 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
         api::Path path = request.path;
         if (!path.empty() && path.back().empty()) path.pop_back();
         knock.open = api::Api::is_open(request.method, path);
-        gate->knock(std::move(knock), [&api, gate, request = std::move(request),
-                                       responder = std::move(responder)](
-                                          std::expected<api::Pass, api::ApiResponse> pass) mutable {
-          if (!pass) return std::move(responder).answer(response_of(pass.error()));
-          answer(api, std::move(request), std::move(responder), *pass, still_of(gate, *pass));
-        });
+        gate->knock(std::move(knock),
+                    [&api, gate, request = std::move(request), responder = std::move(responder)](
+                        std::expected<api::Pass, api::ApiResponse> pass) mutable {
+                      if (!pass) return std::move(responder).answer(response_of(pass.error()));
+                      answer(api, std::move(request), std::move(responder), *pass, gate);
+                    });
       },
       std::move(http));
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "api/api.h"
@@ -26,6 +27,8 @@ struct ServeOptions {
   std::string address;  // an IP address, or localhost
   std::uint16_t port = 0;
   std::shared_ptr<net::TlsIdentity> tls = {};  // nullptr: in the clear
+  std::optional<double> rate =
+      {};  // requests a second of one key, or address; nullopt = of keys alone, kRateDefault
   bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
 };
 

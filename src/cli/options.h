@@ -36,7 +36,7 @@ struct Options {
 
   // serve
   std::string listen = "127.0.0.1:7070", workers;
-  std::string tls_cert, tls_key;
+  std::string tls_cert, tls_key, rate;
   bool insecure_http = false;
 
   // keys

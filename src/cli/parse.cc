@@ -174,6 +174,8 @@ class Grammar {
                       "on SIGHUP");
     serve->add_option("--tls-key", options_.tls_key,
                       "… and its private key (PEM, not readable by everybody)");
+    serve->add_option("--rate", options_.rate,
+                      "requests a second that one key may make (default 200; 0 = no limit)");
     serve->add_flag("--insecure-http", options_.insecure_http,
                     "listen where other machines reach it without TLS: something before this "
                     "server encrypts");

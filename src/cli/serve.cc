@@ -47,6 +47,21 @@ Result<std::size_t> workers_of(const std::string& text) {
   return workers;
 }
 
+constexpr unsigned kRateMax = 1'000'000;
+
+// nullopt: it was not said.
+Result<std::optional<double>> rate_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  unsigned rate = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, rate);
+  if (error != std::errc() || stop != end || rate > kRateMax) {
+    return fail(Code::usage, "--rate is a number of requests a second from 0 (no limit) to " +
+                                 std::to_string(kRateMax) + ", not \"" + text.substr(0, 80) + "\"");
+  }
+  return rate;
+}
+
 class Service final : public runtime::RuntimeObserver {
  public:
   Service(Terminal& terminal, bool verbose, Duration grace)
@@ -130,6 +145,8 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (!address) return terminal.fail_with(address.error());
   const auto workers = workers_of(options.workers);
   if (!workers) return terminal.fail_with(workers.error());
+  const auto rate = rate_of(options.rate);
+  if (!rate) return terminal.fail_with(rate.error());
   const auto limits = queue_limits(options);
   if (!limits) return terminal.fail_with(limits.error());
   const auto grace = duration_from_text(options.grace);
@@ -188,6 +205,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (!port) return terminal.fail_with(port.error());
   if (tls) {
     (*opened)->loop().on_hangup([&] { renew(*tls, tls_files, terminal); });
+                                      .rate = *rate,
   }
   const std::string url =
       (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
