@@ -49,6 +49,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "tools"}, Access::offer, &Api::tools},
     {"GET", {"api", "agents"}, Access::offer, &Api::agents},
     {"GET", {"api", "agents", "{id}"}, Access::offer, &Api::agent},
+    {"PUT", {"api", "agents", "{id}"}, Access::manage, &Api::put_agent},
     {"POST", {"api", "agents", "{id}", "message"}, Access::operate, &Api::message_agent},
     {"GET", {"api", "jobs"}, Access::look, &Api::jobs},
     {"POST", {"api", "jobs"}, Access::operate, &Api::create},
@@ -74,8 +75,6 @@ const Api::Route Api::kRoutes[] = {
     {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
     {"GET", {"api", "approvals"}, Access::look, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
-    // What comes later says so.
-    {"PUT", {"api", "agents", "{id}"}, Access::manage, &Api::later},
 };
 
 std::vector<Api::RouteShape> Api::routes() {
@@ -101,9 +100,12 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       store_(store),
       runtime_(runtime),
       options_(std::move(options)),
-      registry_(steady, store, options_.warn) {}
+      registry_(steady, store, options_.warn) {
+  note_agents();
+}
 
 Api::~Api() {
+  if (look_timer_) loop_.forget(*look_timer_);
   for (const auto& waiting : waiting_) {
     if (waiting->timer) loop_.forget(*waiting->timer);
   }
@@ -142,11 +144,6 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
         405, {Code::unsupported, ask->request.method + " does not go with " + target(path, {})});
   }
   refuse(0, no_route(path));
-}
-
-void Api::later(Ask ask) {
-  ask->refuse({Code::unsupported, ask->request.method + " " + target(ask->request.path, {}) +
-                                      " comes with a later version of Aetheris"});
 }
 
 // ---------------------------------------------------------------- reading

@@ -57,6 +57,10 @@ struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
   bool runs = false;                           // jobs that are created are begun here at once
   bool hears = true;                           // on_events is called for every commit to this store
+  // Reads an agent, given as JSON, that uses the tools of `agents`; empty = agents are not registered here.
+  std::function<std::vector<agents::Fault>(std::string_view name, std::string_view json,
+                                           agents::Agent& out)>
+      read_agent{};
   std::string version;
   std::string store;                               // for health
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
@@ -79,15 +83,15 @@ class Api {
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Those who wait are answered with what there is, so that the process can end.
   void stop_waiting();
-  // The process is about to end: it is not ready from now on.
-  void leave() { leaving_ = true; }
-
-  // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
   // is what jobs are made of. Fails with unavailable, unknown_outcome.
   void keep_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
+  // The process is about to end: it is not ready from now on.
+  void leave() { leaving_ = true; }
+
+  // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
   struct RouteShape {
     std::string method, path;
     Access access;
@@ -116,11 +120,15 @@ class Api {
   void tools(Ask ask);
   void agents(Ask ask);
   void agent(Ask ask);
+  void put_agent(Ask ask);
   void message_agent(Ask ask);
+  void make_of_message(Ask ask);
   void jobs(Ask ask);
   void search_jobs(Ask ask, std::shared_ptr<Search> search);
   void create(Ask ask);
+  void make_job(Ask ask);
   void job(Ask ask);
+  void show_job(Ask ask);
   void events(Ask ask);
   void trace(Ask ask);
   void replay(Ask ask);
@@ -142,17 +150,33 @@ class Api {
   void revoke_key(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
-  void later(Ask ask);
   struct Inbox;
   void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
   void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
   static void answer_inbox(const Ask& ask, Inbox& inbox);
 
+  // An agent that jobs can be made of here: of our file, or of the registry.
+  struct Offer {
+    std::shared_ptr<const agents::Agent>
+        agent;  // nullptr: `refused` says why it cannot be run here
+    std::string refused;
+    std::uint64_t version = 0;                 // 0 = it is not registered
+    std::shared_ptr<const engine::Plan> plan;  // once somebody asked
+  };
+  // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
+  Result<Offer*> offer_of(std::string_view name);
   // nullptr: there is none here.
   const agents::Agent* find_agent(std::string_view name) const;
   Error no_agent(std::string_view name) const;
-  Result<std::shared_ptr<const engine::Plan>> plan_of(const agents::Agent& agent);
-  Result<Value> agent_json(const agents::Agent& agent);
+  Status compile(Offer& offer);
+  Value agent_json(const std::string& name, const Offer& offer);
+  // Goes on when the registry is as it was a moment ago, or cannot be read.
+  void with_agents(async::Task then);
+  void note_agents();
+  void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
+                     async::Done<Status> done);
+  void look_for_agents();
+  Value job_json(const runtime::Runtime::Read& read);
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);
   void exists(Ask ask, runtime::NewJobRequest wish);
@@ -175,7 +199,9 @@ class Api {
   store::Store& store_;
   runtime::Runtime& runtime_;
   const ApiOptions options_;
-  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plans_;
+  std::map<std::string, Offer, std::less<>> offers_;  // by name
+  bool registers_ = false;
+  std::optional<async::TimerId> look_timer_;
   std::list<std::shared_ptr<Waiting>> waiting_;
   Metrics metrics_;
   LiveRegistry registry_;

@@ -77,6 +77,31 @@ class Here final : runtime::RuntimeObserver {
     if (runs) runtime->start();
   }
 
+  // As `serve` does: agents are those of the registry from now on.
+  void serve() {
+    ApiOptions options{
+        .agents = &file, .runs = true, .version = "0", .store = "memory:", .chance = &chance};
+    options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
+      return agents::load_agent({.name = "agents.yaml",
+                                 .text = text,
+                                 .env = [](std::string_view) { return std::nullopt; },
+                                 .native = [](std::string_view) { return true; },
+                                 .usable = {}},
+                                name, json, out);
+    };
+    api.emplace(loop, steady, store, *runtime, std::move(options));
+    const Status kept = loop.await<Status>([&](auto done) { api->keep_registry(std::move(done)); });
+    AE_CHECK(kept.has_value(), "the registry is kept");
+  }
+  ApiResponse put(const std::string& agent, std::string_view body) {
+    ApiRequest request;
+    request.method = "PUT";
+    request.path = {"api", "agents", agent};
+    request.body = body;
+    request.by = "key:1 ada";
+    return ask(std::move(request));
+  }
+
   ApiResponse ask(ApiRequest request) {
     return loop.await<ApiResponse>(
         [&](auto done) { api->handle(std::move(request), std::move(done)); });
@@ -108,6 +133,7 @@ class Here final : runtime::RuntimeObserver {
     return std::string(get({"api", "jobs", id}).body.text("status"));
   }
 
+  std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
   testing::TestSteady steady{loop};
   testing::TestChance chance;
@@ -146,6 +172,117 @@ AE_TEST("service/it says what it offers, and whether it can work") {
   here.api->leave();
   expect_problem(here.get({"api", "ready"}), 503, "unavailable");
   EXPECT_EQ(here.get({"api", "health"}).status, 200) << "it is still there";
+}
+
+AE_TEST("registry/a server registers its agents once, and a changed one as a new version") {
+  Here here;
+  here.serve();
+  const std::size_t agents = here.file.agents.size();
+  ASSERT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents);
+  const ApiResponse echo = here.get({"api", "agents", "echo"});
+  EXPECT_EQ(echo.body["version"], Value(1));
+  EXPECT_EQ(echo.body.text("by"), "serve");
+  EXPECT_EQ(echo.body["source"].text("output"), "${ .steps.say.said }");
+  here.serve();
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents) << "nothing has changed";
+}
+
+AE_TEST("registry/an agent is registered as a new version, or is the newest already") {
+  Here here;
+  here.serve();
+  const std::string source = R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 1}}],
+                                 "output": "${ .steps.e.v }"})";
+  const ApiResponse made = here.put("new", source);
+  ASSERT_EQ(made.status, 201) << canonical(made.body);
+  EXPECT_EQ(made.body["version"], Value(1));
+  EXPECT_EQ(made.body.text("plan_hash").size(), 64u);
+  EXPECT_EQ(made.body.text("by"), "key:1 ada");
+  EXPECT_EQ(made.location, "/api/agents/new");
+  const ApiResponse again = here.put("new", R"({"output": "${ .steps.e.v }",
+      "plan": [{"args": {"v": 1}, "id": "e", "tool": "echo"}]})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["version"], Value(1));
+  // A job is made of the newest version, and keeps it.
+  const std::string first = here.make(R"({"agent": "new"})");
+  EXPECT_EQ(here.get({"api", "jobs", first}).body["result"], Value(1));
+  const ApiResponse second =
+      here.put("new", R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 2}}],
+                          "output": "${ .steps.e.v }"})");
+  EXPECT_EQ(second.status, 201);
+  EXPECT_EQ(second.body["version"], Value(2));
+  const std::string later = here.make(R"({"agent": "new"})");
+  const ApiResponse old_job = here.get({"api", "jobs", first});
+  const ApiResponse new_job = here.get({"api", "jobs", later});
+  EXPECT_EQ(new_job.body["result"], Value(2));
+  EXPECT_EQ(old_job.body["agent_version"], Value(1));
+  EXPECT_EQ(new_job.body["agent_version"], Value(2));
+  EXPECT_EQ(old_job.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(new_job.body.text("plan_hash"), second.body.text("plan_hash"));
+  const ApiResponse begun = here.post({"api", "agents", "new", "message"}, R"({"message": 1})");
+  EXPECT_EQ(begun.status, 202);
+  // Older versions are still told of.
+  const ApiResponse told = here.get({"api", "agents", "new"}, {{"version", "1"}});
+  EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
+}
+
+AE_TEST("registry/faults of an agent are told at once, and nothing is registered") {
+  Here here;
+  here.serve();
+  const std::size_t before = here.get({"api", "audit"}).body["entries"].size();
+  const ApiResponse bad =
+      here.put("new", R"({"plan": [{"id": "e", "tool": "ech"}], "outputs": 1})");
+  expect_problem(bad, 400, "plan_invalid");
+  ASSERT_EQ(bad.body["faults"].size(), 2u) << canonical(bad.body);
+  EXPECT_EQ(bad.body["faults"].items()[0].text("suggestion"), "echo");
+  EXPECT_EQ(bad.body["faults"].items()[0].text("path"), "new.plan[0].tool");
+  expect_problem(here.put("a b", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
+                 "plan_invalid");
+  expect_problem(here.put("new", ""), 400, "plan_invalid");
+  expect_problem(here.get({"api", "agents", "new"}), 404, "not_found");
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), before);
+  Here no_server;
+  expect_problem(no_server.put("new", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
+                 "unsupported");
+}
+
+AE_TEST("registry/an agent whose tools are not here is told of, and makes no job") {
+  Here here;
+  here.serve();
+  ASSERT_EQ(here.put("new", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
+  const std::string job = here.make(R"({"agent": "new"})");
+  // The next server's file has lost the tool.
+  const std::size_t at = here.text.find("  doubt:");
+  here.text.erase(at, here.text.find('\n', at) + 1 - at);
+  here.serve();
+  const ApiResponse told = here.get({"api", "agents", "new"});
+  EXPECT_EQ(told.status, 200);
+  EXPECT_EQ(told.body["runs_here"], Value(false));
+  EXPECT_NE(told.body.text("refused").find("doubt"), std::string_view::npos);
+  expect_problem(here.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
+  EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));
+}
+
+AE_TEST("registry/what another process registers is claimed here") {
+  Here here;
+  here.serve();
+  const store::AgentVersion other{
+      .name = "theirs",
+      .version = 0,
+      .plan_hash = std::string(64, 'a'),
+      .definition = *parse_json(R"({"plan": [{"id": "e", "tool": "echo"}]})"),
+      .registered_at = here.loop.now(),
+      .by = "serve"};
+  ASSERT_TRUE(here.loop.await<Result<void>>(
+      [&](auto done) { here.store.record(store::agent_registered(other), std::move(done)); }));
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(here.get({"api", "agents", "theirs"}).body["runs_here"], Value(true));
+  EXPECT_EQ(std::ranges::count(here.runtime->options().agents, "theirs"), 1);
+  const std::string job = here.make(R"({"agent": "theirs"})");
+  EXPECT_EQ(here.status(job), "completed");
 }
 
 AE_TEST("service/a message begins a job of the agent") {

@@ -187,6 +187,7 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
       return fail(Code::not_found, "there is no store at " + store.path + " yet");
     }
     SiteOptions options{.store = store};
+    options.create = purpose == Purpose::make;
     options.mode = purpose == Purpose::read ? SiteOptions::Mode::read : SiteOptions::Mode::write;
     auto site = Site::open(std::move(options));
     if (site) return std::make_unique<SiteDoor>(std::move(*site));

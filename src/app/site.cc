@@ -100,6 +100,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
         api::ApiOptions{.agents = options_.agents,
                         .runs = options_.mode == SiteOptions::Mode::run,
                         .hears = options_.mode != SiteOptions::Mode::read,
+                        .read_agent = options_.read_agent,
                         .version = std::string(kVersion),
                         .store = store_name(),
                         .chance = &chance_,
@@ -137,6 +138,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   Result<std::uint16_t> serve(ServeOptions options) override {
     AE_TRY(
         until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
+    if (options_.read_agent) {
+      AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
+    }
     served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
     return served_->listen_tcp();
   }
@@ -175,7 +179,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                             {.url = options_.store.path,
                              .loop = loop_,
                              .fair_by = options_.fair_by,
-                             .create = options_.mode == SiteOptions::Mode::run,
+                             .create = options_.mode == SiteOptions::Mode::run || options_.create,
                              .read_only = options_.mode == SiteOptions::Mode::read}));
       return {};
     }
@@ -293,21 +297,36 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
       {.path = site.store.path, .compare_only = site.compare_only, .job = site.job});
 }
 
+namespace {
+
+agents::Source source_of(const LoadedAgents& loaded) {
+  return {.name = loaded.path,
+          .text = loaded.text,
+          .env = [](std::string_view name) -> std::optional<std::string> {
+            const char* value = std::getenv(std::string(name).c_str());
+            return value ? std::optional<std::string>(value) : std::nullopt;
+          },
+          .native = has_native,
+          .usable = {}};
+}
+
+}  // namespace
+
+std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
+                                      std::string_view json, agents::Agent& out) {
+  return agents::load_agent(source_of(loaded), name, json, out);
+}
+
 Result<LoadedAgents> load_agents(const std::string& path) {
-  AE_ASSIGN(const std::string text, read_file(path));
   LoadedAgents loaded;
+  AE_ASSIGN(loaded.text, read_file(path));
+  loaded.path = path;
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  agents::Source source{
-      .name = path,
-      .text = text,
-      .env = [](std::string_view name) -> std::optional<std::string> {
-        const char* value = std::getenv(std::string(name).c_str());
-        return value ? std::optional<std::string>(value) : std::nullopt;
-      },
-      .native = has_native,
-      .usable =
-          [&loaded](const agents::ToolDefinition& tool) { return usable(tool, loaded.folder); }};
+  agents::Source source = source_of(loaded);
+  source.usable = [&loaded](const agents::ToolDefinition& tool) {
+    return usable(tool, loaded.folder);
+  };
   loaded.faults = agents::load(source, loaded.file);
   return loaded;
 }

@@ -190,6 +190,10 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (loaded) {
     site.agents = &loaded->file;
     site.agents_folder = loaded->folder;
+    site.read_agent = [&file = *loaded](std::string_view name, std::string_view json,
+                                        agents::Agent& out) {
+      return app::read_agent(file, name, json, out);
+    };
     for (const auto& [name, agent] : loaded->file.agents) site.runtime.agents.push_back(name);
   }
   auto opened = app::Site::open(std::move(site));
@@ -201,11 +205,11 @@ int serve_command(const Options& options, Terminal& terminal) {
   const auto port = (*opened)->serve({.address = address->host,
                                       .port = address->port,
                                       .tls = tls,
+                                      .rate = *rate,
                                       .insecure_http = options.insecure_http});
   if (!port) return terminal.fail_with(port.error());
   if (tls) {
     (*opened)->loop().on_hangup([&] { renew(*tls, tls_files, terminal); });
-                                      .rate = *rate,
   }
   const std::string url =
       (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
