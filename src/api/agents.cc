@@ -106,7 +106,7 @@ void Api::note_agents() {
 
 void Api::with_agents(async::Task then) {
   registry_.within(kKeysAge,
-                   [this, alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
+                   [alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
                      if (alive.lock()) then();
                    });
 }

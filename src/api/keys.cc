@@ -88,7 +88,9 @@ void Api::keys(Ask ask) {
     if (!read) return ask->refuse(read.error());
     std::vector<const store::ApiKey*> keys;
     for (const auto& [id, key] : registry_.registry().keys()) keys.push_back(&key);
-    std::ranges::stable_sort(keys, {}, &store::ApiKey::created_at);
+    std::ranges::sort(keys, {}, [](const store::ApiKey* key) {
+      return std::pair(key->created_at, std::string_view(key->id));
+    });
     std::vector<Value> list;
     list.reserve(keys.size());
     for (const store::ApiKey* key : keys) list.push_back(key_json(*key, store_.now()));
