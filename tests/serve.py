@@ -306,6 +306,8 @@ def a_job_keeps_the_version_of_the_agent_that_it_was_made_with():
         acts = [e for e in expect(s.h.run("audit", "--json"), 0).json()["entries"] if e["act"] == "agent_registered"]
         assert [e["by"] for e in acts if e["detail"]["name"] == "echo"] == ["serve", "serve"], acts
         expect(s.h.run("audit", "--verify"), 0)
+        shown = expect(s.h.run("audit"), 0).out
+        assert "agent_registered" in shown and '"definition"' not in shown, "a table has no room for that"
 
 
 @test
