@@ -190,6 +190,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (loaded) {
     site.agents = &loaded->file;
     site.agents_folder = loaded->folder;
+    site.create = true;  // the agents are registered, also where nothing is run
     site.read_agent = [&file = *loaded](std::string_view name, std::string_view json,
                                         agents::Agent& out) {
       return app::read_agent(file, name, json, out);
