@@ -119,10 +119,11 @@ void Gate::with_keys(Still then) {
 void Gate::knock(Knock knock, Then then) {
   if (knock.open) {
     // Says more to whoever has a key; by what is known already, so that it answers whatever the store does.
-    const auto pass = asks_for_keys() || !options_.open_without_keys
-                          ? pass_of(knock.authorization.value_or(""))
-                          : Pass{.role = Role::admin, .key = {}, .by = {}};
-    return then(pass.value_or(Pass()));
+    if (!asks_for_keys() && options_.open_without_keys) {
+      return then(Pass{.role = Role::admin, .key = {}, .by = {}, .caller = knock.address});
+    }
+    if (auto pass = pass_of(knock.authorization.value_or(""))) return then(*std::move(pass));
+    return then(within_rate({.role = Role::nobody, .key = {}, .by = {}, .caller = knock.address}));
   }
   with_keys([this, knock = std::move(knock), then = std::move(then)](Status known) mutable {
     if (!known) return then(std::unexpected(refusal(known.error())));

@@ -279,6 +279,20 @@ AE_TEST(
   EXPECT_EQ(house.status(key), 200);
 }
 
+AE_TEST("limits/strangers who ask whether we are there are counted by their address") {
+  House house;
+  const std::string key = house.make("000000000001", "viewer");
+  house.loop.advance(kKeysAge + kMoment);
+  ASSERT_EQ(house.status(key), 200);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(house.knock({}, true)) << i;
+  const auto refused = house.knock("Bearer nonsense", true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, 429);
+  EXPECT_TRUE(house.knock(key, true));
+  house.address = "127.0.0.2";
+  EXPECT_TRUE(house.knock({}, true));
+}
+
 AE_TEST("limits/without keys we are not limited, unless it was said") {
   House house;
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(house.status(), 200);
