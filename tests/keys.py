@@ -177,17 +177,15 @@ def the_first_key_closes_a_server_that_runs_and_the_last_one_does_not_open_it():
 
 
 @test
-def a_key_that_was_revoked_counts_for_a_second_at_most():
+def a_key_that_was_revoked_is_refused():
     with serving() as s:
         admin = bearer(s.keys["admin"])
         for _ in range(5):
             key, key_id = make(s.h, "viewer")
             assert s.get("/api/jobs", headers=bearer(key))[0] == 200
             status, body = s.ask("DELETE", "/api/keys/" + key_id, headers=admin)
-            began = time.monotonic()
             assert status == 200 and body["live"] is False, body
-            until(lambda: s.get("/api/jobs", headers=bearer(key))[0] == 401)
-            assert time.monotonic() - began < 1.0
+            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "who revokes it knows at once"
 
 
 @test

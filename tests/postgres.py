@@ -121,9 +121,8 @@ def a_key_that_one_process_revokes_is_refused_by_all_within_a_second():
             assert server.get("/api/jobs", headers=headers)[0] == 200
             assert server.get("/api/jobs")[0] == 401
         expect(h.run("keys", "revoke", made["id"], env=env), 0)
-        began = time.monotonic()
-        while any(server.get("/api/jobs", headers=headers)[0] != 401 for server in servers):
-            assert time.monotonic() - began < 1.0, "it still counts"
+        time.sleep(1.0)  # what is promised, to the second
+        assert [server.get("/api/jobs", headers=headers)[0] for server in servers] == [401, 401]
         for server in servers:
             expect(server.stop(), 0)
 
