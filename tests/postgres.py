@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -108,6 +109,39 @@ def what_another_process_does_reaches_the_one_that_runs_jobs():
         h.go()
         until(lambda: server.status("b") == "cancelled")
         expect(server.stop(), 0)
+
+
+@test
+def a_key_that_one_process_revokes_is_refused_by_all_within_a_second():
+    with shared() as (h, env):
+        made = expect(h.run("keys", "create", "--role", "viewer", "--json", env=env), 0).json()
+        servers = [Server(h, env=env), Server(h, env=env)]
+        headers = {"Authorization": "Bearer " + made["key"]}
+        for server in servers:
+            assert server.get("/api/jobs", headers=headers)[0] == 200
+            assert server.get("/api/jobs")[0] == 401
+        expect(h.run("keys", "revoke", made["id"], env=env), 0)
+        time.sleep(1.0)  # what is promised, to the second
+        assert [server.get("/api/jobs", headers=headers)[0] for server in servers] == [401, 401]
+        for server in servers:
+            expect(server.stop(), 0)
+
+
+@test
+def an_agent_that_is_registered_at_one_server_is_run_by_another():
+    with shared() as (h, env):
+        door = Server(h, "agents.yaml", "--workers", "0", env=env)
+        runs = Server(h, env=env)
+        agent = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 7}}], "output": "${ .steps.say.v }"}
+        status, made = door.ask("PUT", "/api/agents/late", agent)
+        assert (status, made["version"]) == (201, 1), made
+        status, job = door.post("/api/jobs", {"agent": "late", "id": "j"})
+        assert status == 201, job
+        until(lambda: door.status("j") == "completed")
+        assert runs.get("/api/jobs/j")[1]["result"] == 7
+        assert runs.get("/api/agents/late")[1]["version"] == 1
+        for server in (door, runs):
+            expect(server.stop(), 0)
 
 
 @test

@@ -263,5 +263,66 @@ def it_says_what_it_offers_and_counts_what_it_wrote():
         assert document["openapi"] == "3.1.0" and "/api/jobs/{id}" in document["paths"]
 
 
+def echo_agent(value):
+    return {"plan": [{"id": "w", "wait": {"type": "signal", "key": "go-${ .job.id }"}},
+                     {"id": "say", "tool": "echo", "needs": ["w"], "args": {"v": value}}],
+            "output": "${ .steps.say.v }"}
+
+
+@test
+def a_job_keeps_the_version_of_the_agent_that_it_was_made_with():
+    with serving() as s:
+        status, made = s.ask("PUT", "/api/agents/late", echo_agent(1))
+        assert (status, made["version"]) == (201, 1), made
+        s.post("/api/jobs", {"agent": "late", "id": "one"})
+        until(lambda: s.status("one") == "waiting")
+        assert s.ask("PUT", "/api/agents/late", echo_agent(1))[0] == 200
+        status, second = s.ask("PUT", "/api/agents/late", echo_agent(2))
+        assert (status, second["version"]) == (201, 2), second
+        s.post("/api/jobs", {"agent": "late", "id": "two"})
+        until(lambda: s.status("two") == "waiting")
+        expect(s.stop(), 0)
+        # The agent is in no file: the next server knows it from the store.
+        again = Server(s.h)
+        listed = {agent["name"]: agent for agent in again.get("/api/agents")[1]["agents"]}
+        assert listed["late"]["version"] == 2 and listed["late"]["runs_here"], listed["late"]
+        assert listed["echo"]["version"] == 1, "the same file is the same version"
+        for job, value in (("one", 1), ("two", 2)):
+            again.post(f"/api/jobs/{job}/signal", {"correlation_key": f"go-{job}", "payload": None})
+            until(lambda: again.status(job) == "completed")
+            body = again.get(f"/api/jobs/{job}")[1]
+            assert (body["result"], body["agent_version"]) == (value, value), body
+        assert again.get("/api/agents/late?version=1")[1]["plan_hash"] == made["plan_hash"]
+        assert again.get("/api/jobs/one")[1]["plan_hash"] == made["plan_hash"]
+        status, begun = again.post("/api/agents/late/message", {"message": "hi"})
+        assert status == 202, begun
+        # A file that has changed is a new version of its agent, and counts at the start.
+        expect(again.stop(), 0)
+        text = (s.h.path / "agents.yaml").read_text()
+        (s.h.path / "agents.yaml").write_text(text.replace('output: "${ .steps.say.said }"', 'output: "${ [.steps.say.said] }"'))
+        third = Server(s.h)
+        assert third.get("/api/agents/echo")[1]["version"] == 2
+        assert third.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}})[1]["result"] == [{"n": 1}]
+        acts = [e for e in expect(s.h.run("audit", "--json"), 0).json()["entries"] if e["act"] == "agent_registered"]
+        assert [e["by"] for e in acts if e["detail"]["name"] == "echo"] == ["serve", "serve"], acts
+        expect(s.h.run("audit", "--verify"), 0)
+        shown = expect(s.h.run("audit"), 0).out
+        assert "agent_registered" in shown and '"definition"' not in shown, "a table has no room for that"
+
+
+@test
+def faults_of_an_agent_are_told_as_check_does():
+    with serving() as s:
+        status, body = s.ask("PUT", "/api/agents/late", {"plan": [{"id": "a", "tool": "ech"}, {"id": "b"}]})
+        assert (status, body["code"]) == (400, "plan_invalid"), body
+        assert len(body["faults"]) == 2 and body["faults"][0]["suggestion"] == "echo", body
+        assert set(body["faults"][0]) == {"code", "message", "file", "line", "column", "path", "suggestion"}, body
+        assert s.get("/api/agents/late")[0] == 404
+    with home() as h:
+        none = Server(h, "--workers", "0")
+        status, body = none.ask("PUT", "/api/agents/late", echo_agent(1))
+        assert (status, body["code"]) == (400, "unsupported"), body
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("serve", TESTS, " ".join(sys.argv[1:])))

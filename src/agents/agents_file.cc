@@ -60,6 +60,34 @@ bool read(const Source& source, std::string_view text, Faults& faults, Located& 
   return read_yaml(text, faults, out);
 }
 
+// What agents may use.
+struct Offered {
+  CheckedTools tools;
+  CheckedModels models;
+};
+
+Offered check_offered(Check& check, const Spot& top) {
+  Offered offered;
+  if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
+    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
+      const Located::Key& key = (*spot)->keys[i];
+      const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
+      check.name("a tool", key.text, key.at, tool.path);
+      offered.tools.insert_or_assign(key.text, check_tool(check, key.text, tool));
+    }
+    check_side_calls(check, offered.tools);
+  }
+  if (const auto spot = top.find("models"); spot && check.any_mapping(*spot)) {
+    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
+      const Located::Key& key = (*spot)->keys[i];
+      const Spot model{&(*spot)->items[i], spot->path_of(key.text)};
+      check.name("a model", key.text, key.at, model.path);
+      offered.models.insert_or_assign(key.text, check_model(check, key.text, model));
+    }
+  }
+  return offered;
+}
+
 void check_file(Check& check, const Located& root, AgentsFile& out) {
   const Spot top{&root, {}};
   if (!check.mapping(top, {"aetheris", "tools", "models", "agents"},
@@ -73,25 +101,7 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
     }
   }
-  CheckedTools tools;
-  if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
-    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
-      const Located::Key& key = (*spot)->keys[i];
-      const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
-      check.name("a tool", key.text, key.at, tool.path);
-      tools.insert_or_assign(key.text, check_tool(check, key.text, tool));
-    }
-    check_side_calls(check, tools);
-  }
-  CheckedModels models;
-  if (const auto spot = top.find("models"); spot && check.any_mapping(*spot)) {
-    for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
-      const Located::Key& key = (*spot)->keys[i];
-      const Spot model{&(*spot)->items[i], spot->path_of(key.text)};
-      check.name("a model", key.text, key.at, model.path);
-      models.insert_or_assign(key.text, check_model(check, key.text, model));
-    }
-  }
+  auto [tools, models] = check_offered(check, top);
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {
     if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
@@ -99,7 +109,9 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("an agent", key.text, key.at, agent.path);
-      out.agents.insert_or_assign(key.text, check_agent(check, key.text, agent, {tools, models}));
+      Agent checked = check_agent(check, key.text, agent, {tools, models});
+      checked.definition = agent->value();
+      out.agents.insert_or_assign(key.text, std::move(checked));
     }
   }
   for (auto& [name, tool] : tools) out.tools.emplace(name, std::move(tool.tool));
@@ -130,6 +142,40 @@ std::vector<Fault> load(const Source& source, AgentsFile& out) {
   }
   if (faults.empty()) out = std::move(file);
   return faults.finish(source.name, text);
+}
+
+std::vector<Fault> load_agent(const Source& file, std::string_view name, std::string_view json,
+                              Agent& out) {
+  Faults ours;
+  Located agent;
+  const auto parsed = parse_json(json, {.bytes_max = kFileMax});
+  if (!parsed) {
+    std::string message = parsed.error().message;
+    const std::size_t byte = std::min(take_byte(message), json.size());
+    ours.add({.character = characters(json.substr(0, byte))},
+             {.path = {}, .message = std::move(message)});
+    return ours.finish({}, json);
+  }
+  if (!read_json(json, ours, agent)) return ours.finish({}, json);
+  Faults theirs;
+  Located root;
+  std::string_view text = file.text;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  Offered offered;
+  if (read(file, text, theirs, root)) {
+    Check offering(file, theirs);
+    offered = check_offered(offering, Spot{&root, {}});
+  }
+  if (!theirs.empty()) return theirs.finish(file.name, text);
+  Check check(file, ours);
+  const Spot spot{&agent, std::string(name)};
+  Agent checked;
+  if (check.name("an agent", name, spot.at(), spot.path)) {
+    checked = check_agent(check, name, spot, {offered.tools, offered.models});
+  }
+  checked.definition = *parsed;
+  if (ours.empty()) out = std::move(checked);
+  return ours.finish({}, json);
 }
 
 bool is_capability(std::string_view text) {

@@ -53,6 +53,7 @@ struct Agent {
   std::vector<std::string> required_capabilities;  // sorted, each once
   std::string queue;                               // "" = the default one
   std::string execution_version;                   // "" = the program's
+  Value definition;                                // its part of the file, as JSON
 };
 
 struct AgentsFile {
@@ -76,6 +77,11 @@ bool is_capability(std::string_view text);
 
 // Empty faults = `out` is complete.
 std::vector<Fault> load(const Source& source, AgentsFile& out);
+
+// One agent, given as JSON, that uses the tools and models of a file. Paths begin at the agent; line and column are those
+// of the JSON. A file that has faults gives these. Empty faults = `out` is complete.
+std::vector<Fault> load_agent(const Source& file, std::string_view name, std::string_view json,
+                              Agent& out);
 
 // {ok, faults: [{code, message, file, line, column, path, suggestion}]}
 Value faults_json(const std::vector<Fault>& faults);

@@ -43,7 +43,40 @@ void Api::signal(Ask ask) {
     return wish;
   }();
   if (!act) return ask->refuse(act.error());
+  // Who starts work does not answer for the people whom it asks; who answers for them steers nothing else.
+  const Role role = ask->request.role;
+  if (role == Role::operator_) {
+    if (act->wait_type == "human") {
+      return ask->refuse(role_missing(role, roles_with(Access::decide)));
+    }
+    if (act->wait_type.empty()) return signal_as_operator(std::move(ask), std::move(*act));
+  }
+  if (role == Role::approver) {
+    if (act->wait_type.empty()) act->wait_type = "human";
+    if (act->wait_type != "human") {
+      return ask->refuse(role_missing(role, roles_with(Access::operate)));
+    }
+  }
   this->act(ask, std::move(*act), 200);
+}
+
+// The act then says which type of wait it is for, so that it cannot become the answer of a person later either.
+void Api::signal_as_operator(Ask ask, engine::Act act) {
+  const auto job = job_id_from_text(ask->id);
+  if (!job) return ask->refuse({Code::not_found, job.error().message});
+  runtime_.read_state(*job, [this, alive = std::weak_ptr(alive_), ask,
+                             act = std::move(act)](Result<runtime::Runtime::Read> read) mutable {
+    if (!alive.lock()) return;
+    act.wait_type = to_text(engine::WaitType::signal);
+    if (read) {  // otherwise the act itself says why not
+      const auto wait = read->state.waits.find(act.correlation_key);
+      if (wait != read->state.waits.end()) act.wait_type = to_text(wait->second.type);
+    }
+    if (act.wait_type == "human") {
+      return ask->refuse(role_missing(Role::operator_, roles_with(Access::decide)));
+    }
+    this->act(ask, std::move(act), 200);
+  });
 }
 
 void Api::cancel(Ask ask) {

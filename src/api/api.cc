@@ -1,6 +1,7 @@
 // Who answers what, reading a job for an answer, and waiting for one to go on.
 #include "api/api.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "api/asked.h"
@@ -19,56 +20,77 @@ Error no_route(const Path& path) {
 
 }  // namespace
 
+Error role_missing(Role role, const std::vector<Role>& needed) {
+  return {Code::forbidden, "this needs a key with the role " + roles_text(needed) +
+                               "; the one that was sent has the role " +
+                               std::string(to_text(role))};
+}
+
 // "{id}" stands for one segment, whatever it is.
 struct Api::Route {
   std::string_view method;
   std::vector<std::string> path;
+  Access access;
   void (Api::*handle)(Ask);
+
+  bool fits(const Path& asked) const {
+    return std::ranges::equal(path, asked, [](const std::string& ours, const std::string& theirs) {
+      return ours == "{id}" || ours == theirs;
+    });
+  }
 };
 
 const Api::Route Api::kRoutes[] = {
-    {"GET", {"api", "health"}, &Api::health},
-    {"GET", {"api", "ready"}, &Api::ready},
-    {"GET", {"metrics"}, &Api::metrics},
-    {"GET", {"openapi.json"}, &Api::openapi},
-    {"GET", {"api", "workers"}, &Api::workers},
-    {"GET", {"api", "tools"}, &Api::tools},
-    {"GET", {"api", "agents"}, &Api::agents},
-    {"GET", {"api", "agents", "{id}"}, &Api::agent},
-    {"POST", {"api", "agents", "{id}", "message"}, &Api::message_agent},
-    {"GET", {"api", "jobs"}, &Api::jobs},
-    {"POST", {"api", "jobs"}, &Api::create},
-    {"GET", {"api", "jobs", "{id}"}, &Api::job},
-    {"GET", {"api", "jobs", "{id}", "events"}, &Api::events},
-    {"GET", {"api", "jobs", "{id}", "trace"}, &Api::trace},
-    {"GET", {"api", "jobs", "{id}", "replay"}, &Api::replay},
-    {"GET", {"api", "jobs", "{id}", "verify"}, &Api::verify},
-    {"POST", {"api", "jobs", "{id}", "signal"}, &Api::signal},
-    {"POST", {"api", "jobs", "{id}", "cancel"}, &Api::cancel},
-    {"POST", {"api", "jobs", "{id}", "resolve"}, &Api::resolve},
-    {"POST", {"api", "jobs", "{id}", "message"}, &Api::message},
-    {"POST", {"api", "jobs", "{id}", "pause"}, &Api::pause},
-    {"POST", {"api", "jobs", "{id}", "resume"}, &Api::resume},
-    {"POST", {"api", "jobs", "{id}", "fork"}, &Api::fork},
-    {"POST", {"api", "jobs", "{id}", "retry"}, &Api::retry},
-    {"POST", {"api", "jobs", "{id}", "plan"}, &Api::plan},
-    {"POST", {"api", "jobs", "{id}", "redact"}, &Api::redact},
-    {"GET", {"api", "audit"}, &Api::audit},
-    {"GET", {"api", "audit", "verify"}, &Api::verify_audit},
-    {"GET", {"api", "approvals"}, &Api::approvals},
-    {"POST", {"api", "approvals", "{id}"}, &Api::answer_approval},
-    // What comes later says so.
-    {"PUT", {"api", "agents", "{id}"}, &Api::later},
+    {"GET", {"api", "health"}, Access::open, &Api::health},
+    {"GET", {"api", "ready"}, Access::open, &Api::ready},
+    {"GET", {"metrics"}, Access::look, &Api::metrics},
+    {"GET", {"openapi.json"}, Access::look, &Api::openapi},
+    {"GET", {"api", "workers"}, Access::offer, &Api::workers},
+    {"GET", {"api", "tools"}, Access::offer, &Api::tools},
+    {"GET", {"api", "agents"}, Access::offer, &Api::agents},
+    {"GET", {"api", "agents", "{id}"}, Access::offer, &Api::agent},
+    {"PUT", {"api", "agents", "{id}"}, Access::manage, &Api::put_agent},
+    {"POST", {"api", "agents", "{id}", "message"}, Access::operate, &Api::message_agent},
+    {"GET", {"api", "jobs"}, Access::look, &Api::jobs},
+    {"POST", {"api", "jobs"}, Access::operate, &Api::create},
+    {"GET", {"api", "jobs", "{id}"}, Access::look, &Api::job},
+    {"GET", {"api", "jobs", "{id}", "events"}, Access::look, &Api::events},
+    {"GET", {"api", "jobs", "{id}", "trace"}, Access::look, &Api::trace},
+    {"GET", {"api", "jobs", "{id}", "replay"}, Access::look, &Api::replay},
+    {"GET", {"api", "jobs", "{id}", "verify"}, Access::look, &Api::verify},
+    {"POST", {"api", "jobs", "{id}", "signal"}, Access::answer, &Api::signal},
+    {"POST", {"api", "jobs", "{id}", "cancel"}, Access::operate, &Api::cancel},
+    {"POST", {"api", "jobs", "{id}", "resolve"}, Access::answer, &Api::resolve},
+    {"POST", {"api", "jobs", "{id}", "message"}, Access::operate, &Api::message},
+    {"POST", {"api", "jobs", "{id}", "pause"}, Access::operate, &Api::pause},
+    {"POST", {"api", "jobs", "{id}", "resume"}, Access::operate, &Api::resume},
+    {"POST", {"api", "jobs", "{id}", "fork"}, Access::operate, &Api::fork},
+    {"POST", {"api", "jobs", "{id}", "retry"}, Access::operate, &Api::retry},
+    {"POST", {"api", "jobs", "{id}", "plan"}, Access::operate, &Api::plan},
+    {"POST", {"api", "jobs", "{id}", "redact"}, Access::manage, &Api::redact},
+    {"GET", {"api", "audit"}, Access::manage, &Api::audit},
+    {"GET", {"api", "audit", "verify"}, Access::manage, &Api::verify_audit},
+    {"GET", {"api", "keys"}, Access::manage, &Api::keys},
+    {"POST", {"api", "keys"}, Access::manage, &Api::create_key},
+    {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
+    {"GET", {"api", "approvals"}, Access::look, &Api::approvals},
+    {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
 };
 
-std::vector<std::pair<std::string, std::string>> Api::routes() {
-  std::vector<std::pair<std::string, std::string>> all;
+std::vector<Api::RouteShape> Api::routes() {
+  std::vector<RouteShape> all;
   for (const Route& route : kRoutes) {
     std::string path;
     for (const std::string& segment : route.path) path += "/" + segment;
-    all.emplace_back(route.method, std::move(path));
+    all.push_back({std::string(route.method), std::move(path), route.access});
   }
   return all;
+}
+
+bool Api::is_open(std::string_view method, const Path& path) {
+  return std::ranges::any_of(kRoutes, [&](const Route& route) {
+    return route.access == Access::open && route.method == method && route.fits(path);
+  });
 }
 
 Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
@@ -77,9 +99,13 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       steady_(steady),
       store_(store),
       runtime_(runtime),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      registry_(steady, store, options_.warn) {
+  note_agents();
+}
 
 Api::~Api() {
+  if (look_timer_) loop_.forget(*look_timer_);
   for (const auto& waiting : waiting_) {
     if (waiting->timer) loop_.forget(*waiting->timer);
   }
@@ -98,18 +124,16 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   ask->query = Query(ask->request.query);
   bool other_method = false;
   for (const Route& route : kRoutes) {
-    if (route.path.size() != path.size()) continue;
-    bool fits = true;
-    for (std::size_t i = 0; i < path.size() && fits; ++i) {
-      fits = route.path[i] == "{id}" || route.path[i] == path[i];
-    }
-    if (!fits) continue;
+    if (!route.fits(path)) continue;
     if (route.method != ask->request.method) {
       other_method = true;
       continue;
     }
     for (std::size_t i = 0; i < path.size(); ++i) {
       if (route.path[i] == "{id}") ask->id = path[i];
+    }
+    if (!may(ask->request.role, route.access)) {
+      return refuse(0, role_missing(ask->request.role, roles_with(route.access)));
     }
     return loop_.post([this, alive = std::weak_ptr(alive_), ask, act = route.handle] {
       if (alive.lock()) (this->*act)(ask);
@@ -120,11 +144,6 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
         405, {Code::unsupported, ask->request.method + " does not go with " + target(path, {})});
   }
   refuse(0, no_route(path));
-}
-
-void Api::later(Ask ask) {
-  ask->refuse({Code::unsupported, ask->request.method + " " + target(ask->request.path, {}) +
-                                      " comes with a later version of Aetheris"});
 }
 
 // ---------------------------------------------------------------- reading

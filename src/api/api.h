@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "api/live_registry.h"
 #include "api/metrics.h"
+#include "api/roles.h"
 #include "api/target.h"
 #include "async/loop.h"
 #include "core/event.h"
@@ -37,13 +39,15 @@ struct ApiRequest {
   std::string body;             // JSON; "" = none
   std::string idempotency_key;  // header Idempotency-Key
   std::string by;               // who asks, for the record
+  Role role = Role::admin;      // what they may; our own user may everything
 };
 
 struct ApiResponse {
   int status = 200;
-  Value body;            // problem+json when status >= 400
-  std::string location;  // of what was made; "" = none
-  std::string text;      // plain text instead of the body: /metrics
+  Value body;               // problem+json when status >= 400
+  std::string location;     // of what was made; "" = none
+  std::string text;         // plain text instead of the body: /metrics
+  Duration retry_after{0};  // when to ask again; 0 = nothing is known of that
 };
 
 // The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).
@@ -53,8 +57,14 @@ struct ApiOptions {
   const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
   bool runs = false;                           // jobs that are created are begun here at once
   bool hears = true;                           // on_events is called for every commit to this store
+  // Reads an agent, given as JSON, that uses the tools of `agents`; empty = agents are not registered here.
+  std::function<std::vector<agents::Fault>(std::string_view name, std::string_view json,
+                                           agents::Agent& out)>
+      read_agent{};
   std::string version;
-  std::string store;  // for health
+  std::string store;                               // for health
+  async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
+  std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
 };
 
 class Api {
@@ -73,11 +83,25 @@ class Api {
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Those who wait are answered with what there is, so that the process can end.
   void stop_waiting();
+  // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
+  // is what jobs are made of. Fails with unavailable, unknown_outcome.
+  void keep_registry(async::Done<Status> done);
+  // Somebody was sent away for asking too much: counted.
+  void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   // The process is about to end: it is not ready from now on.
   void leave() { leaving_ = true; }
 
-  // Every route: its method, and its path as OpenAPI writes it.
-  static std::vector<std::pair<std::string, std::string>> routes();
+  // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
+  struct RouteShape {
+    std::string method, path;
+    Access access;
+  };
+  static std::vector<RouteShape> routes();
+  // Does this route ask nobody for a key?
+  static bool is_open(std::string_view method, const Path& path);
+
+  // Keys and agents, as this process knows them.
+  LiveRegistry& registry() { return registry_; }
 
  private:
   struct Asked;
@@ -96,11 +120,15 @@ class Api {
   void tools(Ask ask);
   void agents(Ask ask);
   void agent(Ask ask);
+  void put_agent(Ask ask);
   void message_agent(Ask ask);
+  void make_of_message(Ask ask);
   void jobs(Ask ask);
   void search_jobs(Ask ask, std::shared_ptr<Search> search);
   void create(Ask ask);
+  void make_job(Ask ask);
   void job(Ask ask);
+  void show_job(Ask ask);
   void events(Ask ask);
   void trace(Ask ask);
   void replay(Ask ask);
@@ -117,19 +145,38 @@ class Api {
   void redact(Ask ask);
   void audit(Ask ask);
   void verify_audit(Ask ask);
+  void keys(Ask ask);
+  void create_key(Ask ask);
+  void revoke_key(Ask ask);
   void approvals(Ask ask);
   void answer_approval(Ask ask);
-  void later(Ask ask);
   struct Inbox;
   void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
   void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
   static void answer_inbox(const Ask& ask, Inbox& inbox);
 
+  // An agent that jobs can be made of here: of our file, or of the registry.
+  struct Offer {
+    std::shared_ptr<const agents::Agent>
+        agent;  // nullptr: `refused` says why it cannot be run here
+    std::string refused;
+    std::uint64_t version = 0;                 // 0 = it is not registered
+    std::shared_ptr<const engine::Plan> plan;  // once somebody asked
+  };
+  // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
+  Result<Offer*> offer_of(std::string_view name);
   // nullptr: there is none here.
   const agents::Agent* find_agent(std::string_view name) const;
   Error no_agent(std::string_view name) const;
-  Result<std::shared_ptr<const engine::Plan>> plan_of(const agents::Agent& agent);
-  Result<Value> agent_json(const agents::Agent& agent);
+  Status compile(Offer& offer);
+  Value agent_json(const std::string& name, const Offer& offer);
+  // Goes on when the registry is as it was a moment ago, or cannot be read.
+  void with_agents(async::Task then);
+  void note_agents();
+  void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
+                     async::Done<Status> done);
+  void look_for_agents();
+  Value job_json(const runtime::Runtime::Read& read);
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);
   void exists(Ask ask, runtime::NewJobRequest wish);
@@ -137,6 +184,7 @@ class Api {
   void fork_new(Ask ask, runtime::ForkRequest wish);
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
+  void signal_as_operator(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {
     store::JobRow row;
@@ -151,9 +199,12 @@ class Api {
   store::Store& store_;
   runtime::Runtime& runtime_;
   const ApiOptions options_;
-  std::map<std::string, std::shared_ptr<const engine::Plan>, std::less<>> plans_;
+  std::map<std::string, Offer, std::less<>> offers_;  // by name
+  bool registers_ = false;
+  std::optional<async::TimerId> look_timer_;
   std::list<std::shared_ptr<Waiting>> waiting_;
   Metrics metrics_;
+  LiveRegistry registry_;
   bool leaving_ = false;
   // Where a log was read to, so that who follows it does not read it again from the beginning.
   struct Mark {

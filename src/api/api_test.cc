@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "api/gate.h"
 #include "core/json.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
@@ -69,9 +70,36 @@ class Here final : runtime::RuntimeObserver {
                                    .store = store,
                                    .performers = performers},
                     options, static_cast<runtime::RuntimeObserver*>(this));
-    api.emplace(loop, steady, store, *runtime,
-                ApiOptions{.agents = &file, .runs = runs, .version = "0", .store = "memory:"});
+    api.emplace(
+        loop, steady, store, *runtime,
+        ApiOptions{
+            .agents = &file, .runs = runs, .version = "0", .store = "memory:", .chance = &chance});
     if (runs) runtime->start();
+  }
+
+  // As `serve` does: agents are those of the registry from now on.
+  void serve() {
+    ApiOptions options{
+        .agents = &file, .runs = true, .version = "0", .store = "memory:", .chance = &chance};
+    options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
+      return agents::load_agent({.name = "agents.yaml",
+                                 .text = text,
+                                 .env = [](std::string_view) { return std::nullopt; },
+                                 .native = [](std::string_view) { return true; },
+                                 .usable = {}},
+                                name, json, out);
+    };
+    api.emplace(loop, steady, store, *runtime, std::move(options));
+    const Status kept = loop.await<Status>([&](auto done) { api->keep_registry(std::move(done)); });
+    AE_CHECK(kept.has_value(), "the registry is kept");
+  }
+  ApiResponse put(const std::string& agent, std::string_view body) {
+    ApiRequest request;
+    request.method = "PUT";
+    request.path = {"api", "agents", agent};
+    request.body = body;
+    request.by = "key:1 ada";
+    return ask(std::move(request));
   }
 
   ApiResponse ask(ApiRequest request) {
@@ -105,6 +133,7 @@ class Here final : runtime::RuntimeObserver {
     return std::string(get({"api", "jobs", id}).body.text("status"));
   }
 
+  std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
   testing::TestSteady steady{loop};
   testing::TestChance chance;
@@ -143,6 +172,117 @@ AE_TEST("service/it says what it offers, and whether it can work") {
   here.api->leave();
   expect_problem(here.get({"api", "ready"}), 503, "unavailable");
   EXPECT_EQ(here.get({"api", "health"}).status, 200) << "it is still there";
+}
+
+AE_TEST("registry/a server registers its agents once, and a changed one as a new version") {
+  Here here;
+  here.serve();
+  const std::size_t agents = here.file.agents.size();
+  ASSERT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents);
+  const ApiResponse echo = here.get({"api", "agents", "echo"});
+  EXPECT_EQ(echo.body["version"], Value(1));
+  EXPECT_EQ(echo.body.text("by"), "serve");
+  EXPECT_EQ(echo.body["source"].text("output"), "${ .steps.say.said }");
+  here.serve();
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), agents) << "nothing has changed";
+}
+
+AE_TEST("registry/an agent is registered as a new version, or is the newest already") {
+  Here here;
+  here.serve();
+  const std::string source = R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 1}}],
+                                 "output": "${ .steps.e.v }"})";
+  const ApiResponse made = here.put("new", source);
+  ASSERT_EQ(made.status, 201) << canonical(made.body);
+  EXPECT_EQ(made.body["version"], Value(1));
+  EXPECT_EQ(made.body.text("plan_hash").size(), 64u);
+  EXPECT_EQ(made.body.text("by"), "key:1 ada");
+  EXPECT_EQ(made.location, "/api/agents/new");
+  const ApiResponse again = here.put("new", R"({"output": "${ .steps.e.v }",
+      "plan": [{"args": {"v": 1}, "id": "e", "tool": "echo"}]})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["version"], Value(1));
+  // A job is made of the newest version, and keeps it.
+  const std::string first = here.make(R"({"agent": "new"})");
+  EXPECT_EQ(here.get({"api", "jobs", first}).body["result"], Value(1));
+  const ApiResponse second =
+      here.put("new", R"({"plan": [{"id": "e", "tool": "echo", "args": {"v": 2}}],
+                          "output": "${ .steps.e.v }"})");
+  EXPECT_EQ(second.status, 201);
+  EXPECT_EQ(second.body["version"], Value(2));
+  const std::string later = here.make(R"({"agent": "new"})");
+  const ApiResponse old_job = here.get({"api", "jobs", first});
+  const ApiResponse new_job = here.get({"api", "jobs", later});
+  EXPECT_EQ(new_job.body["result"], Value(2));
+  EXPECT_EQ(old_job.body["agent_version"], Value(1));
+  EXPECT_EQ(new_job.body["agent_version"], Value(2));
+  EXPECT_EQ(old_job.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(new_job.body.text("plan_hash"), second.body.text("plan_hash"));
+  const ApiResponse begun = here.post({"api", "agents", "new", "message"}, R"({"message": 1})");
+  EXPECT_EQ(begun.status, 202);
+  // Older versions are still told of.
+  const ApiResponse told = here.get({"api", "agents", "new"}, {{"version", "1"}});
+  EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
+  expect_problem(here.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
+}
+
+AE_TEST("registry/faults of an agent are told at once, and nothing is registered") {
+  Here here;
+  here.serve();
+  const std::size_t before = here.get({"api", "audit"}).body["entries"].size();
+  const ApiResponse bad =
+      here.put("new", R"({"plan": [{"id": "e", "tool": "ech"}], "outputs": 1})");
+  expect_problem(bad, 400, "plan_invalid");
+  ASSERT_EQ(bad.body["faults"].size(), 2u) << canonical(bad.body);
+  EXPECT_EQ(bad.body["faults"].items()[0].text("suggestion"), "echo");
+  EXPECT_EQ(bad.body["faults"].items()[0].text("path"), "new.plan[0].tool");
+  expect_problem(here.put("a b", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
+                 "plan_invalid");
+  expect_problem(here.put("new", ""), 400, "plan_invalid");
+  expect_problem(here.get({"api", "agents", "new"}), 404, "not_found");
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), before);
+  Here no_server;
+  expect_problem(no_server.put("new", R"({"plan": [{"id": "e", "tool": "echo"}]})"), 400,
+                 "unsupported");
+}
+
+AE_TEST("registry/an agent whose tools are not here is told of, and makes no job") {
+  Here here;
+  here.serve();
+  ASSERT_EQ(here.put("new", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
+  const std::string job = here.make(R"({"agent": "new"})");
+  // The next server's file has lost the tool.
+  const std::size_t at = here.text.find("  doubt:");
+  here.text.erase(at, here.text.find('\n', at) + 1 - at);
+  here.serve();
+  const ApiResponse told = here.get({"api", "agents", "new"});
+  EXPECT_EQ(told.status, 200);
+  EXPECT_EQ(told.body["runs_here"], Value(false));
+  EXPECT_NE(told.body.text("refused").find("doubt"), std::string_view::npos);
+  expect_problem(here.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
+  EXPECT_EQ(here.get({"api", "jobs", job}).body["agent_version"], Value(1));
+}
+
+AE_TEST("registry/what another process registers is claimed here") {
+  Here here;
+  here.serve();
+  const store::AgentVersion other{
+      .name = "theirs",
+      .version = 0,
+      .plan_hash = std::string(64, 'a'),
+      .definition = *parse_json(R"({"plan": [{"id": "e", "tool": "echo"}]})"),
+      .registered_at = here.loop.now(),
+      .by = "serve"};
+  ASSERT_TRUE(here.loop.await<Result<void>>(
+      [&](auto done) { here.store.record(store::agent_registered(other), std::move(done)); }));
+  here.loop.advance(std::chrono::seconds(2));
+  EXPECT_EQ(here.get({"api", "agents", "theirs"}).body["runs_here"], Value(true));
+  EXPECT_EQ(std::ranges::count(here.runtime->options().agents, "theirs"), 1);
+  const std::string job = here.make(R"({"agent": "theirs"})");
+  EXPECT_EQ(here.status(job), "completed");
 }
 
 AE_TEST("service/a message begins a job of the agent") {
@@ -188,8 +328,26 @@ AE_TEST("openapi/it names every route, and no other") {
       EXPECT_TRUE(operation["responses"].find("default")) << method << " " << path;
     }
   }
-  const auto routes = Api::routes();
-  EXPECT_EQ(told, (std::set<std::pair<std::string, std::string>>(routes.begin(), routes.end())));
+  std::set<std::pair<std::string, std::string>> routes;
+  for (const Api::RouteShape& route : Api::routes()) routes.emplace(route.method, route.path);
+  EXPECT_EQ(told, routes);
+}
+
+AE_TEST("openapi/it says of each route which roles may use it") {
+  const auto document = parse_json(openapi_json(), {.depth_max = 100});
+  ASSERT_TRUE(document);
+  for (const Api::RouteShape& route : Api::routes()) {
+    std::string method = route.method;
+    std::ranges::transform(method, method.begin(), [](char c) { return std::tolower(c); });
+    const Value& security = (*document)["paths"][route.path][method]["security"];
+    std::vector<Value> roles;
+    for (const Role role : roles_with(route.access)) roles.emplace_back(to_text(role));
+    const Value wanted =
+        route.access == Access::open
+            ? Value::array({})
+            : Value::array({Value::object({{"key", Value::array(std::move(roles))}})});
+    EXPECT_EQ(canonical(security), canonical(wanted)) << route.method << " " << route.path;
+  }
 }
 
 AE_TEST("openapi/what it says of bodies is what is taken") {
@@ -218,6 +376,173 @@ AE_TEST("openapi/what it says of bodies is what is taken") {
           << path << " takes no " << field << ": " << canonical(answer.body);
     }
   }
+}
+
+AE_TEST("roles/each route is for the roles that its table says, and for no other") {
+  Here here;
+  for (const Api::RouteShape& route : Api::routes()) {
+    ApiRequest request;
+    request.method = route.method;
+    for (std::size_t from = 1; from <= route.path.size();) {
+      const std::size_t end = std::min(route.path.find('/', from), route.path.size());
+      request.path.push_back(route.path.substr(from, end - from));
+      from = end + 1;
+    }
+    std::vector<Role> roles = all_roles();
+    roles.push_back(Role::nobody);
+    for (const Role role : roles) {
+      request.role = role;
+      const ApiResponse answer = here.ask(request);
+      const bool refused = answer.body.text("code") == "forbidden";
+      EXPECT_EQ(refused, !may(role, route.access))
+          << to_text(role) << " " << route.method << " " << route.path << canonical(answer.body);
+      if (refused) {
+        EXPECT_EQ(answer.status, 403);
+      }
+    }
+  }
+}
+
+AE_TEST("roles/least privilege: what each role may, in one table") {
+  const auto has = [](Role role) {
+    std::string all;
+    for (const auto& [access, name] : {std::pair{Access::offer, "offer "},
+                                       {Access::look, "look "},
+                                       {Access::operate, "operate "},
+                                       {Access::answer, "answer "},
+                                       {Access::decide, "decide "},
+                                       {Access::manage, "manage "}}) {
+      if (may(role, access)) all += name;
+    }
+    return all;
+  };
+  EXPECT_EQ(has(Role::nobody), "");
+  EXPECT_EQ(has(Role::worker), "offer ");
+  EXPECT_EQ(has(Role::viewer), "offer look ");
+  EXPECT_EQ(has(Role::operator_), "offer look operate answer ");
+  EXPECT_EQ(has(Role::approver), "offer look answer decide ");
+  EXPECT_EQ(has(Role::admin), "offer look operate answer decide manage ");
+  for (const Role role : all_roles()) EXPECT_EQ(role_from_text(to_text(role)), role);
+  EXPECT_FALSE(role_from_text("nobody"));
+  EXPECT_FALSE(role_from_text(""));
+}
+
+AE_TEST("keys/one is made, shown once, listed without its secret, and revoked once") {
+  Here here;
+  const ApiResponse made =
+      here.post({"api", "keys"}, R"({"role": "viewer", "name": "dash", "expires": "2h"})");
+  ASSERT_EQ(made.status, 201) << canonical(made.body);
+  const std::string id(made.body.text("id"));
+  const auto key = key_from_text(made.body.text("key"));
+  ASSERT_TRUE(key);
+  EXPECT_EQ(key->id, id);
+  EXPECT_EQ(made.location, "/api/keys/" + id);
+  const ApiResponse listed = here.get({"api", "keys"});
+  ASSERT_EQ(listed.body["keys"].size(), 1u);
+  const Value& one = listed.body["keys"].items()[0];
+  EXPECT_EQ(one.text("created_by"), "ada");
+  EXPECT_EQ(one.text("expires_at"), to_text(testing::TestLoop::kStart + std::chrono::hours(2)));
+  EXPECT_EQ(one["live"], Value(true));
+  const std::string hash = to_hex(hash_of_secret(key->secret));
+  EXPECT_EQ(canonical(listed.body).find(key->secret), std::string::npos);
+  EXPECT_EQ(canonical(listed.body).find(hash), std::string::npos);
+  EXPECT_EQ(canonical(here.get({"api", "audit"}).body).find(key->secret), std::string::npos);
+  ApiRequest revoke;
+  revoke.method = "DELETE";
+  revoke.path = {"api", "keys", id};
+  revoke.by = "bob";
+  const ApiResponse revoked = here.ask(revoke);
+  EXPECT_EQ(revoked.status, 200);
+  EXPECT_EQ(revoked.body["live"], Value(false));
+  EXPECT_EQ(revoked.body.text("revoked_by"), "bob");
+  revoke.by = "eve";
+  EXPECT_EQ(canonical(here.ask(revoke).body), canonical(revoked.body));
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 2u) << "said once";
+  revoke.path.back() = "nobody";
+  expect_problem(here.ask(revoke), 404, "not_found");
+  const ApiResponse again = here.post({"api", "keys"}, R"({"role": "viewer"})");
+  EXPECT_NE(again.body.text("key"), made.body.text("key"));
+}
+
+AE_TEST("keys/what is no key's wish makes none") {
+  Here here;
+  for (const char* bad :
+       {"{}", R"({"role": "nobody"})", R"({"role": "root"})", R"({"role": 7})",
+        R"({"role": "viewer", "expires": "soon"})", R"({"role": "viewer", "expires": "0s"})",
+        R"({"role": "viewer", "expires": 7})", R"({"role": "viewer", "name": "a\nb"})",
+        R"({"role": "viewer", "name": 7})", R"({"role": "viewer", "secret": "mine"})"}) {
+    expect_problem(here.post({"api", "keys"}, bad), 400, "input_invalid");
+  }
+  expect_problem(
+      here.post({"api", "keys"}, R"({"role": "viewer", "name": ")" + std::string(65, 'n') + "\"}"),
+      400, "input_invalid");
+  EXPECT_EQ(here.get({"api", "keys"}).body["keys"].size(), 0u);
+  EXPECT_EQ(here.get({"api", "audit"}).body["entries"].size(), 0u);
+}
+
+AE_TEST("roles/who starts work does not answer for the people it asks, and the other way round") {
+  Here here;
+  const auto signal = [&](Role role, const std::string& job, std::string_view body) {
+    ApiRequest request;
+    request.method = "POST";
+    request.path = {"api", "jobs", job, "signal"};
+    request.body = body;
+    request.role = role;
+    request.by = "key:1";
+    const ApiResponse answer = here.ask(std::move(request));
+    here.loop.run_ready();
+    return answer;
+  };
+  // A call that a person is to approve, answered by its wait's key.
+  const std::string buys = here.make(R"({"agent": "buys", "input": {"n": 101}})");
+  ASSERT_EQ(here.status(buys), "waiting");
+  const std::string key(
+      here.get({"api", "jobs", buys}).body["waits"].items()[0].text("correlation_key"));
+  ASSERT_TRUE(key.starts_with("approval/"));
+  const std::string yes = R"("payload": {"decision": "approve"}})";
+  const std::string own = R"({"correlation_key": ")" + key + "\", ";
+  expect_problem(signal(Role::operator_, buys, own + yes), 403, "forbidden");
+  expect_problem(signal(Role::operator_, buys, own + R"("wait_type": "human", )" + yes), 403,
+                 "forbidden");
+  expect_problem(signal(Role::operator_, buys, own + R"("wait_type": "signal", )" + yes), 400,
+                 "wait_mismatch");
+  EXPECT_EQ(here.status(buys), "waiting");
+  EXPECT_EQ(signal(Role::approver, buys, own + yes).status, 200);
+  EXPECT_EQ(here.status(buys), "completed");
+  // A signal of a program.
+  const std::string asks = here.make(R"({"agent": "asks"})");
+  const std::string go = R"({"correlation_key": "go", "payload": 1})";
+  expect_problem(signal(Role::approver, asks, go), 400, "wait_mismatch");
+  expect_problem(
+      signal(Role::approver, asks, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
+      "forbidden");
+  EXPECT_EQ(signal(Role::operator_, asks, go).status, 200);
+  EXPECT_EQ(here.status(asks), "completed");
+  // An answer that comes early must not become a person's when the wait opens.
+  const std::string hears = here.make(R"({"agent": "hears"})");
+  const std::string early =
+      R"({"correlation_key": "ok", "buffer": true, "payload": {"decision": "approve"}})";
+  EXPECT_EQ(signal(Role::operator_, hears, early).status, 202);
+  here.post({"api", "jobs", hears, "message"}, R"({"channel": "news", "payload": 1})");
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(hears), "waiting") << "the person is still asked";
+  EXPECT_EQ(signal(Role::approver, hears, R"({"correlation_key": "ok", )" + yes).status, 200);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(hears), "completed");
+}
+
+AE_TEST("roles/a plan of one's own, which says what people are asked about, is for admin alone") {
+  Here here;
+  const std::string job = here.make(R"({"agent": "asks"})");
+  ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "jobs", job, "plan"};
+  request.role = Role::operator_;
+  request.body =
+      canonical(Value::object({{"task_graph", here.file.agents.at("hears").task_graph}}));
+  expect_problem(here.ask(request), 403, "forbidden");
+  request.role = Role::admin;
+  EXPECT_EQ(here.ask(request).status, 202);
 }
 
 AE_TEST("api/a job is created, runs, and is shown") {

@@ -41,6 +41,9 @@ struct Api::Waiting {
   std::function<void()> not_yet;
 };
 
+// What somebody is told whose key may not do this.
+Error role_missing(Role role, const std::vector<Role>& needed);
+
 // A key or word that a request may have later.
 struct Later {
   std::string_view name, why;

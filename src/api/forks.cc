@@ -119,9 +119,9 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
 void Api::fork_new(Ask ask, runtime::ForkRequest wish) {
   if (wish.input && options_.agents) {
     return read(ask, [this, ask, wish = std::move(wish)](runtime::Runtime::Read& read) mutable {
-      const auto agent = options_.agents->agents.find(read.state.agent);
-      if (agent != options_.agents->agents.end() && agent->second.input_schema) {
-        const auto schema = Schema::compile(*agent->second.input_schema);
+      const agents::Agent* const agent = find_agent(read.state.agent);
+      if (agent != nullptr && agent->input_schema) {
+        const auto schema = Schema::compile(*agent->input_schema);
         if (!schema) return ask->refuse(schema.error());
         if (auto valid = schema->check(*wish.input); !valid) return ask->refuse(valid.error());
       }
@@ -168,17 +168,22 @@ void Api::plan(Ask ask) {
     return wish;
   }();
   if (!act) return ask->refuse(act.error());
-  if (!act->payload["task_graph"].is_null()) return this->act(ask, std::move(*act), 202);
+  if (!act->payload["task_graph"].is_null()) {
+    // A plan brings the rules of its tools along: which calls people are asked about, too.
+    if (ask->request.role != Role::admin) {
+      return ask->refuse(role_missing(ask->request.role, {Role::admin}));
+    }
+    return this->act(ask, std::move(*act), 202);
+  }
   read(ask, [this, ask, act = std::move(*act)](runtime::Runtime::Read& read) mutable {
-    const auto* agents = options_.agents;
-    if (agents == nullptr || !agents->agents.contains(read.state.agent)) {
+    const agents::Agent* const agent = find_agent(read.state.agent);
+    if (agent == nullptr) {
       return ask->refuse(
           {Code::plan_invalid, "the agent \"" + read.state.agent +
                                    "\" is in no agents file of this process: give it the plan "
                                    "(`aetheris plan ID FILE`)"});
     }
-    act.payload =
-        act.payload.with("task_graph", agents->agents.find(read.state.agent)->second.task_graph);
+    act.payload = act.payload.with("task_graph", agent->task_graph);
     this->act(ask, std::move(act), 202);
   });
 }

@@ -184,41 +184,16 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
 
 // ---------------------------------------------------------------- creating
 
-const agents::Agent* Api::find_agent(std::string_view name) const {
-  if (!options_.agents) return nullptr;
-  const auto found = options_.agents->agents.find(name);
-  return found == options_.agents->agents.end() ? nullptr : &found->second;
-}
-
-Error Api::no_agent(std::string_view name) const {
-  std::string names;
-  if (options_.agents) {
-    for (const auto& [known, unused] : options_.agents->agents) {
-      names += (names.empty() ? "; there is " : ", ") + known;
-    }
-  }
-  return {Code::not_found,
-          "there is no agent \"" + std::string(name.substr(0, 64)) + "\" here" + names};
-}
-
-Result<std::shared_ptr<const engine::Plan>> Api::plan_of(const agents::Agent& agent) {
-  std::shared_ptr<const engine::Plan>& plan = plans_[agent.name];
-  if (!plan) {
-    AE_ASSIGN(plan, engine::Plan::compile(agent.task_graph));
-  }
-  return plan;
-}
-
 Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body) {
   runtime::NewJobRequest wish;
   if (!options_.agents) {
     return fail(Code::unsupported,
                 "this process has no agents file: `aetheris run FILE --detach` creates jobs");
   }
-  const agents::Agent* const agent = find_agent(body.text("agent"));
-  if (agent == nullptr) return std::unexpected(no_agent(body.text("agent")));
+  AE_ASSIGN(const Offer* const offer, offer_of(body.text("agent")));
+  const agents::Agent* const agent = offer->agent.get();
+  const auto plan = offer->plan;
   wish.agent = agent->name;
-  AE_ASSIGN(const auto plan, plan_of(*agent));
   wish.plan = plan;
   if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
@@ -282,6 +257,10 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
 }
 
 void Api::create(Ask ask) {
+  with_agents([this, ask] { make_job(ask); });
+}
+
+void Api::make_job(Ask ask) {
   auto wish = [&]() -> Result<runtime::NewJobRequest> {
     AE_TRY(ask->query.only({"wait"}));
     AE_TRY(wait_of(ask->query));
@@ -323,12 +302,12 @@ void Api::created(Ask ask, const JobId& job, int status) {
   ask->id = job.text;
   const Duration most = wait_of(ask->query).value_or(Duration(0));
   wait(job, most, [this, ask, status, most](const std::shared_ptr<Waiting>& waiting) {
-    read(ask, [ask, status, most, waiting](runtime::Runtime::Read& read) {
+    read(ask, [this, ask, status, most, waiting](runtime::Runtime::Read& read) {
       const engine::JobStatus stands = read.state.status;
       const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
       if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
       waiting->over = true;
-      ask->answer(status, job_body(read), target({"api", "jobs", ask->id}, {}));
+      ask->answer(status, job_json(read), target({"api", "jobs", ask->id}, {}));
     });
   });
 }
@@ -337,8 +316,12 @@ void Api::created(Ask ask, const JobId& job, int status) {
 
 void Api::job(Ask ask) {
   if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  with_agents([this, ask] { show_job(ask); });
+}
+
+void Api::show_job(Ask ask) {
   read(ask, [this, ask](runtime::Runtime::Read& read) {
-    Value body = job_body(read);
+    Value body = job_json(read);
     if (const Error* why = runtime_.refuses(read.row.id); why && why->code == Code::needs_version) {
       body = body.with("needs_version", why->message);
     } else if (const auto missing = runtime_.missing(read.row);

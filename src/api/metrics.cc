@@ -20,6 +20,8 @@ constexpr Family kFamilies[] = {
     {"aetheris_job_total", "counter", "Jobs that ended, by status."},
     {"aetheris_llm_tokens_total", "counter", "Tokens of models, by direction."},
     {"aetheris_node_execution_total", "counter", "Nodes that ended, by type of result."},
+    {"aetheris_rate_limit_rejections_total", "counter",
+     "Requests that were sent away, by what there was too much of."},
     {"aetheris_run_pause_total", "counter", "Jobs that were parked, by what ends the park."},
     {"aetheris_run_resume_total", "counter", "Parks that an act ended."},
     {"aetheris_step_retries_total", "counter", "Tries that were planned after another had failed."},
@@ -68,6 +70,10 @@ void Metrics::finished(const JobId& job, const Event& event) {
     tools_[call->second].add(static_cast<double>(p["duration_us"].as_int()) / 1e6);
   }
   calls_.erase(call);
+}
+
+void Metrics::count_rejection(std::string_view type) {
+  count(labelled("aetheris_rate_limit_rejections_total", "type", type));
 }
 
 void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {

@@ -16,6 +16,8 @@ int http_status(Code code) {
     case Code::usage:
     case Code::wait_mismatch:
       return 400;
+    case Code::unauthorized:
+      return 401;
     case Code::forbidden:
       return 403;
     case Code::already_exists:
@@ -39,6 +41,8 @@ int http_status(Code code) {
       return 409;
     case Code::payload_too_large:
       return 413;
+    case Code::rate_limited:
+      return 429;
     case Code::store_locked:
     case Code::store_rolled_back:
     case Code::store_stopped:

@@ -25,6 +25,10 @@ Value tool_json(const agents::ToolDefinition& tool) {
 }  // namespace
 
 void Api::health(Ask ask) {
+  // Whoever shows no key learns that we are there, and nothing else.
+  if (ask->request.role == Role::nobody) {
+    return ask->answer(200, Value::object({{"status", "ok"}}));
+  }
   ask->answer(200, Value::object({{"held", static_cast<std::uint64_t>(runtime_.held())},
                                   {"status", "ok"},
                                   {"store", options_.store},
@@ -37,7 +41,11 @@ void Api::ready(Ask ask) {
     return ask->refuse({Code::unavailable, "this process is about to end; ask another one"});
   }
   store_.next_due([ask](Result<std::optional<Instant>> due) {
-    if (!due) return ask->refuse({Code::unavailable, "the store: " + due.error().message});
+    if (!due) {
+      const bool stranger = ask->request.role == Role::nobody;
+      return ask->refuse({Code::unavailable, stranger ? "the store does not answer"
+                                                      : "the store: " + due.error().message});
+    }
     ask->answer(200, Value::object({{"status", "ready"}}));
   });
 }
@@ -96,54 +104,4 @@ void Api::tools(Ask ask) {
   }
   ask->answer(200, Value::object({{"tools", Value::array(std::move(tools))}}));
 }
-
-// ---------------------------------------------------------------- agents
-
-Result<Value> Api::agent_json(const agents::Agent& agent) {
-  AE_ASSIGN(const auto plan, plan_of(agent));
-  return Value::object({{"name", agent.name},
-                        {"plan_hash", to_hex(plan->hash)},
-                        {"version", runtime_.options().version_of(agent.name)}});
-}
-
-void Api::agents(Ask ask) {
-  std::vector<Value> all;
-  if (options_.agents) {
-    for (const auto& [name, agent] : options_.agents->agents) {
-      auto one = agent_json(agent);
-      if (!one) return ask->refuse(one.error());
-      all.push_back(std::move(*one));
-    }
-  }
-  ask->answer(200, Value::object({{"agents", Value::array(std::move(all))}}));
-}
-
-void Api::agent(Ask ask) {
-  const agents::Agent* agent = find_agent(ask->id);
-  if (agent == nullptr) return ask->refuse(no_agent(ask->id));
-  auto body = agent_json(*agent);
-  if (!body) return ask->refuse(body.error());
-  *body = body->with("plan", agent->task_graph);
-  if (agent->input_schema) *body = body->with("input_schema", *agent->input_schema);
-  ask->answer(200, std::move(*body));
-}
-
-// The short way to begin: a job whose input is the message.
-void Api::message_agent(Ask ask) {
-  auto wish = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"message"}));
-    const Value* message = fields.find("message");
-    if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
-    return new_job(*ask, Value::object({{"agent", ask->id},
-                                        {"input", Value::object({{"message", *message}})}}));
-  }();
-  if (!wish) return ask->refuse(wish.error());
-  runtime_.create(*std::move(wish), [ask](Result<runtime::Created> made) {
-    if (!made) return ask->refuse(made.error());
-    ask->answer(202, Value::object({{"job_id", made->job.text}}),
-                target({"api", "jobs", made->job.text}, {}));
-  });
-}
-
 }  // namespace ae::api

@@ -9,8 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "api/gate.h"
 #include "api/problem.h"
 #include "api/target.h"
+#include "app/key_file.h"
 #include "app/site.h"
 #include "core/json.h"
 #include "net/asio_loop.h"
@@ -52,8 +54,12 @@ Duration patience(const api::ApiRequest& request) {
 class SocketDoor final : public Door {
  public:
   // `path`: a Unix socket; "" = none, and `base` is where the server is.
-  explicit SocketDoor(std::string path, std::string base = "http://localhost")
-      : path_(std::move(path)), base_(std::move(base)), client_(loop_) {}
+  explicit SocketDoor(std::string path, std::string base = "http://localhost", std::string key = {},
+                      const std::string& ca_file = {})
+      : path_(std::move(path)),
+        base_(std::move(base)),
+        key_(std::move(key)),
+        client_(loop_, {.proxy = {}, .ca_file = ca_file}) {}
 
   Result<api::ApiResponse> ask(const api::ApiRequest& request) override {
     net::HttpCall call;
@@ -64,6 +70,7 @@ class SocketDoor final : public Door {
     call.connect_timeout = kHealthWait;
     call.total_timeout = patience(request);
     call.answer_max = std::size_t{1} << 30;
+    if (!key_.empty()) call.headers.push_back({"Authorization", "Bearer " + key_});
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
     if (!request.idempotency_key.empty()) {
@@ -99,7 +106,7 @@ class SocketDoor final : public Door {
  private:
   const std::string& where() const { return path_.empty() ? base_ : path_; }
 
-  std::string path_, base_;
+  std::string path_, base_, key_;
   net::AsioLoop loop_;
   net::HttpClient client_;
 };
@@ -115,6 +122,29 @@ class SiteDoor final : public Door {
  private:
   std::unique_ptr<Site> site_;
 };
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// "" = none. What is wrong with it is said without it.
+Result<std::string> key_for_server() {
+  std::string key = environment("AETHERIS_API_KEY");
+  std::string from = "AETHERIS_API_KEY";
+  if (key.empty()) {
+    const std::string file = environment("AETHERIS_API_KEY_FILE");
+    if (file.empty()) return key;
+    AE_ASSIGN(key, read_private_file(file, "API key"));
+    from = file;
+  }
+  if (!api::key_from_text(key)) {
+    return fail(Code::usage, from +
+                                 " holds no key of a server, as `aetheris keys create` prints it "
+                                 "(aek_…)");
+  }
+  return key;
+}
 
 }  // namespace
 
@@ -138,7 +168,12 @@ Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
                                  url.substr(0, 80) + "\"");
   }
   while (url.ends_with('/')) url.pop_back();
-  return std::make_unique<SocketDoor>("", std::move(url));
+  AE_ASSIGN(std::string key, key_for_server());
+  const std::string ca_file = environment("AETHERIS_CA_FILE");
+  if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {
+    return fail(Code::usage, "AETHERIS_CA_FILE: cannot read " + ca_file);
+  }
+  return std::make_unique<SocketDoor>("", std::move(url), std::move(key), ca_file);
 }
 
 Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose) {
@@ -148,10 +183,11 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     if (auto owner = find_owner(store)) return owner;
-    if (store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
+    if (purpose != Purpose::make && store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
       return fail(Code::not_found, "there is no store at " + store.path + " yet");
     }
     SiteOptions options{.store = store};
+    options.create = purpose == Purpose::make;
     options.mode = purpose == Purpose::read ? SiteOptions::Mode::read : SiteOptions::Mode::write;
     auto site = Site::open(std::move(options));
     if (site) return std::make_unique<SiteDoor>(std::move(*site));

@@ -13,14 +13,16 @@
 
 namespace ae::app {
 
-enum class Purpose { read, write };
+// make: to write, and the store may be a new one.
+enum class Purpose { read, write, make };
 
 class Door {
  public:
-  // To the server that AETHERIS_URL names, when it is set; else to this store. Fails with store_locked (an owner that does not answer; names its pid), not_found (read: there is no store yet),
-  // unavailable, needs_version.
+  // To the server that AETHERIS_URL names, when it is set; else to this store. Fails with store_locked (an owner that does
+  // not answer; names its pid), not_found (there is no store yet, and none is to be made), usage, unavailable, needs_version.
   static Result<std::unique_ptr<Door>> open(const StoreUrl& store, Purpose purpose);
-  // To the server at `url`. Fails with usage.
+  // To the server at `url`, with the key that AETHERIS_API_KEY or the file AETHERIS_API_KEY_FILE holds, which goes nowhere
+  // else; AETHERIS_CA_FILE names whom to trust instead of the system's list. Fails with usage.
   static Result<std::unique_ptr<Door>> to_server(std::string url);
   virtual ~Door() = default;
 

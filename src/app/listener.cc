@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "api/problem.h"
 #include "core/json.h"
 #include "net/http_server.h"
 
@@ -11,14 +12,16 @@ namespace {
 
 constexpr std::string_view kHoldOn = "15s";
 
-api::ApiRequest request_of(net::HttpRequest&& in) {
+// `pass`: who it is, if the gate knows; otherwise they say it themselves.
+api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass) {
   api::ApiRequest out;
   out.method = std::move(in.method);
   if (const auto key = net::find_header(in.headers, "idempotency-key")) {
     out.idempotency_key = *key;
   }
   const auto by = net::find_header(in.headers, "x-aetheris-by");
-  out.by = by ? std::string(*by) : "api";
+  out.by = !pass.by.empty() ? pass.by : by ? std::string(*by) : "api";
+  out.role = pass.role;
   out.path = std::move(in.path);
   if (!out.path.empty() && out.path.back().empty()) out.path.pop_back();
   out.query = std::move(in.query);
@@ -29,6 +32,12 @@ api::ApiRequest request_of(net::HttpRequest&& in) {
 net::HttpResponse response_of(const api::ApiResponse& in) {
   net::HttpResponse out;
   out.status = in.status;
+  out.headers.push_back({"Cache-Control", "no-store"});
+  if (in.retry_after.count() > 0) {
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(in.retry_after).count();
+    out.headers.push_back({"Retry-After", std::to_string(seconds)});
+  }
+  if (in.status == 401) out.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (!in.text.empty()) {
     out.content_type = "text/plain; version=0.0.4; charset=utf-8";
     out.body = in.text;
@@ -41,13 +50,47 @@ net::HttpResponse response_of(const api::ApiResponse& in) {
   return out;
 }
 
+api::ApiResponse refusal(const Error& error) {
+  return {.status = api::http_status(error.code),
+          .body = api::problem(error),
+          .location = {},
+          .text = {}};
+}
+
+// Who is let in once may be let out again: what is about to be told is told only if they still may hear it.
+using Still = std::function<void(api::Gate::Still)>;
+
+Still still_of(api::Gate* gate, const api::Pass& pass) {
+  if (gate == nullptr) return [](api::Gate::Still then) { then({}); };
+  return [gate, pass](api::Gate::Still then) { gate->look_again(pass, std::move(then)); };
+}
+
 // One live stream of a job's events: asks the Api again and again, each question waits for more.
 class Live : public std::enable_shared_from_this<Live> {
  public:
-  Live(api::Api& api, api::ApiRequest request, net::Responder responder)
-      : api_(api), request_(std::move(request)), responder_(std::move(responder)) {}
+  // `right`: kept as long as the stream is open.
+  Live(api::Api& api, api::ApiRequest request, net::Responder responder, Still still,
+       std::shared_ptr<void> right)
+      : api_(api),
+        request_(std::move(request)),
+        responder_(std::move(responder)),
+        still_(std::move(still)),
+        right_(std::move(right)) {}
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
+
+  void begin() {
+    responder_.on_closed(gone());
+    ask();
+  }
+
+ private:
+  // The client's going is heard of at once; the question under way may wait for long.
+  async::Task gone() {
+    return [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->right_.reset();
+    };
+  }
 
   void ask() {
     if (begun_ && stream_.closed()) return;
@@ -61,11 +104,12 @@ class Live : public std::enable_shared_from_this<Live> {
     request.query.emplace_back("wait", kHoldOn);
     request.query.emplace_back("limit", "256");
     api_.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
-      self->answered(std::move(answer));
+      self->still_([self, answer = std::move(answer)](Status may) mutable {
+        self->answered(may ? std::move(answer) : refusal(may.error()));
+      });
     });
   }
 
- private:
   void answered(api::ApiResponse answer) {
     if (answer.status >= 400) {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
@@ -77,6 +121,7 @@ class Live : public std::enable_shared_from_this<Live> {
       head.content_type = "text/event-stream";
       head.headers.push_back({"Cache-Control", "no-store"});
       stream_ = std::move(responder_).begin(std::move(head));
+      stream_.on_closed(gone());
     }
     std::string text = answer.body["events"].size() == 0 ? ":\n\n" : "";
     bool ended = answer.body["events"].size() == 0 && ended_;
@@ -96,6 +141,8 @@ class Live : public std::enable_shared_from_this<Live> {
   api::Api& api_;
   api::ApiRequest request_;
   net::Responder responder_;
+  const Still still_;
+  std::shared_ptr<void> right_;
   net::HttpStream stream_;
   std::string after_;
   bool begun_ = false;
@@ -121,47 +168,111 @@ bool is_loopback(std::string_view address) {
          (address.starts_with("127.") && address.find_first_not_of("0123456789.") == address.npos);
 }
 
-}  // namespace
+std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
-Listener::Listener(net::AsioLoop& loop, api::Api& api) {
+// REQUIRES: who asks has been let in.
+void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
+            const api::Pass& pass, api::Gate* gate) {
+  const Still still = still_of(gate, pass);
+  if (wants_stream(request)) {
+    std::shared_ptr<void> right;
+    if (gate != nullptr) {
+      auto given = gate->stream(pass);
+      if (!given) return std::move(responder).answer(response_of(given.error()));
+      right = *std::move(given);
+    }
+    const std::string last(request.header("last-event-id").value_or(""));
+    auto live = std::make_shared<Live>(api, request_of(std::move(request), pass),
+                                       std::move(responder), still, std::move(right));
+    if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
+    return live->begin();
+  }
+  api.handle(request_of(std::move(request), pass), [still, responder = std::move(responder)](
+                                                       api::ApiResponse answer) mutable {
+    still([responder = std::move(responder), answer = std::move(answer)](Status may) mutable {
+      std::move(responder).answer(response_of(may ? answer : refusal(may.error())));
+    });
+  });
+}
+
+net::HttpServer::Options server_options() {
   net::HttpServer::Options options;
   options.limits.body_max = api::kBodyMax;
-  options.hosts = {"localhost", "127.0.0.1", "[::1]"};
+  return options;
+}
+
+}  // namespace
+
+Listener::Listener(net::AsioLoop& loop, api::Api& api)
+    : server_(std::make_unique<net::HttpServer>(
+          loop,
+          [&api](net::HttpRequest request, net::Responder responder) {
+            const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
+            answer(api, std::move(request), std::move(responder), us, nullptr);
+          },
+          server_options())) {}
+
+Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store,
+                   api::Api& api, ServeOptions options)
+    : options_(std::move(options)) {
+  const bool local = is_loopback(options_.address);
+  gate_ = std::make_unique<api::Gate>(
+      loop, steady, store, api.registry(),
+      api::Gate::Options{.open_without_keys = local,
+                         .rate = options_.rate.value_or(api::kRateDefault),
+                         .limits_us = options_.rate.has_value(),
+                         .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
+  net::HttpServer::Options http = server_options();
+  // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
+  if (local) http.hosts = {"localhost", "127.0.0.1", "[::1]"};
+  http.tls = options_.tls;
   server_ = std::make_unique<net::HttpServer>(
       loop,
-      [&api](net::HttpRequest request, net::Responder responder) {
+      [&api, gate = gate_.get()](net::HttpRequest request, net::Responder responder) {
         if (comes_from_elsewhere(request)) {
           return std::move(responder).answer(
               net::problem(403, "forbidden", "pages of other sites may not ask this server"));
         }
-        if (wants_stream(request)) {
-          const std::string last(request.header("last-event-id").value_or(""));
-          auto live =
-              std::make_shared<Live>(api, request_of(std::move(request)), std::move(responder));
-          if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
-          return live->ask();
-        }
-        api.handle(request_of(std::move(request)),
-                   [responder = std::move(responder)](api::ApiResponse answer) mutable {
-                     std::move(responder).answer(response_of(answer));
-                   });
+        api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
+        if (const auto key = request.header("authorization")) knock.authorization = *key;
+        api::Path path = request.path;
+        if (!path.empty() && path.back().empty()) path.pop_back();
+        knock.open = api::Api::is_open(request.method, path);
+        gate->knock(std::move(knock),
+                    [&api, gate, request = std::move(request), responder = std::move(responder)](
+                        std::expected<api::Pass, api::ApiResponse> pass) mutable {
+                      if (!pass) return std::move(responder).answer(response_of(pass.error()));
+                      answer(api, std::move(request), std::move(responder), *pass, gate);
+                    });
       },
-      std::move(options));
+      std::move(http));
 }
 
 Listener::~Listener() = default;
 
 Status Listener::listen(const std::string& path) { return server_->listen_unix(path, 0600); }
 
-Result<std::uint16_t> Listener::listen_tcp(const std::string& address, std::uint16_t port) {
+Result<std::uint16_t> Listener::listen_tcp() {
+  const std::string& address = options_.address;
   if (!is_loopback(address)) {
-    return fail(Code::usage,
-                address +
-                    " can be reached from other machines, and whoever can connect may do "
-                    "anything, since there are no keys yet: listen on 127.0.0.1");
+    if (!options_.tls && !options_.insecure_http) {
+      return fail(Code::usage,
+                  address +
+                      " can be reached from other machines, and without TLS whoever "
+                      "is on the way reads the keys: give --tls-cert and --tls-key, say "
+                      "--insecure-http if something before this server encrypts, or "
+                      "listen on 127.0.0.1");
+    }
+    if (!gate_->has_live_key()) {
+      return fail(Code::usage,
+                  address +
+                      " can be reached from other machines, and no key is there to ask them for: "
+                      "make one with `aetheris keys create --role admin`, or listen on 127.0.0.1");
+    }
   }
   const bool bracketed = address.starts_with('[');
-  return server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address, port);
+  return server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address,
+                             options_.port);
 }
 
 void Listener::stop(Duration grace, std::function<void()> done) {

@@ -12,7 +12,6 @@
 
 #include "api/problem.h"
 #include "app/key_file.h"
-#include "app/listener.h"
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/memory/memory_store.h"
@@ -96,12 +95,16 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     options_.runtime.execution_version = kVersion;
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
-    api_.emplace(loop_, steady_, *store_, *runtime_,
-                 api::ApiOptions{.agents = options_.agents,
-                                 .runs = options_.mode == SiteOptions::Mode::run,
-                                 .hears = options_.mode != SiteOptions::Mode::read,
-                                 .version = std::string(kVersion),
-                                 .store = store_name()});
+    api_.emplace(
+        loop_, steady_, *store_, *runtime_,
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == SiteOptions::Mode::run,
+                        .hears = options_.mode != SiteOptions::Mode::read,
+                        .read_agent = options_.read_agent,
+                        .version = std::string(kVersion),
+                        .store = store_name(),
+                        .chance = &chance_,
+                        .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 
@@ -132,10 +135,16 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     api_->stop_waiting();
     listener_.reset();
   }
-  Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) override {
-    served_.emplace(loop_, *api_);
-    return served_->listen_tcp(address, port);
+  Result<std::uint16_t> serve(ServeOptions options) override {
+    AE_TRY(
+        until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
+    if (options_.read_agent) {
+      AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
+    }
+    served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
+    return served_->listen_tcp();
   }
+  bool keys_all_ended() override { return served_->keys_all_ended(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->leave();
     api_->stop_waiting();
@@ -170,7 +179,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                             {.url = options_.store.path,
                              .loop = loop_,
                              .fair_by = options_.fair_by,
-                             .create = options_.mode == SiteOptions::Mode::run,
+                             .create = options_.mode == SiteOptions::Mode::run || options_.create,
                              .read_only = options_.mode == SiteOptions::Mode::read}));
       return {};
     }
@@ -288,21 +297,36 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
       {.path = site.store.path, .compare_only = site.compare_only, .job = site.job});
 }
 
+namespace {
+
+agents::Source source_of(const LoadedAgents& loaded) {
+  return {.name = loaded.path,
+          .text = loaded.text,
+          .env = [](std::string_view name) -> std::optional<std::string> {
+            const char* value = std::getenv(std::string(name).c_str());
+            return value ? std::optional<std::string>(value) : std::nullopt;
+          },
+          .native = has_native,
+          .usable = {}};
+}
+
+}  // namespace
+
+std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
+                                      std::string_view json, agents::Agent& out) {
+  return agents::load_agent(source_of(loaded), name, json, out);
+}
+
 Result<LoadedAgents> load_agents(const std::string& path) {
-  AE_ASSIGN(const std::string text, read_file(path));
   LoadedAgents loaded;
+  AE_ASSIGN(loaded.text, read_file(path));
+  loaded.path = path;
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  agents::Source source{
-      .name = path,
-      .text = text,
-      .env = [](std::string_view name) -> std::optional<std::string> {
-        const char* value = std::getenv(std::string(name).c_str());
-        return value ? std::optional<std::string>(value) : std::nullopt;
-      },
-      .native = has_native,
-      .usable =
-          [&loaded](const agents::ToolDefinition& tool) { return usable(tool, loaded.folder); }};
+  agents::Source source = source_of(loaded);
+  source.usable = [&loaded](const agents::ToolDefinition& tool) {
+    return usable(tool, loaded.folder);
+  };
   loaded.faults = agents::load(source, loaded.file);
   return loaded;
 }

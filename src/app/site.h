@@ -15,6 +15,7 @@
 
 #include "agents/agents_file.h"
 #include "api/api.h"
+#include "app/listener.h"
 #include "app/store_url.h"
 #include "core/error.h"
 #include "net/asio_loop.h"
@@ -32,9 +33,14 @@ struct SiteOptions {
   // run, and write when jobs are to be created: the file, and the folder that its relative paths start from.
   const agents::AgentsFile* agents = nullptr;
   std::string agents_folder = ".";
+  // Reads an agent that is to be registered (ApiOptions::read_agent); empty = the file's agents are all there are.
+  std::function<std::vector<agents::Fault>(std::string_view, std::string_view, agents::Agent&)>
+      read_agent = {};
   runtime::RuntimeOptions runtime;
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};
+  bool create =
+      false;  // write: the store may be a new one, of a kind that only who runs jobs makes otherwise
   bool accept_rollback = false;  // what the store has lost is accepted (Site::accept_rollback)
   std::string accepted_by;       // … by whom
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
@@ -56,7 +62,9 @@ class Site {
   virtual Status listen() = 0;
   virtual void stop_listening() = 0;
   // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
-  virtual Result<std::uint16_t> serve(const std::string& address, std::uint16_t port) = 0;
+  virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
+  // Are there keys, and none of them lets anybody in? REQUIRES: serve.
+  virtual bool keys_all_ended() = 0;
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 
@@ -88,7 +96,11 @@ struct LoadedAgents {
   agents::AgentsFile file;
   std::vector<agents::Fault> faults;
   std::string folder;
+  std::string path, text;  // as it was read
 };
 Result<LoadedAgents> load_agents(const std::string& path);
+// Another agent, given as JSON, that uses the tools and models of this file (agents::load_agent).
+std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
+                                      std::string_view json, agents::Agent& out);
 
 }  // namespace ae::app

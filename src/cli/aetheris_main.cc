@@ -16,6 +16,7 @@
 namespace ae::cli {
 namespace {
 
+// clang-format off
 constexpr struct {
   std::string_view name;
   int (*run)(const Options&, Terminal&);
@@ -46,10 +47,12 @@ constexpr struct {
     {"rebuild", rebuild_command},
     {"redact", redact_command},
     {"audit", audit_command},
+    {"keys", keys_command},
     {"completion", completion_command},
     {"doctor", doctor_command},
     {"version", version_command},
 };
+// clang-format on
 
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);

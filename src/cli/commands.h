@@ -45,6 +45,7 @@ int fork_command(const Options& options, Terminal& terminal);     // and retry
 int plan_command(const Options& options, Terminal& terminal);
 int redact_command(const Options& options, Terminal& terminal);
 int audit_command(const Options& options, Terminal& terminal);
+int keys_command(const Options& options, Terminal& terminal);
 int approvals_command(const Options& options, Terminal& terminal);
 
 // ---- what commands share

@@ -36,6 +36,11 @@ struct Options {
 
   // serve
   std::string listen = "127.0.0.1:7070", workers;
+  std::string tls_cert, tls_key, rate;
+  bool insecure_http = false;
+
+  // keys
+  std::string action, role, name, expires;
 
   // lists and looks
   std::string status, event_class, event_type, cursor, at, after, limit;

@@ -20,10 +20,10 @@ constexpr const char* kFooter =
     "4 blocked (waiting, parked, in doubt), 5 conflict, 6 verification failed, 7 store "
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands ask that server "
-    "instead.\n"
+    "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
     "`aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"worker", "backup", "migrate", "keys", "exec"};
+constexpr std::string_view kLaterCommands[] = {"worker", "backup", "migrate", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -169,6 +169,16 @@ class Grammar {
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers,
                       "how many jobs are run at once (default 256; 0 = none)");
+    serve->add_option("--tls-cert", options_.tls_cert,
+                      "serve https: the certificate and those that vouch for it (PEM); read again "
+                      "on SIGHUP");
+    serve->add_option("--tls-key", options_.tls_key,
+                      "… and its private key (PEM, not readable by everybody)");
+    serve->add_option("--rate", options_.rate,
+                      "requests a second that one key may make (default 200; 0 = no limit)");
+    serve->add_flag("--insecure-http", options_.insecure_http,
+                    "listen where other machines reach it without TLS: something before this "
+                    "server encrypts");
     serve->add_option("--capability", options_.capabilities, "what this process offers")
         ->allow_extra_args(false);
     lines(serve);
@@ -370,6 +380,17 @@ class Grammar {
                     "prove that the audit log is the one that was written");
     audit->add_option("--after", options_.after, "only entries after this seq");
     audit->add_option("--limit", options_.limit, "at most so many (default 1000)");
+
+    CLI::App* keys = command("keys", "make, list and revoke the keys that a server asks for",
+                             "aetheris keys create --role viewer --name dashboard --expires 30d");
+    keys->add_option("ACTION", options_.action, "create, list or revoke")
+        ->required()
+        ->check(CLI::IsMember({"create", "list", "revoke"}));
+    positional(keys, "ID", options_.id, "revoke: the key, as `aetheris keys list` shows it", false);
+    keys->add_option("--role", options_.role, "create: what the key may do (docs/security.md)")
+        ->check(CLI::IsMember({"viewer", "operator", "approver", "worker", "admin"}));
+    keys->add_option("--name", options_.name, "create: whose it is, or what for");
+    keys->add_option("--expires", options_.expires, "create: for how long it counts, as 30d");
 
     command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor")
         ->add_flag("--accept-rollback", options_.accept_rollback,

@@ -42,6 +42,16 @@ std::string name_text(const Value& name) {
   return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
 }
 
+// A table has no room for an agent; --json has.
+Value short_detail(const Value& detail) {
+  if (!detail.is_object() || detail.find("definition") == nullptr) return detail;
+  std::vector<Member> members;
+  for (const Member& member : detail.members()) {
+    if (member.first != "definition") members.push_back(member);
+  }
+  return Value::object(std::move(members));
+}
+
 }  // namespace
 
 int redact_command(const Options& options, Terminal& terminal) {
@@ -110,7 +120,7 @@ int audit_command(const Options& options, Terminal& terminal) {
                  {safe(entry.text("by"))},
                  {safe(entry.text("act")), Tint::accent},
                  {safe(entry.text("job"))},
-                 {safe(canonical(entry["detail"]))}});
+                 {safe(canonical(short_detail(entry["detail"])))}});
     }
     terminal.print(table.text(terminal.out(), terminal.width()));
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/key_file.h"
 #include "app/site.h"
 #include "cli/commands.h"
 #include "core/json.h"
@@ -44,6 +45,21 @@ Result<std::size_t> workers_of(const std::string& text) {
                                  "\"");
   }
   return workers;
+}
+
+constexpr unsigned kRateMax = 1'000'000;
+
+// nullopt: it was not said.
+Result<std::optional<double>> rate_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  unsigned rate = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, rate);
+  if (error != std::errc() || stop != end || rate > kRateMax) {
+    return fail(Code::usage, "--rate is a number of requests a second from 0 (no limit) to " +
+                                 std::to_string(kRateMax) + ", not \"" + text.substr(0, 80) + "\"");
+  }
+  return rate;
 }
 
 class Service final : public runtime::RuntimeObserver {
@@ -110,6 +126,16 @@ class Service final : public runtime::RuntimeObserver {
   std::optional<Error> stopped_;
 };
 
+// A certificate runs out while a server runs; what is wrong with the next one is said, and this one stays.
+void renew(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
+  auto read = app::read_tls_identity(files);
+  if (!read) {
+    return terminal.warn("the certificate is not renewed: " + read.error().message);
+  }
+  tls.become(std::move(**read));
+  terminal.note("the certificate was read anew");
+}
+
 }  // namespace
 
 int serve_command(const Options& options, Terminal& terminal) {
@@ -119,6 +145,8 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (!address) return terminal.fail_with(address.error());
   const auto workers = workers_of(options.workers);
   if (!workers) return terminal.fail_with(workers.error());
+  const auto rate = rate_of(options.rate);
+  if (!rate) return terminal.fail_with(rate.error());
   const auto limits = queue_limits(options);
   if (!limits) return terminal.fail_with(limits.error());
   const auto grace = duration_from_text(options.grace);
@@ -127,6 +155,16 @@ int serve_command(const Options& options, Terminal& terminal) {
     return terminal.fail_with({Code::unsupported,
                                "one agents file is served by one process in this version; put "
                                "the agents into one file"});
+  }
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return terminal.fail_with({Code::usage, "--tls-cert and --tls-key go together"});
+  }
+  const app::TlsFiles tls_files{options.tls_cert, options.tls_key};
+  std::shared_ptr<net::TlsIdentity> tls;
+  if (!options.tls_cert.empty()) {
+    auto read = app::read_tls_identity(tls_files);
+    if (!read) return terminal.fail_with(read.error());
+    tls = *std::move(read);
   }
   std::optional<app::LoadedAgents> loaded;
   if (!options.files.empty()) {
@@ -152,6 +190,11 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (loaded) {
     site.agents = &loaded->file;
     site.agents_folder = loaded->folder;
+    site.create = true;  // the agents are registered, also where nothing is run
+    site.read_agent = [&file = *loaded](std::string_view name, std::string_view json,
+                                        agents::Agent& out) {
+      return app::read_agent(file, name, json, out);
+    };
     for (const auto& [name, agent] : loaded->file.agents) site.runtime.agents.push_back(name);
   }
   auto opened = app::Site::open(std::move(site));
@@ -160,13 +203,26 @@ int serve_command(const Options& options, Terminal& terminal) {
     terminal.warn("other commands cannot reach this process by the store: " +
                   listens.error().message);
   }
-  const auto port = (*opened)->serve(address->host, address->port);
+  const auto port = (*opened)->serve({.address = address->host,
+                                      .port = address->port,
+                                      .tls = tls,
+                                      .rate = *rate,
+                                      .insecure_http = options.insecure_http});
   if (!port) return terminal.fail_with(port.error());
-  const std::string url = "http://" + address->host + ":" + std::to_string(*port);
+  if (tls) {
+    (*opened)->loop().on_hangup([&] { renew(*tls, tls_files, terminal); });
+  }
+  const std::string url =
+      (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
   if (terminal.json()) {
     terminal.print_json(Value::object({{"listening", url}, {"store", store->text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
+  }
+  if ((*opened)->keys_all_ended()) {
+    terminal.warn(
+        "no key of this store is live any more, so nobody can ask: make one with "
+        "`aetheris keys create`");
   }
   if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
   return service.run(**opened);

@@ -88,12 +88,15 @@ int exit_code(Code code) {
   if (code == Code::log_corrupt) return kUnproved;
   switch (api::http_status(code)) {
     case 400:
+    case 401:
+    case 403:
     case 413:
       return kUsage;
     case 404:
       return kNotFound;
     case 409:
       return kConflict;
+    case 429:
     case 503:
     case 504:
       return kUnavailable;

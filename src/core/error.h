@@ -21,10 +21,10 @@ namespace ae {
   X(job_terminal) X(log_corrupt) X(max_attempts) X(needs_version)                                            \
   X(non_determinism) X(not_found) X(not_held) X(not_in_doubt)                                                \
   X(not_paused) X(not_settled) X(payload_too_large) X(plan_invalid)                                          \
-  X(plan_missing) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
+  X(plan_missing) X(rate_limited) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
   X(sequence_conflict) X(signals_limit) X(stale_attempt) X(store_locked) X(store_rolled_back)                \
   X(store_stopped)                                                                                           \
-  X(tool_failed) X(tool_output_invalid) X(unavailable) X(unknown_outcome)                                    \
+  X(tool_failed) X(tool_output_invalid) X(unauthorized) X(unavailable) X(unknown_outcome)                    \
   X(unsupported) X(usage) X(wait_expired) X(wait_mismatch)
 // clang-format on
 

@@ -155,6 +155,14 @@ void AsioLoop::Impl::wait_for_signal() {
   });
 }
 
+void AsioLoop::Impl::wait_for_hangup() {
+  hangups->async_wait([this](const boost::system::error_code& error, int) {
+    if (error) return;
+    hangup_seen();
+    wait_for_hangup();
+  });
+}
+
 AsioLoop::AsioLoop() : impl_(std::make_unique<Impl>()) {}
 AsioLoop::~AsioLoop() = default;
 
@@ -185,6 +193,14 @@ void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
   if (waiting) return;
   impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
   impl_->wait_for_signal();
+}
+
+void AsioLoop::on_hangup(async::Task seen) {
+  const bool waiting = impl_->hangups.has_value();
+  impl_->hangup_seen = std::move(seen);
+  if (waiting) return;
+  impl_->hangups.emplace(impl_->io, SIGHUP);
+  impl_->wait_for_hangup();
 }
 
 }  // namespace ae::net

@@ -33,6 +33,9 @@ class AsioLoop final : public async::Loop {
   // From now on SIGINT and SIGTERM do not end the process: `seen` hears of each, on the loop.
   void on_signals(std::move_only_function<void(int signal)> seen);
 
+  // From now on SIGHUP does not end the process: `seen` hears of each, on the loop.
+  void on_hangup(async::Task seen);
+
   struct Impl;  // asio_loop_internal.h, for the sockets of this module
   Impl& impl() noexcept { return *impl_; }
 

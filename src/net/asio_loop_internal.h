@@ -28,6 +28,7 @@ struct AsioLoop::Impl {
   void wait_for_timers();
   void fire_timers();
   void wait_for_signal();
+  void wait_for_hangup();
 
   boost::asio::io_context io{1};
   std::atomic<bool> stopped = false;
@@ -44,7 +45,8 @@ struct AsioLoop::Impl {
   std::optional<std::int64_t> armed;  // what the timerfd will fire at
   boost::asio::posix::stream_descriptor timer_fd;
 
-  std::optional<boost::asio::signal_set> signals;
+  std::optional<boost::asio::signal_set> signals, hangups;
+  async::Task hangup_seen;
   std::move_only_function<void(int)> signal_seen;
 };
 

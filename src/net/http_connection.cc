@@ -116,8 +116,23 @@ HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::str
       parser_(server.options.limits) {}
 
 void HttpConnection::start() {
+  if (tcp_ && server_->options.tls) return greet();
   read_deadline_ = now_us() + server_->options.idle_timeout.count();
   read();
+}
+
+void HttpConnection::greet() {
+  phase_ = Phase::greeting;
+  read_deadline_ = now_us() + server_->options.head_timeout.count();
+  tls_ = std::make_unique<TlsStream>(socket_, server_->options.tls->impl().context);
+  tls_->async_handshake(
+      TlsStream::server, [self = shared_from_this()](const boost::system::error_code& error) {
+        if (self->phase_ == Phase::closed) return;
+        if (error) return self->cut();
+        self->phase_ = Phase::reading;
+        self->read_deadline_ = now_us() + self->server_->options.idle_timeout.count();
+        self->read();
+      });
 }
 
 // ---- in
@@ -127,16 +142,25 @@ void HttpConnection::read() {
   if (begin_ == end_ || phase_ == Phase::lingering) begin_ = end_ = 0;
   if (end_ == buffer_.size()) return;  // full of requests that came too early: they wait
   reading_ = true;
-  socket_.async_read_some(
-      boost::asio::buffer(buffer_.data() + end_, buffer_.size() - end_),
-      [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
-        self->on_read(error == boost::asio::error::eof, static_cast<bool>(error), size);
-      });
+  const auto into = boost::asio::buffer(buffer_.data() + end_, buffer_.size() - end_);
+  auto seen = [self = shared_from_this()](const boost::system::error_code& error,
+                                          std::size_t size) {
+    const bool ended =
+        error == boost::asio::error::eof || error == boost::asio::ssl::error::stream_truncated;
+    self->on_read(ended, static_cast<bool>(error), size);
+  };
+  if (tls_ && !said_goodbye_) {
+    tls_->async_read_some(into, std::move(seen));
+  } else {
+    socket_.async_read_some(into, std::move(seen));
+  }
 }
 
 void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) {
   reading_ = false;
   if (phase_ == Phase::closed) return;
+  // What cannot be read through TLS any more is read past it, once the goodbye is out.
+  if (failed && phase_ == Phase::lingering && tls_ && !said_goodbye_) return;
   if (!failed) {
     end_ += size;
     if (phase_ == Phase::reading) return advance();
@@ -152,6 +176,7 @@ void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) 
       // Whoever only closed their half still reads the answer.
       if (!end_of_stream) return cut();
       return tell_closed();
+    case Phase::greeting:
     case Phase::streaming:
     case Phase::lingering:
     case Phase::closed:
@@ -305,10 +330,22 @@ void HttpConnection::end_exchange() {
 void HttpConnection::linger() {
   if (peer_gone_) return cut();
   phase_ = Phase::lingering;
+  read_deadline_ = now_us() + kLingerUs;
+  if (tls_) return say_goodbye();
   boost::system::error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
-  read_deadline_ = now_us() + kLingerUs;
   read();
+}
+
+// TLS has an end of its own, by which the client knows that nothing was cut off.
+void HttpConnection::say_goodbye() {
+  tls_->async_shutdown([self = shared_from_this()](const boost::system::error_code&) {
+    if (self->phase_ == Phase::closed) return;
+    self->said_goodbye_ = true;
+    boost::system::error_code ignored;
+    self->socket_.shutdown(Socket::shutdown_send, ignored);
+    self->read();
+  });
 }
 
 // ---- out
@@ -331,10 +368,15 @@ void HttpConnection::flush() {
     const std::size_t skip = i == 0 ? out_offset_ : 0;
     buffers[i] = boost::asio::buffer(out_[i].data() + skip, out_[i].size() - skip);
   }
-  socket_.async_write_some(buffers, [self = shared_from_this()](
-                                        const boost::system::error_code& error, std::size_t size) {
+  auto written = [self = shared_from_this()](const boost::system::error_code& error,
+                                             std::size_t size) {
     self->on_written(static_cast<bool>(error), size);
-  });
+  };
+  if (tls_) {
+    tls_->async_write_some(buffers, std::move(written));
+  } else {
+    socket_.async_write_some(buffers, std::move(written));
+  }
 }
 
 void HttpConnection::on_written(bool failed, std::size_t size) {
@@ -375,6 +417,7 @@ void HttpConnection::check_deadlines(std::int64_t now) {
 
 void HttpConnection::stop() {
   keep_alive_ = false;
+  if (phase_ == Phase::greeting) return cut();
   if (phase_ == Phase::reading && !parser_.begun()) return cut();
   if (is_streaming()) {
     tell_closed();

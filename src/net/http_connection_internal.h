@@ -1,5 +1,7 @@
 // HttpConnection: one client of HttpServer; and what the server keeps. Only for the .cc files of this module.
 //
+//   greeting (TLS)
+//      │
 //   reading ──request──▶ handling ──answer──▶ answering ──written──▶ reading (keep-alive) or lingering ──▶ closed
 //                            └────begin─────▶ streaming ──end──────▶  "
 //
@@ -10,6 +12,7 @@
 #include <array>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/ssl.hpp>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -17,11 +20,17 @@
 
 #include "net/asio_loop.h"
 #include "net/http_server.h"
+#include "net/tls_identity.h"
 
 namespace ae::net {
 
 using Socket = boost::asio::generic::stream_protocol::socket;
+using TlsStream = boost::asio::ssl::stream<Socket&>;
 constexpr std::int64_t kNever = INT64_MAX;
+
+struct TlsIdentity::Impl {
+  boost::asio::ssl::context context{boost::asio::ssl::context::tls_server};
+};
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
@@ -45,9 +54,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool waits_for_answer() const { return phase_ == Phase::handling; }
 
  private:
-  enum class Phase : std::uint8_t { reading, handling, answering, streaming, lingering, closed };
+  enum class Phase : std::uint8_t {
+    greeting,
+    reading,
+    handling,
+    answering,
+    streaming,
+    lingering,
+    closed
+  };
   enum class Part : std::uint8_t { none, head, body };
 
+  void greet();
+  void say_goodbye();
   void read();
   void on_read(bool end_of_stream, bool failed, std::size_t size);
   void advance();
@@ -66,6 +85,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpServer::Impl* server_;  // null once closed
   AsioLoop& loop_;
   Socket socket_;
+  std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
+  bool said_goodbye_ = false;       // nothing is read through it any more
   const std::string peer_;
   const bool tcp_;
   Phase phase_ = Phase::reading;

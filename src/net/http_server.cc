@@ -181,7 +181,9 @@ void HttpServer::Impl::take_client(int fd, bool tcp) {
     constexpr std::string_view kFull =
         "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n"
         "Retry-After: 1\r\n\r\n";
-    static_cast<void>(send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL));
+    if (!tcp || !options.tls) {
+      static_cast<void>(send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL));
+    }
     close(fd);
     return;
   }

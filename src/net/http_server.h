@@ -23,6 +23,7 @@
 namespace ae::net {
 
 class AsioLoop;
+class TlsIdentity;
 class HttpConnection;  // http_server.cc
 
 struct HttpResponse {
@@ -96,6 +97,9 @@ class HttpServer {
     // Names by which clients may call us over TCP, without port, as in `localhost` or `[::1]`; empty: any. A page on
     // a name of its own that resolves to this machine is kept out by it.
     std::vector<std::string> hosts;
+    // TCP clients speak TLS, and are shown this; nullptr: they speak in the clear. Shared with who renews it. A handshake
+    // has `head_timeout`.
+    std::shared_ptr<TlsIdentity> tls;
   };
 
   // Borrows the loop, which must outlive the server.

@@ -77,10 +77,23 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       options_(std::move(options)),
       observer_(observer),
       plans_(world.plans != nullptr ? *world.plans : own_plans_) {
+  note_offered();
+}
+
+void Runtime::note_offered() {
   offered_ = options_.capabilities;
   for (const auto& [agent, version] : options_.agent_versions) {
     offered_.push_back(version_capability(agent, version));
   }
+}
+
+void Runtime::offer(std::vector<std::string> agents,
+                    std::map<std::string, std::string, std::less<>> agent_versions) {
+  options_.agents = std::move(agents);
+  options_.agent_versions = std::move(agent_versions);
+  note_offered();
+  claimable_ = true;
+  claim_more();
 }
 
 std::vector<std::string> Runtime::missing(const store::JobRow& row) const {

@@ -140,6 +140,10 @@ class Runtime : private HolderHost {
     auto it = refused_.find(job);
     return it == refused_.end() ? nullptr : &it->second;
   }
+  // From now on jobs of these agents are claimed, with these execution versions. REQUIRES: not none; they are offered as
+  // those of the options were.
+  void offer(std::vector<std::string> agents,
+             std::map<std::string, std::string, std::less<>> agent_versions);
   // What this process remembers of the job is read anew: its values have been dropped.
   void forget(const JobId& job) { static_cast<void>(resting_.take(job)); }
   bool holds(const JobId& job) const { return holders_.contains(job); }
@@ -169,6 +173,7 @@ class Runtime : private HolderHost {
   void store_stopped(const Error& error) override;
   void warn(const JobId& job, const std::string& what) override;
 
+  void note_offered();
   void tick();
   void hinted(const store::Hint& hint);
   void claim_more();

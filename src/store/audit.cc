@@ -53,7 +53,8 @@ AuditProof prove(const AuditLog& log) {
 }
 
 Value audit_view(const AuditRow& row, const Hash& prev) {
-  auto body = parse_json(row.body);
+  // Deeper than a request, of which it may hold a part.
+  auto body = parse_json(row.body, {.depth_max = 128});
   Value shown = body && body->is_object()
                     ? *std::move(body)
                     : Value::object({{"unreadable", to_hex(sha256(row.body))}});

@@ -1,5 +1,6 @@
 // Audit: a store's own log of what was done to its records and who did it: values dropped, copies made anew, a loss
-// accepted, a job forked. It is no job's log: it stays when values go, and holds none itself.
+// accepted, a job forked; and of keys and agents, which stand nowhere else (store/registry.h). It is no job's log: it stays
+// when values go, and holds none itself.
 //
 //   hash = SHA256("aetheris.audit.v1" ‖ prev (32 bytes, zero at seq 1) ‖ body)
 //   body = canonical {act, at, by, detail, job, seq}; `detail` is an object, `job` may be ""
@@ -25,7 +26,7 @@ namespace ae::store {
 struct AuditEntry {
   Instant at;       // the writer's claim
   std::string by;   // who; "" = nobody said
-  std::string act;  // redact, fork, rebuild, accept_rollback
+  std::string act;  // redact, fork, rebuild, accept_rollback, key_created, …
   JobId job;        // which it was about; empty = the store
   Value detail;     // an object. REQUIRES: nothing that may have to be dropped
 };

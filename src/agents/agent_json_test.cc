@@ -1,0 +1,90 @@
+// One agent on its own, given as JSON, that uses the tools and models of a file.
+#include <string>
+
+#include "agents/agents_file.h"
+#include "agents/faults.h"
+#include "agents/test_load.h"
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::string_view kFile = R"(aetheris: 1
+tools:
+  echo: { native: echo, effect: read }
+  pay: { native: echo, effect: idempotent, approval: required, args_schema: { type: object, required: [n] } }
+models:
+  main: { provider: openai, base_url: "http://127.0.0.1:1", model: m }
+agents:
+  one:
+    labels: { team: money }
+    plan: [ { id: a, tool: pay, args: { n: "${ .input.n }" } }, { id: b, llm: { model: main, prompt: hello } } ]
+    output: "${ .steps.a }"
+)";
+
+Source source(std::string_view text = kFile) {
+  return {.name = "agents.yaml",
+          .text = text,
+          .env = [](std::string_view) { return std::nullopt; },
+          .native = [](std::string_view) { return true; },
+          .usable = {}};
+}
+
+std::string faults_of(std::string_view name, std::string_view json, std::string_view file = kFile) {
+  Agent agent{.name = "untouched"};
+  const std::string text = faults_text(load_agent(source(file), name, json, agent));
+  EXPECT_EQ(text.empty(), agent.name != "untouched") << text;
+  return text;
+}
+
+AE_TEST("agents/an agent given as JSON is what it would be in its file") {
+  AgentsFile file;
+  ASSERT_TRUE(load(source(), file).empty());
+  const Agent& ours = file.agents.at("one");
+  EXPECT_EQ(ours.definition["labels"].text("team"), "money");
+  Agent theirs;
+  const auto faults = load_agent(source(), "one", canonical(ours.definition), theirs);
+  ASSERT_TRUE(faults.empty()) << faults_text(faults);
+  EXPECT_EQ(canonical(theirs.task_graph), canonical(ours.task_graph))
+      << "with the rules of its tools";
+  EXPECT_EQ(theirs.task_graph["tools"]["pay"].text("approval"), "required");
+  EXPECT_EQ(theirs.definition, ours.definition);
+  EXPECT_EQ(theirs.labels, ours.labels);
+  EXPECT_EQ(theirs.name, "one");
+}
+
+AE_TEST("agents/all faults of an agent given as JSON are told at once, with path and place") {
+  const std::string text = faults_of("two", R"({"plan": [
+  {"id": "a", "tool": "ech"},
+  {"id": "b", "tool": "pay", "args": {}},
+  {"id": "c", "lm": 1}], "outputs": 1})");
+  EXPECT_NE(text.find(":2:23: two.plan[0].tool: there is no tool `ech` (did you mean echo?)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("two.plan[1]"), std::string::npos) << text;
+  EXPECT_NE(text.find("two.plan[2]"), std::string::npos) << text;
+  EXPECT_NE(text.find("two.outputs"), std::string::npos) << text;
+}
+
+AE_TEST("agents/what is no agent is a fault, whatever it is") {
+  const std::string plan = R"({"plan": [{"id": "a", "tool": "echo"}]})";
+  EXPECT_EQ(faults_of("two", plan), "");
+  for (const char* bad :
+       {"", "{", "7", "[]", "\"x\"", "null", "{}", R"({"plan": []})", R"({"plan": 7})",
+        R"({"plan": [], "plan": []})", "{} {}", "\xff",
+        R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"loop": {"model": "main"}})"}) {
+    EXPECT_NE(faults_of("two", bad), "") << bad;
+  }
+  for (const char* name : {"", "a b", "7", "a/b", "ü"})
+    EXPECT_NE(faults_of(name, plan), "") << name;
+}
+
+AE_TEST("agents/a file that has come to have faults gives these, and no agent") {
+  const std::string text = faults_of("two", R"({"plan": [{"id": "a", "tool": "echo"}]})",
+                                     "aetheris: 1\ntools:\n  echo: { nativ: echo }\n");
+  EXPECT_NE(text.find("agents.yaml:3:"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace ae::agents

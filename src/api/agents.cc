@@ -1,0 +1,331 @@
+// Agents: those of our file, and those that are registered. What stands of the latter stands in the audit log
+// (store/registry.h); which of them can be run here depends on the tools of our file.
+#include <algorithm>
+#include <utility>
+
+#include "api/asked.h"
+#include "api/gate.h"
+#include "api/views.h"
+#include "core/json.h"
+#include "engine/plan.h"
+
+namespace ae::api {
+namespace {
+
+constexpr Duration kLook = std::chrono::seconds(1);  // for what other processes register
+constexpr std::size_t kAgentsMax = 1'000;
+constexpr std::size_t kVersionsMax = 1'000;  // of one agent: each is folded at every start
+constexpr std::string_view kServe = "serve";
+
+std::string first_of(const std::vector<agents::Fault>& faults) {
+  const agents::Fault& first = faults.front();
+  return (first.path.empty() ? "" : first.path + ": ") + first.message +
+         (faults.size() > 1 ? " (and " + std::to_string(faults.size() - 1) + " more)" : "");
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- which there are
+
+const agents::Agent* Api::find_agent(std::string_view name) const {
+  const auto found = offers_.find(name);
+  return found == offers_.end() ? nullptr : found->second.agent.get();
+}
+
+Error Api::no_agent(std::string_view name) const {
+  std::string names;
+  for (const auto& [known, offer] : offers_) {
+    if (offer.agent) names += (names.empty() ? "; there is " : ", ") + known;
+  }
+  return {Code::not_found,
+          "there is no agent \"" + std::string(name.substr(0, 64)) + "\" here" + names};
+}
+
+Status Api::compile(Offer& offer) {
+  if (!offer.plan) {
+    AE_ASSIGN(offer.plan, engine::Plan::compile(offer.agent->task_graph));
+  }
+  return {};
+}
+
+Result<Api::Offer*> Api::offer_of(std::string_view name) {
+  const auto found = offers_.find(name);
+  if (found == offers_.end()) return std::unexpected(no_agent(name));
+  Offer& offer = found->second;
+  if (!offer.agent) {
+    return fail(Code::needs_version, "version " + std::to_string(offer.version) + " of agent \"" +
+                                         std::string(name) +
+                                         "\" cannot be run here: " + offer.refused);
+  }
+  AE_TRY(compile(offer));
+  return &offer;
+}
+
+// The file's agents, and over them the newest registered versions.
+void Api::note_agents() {
+  std::map<std::string, Offer, std::less<>> offers;
+  if (options_.agents) {
+    for (const auto& [name, agent] : options_.agents->agents) {
+      // Borrowed: the file outlives us.
+      const std::shared_ptr<const agents::Agent> ours(std::shared_ptr<void>(), &agent);
+      offers[name] = {.agent = ours, .refused = {}, .version = 0, .plan = nullptr};
+    }
+  }
+  if (registers_) {
+    for (const auto& [name, versions] : registry_.registry().agents()) {
+      const store::AgentVersion& newest = versions.back();
+      Offer& offer = offers[name];
+      const auto before = offers_.find(name);
+      if (before != offers_.end() && before->second.version == newest.version) {
+        offer = before->second;
+        continue;
+      }
+      offer.version = newest.version;
+      if (offer.agent && offer.agent->definition == newest.definition) continue;
+      auto agent = std::make_shared<agents::Agent>();
+      const auto faults = options_.read_agent(name, canonical(newest.definition), *agent);
+      offer.agent = faults.empty() ? std::move(agent) : nullptr;
+      if (!faults.empty()) offer.refused = first_of(faults);
+    }
+  }
+  offers_ = std::move(offers);
+  if (!registers_ || !options_.runs) return;
+  std::vector<std::string> names;
+  std::map<std::string, std::string, std::less<>> versions;
+  for (const auto& [name, offer] : offers_) {
+    // Of the file's own agents older versions are run still.
+    const bool in_file = options_.agents->agents.contains(name);
+    if (!offer.agent && !in_file) continue;
+    names.push_back(name);
+    const agents::Agent& agent =
+        offer.agent ? *offer.agent : options_.agents->agents.find(name)->second;
+    versions[name] = agent.execution_version.empty() ? options_.version : agent.execution_version;
+  }
+  runtime_.offer(std::move(names), std::move(versions));
+}
+
+void Api::with_agents(async::Task then) {
+  registry_.within(kKeysAge,
+                   [alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
+                     if (alive.lock()) then();
+                   });
+}
+
+Value Api::job_json(const runtime::Runtime::Read& read) {
+  const Value body = job_body(read);
+  const store::AgentVersion* const version =
+      registry_.registry().with_plan(body.text("agent"), body.text("plan_hash"));
+  return body.with("agent_version", version == nullptr ? Value() : Value(version->version));
+}
+
+// ---------------------------------------------------------------- registering
+
+void Api::keep_registry(async::Done<Status> done) {
+  AE_CHECK(options_.read_agent, "nobody could read what is registered");
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_),
+                                 done = std::move(done)](Status read) mutable {
+    if (!read) return done(std::move(read));
+    if (!alive.lock()) return;
+    auto fresh = std::make_shared<std::vector<store::AgentVersion>>();
+    // At a start the file counts; then what is registered, under the rules that the tools have now.
+    for (int pass = 0; pass < 2; ++pass) {
+      if (pass == 1) {
+        registers_ = true;
+        note_agents();
+      }
+      for (auto& [name, offer] : offers_) {
+        const bool in_file = options_.agents->agents.contains(name);
+        if (!offer.agent || in_file != (pass == 0)) continue;
+        if (auto compiled = compile(offer); !compiled) return done(std::move(compiled));
+        const std::string plan_hash = to_hex(offer.plan->hash);
+        const store::AgentVersion* const newest = registry_.registry().newest(name);
+        const bool same = newest != nullptr && newest->plan_hash == plan_hash &&
+                          newest->definition == offer.agent->definition;
+        if (same) continue;
+        fresh->push_back({.name = name,
+                          .version = 0,
+                          .plan_hash = plan_hash,
+                          .definition = offer.agent->definition,
+                          .registered_at = store_.now(),
+                          .by = std::string(kServe)});
+      }
+    }
+    registry_.on_change([this] { note_agents(); });
+    if (!store_.owned()) look_for_agents();
+    std::ranges::reverse(*fresh);
+    register_next(std::move(fresh), std::move(done));
+  });
+}
+
+void Api::register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
+                        async::Done<Status> done) {
+  if (versions->empty()) return registry_.within(Duration(0), std::move(done));
+  const store::AgentVersion version = std::move(versions->back());
+  versions->pop_back();
+  store_.record(store::agent_registered(version),
+                [this, alive = std::weak_ptr(alive_), versions,
+                 done = std::move(done)](Result<void> written) mutable {
+                  if (!written) return done(std::unexpected(written.error()));
+                  if (alive.lock()) register_next(std::move(versions), std::move(done));
+                });
+}
+
+void Api::look_for_agents() {
+  look_timer_ = loop_.after(kLook, [this] {
+    look_timer_.reset();
+    registry_.within(kLook, [](Status) {});
+    look_for_agents();
+  });
+}
+
+void Api::put_agent(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  if (!registers_) {
+    return ask->refuse({Code::unsupported,
+                        "agents are registered at a server that has an agents file, whose tools "
+                        "they use: `aetheris serve FILE`"});
+  }
+  auto agent = std::make_shared<agents::Agent>();
+  const auto faults = options_.read_agent(ask->id, ask->request.body, *agent);
+  if (!faults.empty()) {
+    const Error error{Code::plan_invalid, "the agent has faults; nothing was registered"};
+    return ask->answer(http_status(error.code),
+                       problem(error).with("faults", agents::faults_json(faults)["faults"]));
+  }
+  const auto plan = engine::Plan::compile(agent->task_graph);
+  if (!plan) return ask->refuse(plan.error());
+  const store::AgentVersion version{.name = ask->id,
+                                    .version = 0,
+                                    .plan_hash = to_hex((*plan)->hash),
+                                    .definition = agent->definition,
+                                    .registered_at = store_.now(),
+                                    .by = ask->request.by};
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), ask, version](Status read) {
+    if (!read) return ask->refuse(read.error());
+    const auto answer = [this, ask](int status) {
+      const auto offer = offers_.find(ask->id);
+      AE_CHECK(offer != offers_.end(), "it was registered: " + ask->id);
+      ask->answer(status, agent_json(offer->first, offer->second),
+                  target({"api", "agents", ask->id}, {}));
+    };
+    const store::AgentVersion* const newest = registry_.registry().newest(ask->id);
+    if (newest != nullptr && newest->plan_hash == version.plan_hash &&
+        newest->definition == version.definition) {
+      return answer(200);
+    }
+    const auto& agents = registry_.registry().agents();
+    const auto of = agents.find(ask->id);
+    if (of == agents.end() ? agents.size() >= kAgentsMax : of->second.size() >= kVersionsMax) {
+      return ask->refuse({Code::input_invalid,
+                          "a store has at most 1000 agents, and 1000 "
+                          "versions of each"});
+    }
+    store_.record(store::agent_registered(version),
+                  [this, alive, ask, answer](Result<void> written) {
+                    if (!written) return ask->refuse(written.error());
+                    if (!alive.lock()) return;
+                    registry_.within(Duration(0), [ask, answer](Status seen) {
+                      if (!seen) return ask->refuse(seen.error());
+                      answer(201);
+                    });
+                  });
+  });
+}
+
+// ---------------------------------------------------------------- looking
+
+Value Api::agent_json(const std::string& name, const Offer& offer) {
+  const store::AgentVersion* const newest =
+      offer.version == 0 ? nullptr : registry_.registry().newest(name);
+  std::vector<Member> members{{"execution_version", runtime_.options().version_of(name)},
+                              {"name", name},
+                              {"runs_here", options_.runs && offer.agent != nullptr},
+                              {"version", offer.version == 0 ? Value() : Value(offer.version)}};
+  if (newest != nullptr) {
+    members.emplace_back("by", newest->by);
+    members.emplace_back("registered_at", to_text(newest->registered_at));
+  }
+  members.emplace_back("plan_hash", offer.plan          ? Value(to_hex(offer.plan->hash))
+                                    : newest != nullptr ? Value(newest->plan_hash)
+                                                        : Value());
+  if (!offer.agent) members.emplace_back("refused", offer.refused);
+  return Value::object(std::move(members));
+}
+
+void Api::agents(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  with_agents([this, ask] {
+    std::vector<Value> all;
+    for (auto& [name, offer] : offers_) {
+      if (offer.agent) {
+        if (auto compiled = compile(offer); !compiled) return ask->refuse(compiled.error());
+      }
+      all.push_back(agent_json(name, offer));
+    }
+    ask->answer(200, Value::object({{"agents", Value::array(std::move(all))}}));
+  });
+}
+
+void Api::agent(Ask ask) {
+  const auto version = [&]() -> Result<std::optional<std::uint64_t>> {
+    AE_TRY(ask->query.only({"version"}));
+    return ask->query.number("version");
+  }();
+  if (!version) return ask->refuse(version.error());
+  with_agents([this, ask, version = *version] {
+    const auto found = offers_.find(ask->id);
+    if (found == offers_.end()) return ask->refuse(no_agent(ask->id));
+    Offer& offer = found->second;
+    if (version && *version != offer.version) {
+      const auto of = registry_.registry().agents().find(ask->id);
+      const bool is_there = of != registry_.registry().agents().end() && *version >= 1 &&
+                            *version <= of->second.size();
+      if (!is_there) {
+        return ask->refuse({Code::not_found, "agent \"" + ask->id + "\" has no version " +
+                                                 std::to_string(*version)});
+      }
+      const store::AgentVersion& one = of->second[*version - 1];
+      return ask->answer(200, Value::object({{"by", one.by},
+                                             {"name", one.name},
+                                             {"plan_hash", one.plan_hash},
+                                             {"registered_at", to_text(one.registered_at)},
+                                             {"source", one.definition},
+                                             {"version", one.version}}));
+    }
+    if (!offer.agent) {
+      return ask->answer(200,
+                         agent_json(found->first, offer)
+                             .with("source", registry_.registry().newest(ask->id)->definition));
+    }
+    if (auto compiled = compile(offer); !compiled) return ask->refuse(compiled.error());
+    Value body = agent_json(found->first, offer)
+                     .with("plan", offer.agent->task_graph)
+                     .with("source", offer.agent->definition);
+    if (offer.agent->input_schema) body = body.with("input_schema", *offer.agent->input_schema);
+    ask->answer(200, std::move(body));
+  });
+}
+
+// The short way to begin: a job whose input is the message.
+void Api::message_agent(Ask ask) {
+  with_agents([this, ask] { make_of_message(ask); });
+}
+
+void Api::make_of_message(Ask ask) {
+  auto wish = [&]() -> Result<runtime::NewJobRequest> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"message"}));
+    const Value* message = fields.find("message");
+    if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
+    return new_job(*ask, Value::object({{"agent", ask->id},
+                                        {"input", Value::object({{"message", *message}})}}));
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  runtime_.create(*std::move(wish), [ask](Result<runtime::Created> made) {
+    if (!made) return ask->refuse(made.error());
+    ask->answer(202, Value::object({{"job_id", made->job.text}}),
+                target({"api", "jobs", made->job.text}, {}));
+  });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,171 @@
+// Keys: made, shown without their secrets, revoked. What stands of them stands in the audit log (store/registry.h).
+#include <algorithm>
+#include <utility>
+
+#include "api/asked.h"
+#include "api/gate.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr Duration kExpiresLeast = std::chrono::seconds(1);
+constexpr std::size_t kKeysMax =
+    10'000;  // of a store, revoked ones too: lists and memory have a bound
+
+Value key_json(const store::ApiKey& key, Instant now) {
+  std::vector<Member> members{{"created_at", to_text(key.created_at)},
+                              {"created_by", key.created_by},
+                              {"id", key.id},
+                              {"live", key.is_live(now)},
+                              {"name", key.name},
+                              {"role", key.role}};
+  if (key.expires_at) members.emplace_back("expires_at", to_text(*key.expires_at));
+  if (key.revoked_at) {
+    members.emplace_back("revoked_at", to_text(*key.revoked_at));
+    members.emplace_back("revoked_by", key.revoked_by);
+  }
+  return Value::object(std::move(members));
+}
+
+// Something that a person reads on one line.
+Result<std::string> name_of(const Fields& fields) {
+  AE_ASSIGN(std::string name, fields.text("name"));
+  const bool fits =
+      name.size() <= store::Registry::kNameMax && std::ranges::none_of(name, [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+      });
+  if (!fits) return fail(Code::input_invalid, "\"name\" is one line of at most 64 bytes");
+  return name;
+}
+
+struct KeyWish {
+  Role role;
+  std::string name;
+  std::optional<Duration> expires;
+};
+
+Result<KeyWish> wish_of(const std::string& body) {
+  AE_ASSIGN(const Fields fields, Fields::parse(body, {"role", "name", "expires"}));
+  KeyWish wish{};
+  AE_ASSIGN(wish.name, name_of(fields));
+  AE_ASSIGN(const std::string role, fields.text("role"));
+  const auto known = role_from_text(role);
+  if (!known) {
+    return fail(Code::input_invalid,
+                "\"role\" is " + roles_text(all_roles()) +
+                    (role.empty() ? "" : ", not \"" + role.substr(0, 64) + "\""));
+  }
+  wish.role = *known;
+  AE_ASSIGN(const std::string expires, fields.text("expires"));
+  if (!expires.empty()) {
+    auto duration = duration_from_text(expires);
+    if (!duration) return std::unexpected(std::move(duration).error().in("\"expires\""));
+    if (*duration < kExpiresLeast) return fail(Code::input_invalid, "\"expires\" is 1s or more");
+    wish.expires = *duration;
+  }
+  return wish;
+}
+
+std::string drawn(async::Chance& chance, std::size_t digits) {
+  std::string hex;
+  while (hex.size() < digits) {
+    std::string bytes;
+    for (std::uint64_t word = chance.next(); bytes.size() < sizeof word; word >>= 8) {
+      bytes += static_cast<char>(word & 0xff);
+    }
+    append_hex(bytes, hex);
+  }
+  hex.resize(digits);
+  return hex;
+}
+
+}  // namespace
+
+void Api::keys(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  registry_.within(Duration(0), [this, ask](Status read) {
+    if (!read) return ask->refuse(read.error());
+    std::vector<const store::ApiKey*> keys;
+    for (const auto& [id, key] : registry_.registry().keys()) keys.push_back(&key);
+    std::ranges::sort(keys, {}, [](const store::ApiKey* key) {
+      return std::pair(key->created_at, std::string_view(key->id));
+    });
+    std::vector<Value> list;
+    list.reserve(keys.size());
+    for (const store::ApiKey* key : keys) list.push_back(key_json(*key, store_.now()));
+    ask->answer(200, Value::object({{"keys", Value::array(std::move(list))}}));
+  });
+}
+
+void Api::create_key(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  const auto wish = wish_of(ask->request.body);
+  if (!wish) return ask->refuse(wish.error());
+  AE_CHECK(options_.chance != nullptr, "nothing to draw a key from");
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), ask,
+                                 wish = *wish](Status read) {
+    if (!read) return ask->refuse(read.error());
+    if (registry_.registry().keys().size() >= kKeysMax) {
+      return ask->refuse({Code::input_invalid, "a store has at most " + std::to_string(kKeysMax) +
+                                                   " keys, revoked ones too"});
+    }
+    KeyText text;
+    do {
+      text.id = drawn(*options_.chance, 12);
+    } while (registry_.registry().key(text.id) != nullptr);
+    text.secret = drawn(*options_.chance, 64);
+    store::ApiKey key{.id = text.id,
+                      .secret_hash = hash_of_secret(text.secret),
+                      .role = std::string(to_text(wish.role)),
+                      .name = wish.name,
+                      .created_by = ask->request.by,
+                      .revoked_by = {},
+                      .created_at = store_.now()};
+    if (wish.expires) key.expires_at = std::min(key.created_at + *wish.expires, kInstantMax);
+    store_.record(store::key_created(key), [this, alive, ask, key, text](Result<void> written) {
+      if (!written && written.error().code == Code::unknown_outcome) {
+        return ask->refuse({Code::unknown_outcome,
+                            "there may be a new key now, " + text.id +
+                                ", whose secret nobody has: look with `aetheris keys list`, and "
+                                "revoke it"});
+      }
+      if (!written) return ask->refuse(written.error());
+      if (!alive.lock()) return;
+      const Value body = key_json(key, store_.now()).with("key", to_text(text));
+      // This process asks for keys from now on.
+      registry_.within(Duration(0), [ask, body](Status) {
+        ask->answer(201, body, target({"api", "keys", std::string(body.text("id"))}, {}));
+      });
+    });
+  });
+}
+
+// Revoking twice is revoking once.
+void Api::revoke_key(Ask ask) {
+  if (auto known = ask->query.only({}); !known) return ask->refuse(known.error());
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_), ask](Status read) {
+    if (!read) return ask->refuse(read.error());
+    const store::ApiKey* const key = registry_.registry().key(ask->id);
+    if (key == nullptr) {
+      return ask->refuse({Code::not_found, "there is no key with the id \"" +
+                                               ask->id.substr(0, 64) +
+                                               "\"; `aetheris keys list` lists them"});
+    }
+    const auto answer = [this, ask] {
+      ask->answer(200, key_json(*registry_.registry().key(ask->id), store_.now()));
+    };
+    if (key->revoked_at) return answer();
+    store_.record(store::key_revoked(key->id, store_.now(), ask->request.by),
+                  [this, alive, ask, answer](Result<void> written) {
+                    if (!written) return ask->refuse(written.error());
+                    if (!alive.lock()) return;
+                    registry_.within(Duration(0), [ask, answer](Status seen) {
+                      if (!seen) return ask->refuse(seen.error());
+                      answer();
+                    });
+                  });
+  });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,112 @@
+// keys: made, listed, revoked. The secret is printed once, when the key is made.
+#include "api/problem.h"
+#include "app/door.h"
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+Result<Value> ask(const Options& options, app::Purpose purpose, api::ApiRequest request) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  request.by = who();
+  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
+  AE_ASSIGN(api::ApiResponse response, door->ask(request));
+  if (response.status >= 400) {
+    return std::unexpected(api::error_of_problem(response.body, response.status));
+  }
+  return std::move(response.body);
+}
+
+// An option of another action would be taken for something that it is not.
+Status fits(const Options& options) {
+  const bool creates = options.action == "create";
+  const bool revokes = options.action == "revoke";
+  if (revokes && options.id.empty()) {
+    return fail(Code::usage, "name the key: `aetheris keys revoke ID`");
+  }
+  if (!revokes && !options.id.empty()) {
+    return fail(Code::usage, "`keys " + options.action + "` takes no ID");
+  }
+  if (!creates && !(options.role + options.name + options.expires).empty()) {
+    return fail(Code::usage, "--role, --name and --expires are for `aetheris keys create`");
+  }
+  if (creates && options.role.empty()) {
+    return fail(Code::usage,
+                "say what the key may do: --role viewer, operator, approver, worker or admin");
+  }
+  return {};
+}
+
+int create(const Options& options, Terminal& terminal) {
+  std::vector<Member> body{{"role", options.role}};
+  if (!options.name.empty()) body.emplace_back("name", options.name);
+  if (!options.expires.empty()) body.emplace_back("expires", options.expires);
+  api::ApiRequest request;
+  request.method = "POST";
+  request.path = {"api", "keys"};
+  request.body = canonical(Value::object(std::move(body)));
+  const auto made = ask(options, app::Purpose::make, std::move(request));
+  if (!made) return terminal.fail_with(made.error());
+  if (terminal.json()) {
+    terminal.print_json(*made);
+    return kDone;
+  }
+  terminal.print(safe(made->text("key")) + "\n");
+  const std::string_view until = made->text("expires_at");
+  terminal.note("a key of the role " + safe(made->text("role")) + ", " +
+                (until.empty() ? std::string("without an end") : "until " + safe(until)) +
+                "; it is shown this once. `aetheris keys revoke " + safe(made->text("id")) +
+                "` ends it");
+  return kDone;
+}
+
+int list(const Options& options, Terminal& terminal) {
+  api::ApiRequest request;
+  request.path = {"api", "keys"};
+  const auto body = ask(options, app::Purpose::read, std::move(request));
+  if (!body) return terminal.fail_with(body.error());
+  if (terminal.json()) {
+    terminal.print_json(*body);
+    return kDone;
+  }
+  Table table({"ID", "NAME", "ROLE", "CREATED", "BY", "EXPIRES", "REVOKED"});
+  for (const Value& key : (*body)["keys"].items()) {
+    const bool live = key["live"] == Value(true);
+    table.row({{safe(key.text("id")), live ? Tint::accent : Tint::dim},
+               {safe(key.text("name"))},
+               {safe(key.text("role"))},
+               {safe(key.text("created_at")), Tint::dim},
+               {safe(key.text("created_by"))},
+               {safe(key.text("expires_at"))},
+               {safe(key.text("revoked_at"))}});
+  }
+  terminal.print(table.text(terminal.out(), terminal.width()));
+  return kDone;
+}
+
+int revoke(const Options& options, Terminal& terminal) {
+  api::ApiRequest request;
+  request.method = "DELETE";
+  request.path = {"api", "keys", options.id};
+  const auto body = ask(options, app::Purpose::write, std::move(request));
+  if (!body) return terminal.fail_with(body.error());
+  if (terminal.json()) {
+    terminal.print_json(*body);
+  } else {
+    terminal.print("revoked " + safe(body->text("id")) + " at " + safe(body->text("revoked_at")) +
+                   "\n");
+  }
+  return kDone;
+}
+
+}  // namespace
+
+int keys_command(const Options& options, Terminal& terminal) {
+  if (auto fine = fits(options); !fine) return terminal.fail_with(fine.error());
+  if (options.action == "create") return create(options, terminal);
+  if (options.action == "list") return list(options, terminal);
+  return revoke(options, terminal);
+}
+
+}  // namespace ae::cli

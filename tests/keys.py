@@ -1,0 +1,564 @@
+#!/usr/bin/env python3
+"""Keys, end to end: the built program as a server, asked with keys of every role, with none, and with bad ones.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  keys.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+ROLES = ["viewer", "operator", "approver", "worker", "admin"]
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def bearer(key):
+    return {"Authorization": "Bearer " + key}
+
+
+def make(h, role, *more, env=None):
+    """A key, and its id."""
+    made = expect(h.run("keys", "create", "--role", role, *more, "--json", env=env), 0).json()
+    return made["key"], made["id"]
+
+
+@contextlib.contextmanager
+def serving(*words, roles=("admin",), env=None):
+    """A server whose store has a key of each role before it begins."""
+    with home() as h:
+        keys = {role: make(h, role)[0] for role in roles}
+        s = Server(h, *words, env=env)
+        s.keys = keys
+        yield s
+
+
+def code(answer):
+    return answer[0], answer[1]["code"] if isinstance(answer[1], dict) and "code" in answer[1] else None
+
+
+def ask_from(s, number, method, path, body=None, headers=None):
+    """One request from 127.0.0.NUMBER: limits of addresses are not what is looked at."""
+    connection = http.client.HTTPConnection(s.address, timeout=PATIENCE, source_address=(f"127.0.0.{number}", 0))
+    connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+    answer = connection.getresponse()
+    raw = answer.read().decode()
+    connection.close()
+    kind = answer.headers.get("Content-Type", "")
+    return answer.status, json.loads(raw) if "json" in kind else raw
+
+
+def operations(document):
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                yield method.upper(), path.replace("{id}", "nobody"), operation
+
+
+# ---------------------------------------------------------------- who may ask
+
+@test
+def every_route_is_for_the_roles_that_its_contract_names_and_for_no_other_key():
+    with serving(roles=ROLES) as s:
+        _, gone = make(s.h, "admin", "--name", "gone")
+        revoked, its_id = make(s.h, "admin")
+        expect(s.h.run("keys", "revoke", its_id), 0)
+        expired, _ = make(s.h, "admin", "--expires", "1s")
+        until(lambda: s.get("/api/jobs", headers=bearer(expired))[0] == 401)
+        good = s.keys["admin"]
+        bad = {"no key": {}, "revoked": bearer(revoked), "expired": bearer(expired),
+               "unknown": bearer("aek_" + "0" * 12 + "_" + "0" * 64),
+               "another secret": bearer(good[:-1] + ("0" if good[-1] != "0" else "1")),
+               "no scheme": {"Authorization": good}, "basic": {"Authorization": "Basic YTpi"},
+               "empty": {"Authorization": ""}, "short": bearer(good[:-1]), "long": bearer(good + "0")}
+        document = s.get("/openapi.json", headers=bearer(good))[1]
+        seen = 0
+        for method, path, operation in operations(document):
+            body = {} if method in ("POST", "PUT") else None
+            asked = operation["security"]
+            for name, headers in bad.items():
+                answer = ask_from(s, 2 + seen % 200, method, path, body, headers)
+                if asked:
+                    assert code(answer) == (401, "unauthorized"), (method, path, name, answer)
+                else:
+                    assert answer[0] == 200, (method, path, name, answer)
+            for role in ROLES:
+                answer = s.ask(method, path, body, bearer(s.keys[role]))
+                may = not asked or role in asked[0]["key"]
+                assert (code(answer) == (403, "forbidden")) == (not may), (method, path, role, answer)
+                assert answer[0] != 401, (method, path, role, answer)
+                if not may:
+                    for name in asked[0]["key"]:
+                        assert name in answer[1]["detail"], answer
+                seen += 1
+        assert seen >= 5 * 30, seen
+        for path in ("/", "/nothing", "/api/keys/x/y", "/api/health/more"):
+            assert code(s.get(path)) == (401, "unauthorized"), path
+            assert s.get(path, headers=bearer(good))[0] == 404, path
+
+
+@test
+def the_table_of_the_docs_is_that_of_the_contract():
+    document = json.loads((ROOT / "docs/openapi.json").read_text())
+    told = {}
+    for line in (ROOT / "docs/security.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 2:
+            for route in cells[0].split(" · "):
+                told[tuple(route.strip("`").split())] = cells[1]
+    wanted = {}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                security = operation["security"]
+                wanted[method.upper(), path] = ", ".join(security[0]["key"]) if security else "anybody"
+    assert told == wanted, {k: (told.get(k), wanted.get(k)) for k in told.keys() | wanted.keys()
+                            if told.get(k) != wanted.get(k)}
+
+
+@test
+def who_is_refused_is_asked_for_a_key():
+    with serving() as s:
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        connection.request("GET", "/api/jobs")
+        answer = connection.getresponse()
+        assert answer.status == 401 and answer.headers["WWW-Authenticate"] == "Bearer", answer.headers
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        assert json.loads(answer.read())["code"] == "unauthorized"
+        # The connection goes on.
+        connection.request("GET", "/api/jobs", headers=bearer(s.keys["admin"]))
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.headers["Cache-Control"] == "no-store"
+        connection.close()
+
+
+@test
+def whoever_shows_no_key_learns_that_the_process_is_there_and_nothing_else():
+    with serving(roles=["viewer"]) as s:
+        assert s.get("/api/health") == (200, {"status": "ok"})
+        assert s.get("/api/ready") == (200, {"status": "ready"})
+        assert "store" in s.get("/api/health", headers=bearer(s.keys["viewer"]))[1]
+
+
+@test
+def the_first_key_closes_a_server_that_runs_and_the_last_one_does_not_open_it():
+    with home() as h:
+        s = Server(h)
+        assert s.get("/api/jobs")[0] == 200
+        key, key_id = make(h, "viewer")
+        assert s.get("/api/jobs")[0] == 401, "it was told by its own socket: at once"
+        assert s.get("/api/jobs", headers=bearer(key))[0] == 200
+        expect(h.run("keys", "revoke", key_id), 0)
+        assert s.get("/api/jobs", headers=bearer(key))[0] == 401
+        assert s.get("/api/jobs")[0] == 401
+        expect(h.run("jobs"), 0)  # our own user's socket asks for no key
+        expect(s.stop(), 0)
+        again = Server(h)
+        assert again.get("/api/jobs")[0] == 401, "nor does the next process"
+        assert "no key" in again.process.stderr.readline()
+
+
+@test
+def a_key_that_was_revoked_is_refused():
+    with serving() as s:
+        admin = bearer(s.keys["admin"])
+        for _ in range(5):
+            key, key_id = make(s.h, "viewer")
+            assert s.get("/api/jobs", headers=bearer(key))[0] == 200
+            status, body = s.ask("DELETE", "/api/keys/" + key_id, headers=admin)
+            assert status == 200 and body["live"] is False, body
+            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "who revokes it knows at once"
+
+
+@test
+def a_live_stream_ends_with_its_key():
+    with serving() as s:
+        key, key_id = make(s.h, "viewer")
+        admin = bearer(s.keys["admin"])
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=admin)
+        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "waiting")
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", **bearer(key)})
+        answer = connection.getresponse()
+        while b"job_waiting" not in answer.readline():
+            pass
+        expect(s.h.run("keys", "revoke", key_id), 0)
+        time.sleep(1.0)
+        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": "secret"}, headers=admin)
+        rest = answer.read()
+        assert b"secret" not in rest and b"job_completed" not in rest, rest
+
+
+@test
+def who_waits_for_a_job_hears_nothing_when_the_key_is_gone():
+    with serving() as s:
+        key, key_id = make(s.h, "viewer")
+        admin = bearer(s.keys["admin"])
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=admin)
+        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "waiting")
+        told = {}
+        waiting = threading.Thread(target=lambda: told.update(
+            answer=s.get("/api/jobs/a/events?after=1000&wait=60s", headers=bearer(key))))
+        waiting.start()
+        until(lambda: "aetheris_requests_waiting 1\n" in s.get("/metrics", headers=admin)[1])
+        expect(s.h.run("keys", "revoke", key_id), 0)
+        time.sleep(1.0)
+        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1}, headers=admin)
+        waiting.join(PATIENCE)
+        assert code(told["answer"]) == (401, "unauthorized"), told
+
+
+# ---------------------------------------------------------------- who it was
+
+@test
+def what_is_recorded_names_the_key_and_not_what_the_caller_says():
+    with serving(roles=["admin"]) as s:
+        key, key_id = make(s.h, "operator", "--name", "night shift")
+        said = {**bearer(key), "X-Aetheris-By": "the president"}
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=said)
+        until(lambda: s.get("/api/jobs/a", headers=said)[1]["status"] == "waiting")
+        s.post("/api/jobs/a/signal", {"correlation_key": "go-a", "payload": 1}, headers=said)
+        until(lambda: s.get("/api/jobs/a", headers=said)[1]["status"] == "completed")
+        events = s.get("/api/jobs/a/events", headers=said)[1]["events"]
+        completed = [e["payload"] for e in events if e["type"] == "wait_completed"]
+        assert completed[0]["by"] == f"key:{key_id} night shift", completed
+        status, made = s.post("/api/keys", {"role": "viewer"}, headers={**bearer(s.keys["admin"]), "X-Aetheris-By": "x"})
+        assert status == 201 and made["created_by"].startswith("key:"), made
+
+
+@test
+def who_starts_work_does_not_approve_it():
+    agents = """
+aetheris: 1
+tools:
+  pay: { native: echo, effect: idempotent, approval: required }
+agents:
+  pays: { plan: [ { id: p, tool: pay, args: { n: 1 } } ] }
+"""
+    with home() as h:
+        (h.path / "agents.yaml").write_text(agents)
+        keys = {role: make(h, role)[0] for role in ("operator", "approver", "viewer")}
+        s = Server(h)
+        operator, approver = bearer(keys["operator"]), bearer(keys["approver"])
+        s.post("/api/jobs", {"agent": "pays", "id": "j"}, headers=operator)
+        until(lambda: s.get("/api/approvals", headers=operator)[1]["approvals"])
+        asked = s.get("/api/approvals", headers=operator)[1]["approvals"][0]
+        yes = {"decision": "approve"}
+        assert code(s.post("/api/approvals/" + asked["id"], yes, headers=operator)) == (403, "forbidden")
+        key = s.get("/api/jobs/j", headers=operator)[1]["waits"][0]["correlation_key"]
+        for more in ({}, {"wait_type": "human"}, {"buffer": True}):
+            answer = s.post("/api/jobs/j/signal", {"correlation_key": key, "payload": yes, **more}, headers=operator)
+            assert code(answer) == (403, "forbidden"), answer
+        graph = s.get("/api/agents/pays", headers=operator)[1]["plan"]
+        graph["tools"]["pay"].pop("approval")
+        answer = s.post("/api/jobs/j/plan", {"task_graph": graph}, headers=operator)
+        assert code(answer) == (403, "forbidden"), answer
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": keys["approver"]}
+        assert expect(h.run("approve", asked["id"], env=env), 0).out == "approved\n"
+        until(lambda: s.get("/api/jobs/j", headers=approver)[1]["status"] == "completed")
+        assert code(s.post("/api/jobs", {"agent": "pays"}, headers=approver)) == (403, "forbidden")
+
+
+# ---------------------------------------------------------------- commands
+
+@test
+def commands_show_their_key_to_the_server():
+    with serving(roles=["viewer", "operator"]) as s:
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": s.keys["operator"]}
+        assert expect(s.h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
+        file = s.h.path / "key"
+        file.write_text(s.keys["viewer"] + "\n")
+        file.chmod(0o600)
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY_FILE": str(file)}
+        assert len(expect(s.h.run("jobs", "--json", env=env), 0).json()["jobs"]) == 1
+        said = expect(s.h.run("run", "agents.yaml", "echo", env=env), 2)
+        assert "operator or admin" in said.err and "[forbidden]" in said.err, said
+        assert "[forbidden]" in expect(s.h.run("keys", "list", env=env), 2).err
+        file.chmod(0o640)
+        said = expect(s.h.run("jobs", env=env), 2)
+        assert "chmod 600" in said.err and s.keys["viewer"] not in said.err, said
+        said = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url}), 2)
+        assert "AETHERIS_API_KEY" in said.err and "[unauthorized]" in said.err, said
+        for bad in ("hello world", s.keys["viewer"] + "x", s.keys["viewer"] + "\r\nX: y"):
+            said = expect(s.h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": bad}), 2)
+            assert bad not in said.err and "[usage]" in said.err, said
+        expect(s.h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY_FILE": "/nowhere"}), 2)
+
+
+@test
+def keys_are_made_listed_and_revoked_by_commands():
+    with home() as h:
+        made = expect(h.run("keys", "create", "--role", "viewer", "--name", "dash", "--expires", "30d"), 0)
+        key = made.out.strip()
+        assert key.startswith("aek_") and len(key) == 4 + 12 + 1 + 64 and key not in made.err, made
+        key_id = key.split("_")[1]
+        assert "once" in made.err and key_id in made.err
+        listed = expect(h.run("keys", "list"), 0).out
+        assert key_id in listed and "dash" in listed and key.split("_")[2] not in listed
+        one = expect(h.run("keys", "list", "--json"), 0).json()["keys"][0]
+        assert set(one) == {"id", "name", "role", "created_at", "created_by", "expires_at", "live"}, one
+        expect(h.run("keys", "revoke", key_id), 0)
+        expect(h.run("keys", "revoke", key_id), 0)
+        expect(h.run("keys", "revoke", "nobody"), 3)
+        acts = [e["act"] for e in expect(h.run("audit", "--json"), 0).json()["entries"]]
+        assert acts == ["key_created", "key_revoked"], acts
+        assert expect(h.run("audit", "--verify"), 0)
+        for bad in (["create"], ["create", "--role", "root"], ["create", "x", "--role", "viewer"], ["revoke"],
+                    ["list", "--role", "viewer"], ["list", "x"], ["burn"], [],
+                    ["create", "--role", "viewer", "--expires", "soon"]):
+            expect(h.run("keys", *bad), 2)
+        expect(h.run("keys", "list", "--store", "sqlite:none/there.db"), 3)
+
+
+@test
+def a_secret_stands_nowhere():
+    with home() as h:
+        key, key_id = make(h, "operator")
+        secret = key.split("_")[2]
+        s = Server(h, "agents.yaml", "-v")
+        headers = bearer(key)
+        s.post("/api/jobs?wait=30s", {"agent": "echo"}, headers=headers)
+        s.get("/api/nothing", headers=headers)
+        s.get("/api/jobs?status=" + "x" * 40, headers=headers)
+        s.get("/api/jobs", headers={**headers, "Origin": "http://evil.example"})
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key}
+        follow = h.start("events", "nobody", "-f", env=env)
+        h.end(follow)
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=headers)
+        follow = h.start("events", "a", "-f", env=env)
+        assert follow.stdout.readline()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                assert secret not in (process / "cmdline").read_bytes().decode("latin-1"), process
+        follow.kill()
+        for words in (["keys", "list"], ["keys", "list", "--json"], ["audit"], ["inspect"]):
+            said = h.run(*words)
+            assert secret not in said.out + said.err, said
+        end = expect(s.stop(), 0)
+        assert secret not in end.out + end.err, end
+        files = [f for f in (h.path / ".aetheris").iterdir() if f.is_file()]
+        assert files
+        for file in files:
+            assert secret.encode() not in file.read_bytes(), file
+
+
+# ---------------------------------------------------------------- where others can connect
+
+@test
+def other_machines_are_let_in_with_a_key_only_and_not_in_the_clear_by_mistake():
+    with home() as h:
+        words = ("serve", "agents.yaml", "--listen", "0.0.0.0:0")
+        said = expect(h.run(*words), 2)
+        assert "--insecure-http" in said.err, said
+        said = expect(h.run(*words, "--insecure-http"), 2)
+        assert "keys create" in said.err, said
+        dead, dead_id = make(h, "admin")
+        expect(h.run("keys", "revoke", dead_id), 0)
+        expect(h.run(*words, "--insecure-http"), 2)
+        key, _ = make(h, "admin")
+        process = h.start(*words, "--insecure-http", "--json")
+        url = json.loads(process.stdout.readline())["listening"]
+        port = int(url.rsplit(":", 1)[1])
+
+        def ask(headers):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            connection.request("GET", "/api/jobs", headers=headers)
+            status = connection.getresponse().status
+            connection.close()
+            return status
+        assert ask({}) == 401
+        assert ask({"Host": "aetheris.example"}) == 401
+        assert ask({"Host": "aetheris.example", **bearer(key)}) == 200
+        assert ask({"Origin": "http://evil.example", **bearer(key)}) == 403
+        process.send_signal(signal.SIGTERM)
+        expect(h.end(process), 0)
+
+
+# ---------------------------------------------------------------- limits
+
+@test
+def who_asks_too_often_is_told_when_to_ask_again():
+    with home() as h:
+        key, _ = make(h, "operator")
+        other, _ = make(h, "viewer")
+        s = Server(h, "agents.yaml", "--rate", "5")
+        told = [s.get("/api/jobs", headers=bearer(key)) for _ in range(30)]
+        refused = [answer for answer in told if answer[0] == 429]
+        assert refused and all(code(answer) == (429, "rate_limited") for answer in refused), told
+        assert told[0][0] == 200
+        assert s.get("/metrics", headers=bearer(other))[0] == 200, "another key"
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        after = None
+        while after is None:
+            connection.request("GET", "/api/jobs", headers=bearer(key))
+            answer = connection.getresponse()
+            answer.read()
+            after = answer.headers["Retry-After"]
+        assert int(after) == 1, after
+        said = h.run("jobs", env={"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key})
+        assert said.code in (0, 7) and ("rate_limited" in said.err) == (said.code == 7), said
+        time.sleep(int(after))
+        assert s.get("/api/jobs", headers=bearer(key))[0] == 200
+        counted = s.get("/metrics", headers=bearer(other))[1]
+        assert 'aetheris_rate_limit_rejections_total{type="requests"}' in counted, counted
+        for bad in ("-1", "many", "1.5", "10000000"):
+            expect(h.run("serve", "agents.yaml", "--rate", bad), 2)
+
+
+@test
+def who_tries_keys_is_sent_away_and_shuts_nobody_else_out():
+    with serving() as s:
+        wrong = bearer("aek_" + "0" * 12 + "_" + "0" * 64)
+        answers = [s.get("/api/jobs", headers=wrong)[0] for _ in range(40)]
+        assert answers[0] == 401 and answers[-1] == 429, answers
+        assert s.get("/api/jobs", headers=bearer(s.keys["admin"]))[0] == 200
+        assert s.get("/api/jobs")[0] == 401
+        counted = s.get("/metrics", headers=bearer(s.keys["admin"]))[1]
+        assert 'aetheris_rate_limit_rejections_total{type="failed_keys"}' in counted, counted
+
+
+@test
+def live_streams_of_one_key_have_a_limit_and_are_given_back():
+    with serving(roles=["admin", "viewer"]) as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
+
+        def stream():
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request("GET", "/api/jobs/a/events",
+                               headers={"Accept": "text/event-stream", **bearer(s.keys["viewer"])})
+            return connection, connection.getresponse()
+        opened = [stream() for _ in range(64)]
+        assert all(answer.status == 200 for _, answer in opened)
+        last, refused = stream()
+        assert refused.status == 429 and refused.headers["Retry-After"] == "1"
+        assert json.loads(refused.read())["code"] == "rate_limited"
+        opened[0][1].close()
+        opened[0][0].close()
+        again = until(lambda: (lambda pair: pair if pair[1].status == 200 else None)(stream()))
+        for connection, answer in [*opened[1:], again, (last, refused)]:
+            answer.close()
+            connection.close()
+
+
+# ---------------------------------------------------------------- TLS
+
+def certificate(h, name, bits="prime256v1"):
+    """NAME.crt and NAME.key in the home: a certificate for 127.0.0.1 that signs itself."""
+    crt, key = h.path / f"{name}.crt", h.path / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{bits}", "-nodes",
+                    "-keyout", key, "-out", crt, "-days", "1", "-subj", f"/CN={name}",
+                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    key.chmod(0o600)
+    return str(crt), str(key)
+
+
+def https(s, crt, method, path, body=None, headers=None):
+    context = ssl.create_default_context(cafile=crt)
+    connection = http.client.HTTPSConnection(s.address, timeout=PATIENCE, context=context)
+    connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+    answer = connection.getresponse()
+    raw = answer.read()
+    connection.close()
+    return answer.status, json.loads(raw)
+
+
+@test
+def by_tls_the_same_is_asked_and_answered():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        key, _ = make(h, "operator")
+        s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
+        assert s.url.startswith("https://127.0.0.1:"), s.url
+        headers = bearer(key)
+        assert https(s, crt, "GET", "/api/jobs") [0] == 401
+        status, job = https(s, crt, "POST", "/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}}, headers)
+        assert (status, job["result"]) == (201, {"n": 1}), job
+        env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": key, "AETHERIS_CA_FILE": crt}
+        assert expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
+        follow = h.start("events", job["id"], "-f", "--json", env=env)
+        assert "job_completed" in expect(h.end(follow), 0).out
+        # Somebody else's certificate: nothing is sent, the key least of all.
+        other, _ = certificate(h, "other")
+        said = expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": other}), 7)
+        assert key not in said.err, said
+        expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": "/nowhere"}), 2)
+        expect(h.run("jobs", env={**env, "AETHERIS_URL": s.url.replace("https", "http")}), 7)
+        # Who speaks in the clear, or not at all, holds nobody up.
+        for words in (b"GET /api/jobs HTTP/1.1\r\n\r\n", b""):
+            with socket.create_connection(("127.0.0.1", int(s.address.split(":")[1]))) as plain:
+                plain.sendall(words)
+                assert https(s, crt, "GET", "/api/jobs", None, headers)[0] == 200
+        # Other machines may come now, with a key.
+        expect(s.stop(), 0)
+        process = h.start("serve", "agents.yaml", "--listen", "0.0.0.0:0", "--tls-cert", crt, "--tls-key", key_file, "--json")
+        url = json.loads(process.stdout.readline())["listening"]
+        assert url.startswith("https://0.0.0.0:"), url
+        expect(h.run("jobs", env={**env, "AETHERIS_URL": url.replace("0.0.0.0", "127.0.0.1")}), 0)
+        process.send_signal(signal.SIGTERM)
+        expect(h.end(process), 0)
+
+
+@test
+def a_certificate_is_renewed_by_sighup():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        s = Server(h, "agents.yaml", "--tls-cert", crt, "--tls-key", key_file)
+        first = (h.path / "one.crt").read_text()
+        assert https(s, crt, "GET", "/api/health")[0] == 200
+        certificate(h, "one")
+        second = (h.path / "one.crt").read_text()
+
+        def shown():
+            return ssl.get_server_certificate(("127.0.0.1", int(s.address.split(":")[1])))
+        assert ssl.PEM_cert_to_DER_cert(first) == ssl.PEM_cert_to_DER_cert(shown())
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown()))
+        (h.path / "one.crt").write_text("nonsense")
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: "not renewed" in s.process.stderr.readline())
+        assert ssl.PEM_cert_to_DER_cert(second) == ssl.PEM_cert_to_DER_cert(shown())
+        expect(s.stop(), 0)
+
+
+@test
+def what_is_wrong_with_a_certificate_is_said_with_its_file():
+    with home() as h:
+        crt, key_file = certificate(h, "one")
+        _, other_key = certificate(h, "two")
+        nonsense = h.path / "nonsense"
+        nonsense.write_text("nonsense")
+        nonsense.chmod(0o600)
+        for words, named in ((["--tls-cert", crt], "--tls-key"), (["--tls-key", key_file], "--tls-cert"),
+                             (["--tls-cert", "/nowhere", "--tls-key", key_file], "/nowhere"),
+                             (["--tls-cert", crt, "--tls-key", "/nowhere"], "/nowhere"),
+                             (["--tls-cert", str(nonsense), "--tls-key", key_file], str(nonsense)),
+                             (["--tls-cert", crt, "--tls-key", str(nonsense)], str(nonsense)),
+                             (["--tls-cert", crt, "--tls-key", other_key], "not that of the certificate")):
+            said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *words), 2)
+            assert named in said.err and "[usage]" in said.err, said
+        os.chmod(key_file, 0o644)
+        said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key_file), 2)
+        assert key_file in said.err and "chmod 600" in said.err, said
+        assert not h.store.exists(), "nothing was begun"
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("keys", TESTS, " ".join(sys.argv[1:])))
