@@ -69,7 +69,9 @@ AE_TEST("core/json/text is taken as canonical exactly when it is what would be w
     canonical_ones += is_canonical ? 1 : 0;
     const auto taken = parse_canonical(text, ours);
     EXPECT_EQ(taken.has_value(), is_canonical) << text;
-    if (taken && read) EXPECT_EQ(*taken, *read) << text;
+    if (taken && read) {
+      EXPECT_EQ(*taken, *read) << text;
+    }
   }
   EXPECT_EQ(canonical_ones, 26);
 }
