@@ -418,7 +418,8 @@ def a_job_that_no_worker_can_take_names_what_is_missing():
 @test
 def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
     with shared() as (h, env):
-        worker = Worker(h, "--log", "json", env=env)
+        worker = Worker(h, "--log", "json", "--listen", "127.0.0.1:0", env=env)
+        ask = Asked(worker.line["listening"])
         make(h, env, "brief", "a")
         until(lambda: job(h, env, "a")["status"] == "completed")
         postgres.POSTGRES.say("kill")
@@ -433,8 +434,13 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
 
         out = event("store_unavailable")
         assert out["level"] == "warn" and out["code"] == "unavailable" and out["worker"] == worker.name, out
+        metrics = ask("/metrics")[1]
+        assert "aetheris_store_up 0\n" in metrics and "aetheris_stuck_job_count" not in metrics, metrics
+        assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 503
         postgres.POSTGRES.say("start")
         event("store_available")
+        until(lambda: ask("/api/ready")[0] == 200)
+        assert "aetheris_store_up 1\n" in ask("/metrics")[1]
         assert [line["event"] for line in seen].count("store_unavailable") == 1, seen
         assert ("job_completed", "a") in [(line["event"], line.get("job")) for line in seen], seen
         make(h, env, "brief", "b")

@@ -241,6 +241,7 @@ void Runtime::claim_more() {
     return;
   }
   claiming_ = true;
+  claimable_ = false;  // what becomes so from here on may not have been seen: then it is looked again
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
@@ -260,10 +261,9 @@ void Runtime::claim_more() {
       return store_answered(&leases.error());
     }
     store_answered(nullptr);
-    const bool more = leases->size() == limit;
-    claimable_ = more;  // until something may have become so
+    if (leases->size() == limit) claimable_ = true;  // there may be more
     for (store::Lease& lease : *leases) hold(std::move(lease));
-    if (more) claim_more();
+    claim_more();
   });
 }
 

@@ -649,6 +649,31 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   EXPECT_GT(desk.read().events.size(), before);
 }
 
+// The claim under way had looked before the job was there, and its answer says that there is nothing.
+AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false, .delay = 100ms});
+  int claims = 0;
+  desk.script = [&](const store::Call& call) {
+    const bool first = call.method == Method::claim && ++claims == 1;
+    return first ? Fault::delay_answer : Fault::none;
+  };
+  desk.runtime->start();
+  Desk other(ground, "other", {.owned = false});  // runs nothing
+  NewJobRequest request;
+  request.job = kJob;
+  request.agent = "agent";
+  request.plan = plan("idempotent", kWaitAndCall);
+  request.hold = false;
+  ASSERT_TRUE(ground.loop.await<Result<Created>>(
+      [&](auto done) { other.runtime->create(request, std::move(done)); }));
+  desk.faulty->hint({});
+  ground.loop.run_ready();
+  ASSERT_FALSE(desk.runtime->holds(kJob)) << "the first claim is not answered yet";
+  ground.loop.advance(150ms);
+  EXPECT_TRUE(desk.runtime->holds(kJob)) << "long before the poll";
+}
+
 AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
   Ground ground;
   Desk desk(ground, "w", {.owned = false});
