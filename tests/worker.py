@@ -475,6 +475,21 @@ def doctor_is_silent_when_all_is_well():
             settings("ALTER SYSTEM RESET ALL")
 
 
+@test
+def agents_that_a_server_registers_are_run_by_workers_that_have_their_tools():
+    with shared() as (h, env):
+        server = Server(h, "worker.yaml", "--workers", "0", env=env)
+        worker = Worker(h, env=env)
+        late = {"plan": [{"id": "b", "tool": "brief"}], "output": "late"}
+        status, made = server.ask("PUT", "/api/agents/late", late)
+        assert status == 201, made
+        server.post("/api/jobs", {"agent": "late", "id": "a"})
+        until(lambda: server.status("a") == "completed")
+        assert holder(h, env, "a") == worker.name
+        expect(worker.end(), 0)
+        expect(server.stop(), 0)
+
+
 def main():
     postgres.POSTGRES = postgres.Postgres()
     try:

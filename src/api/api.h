@@ -93,6 +93,8 @@ class Api {
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
   // is what jobs are made of. Fails with unavailable, unknown_outcome.
   void keep_registry(async::Done<Status> done);
+  // The same without registering anything: of a process that only runs what others have registered.
+  void follow_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   // The process is about to end: it is not ready from now on.

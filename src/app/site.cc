@@ -147,11 +147,14 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   Result<std::uint16_t> serve(ServeOptions options) override {
     AE_TRY(
         until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
-    if (options_.read_agent) {
+    if (options_.read_agent && !options_.looks_only) {
       AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
     }
     served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
     return served_->listen_tcp();
+  }
+  Status follow_agents() override {
+    return until<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
   }
   bool keys_all_ended() override { return served_->keys_all_ended(); }
   void stop_serving(Duration grace, std::function<void()> done) override {

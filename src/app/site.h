@@ -73,6 +73,8 @@ class Site {
   virtual void stop_listening() = 0;
   // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
+  // From now on agents that are registered in the store are run, too. REQUIRES: read_agent, and jobs are run.
+  virtual Status follow_agents() = 0;
   // Are there keys, and none of them lets anybody in? REQUIRES: serve.
   virtual bool keys_all_ended() = 0;
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.

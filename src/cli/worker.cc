@@ -49,10 +49,17 @@ int worker_command(const Options& options, Terminal& terminal) {
   Service service(terminal, options, *wish);
   app::SiteOptions wanted = service.site(options, *wish);
   wanted.looks_only = true;
+  wanted.read_agent = [&file = *wish->loaded](std::string_view name, std::string_view json,
+                                              agents::Agent& out) {
+    return app::read_agent(file, name, json, out);
+  };
   const std::vector<std::string> agents = wanted.runtime.agents;
   auto opened = app::Site::open(std::move(wanted));
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
+  if (auto follows = (*opened)->follow_agents(); !follows) {
+    return terminal.fail_with(follows.error());
+  }
   std::string url;
   if (address) {
     const auto port = (*opened)->serve({.address = address->host, .port = address->port});
