@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "claim_latency.h"
 #include "core/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
@@ -308,7 +309,7 @@ void map_row(const std::filesystem::path& folder, bool quick) {
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] [memory|sqlite|http|map]…      without names: all
+// aetheris_bench [--quick] [memory|sqlite|http|map|claim]…      without names: all
 int main(int argc, char** argv) {
   const std::vector<std::string_view> arguments(argv + 1, argv + argc);
   const auto said = [&](std::string_view word) {
@@ -322,6 +323,9 @@ int main(int argc, char** argv) {
   if (all || said("sqlite")) ae::bench::sqlite_table(folder, quick);
   if (all || said("http")) ae::bench::http_row(folder, quick);
   if (all || said("map")) ae::bench::map_row(folder, quick);
+  if (all || said("claim")) {
+    ae::bench::claim_latency_row(ae::bench::chain_plan(1, "idempotent"), quick);
+  }
   std::filesystem::remove_all(folder);
   return 0;
 }

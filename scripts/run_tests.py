@@ -241,9 +241,9 @@ def main():
         if SLOW:
             run_script([str(ROOT / "dev"), "sim", "--mutants"], "build/mutants", total, "mutants")
         run_script([str(ROOT / "dev"), "fuzz", "--seconds", "600" if SLOW else "60"], "build/fuzz", total, "fuzz")
-        for extra in ("scripts/examples", "scripts/demo"):
-            if os.access(ROOT / extra, os.X_OK):
-                run_script([str(ROOT / extra)], "build/release", total, extra, silent_is_ok=True)
+        for extra in (["scripts/examples"], ["scripts/demo"], ["scripts/demo", "--postgres"]):
+            if os.access(ROOT / extra[0], os.X_OK):
+                run_script([str(ROOT / extra[0]), *extra[1:]], "build/release", total, " ".join(extra), silent_is_ok=True)
     if total.failures:
         print("\nfailed:")
         for failure in total.failures:

@@ -322,6 +322,114 @@ def faults_of_an_agent_are_told_as_check_does():
         none = Server(h, "--workers", "0")
         status, body = none.ask("PUT", "/api/agents/late", echo_agent(1))
         assert (status, body["code"]) == (400, "unsupported"), body
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+TRACED = """
+aetheris: 1
+tools:
+  show: { command: ["sh", "-c", "echo $TRACEPARENT $TRACESTATE"], effect: read }
+agents:
+  shows: { plan: [ { id: s, tool: show } ], output: "${ .steps.s }" }
+  asks:
+    plan: [ { id: w, wait: { type: signal, key: k } }, { id: m, wait: { type: message, channel: c } } ]
+"""
+
+
+@test
+def a_trace_goes_in_and_out():
+    with home() as h:
+        (h.path / "traced.yaml").write_text(TRACED)
+        s = Server(h, "traced.yaml")
+
+        def made(**headers):
+            status, job = s.post("/api/jobs?wait=30s", {"agent": "shows"},
+                                 headers={name.replace("_", "-"): value for name, value in headers.items()})
+            assert (status, job["status"]) == (201, "completed"), job
+            created = s.get(f"/api/jobs/{job['id']}/events?type=job_created")[1]["events"][0]["payload"]
+            trace = s.get(f"/api/jobs/{job['id']}/trace")[1]
+            return job, created, trace
+
+        job, created, trace = made(traceparent=PARENT, tracestate="congo=t61")
+        assert created["traceparent"] == PARENT and created["tracestate"] == "congo=t61", created
+        assert job["trace_id"] == TRACE and trace["trace"]["trace_id"] == TRACE, trace["trace"]
+        assert trace["trace"]["parent_id"] == "b7ad6b7169203331", trace["trace"]
+        span = trace["nodes"][0]["tries"][0]["span_id"]
+        assert job["result"] == f"00-{TRACE}-{span}-01 congo=t61", job["result"]
+        assert TRACE in h.run("trace", job["id"]).out
+        # What is malformed counts as absent, and a job that nobody asked for in a trace has one of its own.
+        for headers in ({}, {"traceparent": PARENT.upper()}, {"traceparent": "00-" + "0" * 32 + PARENT[35:]},
+                        {"tracestate": "congo=t61"}):
+            job, created, trace = made(**headers)
+            assert "traceparent" not in created and "tracestate" not in created, created
+            assert job["result"].startswith(f"00-{job['trace_id']}-") and job["trace_id"] != TRACE, job
+            assert s.get(f"/api/jobs/{job['id']}/verify")[1]["ok"]
+        # The same request in another trace is the same request.
+        first = s.post("/api/jobs", {"agent": "shows"}, headers={"Idempotency-Key": "k", "traceparent": PARENT})
+        again = s.post("/api/jobs", {"agent": "shows"}, headers={"Idempotency-Key": "k"})
+        assert (first[0], again[0]) == (201, 200) and first[1]["id"] == again[1]["id"]
+        # Who answers is written down with the answer.
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        until(lambda: s.status("a") == "waiting")
+        s.post("/api/jobs/a/signal", {"correlation_key": "k", "payload": 1}, headers={"traceparent": PARENT})
+        s.post("/api/jobs/a/message", {"channel": "c", "payload": 1}, headers={"traceparent": PARENT})
+        until(lambda: s.status("a") == "completed")
+        events = s.get("/api/jobs/a/events")[1]["events"]
+        said = [event["type"] for event in events if event["payload"].get("traceparent") == PARENT]
+        assert said == ["wait_completed", "agent_message"], said
+        expect(s.stop(), 0)
+
+
+@test
+def what_does_not_go_on_is_listed_with_what_would_help():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "doubts", "id": "d"})
+        until(lambda: s.status("d") == "parked")
+        s.post("/api/jobs", {"agent": "asks", "id": "w"})
+        s.post("/api/jobs", {"agent": "echo", "id": "q", "required_capabilities": ["gpu"]})
+        doubt = s.get("/api/jobs?in_doubt=true")[1]["jobs"]
+        assert [job["id"] for job in doubt] == ["d"] and doubt[0]["in_doubt"][0]["tool"] == "doubt", doubt
+        text = expect(s.h.run("jobs", "--in-doubt"), 0).out
+        assert "aetheris resolve d " in text and " happened" in text, text
+        stuck = s.get("/api/jobs?stuck=true")[1]["jobs"]
+        assert [(job["id"], job["stuck"]["reason"], job["stuck"]["until"]) for job in stuck] == [("d", "parked", "resolve")]
+        text = expect(s.h.run("jobs", "--stuck", "--older-than", "0s"), 0).out
+        assert "aetheris resolve d " in text and "no worker offers gpu" in text, text
+        assert "aetheris serve FILE --capability gpu" in text and "w  waiting" not in text, text
+        for words in (["--older-than", "1s"], ["--stuck", "--in-doubt"], ["--stuck", "--status", "parked"],
+                      ["--stuck", "--older-than", "soon"]):
+            expect(s.h.run("jobs", *words), 2)
+        metrics = s.get("/metrics")[1]
+        assert 'aetheris_job_state{state="parked"} 1\n' in metrics and "aetheris_store_up 1\n" in metrics, metrics
+        assert 'aetheris_storage_operation_duration_seconds_count{operation="commit"}' in metrics, metrics
+        families = [line.split()[2] for line in metrics.splitlines() if line.startswith("# TYPE")]
+        assert len(families) == len(set(families)), families
+
+
+@test
+def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
+    with home() as h:
+        server = Server(h, "agents.yaml", "--log", "json", "-v")
+        server.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a", "input": {"n": 77001}})
+        server.post("/api/jobs?wait=30s", {"agent": "fails", "id": "b"})
+        server.post("/api/jobs?wait=30s", {"agent": "asks", "id": "c"})
+        server.post("/api/jobs/c/pause", {})
+        server.get("/api/jobs/nobody")
+        said = expect(server.stop(), 0)
+        lines = [json.loads(line) for line in said.err.splitlines()]
+        assert all({"ts", "level", "event", "worker"} <= set(line) for line in lines), lines
+        told = [(line["event"], line.get("job"), line.get("code")) for line in lines]
+        for one in (("started", None, None), ("job_created", "a", None), ("job_completed", "a", None),
+                    ("job_failed", "b", "no_money"), ("request_refused", None, "not_found"), ("stopping", None, None),
+                    ("stopped", None, None)):
+            assert one in told, (one, told)
+        assert "77001" not in said.err and "the account is empty" not in said.err, said.err
+        text = Server(h, "agents.yaml", "--log", "text")
+        text.post("/api/jobs?wait=30s", {"agent": "echo", "id": "d"})
+        said = expect(text.stop(), 0)
+        assert "info job d completed" in said.err and "info job d created" in said.err, said.err
+        quiet = Server(h, "agents.yaml")
+        quiet.post("/api/jobs?wait=30s", {"agent": "echo", "id": "e"})
+        assert expect(quiet.stop(), 0).err.startswith("stopping; ")
 
 
 if __name__ == "__main__":

@@ -60,20 +60,42 @@ bool read(const Source& source, std::string_view text, Faults& faults, Located& 
   return read_yaml(text, faults, out);
 }
 
+// In which line a place is; places are asked for mostly in the order of the file.
+class LineCount {
+ public:
+  explicit LineCount(std::string_view text) : text_(text) {}
+  std::size_t of(Place place) {
+    if (place.character < character_) at_ = character_ = 0, line_ = 1;
+    for (; character_ < place.character && at_ < text_.size(); ++character_) {
+      line_ += text_[at_] == '\n' ? 1 : 0;
+      do ++at_;
+      while (at_ < text_.size() && (static_cast<unsigned char>(text_[at_]) & 0xC0) == 0x80);
+    }
+    return line_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t at_ = 0, character_ = 0, line_ = 1;
+};
+
 // What agents may use.
 struct Offered {
   CheckedTools tools;
   CheckedModels models;
 };
 
-Offered check_offered(Check& check, const Spot& top) {
+Offered check_offered(Check& check, const Spot& top, std::string_view text) {
+  LineCount lines(text);
   Offered offered;
   if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
     for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("a tool", key.text, key.at, tool.path);
-      offered.tools.insert_or_assign(key.text, check_tool(check, key.text, tool));
+      CheckedTool checked = check_tool(check, key.text, tool);
+      checked.tool.line = lines.of(key.at);
+      offered.tools.insert_or_assign(key.text, std::move(checked));
     }
     check_side_calls(check, offered.tools);
   }
@@ -82,13 +104,16 @@ Offered check_offered(Check& check, const Spot& top) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot model{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("a model", key.text, key.at, model.path);
-      offered.models.insert_or_assign(key.text, check_model(check, key.text, model));
+      CheckedModel checked = check_model(check, key.text, model);
+      checked.tool.line = lines.of(key.at);
+      offered.models.insert_or_assign(key.text, std::move(checked));
     }
   }
   return offered;
 }
 
-void check_file(Check& check, const Located& root, AgentsFile& out) {
+void check_file(Check& check, const Located& root, std::string_view text, AgentsFile& out) {
+  LineCount lines(text);
   const Spot top{&root, {}};
   if (!check.mapping(top, {"aetheris", "tools", "models", "agents"},
                      {{"cron", "schedules come later"}, {"schedules", "schedules come later"}})) {
@@ -101,7 +126,7 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
     }
   }
-  auto [tools, models] = check_offered(check, top);
+  auto [tools, models] = check_offered(check, top, text);
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {
     if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
@@ -111,6 +136,7 @@ void check_file(Check& check, const Located& root, AgentsFile& out) {
       check.name("an agent", key.text, key.at, agent.path);
       Agent checked = check_agent(check, key.text, agent, {tools, models});
       checked.definition = agent->value();
+      checked.line = lines.of(key.at);
       out.agents.insert_or_assign(key.text, std::move(checked));
     }
   }
@@ -138,7 +164,7 @@ std::vector<Fault> load(const Source& source, AgentsFile& out) {
   AgentsFile file;
   if (read(source, text, faults, root)) {
     Check check(source, faults);
-    check_file(check, root, file);
+    check_file(check, root, text, file);
   }
   if (faults.empty()) out = std::move(file);
   return faults.finish(source.name, text);
@@ -164,7 +190,7 @@ std::vector<Fault> load_agent(const Source& file, std::string_view name, std::st
   Offered offered;
   if (read(file, text, theirs, root)) {
     Check offering(file, theirs);
-    offered = check_offered(offering, Spot{&root, {}});
+    offered = check_offered(offering, Spot{&root, {}}, text);
   }
   if (!theirs.empty()) return theirs.finish(file.name, text);
   Check check(file, ours);

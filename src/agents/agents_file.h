@@ -43,6 +43,7 @@ struct ToolDefinition {
   Value definition;
   Value verify;  // who looks at what it changed (tools/verify/verify.h); null: nobody
   engine::ToolPolicy policy;
+  std::size_t line = 0;  // where it stands in its file, from 1
 };
 
 struct Agent {
@@ -54,6 +55,7 @@ struct Agent {
   std::string queue;                               // "" = the default one
   std::string execution_version;                   // "" = the program's
   Value definition;                                // its part of the file, as JSON
+  std::size_t line = 0;                            // where it stands in its file, from 1
 };
 
 struct AgentsFile {

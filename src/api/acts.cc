@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/asked.h"
+#include "core/trace_context.h"
 
 namespace ae::api {
 
@@ -9,6 +10,10 @@ void Api::act(Ask ask, engine::Act act, int status) {
   const auto job = job_id_from_text(ask->id);
   if (!job) return ask->refuse({Code::not_found, job.error().message});
   act.by = ask->request.by;
+  const bool says = act.kind == engine::Act::Kind::signal || act.kind == engine::Act::Kind::message;
+  if (const auto context = trace_context(ask->request.traceparent, {}); context && says) {
+    act.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+  }
   runtime_.act(*job, std::move(act), [ask, status](Result<Value> answer) {
     if (!answer && answer.error().code == Code::not_found) {
       return ask->refuse({Code::not_found, "there is no job " + ask->id +

@@ -157,6 +157,20 @@ void Api::keep_registry(async::Done<Status> done) {
   });
 }
 
+void Api::follow_registry(async::Done<Status> done) {
+  AE_CHECK(options_.read_agent, "nobody could read what is registered");
+  registry_.within(Duration(0), [this, alive = std::weak_ptr(alive_),
+                                 done = std::move(done)](Status read) mutable {
+    if (!read) return done(std::move(read));
+    if (!alive.lock()) return;
+    registers_ = true;
+    note_agents();
+    registry_.on_change([this] { note_agents(); });
+    if (!store_.owned()) look_for_agents();
+    done({});
+  });
+}
+
 void Api::register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
                         async::Done<Status> done) {
   if (versions->empty()) return registry_.within(Duration(0), std::move(done));

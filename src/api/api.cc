@@ -14,6 +14,10 @@ namespace {
 constexpr Duration kPoll = std::chrono::seconds(1);
 constexpr Duration kPollUnheard = std::chrono::milliseconds(200);
 
+bool tells_of_process(const Path& path) {
+  return path == Path{"metrics"} || path == Path{"api", "health"} || path == Path{"api", "ready"};
+}
+
 Error no_route(const Path& path) {
   return {Code::not_found, "there is no route " + target(path, {})};
 }
@@ -115,6 +119,15 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   auto ask = std::make_shared<Asked>();
   ask->request = std::move(request);
   ask->done = std::move(done);
+  if (options_.refused) {
+    ask->done = [this, alive = std::weak_ptr(alive_),
+                 asked = ApiRequest{.method = ask->request.method, .path = ask->request.path},
+                 done = std::move(ask->done)](ApiResponse answer) mutable {
+      if (answer.status >= 400 && alive.lock())
+        options_.refused(asked, answer.status, answer.body.text("code"));
+      done(std::move(answer));
+    };
+  }
   const auto refuse = [&](int status, Error error) {
     loop_.post([ask, status, error = std::move(error)] {
       ask->answer(status == 0 ? http_status(error.code) : status, problem(error));
@@ -128,6 +141,12 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
     if (route.method != ask->request.method) {
       other_method = true;
       continue;
+    }
+    if (options_.looks_only && !tells_of_process(path)) {
+      return refuse(0, {Code::not_found,
+                        "this process is a worker: it answers /api/health, "
+                        "/api/ready and /metrics; ask an `aetheris serve` on the "
+                        "same store"});
     }
     for (std::size_t i = 0; i < path.size(); ++i) {
       if (route.path[i] == "{id}") ask->id = path[i];

@@ -16,11 +16,13 @@
 #include "api/live_registry.h"
 #include "api/metrics.h"
 #include "api/roles.h"
+#include "api/stuck.h"
 #include "api/target.h"
 #include "async/loop.h"
 #include "core/event.h"
 #include "core/value.h"
 #include "runtime/runtime.h"
+#include "store/measured_store.h"
 #include "store/store.h"
 
 namespace ae::api {
@@ -36,10 +38,11 @@ struct ApiRequest {
   std::string method = "GET";
   Path path;  // {"api", "jobs", id}
   QueryPairs query;
-  std::string body;             // JSON; "" = none
-  std::string idempotency_key;  // header Idempotency-Key
-  std::string by;               // who asks, for the record
-  Role role = Role::admin;      // what they may; our own user may everything
+  std::string body;                     // JSON; "" = none
+  std::string idempotency_key;          // header Idempotency-Key
+  std::string traceparent, tracestate;  // these headers, as they came
+  std::string by;                       // who asks, for the record
+  Role role = Role::admin;              // what they may; our own user may everything
 };
 
 struct ApiResponse {
@@ -61,6 +64,10 @@ struct ApiOptions {
   std::function<std::vector<agents::Fault>(std::string_view name, std::string_view json,
                                            agents::Agent& out)>
       read_agent{};
+  const store::MeasuredStore* measured = nullptr;  // whose times are shown; nullptr = nobody's
+  bool looks_only = false;                         // health, ready and metrics, and nothing else
+  // A request was refused: its method and path, the status, the code. May be empty.
+  std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
   std::string store;                               // for health
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
@@ -86,6 +93,8 @@ class Api {
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
   // is what jobs are made of. Fails with unavailable, unknown_outcome.
   void keep_registry(async::Done<Status> done);
+  // The same without registering anything: of a process that only runs what others have registered.
+  void follow_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
   // The process is about to end: it is not ready from now on.
@@ -125,6 +134,18 @@ class Api {
   void make_of_message(Ask ask);
   void jobs(Ask ask);
   void search_jobs(Ask ask, std::shared_ptr<Search> search);
+  struct Walk;
+  void stuck_jobs(Ask ask);
+  void doubtful_jobs(Ask ask);
+  void begin_walk(Ask ask, std::shared_ptr<Walk> walk);
+  void next_page(Ask ask, std::shared_ptr<Walk> walk);
+  void next_row(Ask ask, std::shared_ptr<Walk> walk);
+  struct Standing;
+  void standing(std::move_only_function<void(const Standing*)> then);
+  void count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::string after,
+                   std::move_only_function<void(const Standing*)> then);
+  void answer_metrics(const Ask& ask, const Standing* standing);
+  std::vector<WorkerOffer> worker_offers(const store::Census& census) const;
   void create(Ask ask);
   void make_job(Ask ask);
   void job(Ask ask);
@@ -205,6 +226,7 @@ class Api {
   std::list<std::shared_ptr<Waiting>> waiting_;
   Metrics metrics_;
   LiveRegistry registry_;
+  std::shared_ptr<const Standing> standing_;  // as of a few seconds ago
   bool leaving_ = false;
   // Where a log was read to, so that who follows it does not read it again from the beginning.
   struct Mark {

@@ -313,6 +313,63 @@ AE_TEST("service/it counts what it wrote") {
   }
 }
 
+AE_TEST("service/jobs that do not go on by themselves are listed with what would help") {
+  Here here;
+  const auto listed = [&](QueryPairs query) {
+    const ApiResponse answer = here.get({"api", "jobs"}, std::move(query));
+    EXPECT_EQ(answer.status, 200) << canonical(answer.body);
+    return answer.body["jobs"];
+  };
+  const std::string paused = here.make(R"({"agent": "asks"})");
+  const std::string waits = here.make(R"({"agent": "asks"})");
+  const std::string needs =
+      here.make(R"({"agent": "echo", "input": {"n": 1}, "required_capabilities": ["gpu"]})");
+  ASSERT_EQ(here.post({"api", "jobs", paused, "pause"}, R"({"reason": "lunch"})").status, 202);
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(paused), "parked");
+  ASSERT_EQ(here.status(waits), "waiting");
+  ASSERT_EQ(here.status(needs), "queued");
+  const Value first = listed({{"stuck", "true"}});
+  ASSERT_EQ(first.size(), 1u) << canonical(first);
+  EXPECT_EQ(first.items()[0].text("id"), paused);
+  EXPECT_EQ(first.items()[0]["stuck"].text("reason"), "parked");
+  EXPECT_EQ(first.items()[0]["stuck"].text("until"), "resume");
+  EXPECT_EQ(canonical(first.items()[0]["stuck"]["commands"]),
+            R"(["aetheris resume )" + paused + R"("])");
+  // The one that nobody can take, after a while.
+  const Value later = listed({{"stuck", "true"}, {"older_than", "0s"}});
+  ASSERT_EQ(later.size(), 2u) << canonical(later);
+  EXPECT_EQ(later.items()[1].text("id"), needs);
+  EXPECT_EQ(canonical(later.items()[1]["stuck"]["missing"]), R"(["gpu"])");
+  EXPECT_EQ(canonical(later.items()[1]["stuck"]["commands"]),
+            R"(["aetheris serve FILE --capability gpu"])");
+  here.loop.advance(std::chrono::minutes(6));
+  EXPECT_EQ(listed({{"stuck", "true"}}).size(), 2u);
+  // One a page.
+  const ApiResponse page = here.get({"api", "jobs"}, {{"stuck", "true"}, {"limit", "1"}});
+  ASSERT_EQ(page.body["jobs"].size(), 1u);
+  const Value rest =
+      listed({{"stuck", "true"}, {"limit", "9"}, {"cursor", page.body["next_cursor"].as_string()}});
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest.items()[0].text("id"), needs);
+  EXPECT_EQ(listed({{"in_doubt", "true"}}).size(), 0u);
+  for (const QueryPairs& bad : {QueryPairs{{"stuck", "yes"}},
+                                {{"stuck", "true"}, {"cursor", "x"}},
+                                {{"stuck", "true"}, {"older_than", "soon"}},
+                                {{"stuck", "true"}, {"status", "parked"}},
+                                {{"in_doubt", "1"}}}) {
+    expect_problem(here.get({"api", "jobs"}, bad), 400, "input_invalid");
+  }
+  const std::string text = here.get({"metrics"}).text;
+  for (const char* line :
+       {"aetheris_stuck_job_count 2\n", "aetheris_job_state{state=\"parked\"} 1\n",
+        "aetheris_job_state{state=\"waiting\"} 1\n",
+        "aetheris_queue_backlog{queue=\"default\"} 1\n", "aetheris_store_up 1\n",
+        "aetheris_lease_acquire_total{ok=\"true\"} ", "aetheris_lease_conflict_total 0\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+}
+
 AE_TEST("openapi/it names every route, and no other") {
   const auto document = parse_json(openapi_json(), {.depth_max = 100});
   ASSERT_TRUE(document) << document.error().message;

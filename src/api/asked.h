@@ -43,6 +43,8 @@ struct Api::Waiting {
 
 // What somebody is told whose key may not do this.
 Error role_missing(Role role, const std::vector<Role>& needed);
+// A job's row, as lists show it.
+Value row_json(const store::JobRow& row);
 
 // A key or word that a request may have later.
 struct Later {

@@ -3,6 +3,7 @@
 
 #include "api/asked.h"
 #include "core/schema.h"
+#include "core/trace_context.h"
 
 namespace ae::api {
 namespace {
@@ -11,6 +12,10 @@ constexpr std::size_t kNamedMax = 5;  // effects in a sentence; the list has all
 
 Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fields) {
   runtime::ForkRequest wish;
+  if (const auto context = trace_context(request.traceparent, request.tracestate)) {
+    wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+    wish.tracestate = context->state;
+  }
   AE_ASSIGN(const std::string id, fields.text("id"));
   if (!id.empty()) {
     AE_ASSIGN(wish.job, job_id_from_text(id));

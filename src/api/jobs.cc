@@ -7,6 +7,7 @@
 #include "api/views.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "core/trace_context.h"
 #include "engine/effects.h"
 #include "store/rules.h"
 
@@ -22,16 +23,6 @@ Value labels_value(const std::vector<std::pair<std::string, std::string>>& label
   std::vector<Member> members;
   members.reserve(labels.size());
   for (const auto& [key, value] : labels) members.emplace_back(key, value);
-  return Value::object(std::move(members));
-}
-
-Value row_json(const store::JobRow& row) {
-  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
-                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
-                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
-  if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
-  if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
-  if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
   return Value::object(std::move(members));
 }
 
@@ -113,6 +104,16 @@ bool holds_text(const store::JobRow& row, const std::string& text) {
 
 }  // namespace
 
+Value row_json(const store::JobRow& row) {
+  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
+                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
+                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
+  if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
+  if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
+  if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
+  return Value::object(std::move(members));
+}
+
 // ---------------------------------------------------------------- lists
 
 struct Api::Search {
@@ -123,6 +124,8 @@ struct Api::Search {
 };
 
 void Api::jobs(Ask ask) {
+  if (ask->query.find("stuck")) return stuck_jobs(std::move(ask));
+  if (ask->query.find("in_doubt")) return doubtful_jobs(std::move(ask));
   const auto filter = [&]() -> Result<store::Filter> {
     AE_TRY(ask->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
     store::Filter wanted;
@@ -252,6 +255,10 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   std::ranges::sort(wish.required_capabilities);
   const auto twice = std::ranges::unique(wish.required_capabilities);
   wish.required_capabilities.erase(twice.begin(), twice.end());
+  if (const auto context = trace_context(ask.request.traceparent, ask.request.tracestate)) {
+    wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
+    wish.tracestate = context->state;
+  }
   wish.hold = options_.runs;
   return wish;
 }

@@ -1,12 +1,16 @@
 #include "api/metrics.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
+
+#include "core/error.h"
 
 namespace ae::api {
 namespace {
 
 struct Family {
-  const char* name;
+  std::string_view name;
   const char* type;
   const char* help;
 };
@@ -31,6 +35,30 @@ constexpr Family kFamilies[] = {
     {"aetheris_wait_total", "counter", "Waits that were resolved, by outcome."},
 };
 
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+constexpr Family kGauges[] = {
+    {"aetheris_confirmation_replay_warn_total", "counter",
+     "Resources that were not as a job had left them, with which it went on."},
+    {"aetheris_job_state", "gauge", "Jobs that have not ended, by status; 100000 is that or more."},
+    {"aetheris_lease_acquire_total", "counter", "Jobs claimed (true); claims that failed (false)."},
+    {"aetheris_lease_conflict_total", "counter", "Jobs held here that another may have taken."},
+    {"aetheris_queue_backlog", "gauge", "Jobs that could be claimed now, by queue."},
+    {"aetheris_requests_waiting", "gauge", "Requests that wait for a job to go on."},
+    {"aetheris_store_hint_total", "counter", "What other processes of the store told this one."},
+    {"aetheris_store_up", "gauge", "1 if the store answers."},
+    {"aetheris_stuck_job_count", "gauge",
+     "Jobs that do not go on by themselves (jobs?stuck=true)."},
+    {"aetheris_worker_busy", "gauge", "Jobs held by this worker."},
+    {"aetheris_workers", "gauge", "Processes that claim jobs of this store."},
+};
+
+}  // namespace
+
 // A label's value: escaped as the text format wants it.
 std::string labelled(std::string_view name, std::string_view label, std::string_view value) {
   std::string out(name);
@@ -46,13 +74,34 @@ std::string labelled(std::string_view name, std::string_view label, std::string_
   return out += "\"}";
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
+std::string storage_text(const std::map<std::string_view, store::OperationTimes>& times) {
+  constexpr std::string_view kSeconds = "aetheris_storage_operation_duration_seconds";
+  constexpr std::string_view kFailures = "aetheris_storage_operation_errors_total";
+  std::string out, failures;
+  out.append("# HELP ").append(kSeconds).append(" How long the store took to answer.\n# TYPE ");
+  out.append(kSeconds).append(" histogram\n");
+  failures.append("# HELP ").append(kFailures);
+  failures.append(" Answers that were unavailable or unknown.\n# TYPE ");
+  failures.append(kFailures).append(" counter\n");
+  for (const auto& [operation, seen] : times) {
+    const std::string label = labelled("", "operation", operation);
+    const std::string_view inside = std::string_view(label).substr(0, label.size() - 1);
+    std::uint64_t so_far = 0;
+    for (std::size_t i = 0; i < seen.in.size(); ++i) {
+      so_far += seen.in.at(i);
+      const bool bounded = i < store::OperationTimes::kBounds.size();
+      out.append(kSeconds).append("_bucket").append(inside).append(",le=\"");
+      out.append(bounded ? number(store::OperationTimes::kBounds.at(i)) : "+Inf").append("\"} ");
+      out.append(std::to_string(so_far)).append("\n");
+    }
+    out.append(kSeconds).append("_sum").append(label).append(" ").append(number(seen.sum));
+    out.append("\n").append(kSeconds).append("_count").append(label).append(" ");
+    out.append(std::to_string(so_far)).append("\n");
+    failures.append(kFailures).append(label).append(" ");
+    failures.append(std::to_string(seen.failures)).append("\n");
+  }
+  return out + failures;
 }
-
-}  // namespace
 
 void Metrics::Histogram::add(double seconds) {
   std::size_t i = 0;
@@ -173,7 +222,10 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
   for (const auto& [name, value] : gauges) {
     const std::string family = name.substr(0, name.find('{'));
     if (out.find("# TYPE " + family + " ") == out.npos) {
-      out += "# TYPE " + family + (family.ends_with("_total") ? " counter\n" : " gauge\n");
+      const Family* const known = std::ranges::find(kGauges, family, &Family::name);
+      AE_CHECK(known != std::end(kGauges), family);
+      out.append("# HELP ").append(family).append(" ").append(known->help).append("\n# TYPE ");
+      out.append(family).append(" ").append(known->type).append("\n");
     }
     out += name + " " + std::to_string(value) + "\n";
   }

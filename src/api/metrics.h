@@ -9,12 +9,19 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/event.h"
+#include "store/measured_store.h"
 
 namespace ae::api {
+
+// NAME{LABEL="VALUE"}, escaped as the text format wants it.
+std::string labelled(std::string_view name, std::string_view label, std::string_view value);
+// How long the store took, by operation, and how often it failed.
+std::string storage_text(const std::map<std::string_view, store::OperationTimes>& times);
 
 class Metrics {
  public:

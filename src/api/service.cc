@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "api/asked.h"
+#include "api/standing.h"
 #include "core/json.h"
 
 namespace ae::api {
 namespace {
-
-constexpr std::size_t kRunningMax = 1'000;  // rows that are looked through for other workers
 
 Value texts(const std::vector<std::string>& from) {
   return Value::array(std::vector<Value>(from.begin(), from.end()));
@@ -51,14 +50,40 @@ void Api::ready(Ask ask) {
 }
 
 void Api::metrics(Ask ask) {
+  standing([this, ask](const Standing* standing) { answer_metrics(ask, standing); });
+}
+
+// nullptr: the store does not say where its jobs stand.
+void Api::answer_metrics(const Ask& ask, const Standing* standing) {
   const runtime::RuntimeOptions& us = runtime_.options();
+  const runtime::Counters& counted = runtime_.counters();
   std::vector<std::pair<std::string, std::uint64_t>> now{
-      {"aetheris_worker_busy{worker_id=\"" + us.worker + "\"}", runtime_.held()},
+      {labelled("aetheris_worker_busy", "worker_id", us.worker), runtime_.held()},
       {"aetheris_requests_waiting",
        std::ranges::count_if(waiting_, [](const auto& waiting) { return !waiting->over; })},
-      {"aetheris_confirmation_replay_warn_total",
-       runtime_.counters().aetheris_confirmation_replay_warn_total}};
-  ask->done({.status = 200, .body = {}, .location = {}, .text = metrics_.text(now)});
+      {"aetheris_confirmation_replay_warn_total", counted.aetheris_confirmation_replay_warn_total},
+      {"aetheris_lease_acquire_total{ok=\"true\"}", counted.aetheris_lease_acquired},
+      {"aetheris_lease_acquire_total{ok=\"false\"}", counted.aetheris_lease_acquire_failed},
+      {"aetheris_lease_conflict_total", counted.aetheris_lease_conflict_total},
+      {"aetheris_store_hint_total", counted.aetheris_store_hint_total},
+      {"aetheris_store_up", standing != nullptr ? 1 : 0}};
+  if (standing != nullptr) {
+    for (const auto& [status, jobs] : standing->census.statuses) {
+      now.emplace_back(labelled("aetheris_job_state", "state", status), jobs);
+    }
+    // A queue that has run empty is said to be so, where it is ours to limit.
+    std::map<std::string, std::uint64_t> queues = standing->census.ready;
+    queues.try_emplace(std::string(store::kDefaultQueue), 0);
+    for (const store::QueueLimit& limit : us.queues) queues.try_emplace(limit.queue, 0);
+    for (const auto& [queue, jobs] : queues) {
+      now.emplace_back(labelled("aetheris_queue_backlog", "queue", queue), jobs);
+    }
+    now.emplace_back("aetheris_stuck_job_count", standing->stuck);
+    now.emplace_back("aetheris_workers", standing->offers.size());
+  }
+  std::string text = metrics_.text(now);
+  if (options_.measured != nullptr) text += storage_text(options_.measured->times());
+  ask->done({.status = 200, .body = {}, .location = {}, .text = std::move(text)});
 }
 
 void Api::openapi(Ask ask) {
@@ -67,34 +92,35 @@ void Api::openapi(Ask ask) {
   ask->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
 }
 
-// Whoever holds jobs of this store: this process, and those whose claims are seen.
+// Whoever holds jobs of this store, or says that it would take some.
 void Api::workers(Ask ask) {
-  store::Filter running;
-  running.status = "running";
-  running.limit = kRunningMax;
-  store_.query(std::move(running),
-               [this, alive = std::weak_ptr(alive_), ask](Result<std::vector<store::JobRow>> rows) {
-                 if (!rows) return ask->refuse(rows.error());
-                 if (!alive.lock()) return;
-                 const runtime::RuntimeOptions& us = runtime_.options();
-                 std::map<std::string, std::uint64_t> held{{us.worker, 0}};
-                 for (const store::JobRow& row : *rows) {
-                   if (row.claim) ++held[row.claim_worker];
-                 }
-                 std::vector<Value> workers;
-                 for (const auto& [worker, jobs] : held) {
-                   Value one = Value::object({{"worker", worker}, {"held", jobs}});
-                   if (worker == us.worker) {
-                     one = one.with("held", static_cast<std::uint64_t>(runtime_.held()))
-                               .with("this", true)
-                               .with("agents", texts(us.agents))
-                               .with("capabilities", texts(us.capabilities))
-                               .with("version", options_.version);
-                   }
-                   workers.push_back(std::move(one));
-                 }
-                 ask->answer(200, Value::object({{"workers", Value::array(std::move(workers))}}));
-               });
+  store_.census([this, alive = std::weak_ptr(alive_), ask](Result<store::Census> census) {
+    if (!census) return ask->refuse(census.error());
+    if (!alive.lock()) return;
+    const runtime::RuntimeOptions& us = runtime_.options();
+    census->workers.try_emplace(us.worker);
+    std::vector<Value> workers;
+    for (const auto& [name, worker] : census->workers) {
+      Value one =
+          Value::object({{"expired", worker.expired}, {"held", worker.live}, {"worker", name}});
+      const auto says = parse_json(worker.says);
+      if (says && says->is_object()) {
+        for (const char* word : {"agents", "capabilities", "jobs_max", "version"}) {
+          one = one.with(word, (*says)[word]);
+        }
+      }
+      if (name == us.worker) {
+        one = one.with("held", std::uint64_t{runtime_.held()})
+                  .with("this", true)
+                  .with("agents", texts(us.agents))
+                  .with("capabilities", texts(us.capabilities))
+                  .with("jobs_max", std::uint64_t{us.held_max})
+                  .with("version", options_.version);
+      }
+      workers.push_back(std::move(one));
+    }
+    ask->answer(200, Value::object({{"workers", Value::array(std::move(workers))}}));
+  });
 }
 
 void Api::tools(Ask ask) {

@@ -12,6 +12,27 @@ namespace {
 
 constexpr std::string_view kHoldOn = "15s";
 
+// Two of them are as good as none: nobody knows which one is meant.
+std::string only_header(const net::HttpHeaders& headers, std::string_view name) {
+  std::string value;
+  for (const net::HttpHeader& header : headers) {
+    if (!net::equal_ignoring_case(header.name, name)) continue;
+    if (!value.empty()) return {};
+    value = header.value;
+  }
+  return value;
+}
+
+// Several are one list.
+std::string listed_header(const net::HttpHeaders& headers, std::string_view name) {
+  std::string list;
+  for (const net::HttpHeader& header : headers) {
+    if (net::equal_ignoring_case(header.name, name))
+      list += (list.empty() ? "" : ",") + header.value;
+  }
+  return list;
+}
+
 // `pass`: who it is, if the gate knows; otherwise they say it themselves.
 api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass) {
   api::ApiRequest out;
@@ -22,6 +43,8 @@ api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass) {
   const auto by = net::find_header(in.headers, "x-aetheris-by");
   out.by = !pass.by.empty() ? pass.by : by ? std::string(*by) : "api";
   out.role = pass.role;
+  out.traceparent = only_header(in.headers, "traceparent");
+  out.tracestate = listed_header(in.headers, "tracestate");
   out.path = std::move(in.path);
   if (!out.path.empty() && out.path.back().empty()) out.path.pop_back();
   out.query = std::move(in.query);

@@ -14,6 +14,7 @@
 #include "app/key_file.h"
 #include "app/toolbox.h"
 #include "net/system.h"
+#include "store/measured_store.h"
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_rebuild.h"
 #include "store/postgres/postgres_store.h"
@@ -67,13 +68,14 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       }
     }
     AE_TRY(open_store());
+    measured_.emplace(*store_, steady_);
     if (options_.agents && options_.mode == SiteOptions::Mode::run) {
       std::string secrets = environment("AETHERIS_SECRETS_FILE");
       if (secrets.empty() && options_.store.kind == StoreUrl::Kind::sqlite) {
         secrets = options_.store.folder() + "/secrets";
       }
-      AE_ASSIGN(toolbox_,
-                Toolbox::make(loop_, steady_, *options_.agents, options_.agents_folder, secrets));
+      AE_ASSIGN(toolbox_, Toolbox::make(loop_, steady_, *options_.agents,
+                                        {options_.agents_folder, options_.folders}, secrets));
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
                            std::to_string(tools::kSecretHiddenMin) +
@@ -83,7 +85,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime::World world{.loop = loop_,
                          .steady = steady_,
                          .chance = chance_,
-                         .store = *store_,
+                         .store = *measured_,
                          .performers = toolbox_ ? toolbox_->performers() : no_tools_,
                          .signer = signer_ ? &*signer_ : nullptr};
     if (options_.agents) {
@@ -96,11 +98,14 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime::RuntimeObserver* const self = this;
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
-        loop_, steady_, *store_, *runtime_,
+        loop_, steady_, *measured_, *runtime_,
         api::ApiOptions{.agents = options_.agents,
                         .runs = options_.mode == SiteOptions::Mode::run,
                         .hears = options_.mode != SiteOptions::Mode::read,
                         .read_agent = options_.read_agent,
+                        .measured = &*measured_,
+                        .looks_only = options_.looks_only,
+                        .refused = options_.refused,
                         .version = std::string(kVersion),
                         .store = store_name(),
                         .chance = &chance_,
@@ -112,6 +117,10 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   store::Store& store() override { return *store_; }
   runtime::Runtime& runtime() override { return *runtime_; }
   api::Api& api() override { return *api_; }
+  std::string store_name() const override {
+    return options_.store.kind == StoreUrl::Kind::sqlite ? real_path(options_.store.path)
+                                                         : options_.store.text();
+  }
 
   Status listen() override {
     if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
@@ -138,16 +147,20 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   Result<std::uint16_t> serve(ServeOptions options) override {
     AE_TRY(
         until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
-    if (options_.read_agent) {
+    if (options_.read_agent && !options_.looks_only) {
       AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
     }
     served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
     return served_->listen_tcp();
   }
+  Status follow_agents() override {
+    return until<Status>([&](auto done) { api_->follow_registry(std::move(done)); });
+  }
   bool keys_all_ended() override { return served_->keys_all_ended(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->leave();
     api_->stop_waiting();
+    if (!served_) return loop_.post(std::move(done));
     served_->stop(grace, std::move(done));
   }
 
@@ -163,23 +176,20 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     return *std::move(answer);
   }
 
-  // Which store this is, to whoever asks over HTTP.
-  std::string store_name() const {
-    return options_.store.kind == StoreUrl::Kind::sqlite ? real_path(options_.store.path)
-                                                         : options_.store.text();
-  }
-
   Status open_store() {
     if (options_.store.kind == StoreUrl::Kind::postgres) {
       if (options_.accept_rollback) {
         return fail(Code::unsupported,
                     "this version notices that a store went backwards for SQLite only");
       }
+      // Whoever acts on a job needs one that is there; whoever makes one needs a store.
+      const bool makes_jobs = options_.mode == SiteOptions::Mode::run || options_.create ||
+                              (options_.mode == SiteOptions::Mode::write && options_.agents);
       AE_ASSIGN(store_, store::PostgresStore::open(
                             {.url = options_.store.path,
                              .loop = loop_,
                              .fair_by = options_.fair_by,
-                             .create = options_.mode == SiteOptions::Mode::run || options_.create,
+                             .create = makes_jobs,
                              .read_only = options_.mode == SiteOptions::Mode::read}));
       return {};
     }
@@ -212,6 +222,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   void on_warning(const JobId& job, const std::string& what) override {
     if (options_.observer) options_.observer->on_warning(job, what);
   }
+  void on_store(const std::optional<Error>& out) override {
+    if (options_.observer) options_.observer->on_store(out);
+  }
   void on_store_stopped(const Error& error) override {
     if (options_.observer) options_.observer->on_store_stopped(error);
   }
@@ -225,7 +238,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   std::optional<SigningKey> signer_;
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;
-  store::SqliteStore* sqlite_ = nullptr;  // the same
+  store::SqliteStore* sqlite_ = nullptr;          // the same
+  std::optional<store::MeasuredStore> measured_;  // the same, with its times
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
@@ -279,9 +293,10 @@ Status look_for_rollback(const StoreUrl& store) {
   return store::check_position(store.path);
 }
 
-Result<bool> has_synchronous_standby(const StoreUrl& store) {
-  if (store.kind != StoreUrl::Kind::postgres) return true;
-  return store::has_synchronous_standby(store.path);
+Result<std::optional<store::PostgresFacts>> examine(const StoreUrl& store) {
+  if (store.kind != StoreUrl::Kind::postgres) return std::nullopt;
+  AE_ASSIGN(const store::PostgresFacts facts, store::examine(store.path));
+  return facts;
 }
 
 Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildSite& site) {
@@ -314,7 +329,12 @@ agents::Source source_of(const LoadedAgents& loaded) {
 
 std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
                                       std::string_view json, agents::Agent& out) {
-  return agents::load_agent(source_of(loaded), name, json, out);
+  std::vector<agents::Fault> first = agents::load_agent(source_of(loaded), name, json, out);
+  if (first.empty()) return first;
+  for (const LoadedAgents& file : loaded.more) {
+    if (agents::load_agent(source_of(file), name, json, out).empty()) return {};
+  }
+  return first;
 }
 
 Result<LoadedAgents> load_agents(const std::string& path) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "net/asio_loop.h"
 #include "runtime/rollback.h"
 #include "runtime/runtime.h"
+#include "store/postgres/examine.h"
 #include "store/rebuild.h"
 
 namespace ae::app {
@@ -36,6 +38,12 @@ struct SiteOptions {
   // Reads an agent that is to be registered (ApiOptions::read_agent); empty = the file's agents are all there are.
   std::function<std::vector<agents::Fault>(std::string_view, std::string_view, agents::Agent&)>
       read_agent = {};
+  // Of tools and models whose paths start elsewhere, by name: they stand in another file.
+  std::map<std::string, std::string, std::less<>> folders = {};
+  // As ApiOptions::refused.
+  std::function<void(const api::ApiRequest&, int, std::string_view)> refused = {};
+  // The Api says how this process is, and knows no job: of a worker.
+  bool looks_only = false;
   runtime::RuntimeOptions runtime;
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};
@@ -58,11 +66,15 @@ class Site {
   virtual store::Store& store() = 0;
   virtual runtime::Runtime& runtime() = 0;
   virtual api::Api& api() = 0;
+  // Which store this is, without a password.
+  virtual std::string store_name() const = 0;
   // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.
   virtual Status listen() = 0;
   virtual void stop_listening() = 0;
   // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
+  // From now on agents that are registered in the store are run, too. REQUIRES: read_agent, and jobs are run.
+  virtual Status follow_agents() = 0;
   // Are there keys, and none of them lets anybody in? REQUIRES: serve.
   virtual bool keys_all_ended() = 0;
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
@@ -78,8 +90,8 @@ class Site {
 
 // Has the store lost something that is remembered beside it? Fails with store_rolled_back when it has.
 Status look_for_rollback(const StoreUrl& store);
-// Does a shared store keep what it confirms on a second machine? True of stores that are not shared: there is none.
-Result<bool> has_synchronous_standby(const StoreUrl& store);
+// What the server of a shared store is like; nullopt: it is none. Fails with what nobody can work with, and unavailable.
+Result<std::optional<store::PostgresFacts>> examine(const StoreUrl& store);
 
 // The rows of a store beside its logs, to be compared or made anew; nobody else may own it while they are made. Fails with
 // store_locked (names the pid), not_found, needs_version, unavailable, unsupported (a store that is gone with its process).
@@ -96,7 +108,10 @@ struct LoadedAgents {
   agents::AgentsFile file;
   std::vector<agents::Fault> faults;
   std::string folder;
-  std::string path, text;  // as it was read
+  std::string path, text;                                        // as it was read
+  std::map<std::string, std::string, std::less<>> folders = {};  // as in SiteOptions
+  std::vector<LoadedAgents> more =
+      {};  // of several files (join.h): those behind the first, as they were read
 };
 Result<LoadedAgents> load_agents(const std::string& path);
 // Another agent, given as JSON, that uses the tools and models of this file (agents::load_agent).

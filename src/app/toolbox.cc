@@ -134,16 +134,16 @@ class Drivers final : public Toolbox {
 
 Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyClock& steady,
                                                const agents::AgentsFile& file,
-                                               const std::string& folder,
+                                               const ToolFolders& folders,
                                                const std::string& secrets_file) {
   auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file);
   for (const auto& [name, tool] : file.tools) {
-    if (auto added = drivers->add(tool, folder); !added) {
+    if (auto added = drivers->add(tool, folders.of(name)); !added) {
       return std::unexpected(std::move(added).error().in("tool " + name));
     }
   }
   for (const auto& [name, model] : file.models) {
-    if (auto added = drivers->add(model, folder); !added) {
+    if (auto added = drivers->add(model, folders.of(name)); !added) {
       return std::unexpected(std::move(added).error().in(name));
     }
   }

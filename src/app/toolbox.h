@@ -3,6 +3,7 @@
 // Threads: the loop's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,12 +16,22 @@
 
 namespace ae::app {
 
+// Where the relative paths of tools start.
+struct ToolFolders {
+  const std::string& folder;
+  const std::map<std::string, std::string, std::less<>>& others;  // of these tools elsewhere
+  const std::string& of(std::string_view tool) const {
+    const auto found = others.find(tool);
+    return found == others.end() ? folder : found->second;
+  }
+};
+
 class Toolbox {
  public:
   // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
   static Result<std::unique_ptr<Toolbox>> make(async::Loop& loop, async::SteadyClock& steady,
                                                const agents::AgentsFile& file,
-                                               const std::string& folder,
+                                               const ToolFolders& folders,
                                                const std::string& secrets_file);
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;

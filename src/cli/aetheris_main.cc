@@ -24,6 +24,7 @@ constexpr struct {
     {"init", init_command},
     {"run", run_command},
     {"serve", serve_command},
+    {"worker", worker_command},
     {"check", check_command},
     {"jobs", jobs_command},
     {"job", job_command},

@@ -71,6 +71,47 @@ void look_at_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
+constexpr Duration kClockApart = std::chrono::seconds(1);
+constexpr std::int64_t kProcessesMore = 2;  // that should find room
+
+// What nobody can work with is said when the store is opened.
+void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& problems) {
+  if (!facts.synchronous_standby) {
+    problems.push_back(
+        {"no_synchronous_standby",
+         "the PostgreSQL server has no synchronous standby: what it has confirmed is "
+         "lost with its disk, and may be lost when another server takes over; set "
+         "synchronous_standby_names, or accept it"});
+  }
+  if (!facts.full_page_writes) {
+    problems.push_back({"full_page_writes",
+                        "the PostgreSQL server runs with full_page_writes=off: a power loss can "
+                        "leave half a page on its disk; set it to on"});
+  }
+  if (!facts.autovacuum) {
+    problems.push_back({"autovacuum",
+                        "the PostgreSQL server runs with autovacuum=off: rows that change with "
+                        "each step are never cleared away; set it to on"});
+  }
+  const std::int64_t left = facts.connections_max - facts.connections_used;
+  if (left < kProcessesMore * store::kConnectionsEach) {
+    problems.push_back({"connections", "the PostgreSQL server has " + std::to_string(left) +
+                                           " of " + std::to_string(facts.connections_max) +
+                                           " connections left, and each process of ours holds " +
+                                           std::to_string(store::kConnectionsEach) +
+                                           ": raise max_connections"});
+  }
+  const Duration apart =
+      facts.clock_ahead < Duration(0) ? Duration(0) - facts.clock_ahead : facts.clock_ahead;
+  if (apart > kClockApart + facts.clock_error) {
+    problems.push_back(
+        {"clock_offset", "this machine's clock is " + std::to_string(apart.count() / 1000) +
+                             " ms " + (facts.clock_ahead < Duration(0) ? "ahead of" : "behind") +
+                             " the database's: leases and timers follow the database, but times "
+                             "in logs are this machine's; let both follow one time server"});
+  }
+}
+
 void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (store.kind == app::StoreUrl::Kind::memory) return;
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
@@ -81,12 +122,8 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     if (auto stands = app::look_for_rollback(store); !stands) {
       problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
     }
-  } else if (const auto standby = app::has_synchronous_standby(store); standby && !*standby) {
-    problems.push_back(
-        {"no_synchronous_standby",
-         "the PostgreSQL server has no synchronous standby: what it has confirmed is "
-         "lost with its disk, and may be lost when another server takes over; set "
-         "synchronous_standby_names, or accept it"});
+  } else if (const auto facts = app::examine(store); facts && *facts) {
+    look_at_server(**facts, problems);
   }
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {

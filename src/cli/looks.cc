@@ -118,6 +118,35 @@ int approvals_command(const Options& options, Terminal& terminal) {
 
 // ---------------------------------------------------------------- jobs, job
 
+namespace {
+
+// Why it does not go on, and the commands that answer it.
+std::string stuck_text(const Value& job, const std::string& flag) {
+  std::string text = safe(job.text("id")) + "  " + safe(job.text("status")) + "  " +
+                     safe(job.text("agent")) + "\n";
+  const auto commands = [&](const Value& list) {
+    if (!list.is_array()) return;
+    for (const Value& command : list.items()) {
+      if (command.is_string()) text += "  " + safe(command.as_string()) + flag + "\n";
+    }
+  };
+  if (const Value& stuck = job["stuck"]; stuck.is_object()) {
+    const std::string reason(stuck.text("reason")), message(stuck.text("message"));
+    text += "  " + safe(reason) + (message.empty() ? "" : ": " + safe(message)) + ", since " +
+            short_time(stuck.text("since")) + "\n";
+    commands(stuck["commands"]);
+  }
+  if (!job["in_doubt"].is_array()) return text;
+  for (const Value& doubt : job["in_doubt"].items()) {
+    text += "  node " + safe(doubt.text("node_id")) + ": nobody knows whether the call of " +
+            safe(doubt.text("tool")) + " happened, since " + short_time(doubt.text("since")) + "\n";
+    commands(doubt["commands"]);
+  }
+  return text;
+}
+
+}  // namespace
+
 int jobs_command(const Options& options, Terminal& terminal) {
   Value none = Value::object({{"jobs", Value::array({})}, {"next_cursor", Value()}});
   auto page = [&]() -> Result<Value> {
@@ -133,6 +162,11 @@ int jobs_command(const Options& options, Terminal& terminal) {
                           {"limit", options.limit},
                           {"cursor", options.cursor}};
     for (const std::string& label : options.labels) query.emplace_back("label", label);
+    if (options.stuck) {
+      query.emplace_back("stuck", "true");
+      query.emplace_back("older_than", options.older_than);
+    }
+    if (options.in_doubt) query.emplace_back("in_doubt", "true");
     return get(**door, {"api", "jobs"}, std::move(query));
   }();
   if (!page) return terminal.fail_with(page.error());
@@ -141,7 +175,18 @@ int jobs_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   if ((*page)["jobs"].size() == 0) {
-    terminal.note("no jobs");
+    terminal.note(options.stuck      ? "no job is stuck"
+                  : options.in_doubt ? "no call is in doubt"
+                                     : "no jobs");
+    return kDone;
+  }
+  if (options.stuck || options.in_doubt) {
+    const auto store = store_of(options);
+    const std::string flag = store ? store_flag(*store) : "";
+    for (const Value& job : (*page)["jobs"].items()) terminal.print(stuck_text(job, flag));
+    if ((*page)["next_cursor"].is_string()) {
+      terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+    }
     return kDone;
   }
   Table table({"ID", "STATUS", "AGENT", "CREATED", "LABELS"});

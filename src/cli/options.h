@@ -34,8 +34,8 @@ struct Options {
   bool no_fair_by = false;
   std::int64_t priority = 0;
 
-  // serve
-  std::string listen = "127.0.0.1:7070", workers;
+  // serve, worker
+  std::string listen = "127.0.0.1:7070", worker_listen, workers, log, lease = "30s";
   std::string tls_cert, tls_key, rate;
   bool insecure_http = false;
 
@@ -46,6 +46,8 @@ struct Options {
   std::string status, event_class, event_type, cursor, at, after, limit;
   std::vector<std::string> keys;  // verify: whose signatures count
   bool follow = false, graph = false;
+  bool stuck = false, in_doubt = false;
+  std::string older_than;
 
   // acts
   std::string reason, note, message_id, wait_type, channel, of_try;

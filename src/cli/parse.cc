@@ -23,7 +23,7 @@ constexpr const char* kFooter =
     "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
     "`aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"worker", "backup", "migrate", "exec"};
+constexpr std::string_view kLaterCommands[] = {"backup", "migrate", "exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -165,7 +165,7 @@ class Grammar {
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
-    serve->add_option("FILE", options_.files, "the agents file; without one nothing is run here");
+    serve->add_option("FILE", options_.files, "the agents files; without one nothing is run here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers,
                       "how many jobs are run at once (default 256; 0 = none)");
@@ -179,23 +179,54 @@ class Grammar {
     serve->add_flag("--insecure-http", options_.insecure_http,
                     "listen where other machines reach it without TLS: something before this "
                     "server encrypts");
-    serve->add_option("--capability", options_.capabilities, "what this process offers")
-        ->allow_extra_args(false);
-    lines(serve);
-    serve->add_option("--durability", options_.durability, "fused (default) or split")
-        ->check(CLI::IsMember({"fused", "split"}));
-    serve->add_option("--grace", options_.grace,
-                      "how long a stop lets calls in flight finish (default 10s)");
-    serve
-        ->add_option("--signing-key", options_.signing_key,
-                     "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
-        ->envname("AETHERIS_SIGNING_KEY");
-    serve->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each job that ends");
+    service(serve);
+
+    CLI::App* worker = command("worker", "run jobs of a store that processes share; no HTTP API",
+                               "aetheris worker agents.yaml --store postgres://me@db/aetheris");
+    worker->add_option("FILE", options_.files, "the agents files")->required();
+    worker->add_option("--listen", options_.worker_listen,
+                       "ADDRESS:PORT of this machine for /api/health, /api/ready and /metrics "
+                       "(default: nowhere)");
+    worker->add_option("--workers", options_.workers,
+                       "how many jobs are run at once (default 256)");
+    service(worker);
 
     CLI::App* check =
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
+  }
+
+  // What serve and worker take alike.
+  void service(CLI::App* sub) {
+    sub->add_option("--capability", options_.capabilities,
+                    "what this process offers; may be given several times")
+        ->allow_extra_args(false)
+        ->check(CLI::Validator(
+            [](const std::string& text) {
+              return agents::is_capability(text)
+                         ? std::string()
+                         : std::string("1 to 64 of the characters A-Z a-z 0-9 . _ -");
+            },
+            "", "capability"));
+    lines(sub);
+    sub->add_option("--durability", options_.durability, "fused (default) or split")
+        ->check(CLI::IsMember({"fused", "split"}));
+    sub->add_option("--grace", options_.grace,
+                    "how long a stop lets calls in flight finish (default 10s)");
+    sub->add_option("--lease", options_.lease,
+                    "how long jobs stay this process's without a sign of life from it, 1s to 1h "
+                    "(default 30s)");
+    sub->add_option("--signing-key", options_.signing_key,
+                    "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
+        ->envname("AETHERIS_SIGNING_KEY");
+    sub->add_option("--log", options_.log,
+                    "a line on stderr for each event of note, as text or json (default: warnings "
+                    "only)")
+        ->check(CLI::IsMember({"text", "json"}));
+    sub->add_flag("-v,--verbose", options_.verbose,
+                  "a line on stderr for each job that begins or ends; with --log also what is "
+                  "refused");
   }
 
   // In which order jobs are claimed.
@@ -225,7 +256,22 @@ class Grammar {
     jobs->add_option("--label", options_.labels, "NAME=VALUE; all must match")
         ->allow_extra_args(false);
     jobs->add_option("--limit", options_.limit, "at most so many (default 100)");
-    jobs->add_option("--cursor", options_.cursor, "go on after this job");
+    jobs->add_option("--cursor", options_.cursor, "go on after this job, or where a list ended");
+    CLI::Option* stuck =
+        jobs->add_flag("--stuck", options_.stuck,
+                       "only jobs that do not go on by themselves, and what would help");
+    jobs->add_option("--older-than", options_.older_than,
+                     "with --stuck: standing still for so long (default 5m); parked ones always")
+        ->needs(stuck);
+    CLI::Option* doubt = jobs->add_flag("--in-doubt", options_.in_doubt,
+                                        "only jobs with calls of which nobody knows whether they "
+                                        "happened");
+    for (CLI::Option* list : {stuck, doubt}) {
+      for (const char* filter : {"--status", "--agent", "--label"}) {
+        list->excludes(jobs->get_option(filter));
+      }
+    }
+    stuck->excludes(doubt);
 
     positional(command("job", "show one job", "aetheris job holiday"), "ID", options_.id,
                "the job");

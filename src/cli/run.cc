@@ -282,6 +282,11 @@ void Run::on_released(const JobId& job, const std::optional<Error>& problem) {
   look_soon();
 }
 
+void Run::on_store(const std::optional<Error>& out) {
+  terminal_.warn(out ? "the store does not answer, and is asked again: " + out->message
+                     : std::string("the store answers again"));
+}
+
 void Run::on_warning(const JobId& job, const std::string& what) {
   terminal_.warn(job.empty() ? what : "job " + job.text + ": " + what);
 }

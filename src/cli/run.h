@@ -41,6 +41,7 @@ class Run final : public runtime::RuntimeObserver {
   void on_events(const JobId& job, const std::vector<Event>& events) override;
   void on_released(const JobId& job, const std::optional<Error>& problem) override;
   void on_warning(const JobId& job, const std::string& what) override;
+  void on_store(const std::optional<Error>& out) override;
   void on_store_stopped(const Error& error) override;
 
   void look_soon();

@@ -183,6 +183,9 @@ class Trace {
     facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
              std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     put(Line().add(Tint::dim, facts));
+    if (const std::string_view id = trace_["trace"].text("trace_id"); !id.empty()) {
+      put(Line().add(Tint::dim, "  trace " + std::string(id)));
+    }
     const auto attempts = list(trace_["attempts"]);
     if (attempts.size() > 1) {
       for (std::size_t i = 0; i < attempts.size(); ++i) {

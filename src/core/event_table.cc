@@ -25,6 +25,8 @@ constexpr auto kJobCreated = std::to_array<Field>({
     {"priority", 11, integer, kOptional},
     {"queue", 12, text, kOptional},
     {"required_capabilities", 13, json, kOptional},
+    {"traceparent", 14, text, kOptional},
+    {"tracestate", 15, text, kOptional},
 });
 constexpr auto kPlanGenerated = std::to_array<Field>({
     {"carried", 1, json, kOptional},
@@ -221,6 +223,7 @@ constexpr auto kWaitCompleted = std::to_array<Field>({
     {"payload", 5, value, kOptional},
     {"signal_id", 6, text, kOptional},
     {"step_id", 7, id8, kRequired},
+    {"traceparent", 9, text, kOptional},
     {"wait_type", 8, word, kRequired},
 });
 constexpr auto kAgentMessage = std::to_array<Field>({
@@ -229,6 +232,7 @@ constexpr auto kAgentMessage = std::to_array<Field>({
     {"correlation_key", 2, text, kOptional},
     {"message_id", 3, text, kRequired},
     {"payload", 4, value, kRequired},
+    {"traceparent", 7, text, kOptional},
     {"wait_type", 6, word, kOptional},
 });
 

@@ -486,6 +486,7 @@ Value Act::to_json() const {
   text("idempotency_key", idempotency_key);
   text("resolution", resolution);
   text("step_id", step_id);
+  text("traceparent", traceparent);
   if (!payload.is_null()) p.emplace_back("payload", payload);
   if (compensate) p.emplace_back("compensate", *compensate);
   if (result) p.emplace_back("result", *result);
@@ -514,6 +515,7 @@ Result<Act> Act::from_json(const Value& json) {
   act.idempotency_key = json.text("idempotency_key");
   act.resolution = json.text("resolution");
   act.step_id = json.text("step_id");
+  act.traceparent = json.text("traceparent");
   act.payload = json["payload"];
   if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
   if (const Value* result = json.find("result")) act.result = *result;

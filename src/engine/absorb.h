@@ -73,8 +73,9 @@ inline constexpr std::size_t kSignalsMax = 10'000;
 struct Act {
   enum class Kind : std::uint8_t { signal, cancel, resolve, timers, message, pause, resume, plan };
   Kind kind = Kind::timers;
-  std::string id;  // of the writer; repeated acts with one id are one
-  std::string by;  // who
+  std::string id;           // of the writer; repeated acts with one id are one
+  std::string by;           // who
+  std::string traceparent;  // of whoever asked for a signal or a message; "" = none
   // signal
   std::string correlation_key, wait_type;
   std::string

@@ -127,6 +127,8 @@ Status Applier::job_created() {
   s_.labels = p_["labels"].is_null() ? Value::object({}) : p_["labels"];
   s_.execution_version = p_.text("execution_version");
   s_.forked_from = p_["forked_from"];
+  s_.traceparent = p_.text("traceparent");
+  s_.tracestate = p_.text("tracestate");
   s_.deadline = maybe_instant(p_, "deadline");
   s_.job_root = Value::object({{"agent", s_.agent},
                                {"created_at", to_text(created_at_)},

@@ -160,6 +160,8 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
     std::vector<Value> needed(job.required_capabilities.begin(), job.required_capabilities.end());
     created.emplace_back("required_capabilities", Value::array(std::move(needed)));
   }
+  if (!job.traceparent.empty()) created.emplace_back("traceparent", job.traceparent);
+  if (!job.tracestate.empty()) created.emplace_back("tracestate", job.tracestate);
   std::vector<Member> plan{{"decision_id", job.plan->decision.text},
                            {"decision_locked", true},
                            {"plan_hash", to_hex(job.plan->hash)},

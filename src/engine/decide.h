@@ -99,6 +99,7 @@ struct NewJobEvents {
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
   Value forked_from;
   std::vector<EventDraft> imported;
+  std::string traceparent, tracestate;  // of whoever asked for it (core/trace_context.h); "" = none
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);

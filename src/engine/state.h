@@ -242,6 +242,7 @@ class State {
   Value job_root;     // `.job` of expressions: {id, agent, labels, created_at}
   Value forked_from;  // {job_id, seq, hash}; null = it began from nothing
   std::string execution_version;
+  std::string traceparent, tracestate;  // of whoever asked for it; "" = none
   JobStatus status = JobStatus::none;
   std::uint64_t seq = 0;  // of the last event applied
   Instant updated_at;     // its created_at: the writer's claim; for people

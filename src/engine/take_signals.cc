@@ -136,6 +136,7 @@ EventDraft kept_event(const Act& act) {
   if (act.kind == Act::Kind::signal) p.emplace_back("correlation_key", act.correlation_key);
   if (!act.by.empty()) p.emplace_back("by", act.by);
   if (!act.wait_type.empty()) p.emplace_back("wait_type", act.wait_type);
+  if (!act.traceparent.empty()) p.emplace_back("traceparent", act.traceparent);
   return {EventType::agent_message, Value::object(std::move(p))};
 }
 
@@ -170,6 +171,7 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
     std::vector<Member> more{
         {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
     if (!act.by.empty()) more.emplace_back("by", act.by);
+    if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
     return {{EventType::wait_completed,
              wait_members(state, wait->first, wait->second, std::move(more))}};
   }
@@ -215,6 +217,7 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
   std::vector<Member> more{{"outcome", outcome}, {"payload", act.payload}};
   if (!act.by.empty()) more.emplace_back("by", act.by);
   if (!act.id.empty()) more.emplace_back("signal_id", act.id);
+  if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
   taken.events.push_back(
       {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))});
   taken.answer =

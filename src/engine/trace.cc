@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/trace_context.h"
 #include "engine/drift.h"
 #include "engine/effects.h"
 #include "engine/view.h"
@@ -92,6 +93,7 @@ class Tracer {
   std::string_view world_of(const Step& step, const StepSpan& span) const;
   std::string_view map_status(const Step& step) const;
   Value result_of(const Step& step, const StepSpan& span) const;
+  Value span_id(const StepSpan& span, const TrySpan& one) const;
   void count(const Step& step, const StepSpan& span, std::string_view status);
 
   const State& s_;
@@ -390,7 +392,7 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
                         {"usage", committed["usage"]}});
 }
 
-Value try_view(const TrySpan& one, std::string_view world) {
+Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
   Value duration = one.duration;
   if (duration.is_null()) duration = between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
@@ -406,6 +408,7 @@ Value try_view(const TrySpan& one, std::string_view world) {
                         {"response_schema_hash", one.response_schema},
                         {"seq", number(one.seq)},
                         {"source", one.source},
+                        {"span_id", std::move(span_id)},
                         {"started_at", to_text(one.started_at)},
                         {"tool_version", one.tool_version},
                         {"try", one.number},
@@ -498,7 +501,7 @@ Value Tracer::node_view(const Step& step) {
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
     tries.push_back(
-        try_view(one, world_of(step, span, one))
+        try_view(one, world_of(step, span, one), span_id(span, one))
             .with("result_type", try_result_type(span, i, span.finished["result_type"])));
   }
   for (const WaitSpan& wait : span.waits) {
@@ -558,6 +561,14 @@ Value Tracer::node_view(const Step& step) {
                         {"world", world_of(step, span)}});
 }
 
+// Under which the call went out (core/trace_context.h).
+Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
+  const std::string_view invocation = span.started.text("invocation_id");
+  if (invocation.empty() || !one.number.is_integer()) return {};
+  return span_id_of(s_.job, InvocationId(std::string(invocation)),
+                    static_cast<std::uint32_t>(one.number.as_int()));
+}
+
 Value Tracer::run() {
   EffectKinds kinds;
   std::vector<Value> effects;
@@ -582,6 +593,7 @@ Value Tracer::run() {
   if (!events_.empty()) created_at = events_.front().created_at;
   if (is_terminal(s_.status)) ended_at = s_.updated_at;
   const Value job = job_view(s_);
+  const TraceContext context = trace_of(s_.job, s_.traceparent, s_.tracestate);
   return Value::object(
       {{"agent", s_.agent},
        {"attempts", Value::array(std::move(attempts))},
@@ -605,6 +617,10 @@ Value Tracer::run() {
                                  {"repeated", number(repeated_)},
                                  {"skipped", number(skipped_)},
                                  {"tries", number(tries_)}})},
+       {"trace", Value::object({{"parent_id", or_null(context.parent_id)},
+                                {"span_id", span_id_of(s_.job)},
+                                {"trace_id", context.trace_id},
+                                {"tracestate", or_null(context.state)}})},
        {"usage", job["usage"]}});
 }
 

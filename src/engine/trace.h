@@ -5,6 +5,7 @@
 //    nodes:    [node…],            in plan order; a map's items stand below it, in item order
 //    effects:  [{kind, seq, type, at, effect_id, node_id, step_id, try}],   all recorded effects (engine/effects.h)
 //    drift:    [{tool, what, from, to, since, seq}],                        what the log says otherwise later (engine/drift.h)
+//    trace:    {trace_id, span_id, parent_id, tracestate},                   W3C trace context (core/trace_context.h)
 //    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt},
 //    usage:    as in job_view}
 //
@@ -17,7 +18,7 @@
 //            arguments_hash, external_id}
 //   model: {provider, asked, answered, temperature, prompt_hash, usage} of a call of a model, else null
 //   try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at, duration_us, world, caught_up,
-//          progress, seq, source, tool_version, request_schema_hash, response_schema_hash}     progress: {at, report}, the
+//          progress, seq, source, span_id, tool_version, request_schema_hash, response_schema_hash}     progress: {at, report}, the
 //          last one; result_type: success, retryable_failure (another try followed), how the step failed, or null
 //   wait: {correlation_key, wait_type, opened_at, due_at, expires_at, completed_at, outcome, payload, by, reason}
 //   decision: {kind, state, at, by, reason, payload, not_before, seq}

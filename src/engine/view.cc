@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace_context.h"
 #include "engine/confirm.h"
 
 namespace ae::engine {
@@ -497,6 +498,8 @@ Value state_view(const State& state) {
        {"compensated", paths(state, state.undone)},
        {"given_up", paths(state, state.given_up)},
        {"undoable", paths(state, state.undoable)},
+       {"traceparent", or_null(state.traceparent)},
+       {"tracestate", or_null(state.tracestate)},
        {"tries_started", number(state.tries_started)},
        {"updated_at", to_text(state.updated_at)},
        {"waits", Value::array(std::move(waits))}});
@@ -601,6 +604,7 @@ Value job_view(const State& state) {
        {"result", state.result},
        {"seq", number(state.seq)},
        {"status", to_text(state.status)},
+       {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
        {"uncompensated", steps_list(state, over && state.status != JobStatus::completed
                                                ? not_undone(state)
                                                : std::vector<std::uint32_t>())},

@@ -56,7 +56,10 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .queue = fork->queue,
                             .required_capabilities = fork->required_capabilities,
                             .hold = false,
-                            .fork = nullptr};
+                            .fork = nullptr,
+                            .audit = std::nullopt,
+                            .traceparent = std::move(request.traceparent),
+                            .tracestate = std::move(request.tracestate)};
          // Values of one job go into the log of another.
          wish.audit = store::AuditEntry{.at = world_.store.now(),
                                         .by = request.by,

@@ -8,6 +8,7 @@
 #include "async/point.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "core/trace_context.h"
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
 #include "engine/head.h"
@@ -752,6 +753,9 @@ void Holder::perform(const StepId& step_id) {
   request.try_no = try_no;
   request.timeout = state_.tool_of(step).timeout;
   request.send_within = send_within;
+  const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
+  request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
+  request.tracestate = trace.state;
   request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
                                Value note, async::Done<Status> noted) {
     auto self = weak.lock();

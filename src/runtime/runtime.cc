@@ -125,6 +125,7 @@ void Runtime::start() {
 
 // Another process has done something. What is looked at now would be looked at by the poll as well.
 void Runtime::hinted(const store::Hint& hint) {
+  ++counters_.aetheris_store_hint_total;
   if (!hint.inbox_of) {
     claimable_ = true;
     return claim_more();
@@ -170,6 +171,7 @@ void Runtime::heartbeat() {
     beat_timer_.reset();
     heartbeat();
   });
+  if (options_.claims && !stopping_) announce(options_.lease);
   if (holders_.empty()) return;
   std::vector<std::pair<JobId, store::Fence>> held;
   held.reserve(holders_.size());
@@ -178,6 +180,7 @@ void Runtime::heartbeat() {
   world_.store.heartbeat(
       std::move(held), options_.lease,
       [this, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
+        store_answered(renewed ? nullptr : &renewed.error());
         for (std::size_t i = 0; i < asked.size(); ++i) {
           auto it = holders_.find(asked[i].first);
           if (it == holders_.end() || it->second->fence() != asked[i].second) continue;
@@ -193,6 +196,21 @@ void Runtime::heartbeat() {
           }
         }
       });
+}
+
+// Those who share the store are told who works on it, and what we offer.
+void Runtime::announce(Duration lasts) {
+  if (world_.store.owned()) return;
+  const auto texts = [](const std::vector<std::string>& from) {
+    return Value::array(std::vector<Value>(from.begin(), from.end()));
+  };
+  world_.store.announce(options_.worker,
+                        canonical(Value::object({{"agents", texts(options_.agents)},
+                                                 {"capabilities", texts(options_.capabilities)},
+                                                 {"jobs_max", std::uint64_t{options_.held_max}},
+                                                 {"offers", texts(offered_)},
+                                                 {"version", options_.execution_version}})),
+                        lasts);
 }
 
 // Every lease that is given to this process comes in here, and the answers that bring them may overtake each other. An
@@ -212,6 +230,7 @@ std::shared_ptr<Holder> Runtime::take_on(store::Lease lease) {
 void Runtime::hold(store::Lease lease) {
   const std::shared_ptr<Holder> holder = take_on(std::move(lease));
   if (!holder) return;
+  ++counters_.aetheris_lease_acquired;
   holder->begin();
   if (stopping_) holder->drain(grace_);
 }
@@ -222,6 +241,7 @@ void Runtime::claim_more() {
     return;
   }
   claiming_ = true;
+  claimable_ = false;  // what becomes so from here on may not have been seen: then it is looked again
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());
@@ -237,16 +257,13 @@ void Runtime::claim_more() {
     claiming_ = false;
     if (!leases) {
       if (leases.error().code == Code::store_stopped) return store_stopped(leases.error());
-      if (!std::exchange(claim_failed_, true)) {
-        warn({}, "claiming failed, and is tried again: " + leases.error().message);
-      }
-      return;
+      ++counters_.aetheris_lease_acquire_failed;
+      return store_answered(&leases.error());
     }
-    claim_failed_ = false;
-    const bool more = leases->size() == limit;
-    claimable_ = more;  // until something may have become so
+    store_answered(nullptr);
+    if (leases->size() == limit) claimable_ = true;  // there may be more
     for (store::Lease& lease : *leases) hold(std::move(lease));
-    if (more) claim_more();
+    claim_more();
   });
 }
 
@@ -276,6 +293,8 @@ void Runtime::fire_due() {
   firing_ = true;
   world_.store.due(256, [this](Result<std::vector<JobId>> due) {
     firing_ = false;
+    // Who claims hears of an outage there.
+    if (!options_.claims) store_answered(due ? nullptr : &due.error());
     if (!due) return;
     for (const JobId& job : *due) {
       act(job, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
@@ -309,6 +328,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
   }
+  fresh.traceparent = request.traceparent;
+  fresh.tracestate = request.tracestate;
   if (request.plan->deadline) fresh.deadline = now + *request.plan->deadline;
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
@@ -712,14 +733,16 @@ void Runtime::confirmed(const JobId& job, const Event& event) {
   const Value& p = event.payload;
   if (p.text("verdict") != "mismatch" || p["detail"].text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
-  warn(job, std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
-                "\" is not as the job left it: \"" + std::string(p["detail"].text("expected")) +
-                "\" was recorded, \"" + std::string(p["detail"].text("observed")) +
-                "\" is there now; it goes on (`verify` says warn)");
+  // What was seen there is the job's: its log has it.
+  warn(job,
+       std::string(p.text("resource_type")) + " \"" + std::string(p.text("resource_id")) +
+           "\" is not as the job left it; it goes on (`verify` says warn), and `aetheris trace " +
+           job.text + "` shows what was seen");
 }
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
   const JobId& job = holder.job();
+  if (problem && problem->code == Code::stale_attempt) ++counters_.aetheris_lease_conflict_total;
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);
   if (problem && problem->code == Code::stale_attempt && holder.store_is_out()) {
@@ -803,6 +826,12 @@ void Runtime::store_stopped(const Error& error) {
   if (observer_) observer_->on_store_stopped(error);
 }
 
+// An outage is told when it begins, and when it is over.
+void Runtime::store_answered(const Error* error) {
+  if (std::exchange(store_out_, error != nullptr) == (error != nullptr) || !observer_) return;
+  observer_->on_store(error ? std::optional(*error) : std::nullopt);
+}
+
 void Runtime::warn(const JobId& job, const std::string& what) {
   if (observer_) observer_->on_warning(job, what);
 }
@@ -811,6 +840,7 @@ void Runtime::stop(Duration grace, std::function<void()> stopped) {
   stopping_ = true;
   grace_ = grace;
   stopped_ = std::move(stopped);
+  if (started_ && options_.claims) announce(Duration(0));
   if (holders_.empty()) {
     world_.loop.post([done = std::exchange(stopped_, nullptr)] { done(); });
     return;

@@ -57,6 +57,8 @@ struct NewJobRequest {
   bool hold = true;
   std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
   std::optional<store::AuditEntry> audit;    // written with the job
+  std::string traceparent,
+      tracestate;  // of whoever asks (core/trace_context.h); no part of what is asked
 };
 
 struct ForkRequest {
@@ -65,7 +67,8 @@ struct ForkRequest {
   JobId job;                   // of the new one; empty = a fresh UUIDv7
   std::optional<Value> input;  // nullopt = the origin's
   std::string idempotency_key;
-  std::string by;  // who
+  std::string by;                       // who
+  std::string traceparent, tracestate;  // as in NewJobRequest
   // Effects of the origin that may happen again: all of them, or those with these idempotency keys or step ids.
   bool repeat_all = false;
   std::vector<std::string> repeat;
@@ -79,6 +82,9 @@ struct Created {
 // Counted since this process started, under the names that /metrics shows.
 struct Counters {
   std::uint64_t aetheris_confirmation_replay_warn_total = 0;  // mismatches with which a job went on
+  std::uint64_t aetheris_lease_acquired = 0, aetheris_lease_acquire_failed = 0;  // jobs; claims
+  std::uint64_t aetheris_lease_conflict_total = 0;  // jobs that were lost to others, or might be
+  std::uint64_t aetheris_store_hint_total = 0;      // what other processes said early
 };
 
 struct Forked {
@@ -95,6 +101,8 @@ class RuntimeObserver {
   // The job is no longer held here: ended, blocked, queued for later, or lost.
   virtual void on_released(const JobId&, const std::optional<Error>&) {}
   virtual void on_warning(const JobId&, const std::string&) {}
+  // The store does not answer from now on, or, with nothing, answers again.
+  virtual void on_store(const std::optional<Error>&) {}
   // The store writes nothing more until the process starts anew (store_stopped). Nothing is held any longer.
   virtual void on_store_stopped(const Error&) {}
 };
@@ -135,6 +143,8 @@ class Runtime : private HolderHost {
   void stop(Duration grace, std::function<void()> stopped);
   // What a worker must offer for this job and this process does not; empty = nothing is missing.
   std::vector<std::string> missing(const store::JobRow& row) const;
+  // What this process offers a job: capabilities, with the versions of its agents.
+  const std::vector<std::string>& offered() const { return offered_; }
   // Why this process cannot run the job; nullptr when it can, or has not tried.
   const Error* refuses(const JobId& job) const {
     auto it = refused_.find(job);
@@ -172,6 +182,7 @@ class Runtime : private HolderHost {
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
   void store_stopped(const Error& error) override;
   void warn(const JobId& job, const std::string& what) override;
+  void store_answered(const Error* error);
 
   void note_offered();
   void tick();
@@ -182,6 +193,7 @@ class Runtime : private HolderHost {
   void fire_due();
   void look_ahead();
   void heartbeat();
+  void announce(Duration lasts);
   struct Acting;
   void look(const JobId& job, std::optional<Rested> rested, async::Done<Result<Read>> done);
   void keep_resting(const JobId& job, Read&& read);
@@ -215,7 +227,7 @@ class Runtime : private HolderHost {
   // Attempts of this process that ended by the end of their lease, since the store did not answer.
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
-  bool claim_failed_ = false, store_stopped_ = false;
+  bool store_out_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   Duration grace_{};

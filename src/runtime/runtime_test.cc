@@ -15,6 +15,7 @@
 #include "core/bytes.h"
 #include "core/json.h"
 #include "core/seal.h"
+#include "core/trace_context.h"
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
 #include "runtime/ledger.h"
@@ -117,6 +118,7 @@ class Desk final : public RuntimeObserver {
     Duration delay = 100ms;  // of what is slow
     std::vector<store::QueueLimit> queues = {};
     engine::PlanCache* plans = nullptr;
+    bool claims = true;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -131,6 +133,7 @@ class Desk final : public RuntimeObserver {
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
+                                   .claims = setup.claims,
                                    .checkpoint_every = setup.checkpoint_every,
                                    .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));
@@ -191,11 +194,13 @@ class Desk final : public RuntimeObserver {
   }
 
   void on_warning(const JobId&, const std::string& what) override { warnings.push_back(what); }
+  void on_store(const std::optional<Error>& out) override { outages += out ? "out " : "back "; }
   void on_store_stopped(const Error& error) override { stopped = error; }
 
   Ground& ground_;
   std::deque<Waiting> calls;
   std::vector<std::string> warnings;
+  std::string outages;  // "out back out …"
   std::optional<Error> stopped;
   std::function<Fault(const store::Call&)> script = [](const store::Call&) { return Fault::none; };
   TestChance chance;
@@ -269,6 +274,48 @@ AE_TEST("late/what was seen and refused with a lost lease is kept for whoever ho
     ground.loop.advance(60s);
     EXPECT_EQ(second.calls.size(), 0u);
     EXPECT_EQ(second.status(), "completed");
+  }
+}
+
+// The trace is the asker's, the span follows from job, call and try; nothing of it is part of what is asked.
+AE_TEST("call/its trace context is the same again after a crash, but for the try") {
+  constexpr std::string_view kAsked = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  std::string key;
+  for (const bool asked : {true, false}) {
+    Ground ground;
+    std::string first;
+    {
+      Desk desk(ground, "w1", {.owned = true});
+      NewJobRequest request;
+      request.job = kJob;
+      request.agent = "agent";
+      request.plan = plan("idempotent", kOneCall);
+      if (asked) request.traceparent = kAsked, request.tracestate = "congo=x";
+      ASSERT_TRUE(ground.loop.await<Result<Created>>(
+          [&](auto done) { desk.runtime->create(request, std::move(done)); }));
+      ground.loop.run_ready();
+      ASSERT_EQ(desk.calls.size(), 1u);
+      const tools::Call& call = desk.calls[0].call;
+      first = call.traceparent;
+      const std::string trace = asked ? "0af7651916cd43dd8448eb211c80319c" : trace_id_of(kJob);
+      EXPECT_EQ(first, traceparent(trace, span_id_of(kJob, call.invocation, 1), 1));
+      EXPECT_EQ(call.tracestate, asked ? "congo=x" : "");
+      if (!key.empty()) {
+        EXPECT_EQ(call.key.text, key) << "no part of the key";
+      }
+      key = call.key.text;
+    }
+    Desk desk(ground, "w2", {.owned = true, .seed = 1000});
+    desk.runtime->start();
+    ground.loop.run_ready();
+    ASSERT_EQ(desk.calls.size(), 1u);
+    const tools::Call& again = desk.calls[0].call;
+    EXPECT_EQ(again.try_no, 2u);
+    EXPECT_EQ(again.traceparent.substr(0, 36), first.substr(0, 36)) << "one trace";
+    EXPECT_NE(again.traceparent, first) << "a span of its own";
+    EXPECT_EQ(again.traceparent.substr(36, 16), span_id_of(kJob, again.invocation, 2));
+    desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_EQ(desk.status(), "completed");
   }
 }
 
@@ -600,6 +647,31 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   desk.faulty->hint({.inbox_of = kJob});
   ground.loop.run_ready();
   EXPECT_GT(desk.read().events.size(), before);
+}
+
+// The claim under way had looked before the job was there, and its answer says that there is nothing.
+AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false, .delay = 100ms});
+  int claims = 0;
+  desk.script = [&](const store::Call& call) {
+    const bool first = call.method == Method::claim && ++claims == 1;
+    return first ? Fault::delay_answer : Fault::none;
+  };
+  desk.runtime->start();
+  Desk other(ground, "other", {.owned = false});  // runs nothing
+  NewJobRequest request;
+  request.job = kJob;
+  request.agent = "agent";
+  request.plan = plan("idempotent", kWaitAndCall);
+  request.hold = false;
+  ASSERT_TRUE(ground.loop.await<Result<Created>>(
+      [&](auto done) { other.runtime->create(request, std::move(done)); }));
+  desk.faulty->hint({});
+  ground.loop.run_ready();
+  ASSERT_FALSE(desk.runtime->holds(kJob)) << "the first claim is not answered yet";
+  ground.loop.advance(150ms);
+  EXPECT_TRUE(desk.runtime->holds(kJob)) << "long before the poll";
 }
 
 AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
@@ -1238,7 +1310,25 @@ AE_TEST("store/an outage is warned about once, not once for every try") {
   };
   desk.runtime->start();
   ground.loop.advance(20s);
-  EXPECT_EQ(desk.warnings.size(), 1u);
+  EXPECT_EQ(desk.outages, "out ");
+  desk.script = [](const store::Call&) { return Fault::none; };
+  ground.loop.advance(20s);
+  EXPECT_EQ(desk.outages, "out back ") << "and so is its end";
+  EXPECT_EQ(desk.warnings.size(), 0u);
+}
+
+AE_TEST("store/an outage is noticed also where nothing is claimed") {
+  Ground ground;
+  Desk desk(ground, "w", {.claims = false});
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::due ? Fault::fail_before : Fault::none;
+  };
+  desk.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.outages, "out ");
+  desk.script = [](const store::Call&) { return Fault::none; };
+  ground.loop.advance(5s);
+  EXPECT_EQ(desk.outages, "out back ");
 }
 
 AE_TEST("doubt/who made the call in doubt must wait until it has settled") {

@@ -102,6 +102,9 @@ class PatientStore final : public store::Store {
     await<store::AuditLog>(std::move(done),
                            [&](auto d) { inner_->audit_log(after, std::move(d)); });
   }
+  void census(async::Done<Result<store::Census>> done) override {
+    await<store::Census>(std::move(done), [&](auto d) { inner_->census(std::move(d)); });
+  }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
 

@@ -106,6 +106,10 @@ class SimStore final : public store::Store {
     call<store::AuditLog>({"audit_log", "audit_log.answer"}, std::move(done),
                           [&](auto d) { host_.inner->audit_log(after, std::move(d)); });
   }
+  void census(async::Done<Result<store::Census>> done) override {
+    call<store::Census>({"census", "census.answer"}, std::move(done),
+                        [&](auto d) { host_.inner->census(std::move(d)); });
+  }
   Instant now() override { return host_.inner->now(); }
   bool owned() const override { return host_.owned; }
 

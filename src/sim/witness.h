@@ -114,6 +114,7 @@ class Witness final : public store::Store {
   void audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
     inner_->audit_log(after, std::move(done));
   }
+  void census(async::Done<Result<store::Census>> done) override { inner_->census(std::move(done)); }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
 

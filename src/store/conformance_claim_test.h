@@ -244,6 +244,42 @@ inline void queries(Rig& r) {
   EXPECT_EQ(show(r.query({.status = "queued"})->at(0)), show(r.row("j8")));
 }
 
+inline void counts(Rig& r) {
+  const auto make = [&](Batch b) {
+    b.sealed->created_at = r.loop.now();
+    r.must(std::move(b));
+  };
+  make(r.create("old", {.agent = "a"}));
+  r.loop.advance(std::chrono::seconds(10));
+  const Instant between = r.loop.now();
+  make(r.create("q1", {.agent = "a", .queue = "narrow"}));
+  make(r.create("q2", {.agent = "a"}, {.status = "waiting"}));
+  make(r.create("q3", {.agent = "a"}, {.status = "parked"}));
+  make(r.create("q4", {.agent = "a"}, {.status = "completed"}));
+  RowState later;
+  later.not_before = r.at(std::chrono::hours(1));
+  make(r.create("q5", {.agent = "a"}, later));
+  make(r.create_claimed("mine"));
+  EXPECT_EQ(r.listed({.updated_before = between}), "old");
+  EXPECT_EQ(r.listed({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
+            "q5 q1 old");
+  const auto text = [](const std::map<std::string, std::uint64_t>& numbers) {
+    std::string all;
+    for (const auto& [name, n] : numbers) all += name + "=" + std::to_string(n) + " ";
+    return all;
+  };
+  Census census = r.census();
+  EXPECT_EQ(text(census.statuses), "parked=1 queued=3 running=1 waiting=1 ");
+  EXPECT_EQ(text(census.ready), "default=1 narrow=1 ");
+  ASSERT_EQ(census.workers.size(), 1U);
+  EXPECT_EQ(census.workers.begin()->second.live, 1U);
+  r.loop.advance(kLease + std::chrono::seconds(1));
+  census = r.census();
+  ASSERT_EQ(census.workers.size(), 1U);
+  EXPECT_EQ(census.workers.begin()->second.live, 0U);
+  EXPECT_EQ(census.workers.begin()->second.expired, 1U);
+}
+
 inline void restarts(Rig& r) {
   Batch b = r.create_claimed("j1");
   b.sealed->blobs = {blob("plan")};
@@ -413,6 +449,7 @@ inline std::vector<Case> claim_cases() {
       {"without timers nothing is planned", nothing_planned},
       {"a load starts with the commit that holds the wanted event", loads_from},
       {"queries filter, page, and start with the newest", queries},
+      {"jobs are counted by status and queue, and claims by worker", counts},
       {"what was answered is there after a restart, and old leases have ended", restarts},
   };
 }

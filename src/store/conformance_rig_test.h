@@ -195,6 +195,12 @@ struct Rig {
         [&](auto done) { store().query(std::move(filter), std::move(done)); });
   }
 
+  Census census() {
+    auto found = loop.await<Result<Census>>([&](auto done) { store().census(std::move(done)); });
+    EXPECT_TRUE(found) << (found ? "" : found.error().message);
+    return found ? *std::move(found) : Census{};
+  }
+
   Result<void> redact(Redaction redaction) {
     return loop.await<Result<void>>(
         [&](auto done) { store().redact(std::move(redaction), std::move(done)); });

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -210,6 +211,7 @@ struct Filter {
   std::string status, agent;  // "" = any
   std::vector<std::pair<std::string, std::string>> labels;
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
+  std::optional<Instant> updated_before;  // nothing was written to it since
   std::size_t limit = 100;
 };
 
@@ -228,6 +230,18 @@ struct ClaimRequest {
       attempts;               // fresh attempt ids, one per job at most. REQUIRES: size() >= limit
   std::vector<JobId> except;  // jobs this worker cannot run (needs_version): left to others
   std::vector<QueueLimit> queues;  // kept in the transaction that claims; other queues have none
+};
+
+// How many jobs stand where, as of one moment; counted from indexes, and never further than kCensusMax.
+inline constexpr std::uint64_t kCensusMax = 100'000;
+struct Census {
+  std::map<std::string, std::uint64_t> statuses;  // of queued, running, waiting, parked
+  std::map<std::string, std::uint64_t> ready;     // that a claim would take, by queue
+  struct Worker {
+    std::uint64_t live = 0, expired = 0;  // jobs that it holds; whose lease has run out
+    std::string says;  // what it announced of itself; "" = nothing, or too long ago
+  };
+  std::map<std::string, Worker> workers;  // whoever holds a job, or has announced itself
 };
 
 // What another process has done, said early; every hint may be lost, and none is a promise.
@@ -282,6 +296,13 @@ class Store {
   virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
   // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).
   virtual void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) = 0;
+
+  virtual void census(async::Done<Result<Census>> done) = 0;
+  // What this worker says of itself, to those that share the store, for so long; said again before that, and lost without
+  // harm. A store that nobody shares keeps nothing of it.
+  virtual void announce(std::string worker, std::string says, Duration lasts) {
+    static_cast<void>(worker), static_cast<void>(says), static_cast<void>(lasts);
+  }
 
   // From now on other processes' hints come here, on the loop's thread. A store that nobody else writes has none.
   virtual void on_hint(std::function<void(const Hint&)> hear) { static_cast<void>(hear); }

@@ -35,6 +35,8 @@ struct Call {
   std::uint32_t try_no = 1;
   Duration timeout{};      // per try, from the send; then the outcome is timeout (or unknown)
   Duration send_within{};  // not sent by then: withdraw it, `not_sent`
+  // Trace context of this try, for those that it reaches: no part of what is asked. "" = none.
+  std::string traceparent, tracestate;
   // Durably notes how to find what this call left behind, should this process die: {"pgid": …}. A command tool waits
   // for the answer before its program starts. May be empty (no note is kept).
   std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;

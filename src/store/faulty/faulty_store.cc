@@ -161,6 +161,9 @@ void FaultyStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> d
   call(Method::audit_log, std::move(done),
        [after](Store& s, auto d) mutable { s.audit_log(after, std::move(d)); });
 }
+void FaultyStore::census(async::Done<Result<Census>> done) {
+  call(Method::census, std::move(done), [](Store& s, auto d) { s.census(std::move(d)); });
+}
 void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
   hear_ = hear;
   state_->inner.on_hint(std::move(hear));

@@ -26,6 +26,7 @@ enum class Method : std::uint8_t {
   load,
   query,
   audit_log,
+  census,
 };
 inline bool is_read(Method method) { return method >= Method::due; }
 
@@ -86,6 +87,7 @@ class FaultyStore final : public Store {
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void census(async::Done<Result<Census>> done) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;

@@ -521,6 +521,7 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     const auto fits = [&](const JobRow& row) {
       return (filter.status.empty() || row.status == filter.status) &&
              (filter.agent.empty() || row.agent == filter.agent) &&
+             (!filter.updated_before || row.updated_at < *filter.updated_before) &&
              std::ranges::all_of(filter.labels,
                                  [&](const auto& label) { return contains(row.labels, label); });
     };
@@ -584,6 +585,25 @@ void MemoryStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> d
   log.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(std::min(after, rows.size())),
                   rows.end());
   answer(std::move(done), Result<AuditLog>(std::move(log)));
+}
+
+void MemoryStore::census(async::Done<Result<Census>> done) {
+  Census census;
+  for (const char* status : {"queued", "running", "waiting", "parked"}) census.statuses[status] = 0;
+  const Instant now = clock_.now();
+  for (const auto& [number, job] : data_.jobs) {
+    const JobRow& row = job.row;
+    const auto status = census.statuses.find(row.status);
+    if (status == census.statuses.end()) continue;
+    ++status->second;
+    if (row.claim) {
+      Census::Worker& worker = census.workers[row.claim_worker];
+      ++(*row.lease_until > now ? worker.live : worker.expired);
+    } else if (data_.ready.contains(data_.line(job))) {
+      ++census.ready[row.queue];
+    }
+  }
+  answer(std::move(done), Result<Census>(std::move(census)));
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

@@ -57,6 +57,7 @@ class MemoryStore final : public Store {
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void census(async::Done<Result<Census>> done) override;
   Instant now() override;
   bool owned() const override;
 

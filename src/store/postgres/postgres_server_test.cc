@@ -4,7 +4,9 @@
 #include <sstream>
 #include <thread>
 
+#include "store/postgres/census.h"
 #include "store/postgres/claims.h"
+#include "store/postgres/examine.h"
 #include "store/postgres/postgres_fixture_test.h"
 #include "store/postgres/views.h"
 
@@ -45,6 +47,29 @@ AE_TEST("postgres_server/no server, a wrong address and a wrong encoding say wha
   EXPECT_PRED2(holds, refusal("postgres://%%%"), "usage: ");
   server().create_database("latin", "LATIN1");
   EXPECT_PRED2(holds, refusal(server().url("latin")), "UTF8");
+}
+
+AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it") {
+  const PostgresServer small({"max_connections=10", "superuser_reserved_connections=3",
+                              "full_page_writes=off", "autovacuum=off",
+                              "synchronous_standby_names=elsewhere"});
+  const auto facts = examine(small.url());
+  ASSERT_TRUE(facts) << facts.error().message;
+  EXPECT_TRUE(facts->synchronous_standby);
+  EXPECT_FALSE(facts->full_page_writes);
+  EXPECT_FALSE(facts->autovacuum);
+  EXPECT_EQ(facts->connections_max, 7);
+  EXPECT_EQ(facts->connections_used, 0) << "without the one that asked";
+  const auto apart = std::max(facts->clock_ahead, Duration(0) - facts->clock_ahead);
+  EXPECT_LE(apart, facts->clock_error + std::chrono::milliseconds(5)) << "it is this machine's";
+  auto other = postgres::Connection::open({.url = small.url()});
+  ASSERT_TRUE(other);
+  EXPECT_EQ(examine(small.url())->connections_used, 1);
+  const auto plain = examine(server().url());
+  ASSERT_TRUE(plain);
+  EXPECT_FALSE(plain->synchronous_standby);
+  EXPECT_TRUE(plain->full_page_writes && plain->autovacuum);
+  EXPECT_EQ(examine("postgres://127.0.0.1:1/x").error().code, Code::unavailable);
 }
 
 AE_TEST("postgres_server/a session that asks for less is made durable") {
@@ -251,10 +276,14 @@ AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with fin
         {"claims_held", "Scan using heads_held"},  {"priority_below", "Scan using heads_line"},
         {"first_turn", "Scan using heads_line"},   {"turn_after", "Scan using heads_line"},
         {"job_after", "Scan using heads_line"},    {"due", "Scan using heads_wake"},
-        {"next_due", "Scan using heads_wake"}};
+        {"next_due", "Scan using heads_wake"},     {"census_statuses", "Scan using heads_status"},
+        {"census_ready", "Scan using heads_"},     {"census_holders", "Scan using heads_held"},
+        {"census_workers", "using workers_pkey"}};
     auto statements = postgres::claim_statements();
     const auto timers = postgres::timer_statements();
     statements.insert(statements.end(), timers.begin(), timers.end());
+    const auto numbers = postgres::census_statements();
+    statements.insert(statements.end(), numbers.begin(), numbers.end());
     EXPECT_EQ(statements.size(), ways.size());
     for (const postgres::Statement& statement : statements) {
       const std::string plan = plan_of(*connection, statement);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "store/postgres/census.h"
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
@@ -95,15 +96,6 @@ Error cannot_keep() {
 }
 
 }  // namespace
-
-Result<bool> has_synchronous_standby(const std::string& url) {
-  AE_ASSIGN(Connection connection,
-            Session::open({.connection = {.url = url}, .wish = {.schema = "aetheris"}}));
-  connection.add_once("SELECT current_setting('synchronous_standby_names') <> ''");
-  auto answers = connection.run();
-  if (!answers) return std::unexpected(cannot(answers.error()));
-  return answers->at(0).boolean(0, 0);
-}
 
 PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
@@ -246,6 +238,20 @@ void PostgresStore::record(AuditEntry entry, async::Done<Result<void>> done) {
 void PostgresStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   ask(parts_->loop, *parts_->questions, std::move(done),
       [after](Connection& connection) { return postgres::audit_log(connection, after); });
+}
+
+void PostgresStore::census(async::Done<Result<Census>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [at = time()](Connection& connection) { return postgres::census(connection, at); });
+}
+
+void PostgresStore::announce(std::string worker, std::string says, Duration lasts) {
+  if (!parts_->writer || has_nul(worker)) return;
+  parts_->questions->ask(
+      [worker = std::move(worker), says = std::move(says), lasts](Session& session) {
+        auto connection = session.connection();
+        if (connection) static_cast<void>(postgres::announce(**connection, worker, says, lasts));
+      });
 }
 
 void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {

@@ -41,10 +41,6 @@ struct PostgresStats {
   std::uint64_t reopened = 0;            // connections of the writer
 };
 
-// Is every commit on a second machine before it is confirmed (synchronous_standby_names)? Without one, what a lost server
-// had confirmed is lost with it. Fails as PostgresStore::open.
-Result<bool> has_synchronous_standby(const std::string& url);
-
 class PostgresStore final : public Store {
  public:
   // Fails with unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
@@ -68,6 +64,8 @@ class PostgresStore final : public Store {
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void census(async::Done<Result<Census>> done) override;
+  void announce(std::string worker, std::string says, Duration lasts) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
   Instant now() override;

@@ -395,5 +395,35 @@ AE_TEST("hint/a listener that lost its connection listens again and looks at onc
   ASSERT_TRUE(one.loop.run_until([&] { return heard == 2; }));
 }
 
+AE_TEST("postgres/what a worker says of itself is seen by others until it has passed") {
+  const OwnSchema schema;
+  Desk one(schema.name()), other(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(other.open());
+  const auto said = [&](const std::string& worker) -> std::string {
+    const auto census =
+        other.loop.await<Result<Census>>([&](auto done) { other.store().census(std::move(done)); });
+    EXPECT_TRUE(census);
+    const auto found = census->workers.find(worker);
+    return found == census->workers.end() ? "-" : found->second.says;
+  };
+  // Questions of one store are answered in order.
+  const auto settled = [&] {
+    EXPECT_TRUE(
+        one.loop.await<Result<Census>>([&](auto done) { one.store().census(std::move(done)); }));
+  };
+  one.store().announce("w1", "{\"n\":1}", std::chrono::hours(1));
+  settled();
+  EXPECT_EQ(said("w1"), "{\"n\":1}");
+  one.store().announce("w1", "{\"n\":2}", std::chrono::hours(1));
+  one.store().announce("w2", "late", Duration(0));
+  settled();
+  EXPECT_EQ(said("w1"), "{\"n\":2}");
+  EXPECT_EQ(said("w2"), "-");
+  one.store().announce("w1", "{}", Duration(0));
+  settled();
+  EXPECT_EQ(said("w1"), "-");
+}
+
 }  // namespace
 }  // namespace ae::store

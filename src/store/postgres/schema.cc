@@ -100,13 +100,22 @@ constexpr const char* kTables[] = {
     "INSERT INTO meta VALUES('layout', '0')",
 };
 
+// What workers say of themselves, and until when it counts; nothing depends on it.
+constexpr const char* kWorkers[] = {
+    R"sql(CREATE TABLE workers(
+      worker text COLLATE "C" PRIMARY KEY,
+      until bigint NOT NULL,
+      says bytea NOT NULL))sql",
+};
+
 struct Step {
   const char* const* statements;
   std::size_t count;
 };
 // From each layout to the next, beginning with nothing.
 constexpr Step kMigrations[] = {
-    {kTables, std::size(kTables)},  // 0 → 1
+    {kTables, std::size(kTables)},    // 0 → 1
+    {kWorkers, std::size(kWorkers)},  // 1 → 2
 };
 
 std::string literal(std::string_view text) {

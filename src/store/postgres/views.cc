@@ -214,6 +214,7 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     if (filter.status != "completed") sql += " AND h.status <> 'completed'";  // names the index
   }
   if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
+  if (filter.updated_before) sql += " AND h.updated_at < " + next(*filter.updated_before, "bigint");
   for (const auto& [key, value] : filter.labels) {
     sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
     sql += " AND value = " + next(value, "text") + ")";

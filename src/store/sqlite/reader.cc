@@ -255,6 +255,9 @@ Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
     if (filter.status != "completed") sql += " AND status <> 'completed'";  // names the index
   }
   if (!filter.agent.empty()) equals("agent", filter.agent);
+  if (filter.updated_before) {
+    sql += " AND updated_at < " + std::to_string(filter.updated_before->us);
+  }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
     equals("key", key);
@@ -281,6 +284,43 @@ Sql<std::vector<JobId>> Views::due(std::size_t limit, Instant now) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) return jobs;
     jobs.emplace_back(row->text(0));
+  }
+}
+
+// Each counts entries of an index, and stops at kCensusMax.
+Sql<Census> Views::census(Instant now) {
+  Snapshot snapshot(begin_, end_);
+  AE_TRY(snapshot.open());
+  Census census;
+  const std::string most = std::to_string(kCensusMax);
+  for (const char* status : {"queued", "running", "waiting", "parked"}) {
+    AE_ASSIGN(Statement count,
+              db_.prepare("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE status = ?1 AND status "
+                          "<> 'completed' LIMIT " +
+                          most + ")"));
+    count.start(std::string_view(status));
+    AE_TRY(count.next());
+    census.statuses[status] = static_cast<std::uint64_t>(count.integer(0));
+  }
+  AE_ASSIGN(Statement ready,
+            db_.prepare("SELECT queue, count(*) FROM (SELECT queue FROM jobs WHERE ready = 1 "
+                        "AND attempt IS NULL LIMIT " +
+                        most + ") GROUP BY queue"));
+  ready.start();
+  for (;;) {
+    AE_ASSIGN(const bool more, ready.next());
+    if (!more) break;
+    census.ready[std::string(ready.text(0))] = static_cast<std::uint64_t>(ready.integer(1));
+  }
+  AE_ASSIGN(
+      Statement held,
+      db_.prepare("SELECT worker, lease_until FROM jobs WHERE attempt IS NOT NULL LIMIT " + most));
+  held.start();
+  for (;;) {
+    AE_ASSIGN(const bool more, held.next());
+    if (!more) return census;
+    Census::Worker& worker = census.workers[std::string(held.text(0))];
+    ++(held.instant(1) > now ? worker.live : worker.expired);
   }
 }
 

@@ -28,6 +28,7 @@ class Views {
   Sql<std::vector<JobId>> due(std::size_t limit, Instant now);
   Sql<std::optional<Instant>> next_due(Instant now);
   Sql<AuditLog> audit_log(std::uint64_t after);
+  Sql<Census> census(Instant now);
 
  private:
   struct Found {

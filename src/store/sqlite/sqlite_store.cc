@@ -295,6 +295,11 @@ void SqliteStore::record(AuditEntry entry, async::Done<Result<void>> done) {
   parts_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
 }
 
+void SqliteStore::census(async::Done<Result<Census>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [at = now()](Views& views) { return views.census(at); });
+}
+
 void SqliteStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   ask(parts_->loop, *parts_->questions, std::move(done),
       [after](Views& views) { return views.audit_log(after); });

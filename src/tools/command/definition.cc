@@ -29,6 +29,8 @@ const char* const kOurs[] = {"AETHERIS_IDEMPOTENCY_KEY",
                              "AETHERIS_TRY",
                              "AETHERIS_JOB_ID",
                              "AETHERIS_PROGRESS_FD",
+                             "TRACEPARENT",
+                             "TRACESTATE",
                              kMarkVariable};
 const char* const kPassedOn[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"};
 
@@ -310,8 +312,10 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
   }
   const std::string texts[] = {call.external_key.text, call.key.text,
                                call.invocation.text,   std::to_string(call.try_no),
-                               call.job.text,          std::to_string(kProgramReportsFd)};
+                               call.job.text,          std::to_string(kProgramReportsFd),
+                               call.traceparent,       call.tracestate};
   for (std::size_t i = 0; i < std::size(texts); ++i) {
+    if (texts[i].empty()) continue;
     order.environment.push_back(assignment(kOurs[i], texts[i]));
   }
   return order;

@@ -20,10 +20,12 @@ constexpr std::size_t kOutputLimit = 16u << 20;  // what output_max may be at mo
 constexpr std::size_t kHeadersMax = 64;          // headers of a definition
 
 // What we send, or what would change how the message is read.
-constexpr std::array<std::string_view, 15> kOurHeaders = {"Idempotency-Key",
+constexpr std::array<std::string_view, 17> kOurHeaders = {"Idempotency-Key",
                                                           "X-Aetheris-Execution-Key",
                                                           "X-Aetheris-Invocation-Id",
                                                           "X-Aetheris-Try",
+                                                          "traceparent",
+                                                          "tracestate",
                                                           "Host",
                                                           "Content-Length",
                                                           "Connection",
@@ -280,6 +282,8 @@ Status HttpTool::make_request(const Call& call, Request& request) {
                   {"X-Aetheris-Execution-Key", call.key.text},
                   {"X-Aetheris-Invocation-Id", call.invocation.text},
                   {"X-Aetheris-Try", std::to_string(call.try_no)}};
+  if (!call.traceparent.empty()) http.headers.push_back({"traceparent", call.traceparent});
+  if (!call.tracestate.empty()) http.headers.push_back({"tracestate", call.tracestate});
   if (method_ != "GET" && method_ != "HEAD") {
     AE_ASSIGN(http.body, make_body(scope, call));
     if (!has_content_type_) http.headers.push_back({"Content-Type", "application/json"});

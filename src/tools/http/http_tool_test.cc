@@ -104,6 +104,26 @@ AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who i
   EXPECT_EQ(request.header("X-Aetheris-Try"), "2");
 }
 
+AE_TEST("http tool/a call says which trace it belongs to, and nobody else may say so") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200)));
+  Bench bench;
+  Call call = a_call(Value::object({{"a", 1}}));
+  call.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  call.tracestate = "congo=t61rcWkgMzE";
+  bench.call(post_tool(server), std::move(call));
+  bench.call(post_tool(server), a_call(Value::object({{"a", 1}})));
+  ASSERT_EQ(server.arrivals(), 2);
+  EXPECT_EQ(server.requests()[0].header("traceparent"),
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  EXPECT_EQ(server.requests()[0].header("tracestate"), "congo=t61rcWkgMzE");
+  EXPECT_EQ(server.requests()[0].body, server.requests()[1].body) << "no part of what is asked";
+  EXPECT_EQ(server.requests()[1].header("traceparent"), "");
+  for (const char* name : {"traceparent", "TraceState"}) {
+    const Value tool = post_tool(server).with("headers", Value::object({{name, "x"}}));
+    EXPECT_FALSE(bench.make(tool)) << name;
+  }
+}
+
 AE_TEST("http tool/a GET has its arguments in the URL only") {
   RawHttpServer server(RawHttpServer::always(raw_answer(200, "[]")));
   Bench bench;

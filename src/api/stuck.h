@@ -1,0 +1,38 @@
+// Stuck: which jobs do not go on by themselves, why, and what would help.
+//
+//   a park          somebody has to act: a call in doubt, a pause, a confirmation, a version
+//   lease_expired   whoever held it is gone for longer than it should be, and nobody has taken it over
+//   no_worker       it could have been claimed for long, and no worker that we know of offers what it needs
+//   needs_version   the same, for want of the version that the job belongs to
+// A wait (for a timer, a signal, a person) is none of these, and neither is a job that stands in line while workers that
+// could take it are busy. Threads: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/time.h"
+#include "store/store.h"
+
+namespace ae::api {
+
+// A process that claims jobs.
+struct WorkerOffer {
+  std::vector<std::string> agents;  // empty = any
+  std::vector<std::string> offers;  // capabilities and versions
+};
+// From what a worker announced (Runtime::announce); nullopt: it cannot be read.
+std::optional<WorkerOffer> worker_offer(std::string_view says);
+
+struct Stuck {
+  std::string reason;  // parked lease_expired no_worker needs_version
+  Instant since;
+  std::vector<std::string> missing;  // capabilities that no worker offers
+  std::string message;
+};
+// `older_than`: how long a job may stand still before it counts, but for a parked one.
+std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older_than,
+                           const std::vector<WorkerOffer>& offers);
+
+}  // namespace ae::api

@@ -1,0 +1,101 @@
+// Which jobs count as stuck, as a table: their rows, who is there to take them, and what is said of them.
+#include "api/stuck.h"
+
+#include <chrono>
+#include <string>
+
+#include "testing/test.h"
+
+namespace ae::api {
+namespace {
+
+using std::chrono::minutes;
+
+constexpr Instant kNow{1'000'000'000'000};
+constexpr Duration kOlder = minutes(5);
+
+store::JobRow row(std::string status, Duration still) {
+  store::JobRow row;
+  row.id = JobId("j");
+  row.agent = "refund";
+  row.status = std::move(status);
+  row.created_at = row.updated_at = kNow - still;
+  return row;
+}
+
+std::string told(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
+  const auto why = stuck(row, kNow, kOlder, offers);
+  if (!why) return "-";
+  std::string text = why->reason + " " + why->message + ", for " +
+                     std::to_string((kNow - why->since) / minutes(1)) + "m, missing";
+  for (const std::string& one : why->missing) text += " " + one;
+  return text;
+}
+
+AE_TEST("stuck/what waits, ends or stands in line for a worker that is there is not") {
+  const std::vector<WorkerOffer> any{{{}, {}}};
+  for (const char* status : {"waiting", "completed", "failed", "cancelled"}) {
+    EXPECT_EQ(told(row(status, minutes(600)), any), "-") << status;
+    EXPECT_EQ(told(row(status, minutes(600)), {}), "-") << status;
+  }
+  EXPECT_EQ(told(row("queued", minutes(600)), any), "-");
+  EXPECT_EQ(told(row("queued", minutes(600)), {{{"other"}, {}}, {{"refund"}, {"gpu"}}}), "-");
+}
+
+AE_TEST("stuck/a job that nobody there can take says what is missing") {
+  store::JobRow job = row("queued", minutes(7));
+  EXPECT_EQ(told(job, {}), "no_worker no worker is there, for 7m, missing");
+  EXPECT_EQ(told(job, {{{"other"}, {}}}),
+            "no_worker no worker runs the agent refund, for 7m, missing");
+  job.capabilities = {"eu", "gpu"};
+  EXPECT_EQ(told(job, {{{}, {"eu"}}, {{}, {}}, {{"other"}, {"eu", "gpu"}}}),
+            "no_worker no worker offers gpu, for 7m, missing gpu");
+  EXPECT_EQ(told(job, {{{}, {"gpu", "eu"}}}), "-");
+  job.capabilities = {"execution_version:refund=2"};
+  EXPECT_EQ(told(job, {{{}, {"execution_version:refund=1"}}}),
+            "needs_version no worker offers the version refund=2, for 7m, missing "
+            "execution_version:refund=2");
+}
+
+AE_TEST("stuck/only for long, and not before its time has come") {
+  EXPECT_EQ(told(row("queued", minutes(4)), {}), "-");
+  store::JobRow job = row("queued", minutes(60));
+  job.not_before = kNow - minutes(4);
+  EXPECT_EQ(told(job, {}), "-");
+  job.not_before = kNow + minutes(4);
+  EXPECT_EQ(told(job, {}), "-");
+  job.not_before = kNow - minutes(6);
+  EXPECT_EQ(told(job, {}), "no_worker no worker is there, for 6m, missing");
+}
+
+AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
+  store::JobRow job = row("running", minutes(60));
+  job.claim = store::Fence{AttemptId("A"), 1};
+  job.claim_worker = "w1";
+  job.lease_until = kNow + minutes(1);
+  EXPECT_EQ(told(job, {}), "-") << "it is held";
+  job.lease_until = kNow - minutes(4);
+  EXPECT_EQ(told(job, {}), "-") << "it may be taken over yet";
+  job.lease_until = kNow - minutes(9);
+  EXPECT_EQ(told(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
+  job.capabilities = {"gpu"};
+  EXPECT_EQ(told(job, {{{}, {}}}),
+            "lease_expired its worker w1 is gone, and no worker offers gpu, for 9m, missing gpu");
+}
+
+AE_TEST("stuck/a parked one at once, whoever is there") {
+  EXPECT_EQ(told(row("parked", minutes(0)), {{{}, {}}}), "parked , for 0m, missing");
+}
+
+AE_TEST("stuck/what a worker announced is read, and what is none is left out") {
+  const auto offer = worker_offer(R"({"agents": ["a", 1], "offers": ["gpu"], "more": 2})");
+  ASSERT_TRUE(offer.has_value());
+  EXPECT_EQ(offer->agents, std::vector<std::string>{"a"});
+  EXPECT_EQ(offer->offers, std::vector<std::string>{"gpu"});
+  for (const char* bad : {"", "[]", "{", R"({"agents": "a", "offers": []})", R"({"agents": []})"}) {
+    EXPECT_FALSE(worker_offer(bad).has_value()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ae::api

@@ -1,0 +1,98 @@
+#include "app/join.h"
+
+#include <map>
+
+#include "core/value.h"
+
+namespace ae::app {
+namespace {
+
+struct Place {
+  std::string path, folder;
+};
+
+std::string at(const Place& place, std::size_t line) {
+  return place.path + ":" + std::to_string(line);
+}
+
+// A program is looked for, and a file verified, from the folder of the file that names it.
+bool depends_on_folder(const agents::ToolDefinition& tool) {
+  return tool.kind == "command" || !tool.verify.is_null();
+}
+
+bool same(const agents::ToolDefinition& one, const agents::ToolDefinition& other) {
+  return one.kind == other.kind && one.definition == other.definition &&
+         one.verify == other.verify && one.policy.version == other.policy.version;
+}
+
+bool same(const agents::Agent& one, const agents::Agent& other) {
+  return one.task_graph == other.task_graph && one.input_schema == other.input_schema &&
+         one.labels == other.labels && one.required_capabilities == other.required_capabilities &&
+         one.queue == other.queue && one.execution_version == other.execution_version;
+}
+
+std::unexpected<Error> differ(const std::string& what, const std::string& first,
+                              const std::string& second) {
+  return fail(Code::usage, what + " is defined twice, and not in the same way: at " + first +
+                               " and at " + second +
+                               "; one process has one of each name: rename one, or serve the files "
+                               "by two processes");
+}
+
+using Places = std::map<std::string, Place, std::less<>>;
+
+Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& into, Places& places,
+                 std::map<std::string, agents::ToolDefinition, std::less<>>& from,
+                 const Place& here, const std::string& what) {
+  for (auto& [name, tool] : from) {
+    const auto known = into.find(name);
+    if (known == into.end()) {
+      into.emplace(name, std::move(tool));
+      places.emplace(name, here);
+      continue;
+    }
+    const Place& there = places.at(name);
+    const bool elsewhere = depends_on_folder(tool) && there.folder != here.folder;
+    if (elsewhere || !same(known->second, tool)) {
+      return differ(what + name, at(there, known->second.line), at(here, tool.line));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> files) {
+  LoadedAgents all;
+  all.folder = files.front().second.folder;
+  all.path = files.front().second.path;
+  all.text = files.front().second.text;
+  for (std::size_t i = 1; i < files.size(); ++i) {
+    LoadedAgents& file = all.more.emplace_back();
+    file.folder = files[i].second.folder;
+    file.path = files[i].second.path;
+    file.text = files[i].second.text;
+  }
+  Places tools, agents;
+  for (auto& [path, loaded] : files) {
+    const Place here{path, loaded.folder};
+    AE_TRY(add_tools(all.file.tools, tools, loaded.file.tools, here, "the tool "));
+    AE_TRY(add_tools(all.file.models, tools, loaded.file.models, here, "the "));
+    for (auto& [name, agent] : loaded.file.agents) {
+      const auto known = all.file.agents.find(name);
+      if (known == all.file.agents.end()) {
+        agents.emplace(name, here);
+        all.file.agents.emplace(name, std::move(agent));
+      } else if (!same(known->second, agent)) {
+        return differ("the agent " + name, at(agents.at(name), known->second.line),
+                      at(here, agent.line));
+      }
+    }
+  }
+  for (const auto& [name, place] : tools) {
+    if (place.folder != all.folder) all.folders.emplace(name, place.folder);
+  }
+  return all;
+}
+
+}  // namespace ae::app

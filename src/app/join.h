@@ -1,0 +1,19 @@
+// Join: several agents files, served by one process as if they were one.
+//
+// A name stands for one thing. Two files may both define it when they say the same, as copies of a shared tool do; else
+// both places are told. Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/site.h"
+#include "core/error.h"
+
+namespace ae::app {
+
+// REQUIRES: at least one, none with faults. `first` of each is its path, for messages. Fails with usage.
+Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> files);
+
+}  // namespace ae::app

@@ -1,0 +1,33 @@
+// The journal of a service: how many lines may be said.
+#include "cli/journal.h"
+
+#include <chrono>
+
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
+  LineLimit limit;
+  std::uint64_t said = 0;
+  for (int i = 0; i < 10'000; ++i) said += limit.takes(seconds(50)) ? 1 : 0;
+  EXPECT_EQ(said, LineLimit::kBurst);
+  EXPECT_EQ(limit.take_left_out(), 10'000 - LineLimit::kBurst);
+  EXPECT_EQ(limit.take_left_out(), 0U);
+  // From then on so many a second, however they come.
+  said = 0;
+  for (int ms = 0; ms < 10'000; ++ms)
+    said += limit.takes(seconds(50) + milliseconds(ms + 1)) ? 1 : 0;
+  EXPECT_EQ(said, 10 * LineLimit::kPerSecond);
+  // Silence fills it again, and not further than it was.
+  said = 0;
+  for (int i = 0; i < 10'000; ++i) said += limit.takes(seconds(500)) ? 1 : 0;
+  EXPECT_EQ(said, LineLimit::kBurst);
+}
+
+}  // namespace
+}  // namespace ae::cli

@@ -1,0 +1,212 @@
+#include "cli/service.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include "app/join.h"
+#include "cli/commands.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kWorkersMax = 100'000;
+constexpr Duration kLeaseMin = std::chrono::seconds(1), kLeaseMax = std::chrono::hours(1);
+using Level = Journal::Level;
+
+Result<std::size_t> workers_of(const std::string& text) {
+  if (text.empty()) return runtime::RuntimeOptions().held_max;
+  std::size_t workers = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, workers);
+  if (error != std::errc() || stop != end || workers > kWorkersMax) {
+    return fail(Code::usage, "--workers is a number of jobs from 0 to " +
+                                 std::to_string(kWorkersMax) + ", not \"" + text.substr(0, 80) +
+                                 "\"");
+  }
+  return workers;
+}
+
+std::expected<std::optional<app::LoadedAgents>, int> load_all(const std::vector<std::string>& paths,
+                                                              Terminal& terminal) {
+  if (paths.empty()) return std::nullopt;
+  std::vector<std::pair<std::string, app::LoadedAgents>> files;
+  for (const std::string& path : paths) {
+    auto loaded = load_sound(path, terminal);
+    if (!loaded) return std::unexpected(loaded.error());
+    files.emplace_back(path, *std::move(loaded));
+  }
+  auto all = app::join(std::move(files));
+  if (!all) return std::unexpected(terminal.fail_with(all.error()));
+  return *std::move(all);
+}
+
+}  // namespace
+
+Result<Address> address_of(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  const std::string host = colon == text.npos ? "127.0.0.1" : text.substr(0, colon);
+  const std::string port = colon == text.npos ? text : text.substr(colon + 1);
+  Address address{.host = host.empty() ? "127.0.0.1" : host};
+  const char* const end = port.data() + port.size();
+  const auto [stop, error] = std::from_chars(port.data(), end, address.port);
+  if (error != std::errc() || stop != end || port.empty()) {
+    return fail(Code::usage, "--listen takes ADDRESS:PORT, as 127.0.0.1:7070, not \"" +
+                                 text.substr(0, 80) + "\"");
+  }
+  return address;
+}
+
+std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& terminal) {
+  ServiceWish wish;
+  const auto told = [&]() -> Status {
+    AE_ASSIGN(wish.store, store_of(options));
+    AE_ASSIGN(wish.workers, workers_of(options.workers));
+    AE_ASSIGN(wish.limits, queue_limits(options));
+    auto grace = duration_from_text(options.grace);
+    if (!grace) return std::unexpected(std::move(grace).error().in("--grace"));
+    wish.grace = *grace;
+    auto lease = duration_from_text(options.lease);
+    if (!lease) return std::unexpected(std::move(lease).error().in("--lease"));
+    if (*lease < kLeaseMin || *lease > kLeaseMax) {
+      return fail(Code::usage, "--lease is 1s to 1h, not " + options.lease);
+    }
+    wish.lease = *lease;
+    return {};
+  }();
+  if (!told) return std::unexpected(terminal.fail_with(told.error()));
+  auto loaded = load_all(options.files, terminal);
+  if (!loaded) return std::unexpected(loaded.error());
+  wish.loaded = *std::move(loaded);
+  return wish;
+}
+
+Service::Service(Terminal& terminal, const Options& options, const ServiceWish& wish)
+    : terminal_(terminal),
+      journal_(terminal, journal_format(options.log), options.verbose, worker_name()),
+      grace_(wish.grace) {}
+
+app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) {
+  const bool runs = wish.loaded && wish.workers > 0;
+  app::SiteOptions site{.store = wish.store};
+  site.mode = runs ? app::SiteOptions::Mode::run : app::SiteOptions::Mode::write;
+  site.observer = this;
+  site.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
+    journal_.say({.level = Level::debug,
+                  .event = "request_refused",
+                  .code = std::string(code),
+                  .more = {{"method", request.method},
+                           {"path", api::target(request.path, {})},
+                           {"status", status}}});
+  };
+  site.signing_key = options.signing_key;
+  site.runtime.worker = worker_name();
+  site.runtime.lease = wish.lease;
+  site.runtime.held_max = wish.workers;
+  site.runtime.claims = runs;
+  site.runtime.capabilities = options.capabilities;
+  site.runtime.queues = wish.limits;
+  if (!options.fair_by.empty()) site.fair_by = options.fair_by;
+  if (options.no_fair_by) site.fair_by = "";
+  site.runtime.durability =
+      options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
+  if (wish.loaded) {
+    site.agents = &wish.loaded->file;
+    site.agents_folder = wish.loaded->folder;
+    site.folders = wish.loaded->folders;
+    for (const auto& [name, agent] : wish.loaded->file.agents) site.runtime.agents.push_back(name);
+  }
+  return site;
+}
+
+void Service::attach(app::Site& site) {
+  site_ = &site;
+  site.loop().on_signals([this](int signal) { interrupted(signal); });
+}
+
+int Service::run() {
+  journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
+  site_->runtime().start();
+  while (!over_) site_->loop().run();
+  if (!stopped_) {
+    journal_.say({.event = "stopped"});
+    return kDone;
+  }
+  return terminal_.fail_with(*stopped_);
+}
+
+void Service::interrupted(int signal) {
+  if (std::exchange(stopping_, true)) {
+    journal_.tell({.event = "stopped at once",
+                   .message = "jobs under way are recovered by the next process"});
+    std::_Exit(128 + signal);
+  }
+  journal_.tell(
+      {.event = "stopping",
+       .message = "requests and calls in flight have " + to_text(grace_) + " (once more: stop now)",
+       .more = {{"held", std::uint64_t{site_->runtime().held()}}}});
+  left_ = 2;
+  site_->stop_serving(grace_, [this] { gone(); });
+  site_->runtime().stop(grace_, [this] { gone(); });
+}
+
+void Service::gone() {
+  if (--left_ > 0) return;
+  over_ = true;
+  site_->loop().stop();
+}
+
+void Service::on_events(const JobId& job, const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    Journal::Line line{.job = job};
+    switch (event.type) {
+      case EventType::job_created:
+        line.more = {{"agent", std::string(event.payload.text("agent"))}};
+        break;
+      case EventType::job_failed:
+        line.code = event.payload.text("code");
+        break;
+      case EventType::job_parked:
+        line.code = event.payload.text("reason");
+        break;
+      case EventType::job_completed:
+      case EventType::job_cancelled:
+        break;
+      default:
+        continue;
+    }
+    line.event = event_name(event);
+    journal_.say(line);
+  }
+}
+
+void Service::on_released(const JobId& job, const std::optional<Error>& problem) {
+  if (!problem) return;
+  const bool lost = problem->code == Code::stale_attempt;
+  journal_.say({.level = Level::warn,
+                .event = lost ? "claim_lost" : "job_given_up",
+                .job = job,
+                .code = std::string(code_name(problem->code)),
+                .message = problem->message});
+}
+
+void Service::on_warning(const JobId& job, const std::string& what) {
+  journal_.say({.level = Level::warn, .event = "warning", .job = job, .message = what});
+}
+
+void Service::on_store(const std::optional<Error>& out) {
+  if (!out) return journal_.say({.event = "store_available"});
+  journal_.say({.level = Level::warn,
+                .event = "store_unavailable",
+                .code = std::string(code_name(out->code)),
+                .message = "the store does not answer: " + out->message});
+}
+
+void Service::on_store_stopped(const Error& error) {
+  stopped_ = error;
+  over_ = true;
+  site_->loop().stop();
+}
+
+}  // namespace ae::cli

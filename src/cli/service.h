@@ -1,0 +1,71 @@
+// Service: what serve and worker have in common: how they are told what to do, and how they run until they are stopped.
+//
+// Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/site.h"
+#include "app/store_url.h"
+#include "cli/journal.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "runtime/runtime.h"
+
+namespace ae::cli {
+
+struct Address {
+  std::string host;
+  std::uint16_t port = 0;
+};
+// HOST:PORT, [::1]:PORT, or a port alone. Fails with usage.
+Result<Address> address_of(const std::string& text);
+
+// A command line of serve or worker, looked through.
+struct ServiceWish {
+  app::StoreUrl store;
+  std::size_t workers = 0;  // jobs that are run at once
+  std::vector<store::QueueLimit> limits;
+  Duration grace{}, lease{};
+  std::optional<app::LoadedAgents> loaded;  // all files as one; nullopt = there was none
+};
+// Or the exit code, once it is said what is wrong.
+std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& terminal);
+
+class Service final : public runtime::RuntimeObserver {
+ public:
+  Service(Terminal& terminal, const Options& options, const ServiceWish& wish);
+
+  // What the site of this service is to be like; it borrows the wish.
+  app::SiteOptions site(const Options& options, const ServiceWish& wish);
+  // Until a signal ends it, or its store does. The first signal lets calls in flight finish and gives the jobs back, the
+  // second ends the process at once.
+  int run();
+  // From now on signals are heard; they are acted upon by `run`. REQUIRES: the site outlives this.
+  void attach(app::Site& site);
+
+ private:
+  void interrupted(int signal);
+  void gone();
+  void on_events(const JobId& job, const std::vector<Event>& events) override;
+  void on_released(const JobId& job, const std::optional<Error>& problem) override;
+  void on_warning(const JobId& job, const std::string& what) override;
+  void on_store(const std::optional<Error>& out) override;
+  void on_store_stopped(const Error& error) override;
+
+  Terminal& terminal_;
+  Journal journal_;
+  const Duration grace_;
+  app::Site* site_ = nullptr;
+  bool stopping_ = false, over_ = false;
+  int left_ = 0;  // that must have stopped before we leave
+  std::optional<Error> stopped_;
+};
+
+}  // namespace ae::cli

@@ -1,0 +1,84 @@
+// worker: claims and runs jobs of a store that processes share, and nothing else.
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "app/site.h"
+#include "cli/commands.h"
+#include "cli/service.h"
+
+namespace ae::cli {
+namespace {
+
+Status may_share(const app::StoreUrl& store) {
+  using Kind = app::StoreUrl::Kind;
+  if (store.kind == Kind::postgres) return {};
+  if (store.kind == Kind::memory) {
+    return fail(Code::usage,
+                "a memory: store is gone with its process, and no other process sees it: use "
+                "`aetheris worker` with --store postgres://…");
+  }
+  return fail(Code::usage,
+              "one process owns the file " + store.path +
+                  ", so a worker beside it has nothing to claim: use `aetheris serve` or "
+                  "`aetheris run`, which work and own it, or --store postgres://…, which "
+                  "processes share");
+}
+
+Value texts(const std::vector<std::string>& from) {
+  return Value::array(std::vector<Value>(from.begin(), from.end()));
+}
+
+}  // namespace
+
+int worker_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  if (auto shares = may_share(*store); !shares) return terminal.fail_with(shares.error());
+  std::optional<Address> address;
+  if (!options.worker_listen.empty()) {
+    auto told = address_of(options.worker_listen);
+    if (!told) return terminal.fail_with(told.error());
+    address = *std::move(told);
+  }
+  const auto wish = service_wish(options, terminal);
+  if (!wish) return wish.error();
+  if (wish->workers == 0) {
+    return terminal.fail_with({Code::usage, "--workers 0 is a worker that runs nothing"});
+  }
+  Service service(terminal, options, *wish);
+  app::SiteOptions wanted = service.site(options, *wish);
+  wanted.looks_only = true;
+  wanted.read_agent = [&file = *wish->loaded](std::string_view name, std::string_view json,
+                                              agents::Agent& out) {
+    return app::read_agent(file, name, json, out);
+  };
+  const std::vector<std::string> agents = wanted.runtime.agents;
+  auto opened = app::Site::open(std::move(wanted));
+  if (!opened) return terminal.fail_with(opened.error());
+  service.attach(**opened);
+  if (auto follows = (*opened)->follow_agents(); !follows) {
+    return terminal.fail_with(follows.error());
+  }
+  std::string url;
+  if (address) {
+    const auto port = (*opened)->serve({.address = address->host, .port = address->port});
+    if (!port) return terminal.fail_with(port.error());
+    url = "http://" + address->host + ":" + std::to_string(*port);
+  }
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"agents", texts(agents)},
+                                       {"capabilities", texts(options.capabilities)},
+                                       {"listening", url.empty() ? Value() : Value(url)},
+                                       {"store", store->text()},
+                                       {"worker", worker_name()},
+                                       {"workers", std::uint64_t{wish->workers}}}));
+  } else {
+    terminal.print("worker " + safe(worker_name()) + " works on " + safe(store->text()) +
+                   (url.empty() ? "" : ", health on " + url) + "\n");
+  }
+  if (!terminal.flush()) return terminal.fail_with({Code::unavailable, "stdout is closed"});
+  return service.run();
+}
+
+}  // namespace ae::cli

@@ -1,0 +1,63 @@
+// MeasuredStore: a store that counts what it was asked, how long each answer took, and how many were failures.
+//
+// Everything else is the store's behind it. Threads: the loop's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "store/store.h"
+
+namespace ae::store {
+
+struct OperationTimes {
+  static constexpr std::array<double, 12> kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+                                                  0.05,   0.1,   0.25,   0.5,   1,    5};
+  std::array<std::uint64_t, kBounds.size() + 1> in{};
+  double sum = 0;  // seconds
+  std::uint64_t failures =
+      0;  // unavailable or unknown_outcome: the store did not answer as it should
+};
+
+class MeasuredStore final : public Store {
+ public:
+  // Borrows both; `inner` answers no later than it lives.
+  MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
+
+  // By the name of the operation.
+  const std::map<std::string_view, OperationTimes>& times() const { return *times_; }
+
+  void commit(Batch batch, async::Done<Result<Committed>> done) override;
+  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
+  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
+  void claim_job(JobId job, ClaimRequest request,
+                 async::Done<Result<std::optional<Lease>>> done) override;
+  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
+                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
+  void due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
+  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
+  void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
+  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void redact(Redaction redaction, async::Done<Result<void>> done) override;
+  void record(AuditEntry entry, async::Done<Result<void>> done) override;
+  void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
+  void census(async::Done<Result<Census>> done) override;
+  void announce(std::string worker, std::string says, Duration lasts) override;
+  void on_hint(std::function<void(const Hint&)> hear) override;
+  Instant now() override { return inner_.now(); }
+  bool owned() const override { return inner_.owned(); }
+
+ private:
+  using Times = std::map<std::string_view, OperationTimes>;
+  template <class T>
+  async::Done<Result<T>> timed(std::string_view operation, async::Done<Result<T>> done);
+
+  Store& inner_;
+  async::SteadyClock& steady_;
+  std::shared_ptr<Times> times_ = std::make_shared<Times>();  // answers may come when this is gone
+};
+
+}  // namespace ae::store

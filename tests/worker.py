@@ -1,0 +1,502 @@
+#!/usr/bin/env python3
+"""Many worker processes on one store: the built program on a real PostgreSQL server; who dies, stops and takes over.
+
+What was done is the word of files and of the shop's fsynced journal, which the processes that die do not write.
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  worker.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.parse
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import postgres  # noqa: E402
+from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+
+# Each tool leaves a line in a file for each time it really ran.
+AGENTS = r"""
+aetheris: 1
+tools:
+  step:
+    command: ["sh", "-c", "echo ${ .args.n } >> done.txt"]
+    effect: at_most_once
+  slow:
+    command: ["sh", "-c", "echo began $AETHERIS_TRY >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo held"]
+    effect: read
+    timeout: 60s
+    grace: 1s
+  brief:
+    command: ["sh", "-c", "echo + >> brief.txt; sleep 0.15; echo - >> brief.txt"]
+    effect: read
+agents:
+  holds: { plan: [ { id: h, tool: slow } ], output: "${ .steps.h }" }
+  brief: { plan: [ { id: b, tool: brief } ] }
+  pins:  { required_capabilities: [gpu], plan: [ { id: s, tool: step, args: { n: "${ .input.n }" } } ] }
+"""
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Worker:
+    """`aetheris worker` in a home; `line` is what it said when it began."""
+
+    def __init__(self, h, *words, env, lease="2s"):
+        self.h = h
+        self.process = h.start("worker", "worker.yaml", "--json", "--lease", lease, *words, env=env)
+        line = self.process.stdout.readline()
+        assert line, h.end(self.process)
+        self.line = json.loads(line)
+        self.name = self.line["worker"]
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def end(self, number=signal.SIGTERM):
+        self.send(number)
+        return self.h.end(self.process)
+
+    def die(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def shared():
+    with home() as h:
+        (h.path / "worker.yaml").write_text(AGENTS)
+        yield h, {"AETHERIS_STORE": postgres.POSTGRES.database()}
+
+
+def make(h, env, agent, job, *words):
+    expect(h.run("run", "worker.yaml", agent, "--job-id", job, "--detach", *words, env=env), 0)
+
+
+def job(h, env, name):
+    return h.run("job", name, "--json", env=env).json()
+
+
+def events(h, env, name, kind):
+    listed = expect(h.run("events", name, "--type", kind, "--json", env=env), 0).json()["events"]
+    return [event["payload"] for event in listed]
+
+
+def holder(h, env, name):
+    runs = events(h, env, name, "job_running")
+    return runs[-1]["worker_id"] if runs else None
+
+
+@test
+def it_says_what_it_is_and_ends_with_0_when_told_to():
+    with shared() as (h, env):
+        worker = Worker(h, "--workers", "3", "--capability", "gpu", "--listen", "127.0.0.1:0", env=env)
+        assert worker.line["agents"] == ["brief", "holds", "pins"] and worker.line["workers"] == 3, worker.line
+        assert worker.line["capabilities"] == ["gpu"] and "postgres://" in worker.line["store"], worker.line
+        ask = Asked(worker.line["listening"])
+        assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 200
+        assert "aetheris_worker_busy" in ask("/metrics")[1]
+        refused = ask("/api/jobs")
+        assert refused[0] == 404 and "worker" in json.loads(refused[1])["detail"], refused
+        expect(worker.end(), 0)
+
+
+class Asked:
+    def __init__(self, url):
+        self.url = url
+
+    def __call__(self, path):
+        import urllib.error
+        import urllib.request
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(self.url + path, timeout=PATIENCE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+
+@test
+def a_store_of_one_process_has_no_workers_beside_it():
+    with home() as h:
+        (h.path / "worker.yaml").write_text(AGENTS)
+        for store, word in (("sqlite:x.db", "owns the file"), ("memory:", "gone with its process")):
+            said = expect(h.run("worker", "worker.yaml", "--store", store, "--json"), 2)
+            assert said.json()["code"] == "usage" and word in said.json()["detail"], said
+        expect(h.run("worker"), 2)
+        nobody = "postgres://127.0.0.1:1/x"
+        expect(h.run("worker", "worker.yaml", "--store", nobody), 7)
+        for bad in (["--workers", "0"], ["--workers", "x"], ["--lease", "5ms"], ["--lease", "2h"], ["--grace", "soon"],
+                    ["--capability", "a b"], ["--queue-limit", "x"], ["--log", "xml"], ["--listen", "x"]):
+            expect(h.run("worker", "worker.yaml", "--store", nobody, *bad), 2)
+        expect(h.run("worker", "none.yaml", "--store", nobody), 2)
+
+
+@test
+def files_are_served_together_and_a_name_stands_for_one_thing():
+    with shared() as (h, env):
+        (h.path / "b").mkdir()
+        (h.path / "b/more.yaml").write_text(
+            "aetheris: 1\ntools:\n  here: { command: [\"./here.sh\"], effect: read }\n"
+            "agents:\n  where: { plan: [ { id: w, tool: here } ], output: \"${ .steps.w }\" }\n")
+        script = h.path / "b/here.sh"
+        script.write_text("#!/bin/sh\necho beside its file\n")
+        script.chmod(0o755)
+        server = Server(h, "worker.yaml", "b/more.yaml", env=env)
+        status, made = server.post("/api/jobs?wait=30s", {"agent": "where"})
+        assert (status, made["result"]) == (201, "beside its file"), made
+        assert len(server.get("/api/agents")[1]["agents"]) == 4
+        expect(server.stop(), 0)
+        (h.path / "twice.yaml").write_text((h.path / "worker.yaml").read_text().replace("timeout: 60s", "timeout: 61s"))
+        for command in ("serve", "worker"):
+            said = expect(h.run(command, "worker.yaml", "twice.yaml", "--json", env=env), 2)
+            text = said.json()["detail"]
+            assert "worker.yaml:7" in text and "twice.yaml:7" in text and "slow" in text, said
+        (h.path / "same.yaml").write_text((h.path / "worker.yaml").read_text())
+        worker = Worker(h, "same.yaml", env=env)
+        expect(worker.end(), 0)
+
+
+@test
+def a_job_is_born_claimed_where_it_is_made():
+    with shared() as (h, env):
+        server = Server(h, "worker.yaml", env=env)
+        server.post("/api/jobs", {"agent": "brief", "id": "a"})
+        until(lambda: server.status("a") == "completed")
+        listed = server.get("/api/jobs/a/events")[1]["events"]
+        assert [event["type"] for event in listed[:3]] == ["job_created", "plan_generated", "job_running"], listed
+        assert listed[0]["created_at"] == listed[2]["created_at"], "one commit"
+        expect(server.stop(), 0)
+
+
+@test
+def the_work_of_one_that_dies_is_finished_by_another_and_nothing_is_done_twice():
+    with shared() as (h, env):
+        one, two = Worker(h, env=env), Worker(h, env=env)
+        make(h, env, "holds", "a")
+        h.began()
+        first = until(lambda: holder(h, env, "a"))
+        dying, living = (one, two) if first == one.name else (two, one)
+        dying.die()
+        h.began(2)
+        h.go()
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        assert holder(h, env, "a") == living.name
+        # A read is sent again, with its try counted.
+        assert (h.path / "began.txt").read_text() == "began 1\nbegan 2\n"
+        expect(h.run("verify", "a", env=env), 0)
+        expect(living.end(), 0)
+
+
+@test
+def the_shops_books_say_once_when_workers_are_killed_in_the_middle():
+    with shared() as (h, env):
+        shop = subprocess.Popen([sys.executable, ROOT / "examples/shop/shop.py", "--port", "0", "--journal", "shop.journal"],
+                                cwd=h.path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        h.started.append(shop)
+        place = shop.stdout.readline().split()[-1]
+        (h.path / "worker.yaml").write_text(
+            "aetheris: 1\ntools:\n  pay:\n    http: { method: POST, url: \"${ env.SHOP_URL }/refunds\" }\n"
+            "    effect: idempotent\n    grace: 1s\n    retry: { max_attempts: 3, retry_on: [connect, timeout, 5xx] }\n"
+            "agents:\n  pays:\n    plan:\n"
+            + "".join(f"      - {{ id: p{i}, tool: pay, args: {{ order: \"o{i}\", amount: {i + 1} }}"
+                      + (f", needs: [p{i - 1}]" if i else "") + " }\n" for i in range(12)))
+        env = {**env, "SHOP_URL": f"http://{place}"}
+        ask = Asked(f"http://{place}")
+        rule = json.dumps({"route": "POST /refunds", "at": "after", "delay_ms": 60000, "times": 1}).encode()
+        workers = [Worker(h, env=env) for _ in range(3)]
+        jobs = [f"j{i}" for i in range(6)]
+        for name in jobs:
+            make(h, env, "pays", name)
+        for _ in range(2):
+            import urllib.request
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask.url + "/control", rule, PATIENCE).read()
+            silent = until(lambda: [line for line in journal(h) if line["kind"] == "effect"])
+            assert silent
+            victim = workers.pop(0)
+            victim.die()
+            workers.append(Worker(h, env=env))
+        until(lambda: all(job(h, env, name)["status"] == "completed" for name in jobs))
+        done = {}
+        for line in journal(h):
+            if line["kind"] == "effect":
+                done[line["idempotency_key"]] = done.get(line["idempotency_key"], 0) + 1
+        assert len(done) == len(jobs) * 12 and set(done.values()) == {1}, done
+        for name in jobs:
+            expect(h.run("verify", name, env=env), 0)
+        for worker in workers:
+            expect(worker.end(), 0)
+
+
+def journal(h):
+    path = h.path / "shop.journal"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@test
+def a_job_goes_to_a_worker_that_offers_what_it_needs():
+    with shared() as (h, env):
+        plain = Worker(h, env=env)
+        make(h, env, "pins", "a", "--input", '{"n": 1}')
+        make(h, env, "brief", "b")
+        until(lambda: job(h, env, "b")["status"] == "completed")
+        assert job(h, env, "a")["status"] == "queued"
+        able = Worker(h, "--capability", "gpu", env=env)
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        assert holder(h, env, "a") == able.name
+        assert (h.path / "done.txt").read_text() == "1\n"
+        for worker in (plain, able):
+            expect(worker.end(), 0)
+
+
+@test
+def the_limit_of_a_queue_holds_over_processes():
+    with shared() as (h, env):
+        for i in range(8):
+            make(h, env, "brief", f"j{i}", "--queue", "narrow")
+        workers = [Worker(h, "--queue-limit", "narrow=2", env=env) for _ in range(3)]
+        until(lambda: all(job(h, env, f"j{i}")["status"] == "completed" for i in range(8)))
+        running = most = 0
+        for sign in (h.path / "brief.txt").read_text().split():
+            running += 1 if sign == "+" else -1
+            most = max(most, running)
+        assert most == 2, most
+        for worker in workers:
+            expect(worker.end(), 0)
+
+
+@test
+def one_that_was_stopped_past_its_lease_writes_nothing_more_and_lives_on():
+    with shared() as (h, env):
+        one = Worker(h, env=env)
+        make(h, env, "holds", "a")
+        h.began()
+        one.send(signal.SIGSTOP)
+        two = Worker(h, env=env)
+        h.began(2)
+        before = len(expect(h.run("events", "a", "--json", env=env), 0).json()["events"])
+        one.send(signal.SIGCONT)
+        until(lambda: one.name not in held_by(h, env))
+        h.go()
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        log = expect(h.run("events", "a", "--json", env=env), 0).json()["events"]
+        attempts = {event["payload"]["attempt_id"]: event["payload"]["worker_id"]
+                    for event in log if event["type"] == "job_running"}
+        assert list(attempts.values()) == [one.name, two.name], attempts
+        stale = next(attempt for attempt, worker in attempts.items() if worker == one.name)
+        # From the second attempt on nothing is the first one's, but a result that came late.
+        second = next(i for i, event in enumerate(log) if event["payload"].get("worker_id") == two.name)
+        for event in log[second:]:
+            assert event.get("attempt_id") != stale, event
+        assert before >= second
+        expect(h.run("verify", "a", env=env), 0)
+        expect(two.end(), 0)
+        make(h, env, "brief", "b")
+        until(lambda: job(h, env, "b")["status"] == "completed")
+        assert holder(h, env, "b") == one.name, "it lives on"
+        expect(one.end(), 0)
+
+
+def held_by(h, env):
+    server_free = h.run("inspect", "a", "--json", env=env).json()
+    return json.dumps(server_free.get("job", server_free).get("claim", ""))
+
+
+@test
+def told_to_end_it_gives_its_jobs_back_at_once():
+    with shared() as (h, env):
+        one = Worker(h, "--grace", "100ms", env=env, lease="1h")
+        make(h, env, "holds", "a")
+        h.began()
+        expect(one.end(), 0)
+        two = Worker(h, env=env)
+        h.began(2)  # not after an hour
+        h.go()
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        assert holder(h, env, "a") == two.name
+        expect(two.end(), 0)
+
+
+@test
+def told_twice_it_ends_now():
+    with shared() as (h, env):
+        one = Worker(h, "--grace", "1h", env=env)
+        make(h, env, "holds", "a")
+        h.began()
+        one.send(signal.SIGTERM)
+        until(lambda: "stopping" in one.process.stderr.readline())
+        said = one.end(signal.SIGTERM)
+        assert said.code == 128 + signal.SIGTERM, said
+        two = Worker(h, env=env)
+        h.began(2)
+        h.go()
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        expect(two.end(), 0)
+
+
+@test
+def an_idle_worker_is_told_of_a_job_that_another_process_makes():
+    with shared() as (h, env):
+        worker = Worker(h, "--listen", "127.0.0.1:0", env=env)
+        ask = Asked(worker.line["listening"])
+
+        def hints():
+            lines = [line for line in ask("/metrics")[1].splitlines() if line.startswith("aetheris_store_hint_total ")]
+            return int(lines[0].split()[1])
+
+        before = hints()
+        make(h, env, "brief", "first")
+        until(lambda: hints() > before)
+        until(lambda: job(h, env, "first")["status"] == "completed")
+        expect(worker.end(), 0)
+
+
+@test
+def workers_elsewhere_are_listed_with_what_they_offer():
+    with shared() as (h, env):
+        idle = Worker(h, "--capability", "gpu", "--workers", "7", env=env)
+        server = Server(h, "worker.yaml", "--workers", "0", env=env)
+
+        def listed():
+            return {one["worker"]: one for one in server.get("/api/workers")[1]["workers"]}
+
+        until(lambda: idle.name in listed())
+        one = listed()[idle.name]
+        assert one["capabilities"] == ["gpu"] and one["agents"] == ["brief", "holds", "pins"], one
+        assert (one["held"], one["jobs_max"]) == (0, 7), one
+        server.post("/api/jobs", {"agent": "holds", "id": "a"})
+        h.began()
+        until(lambda: listed()[idle.name]["held"] == 1)
+        # What one that is gone offered passes with its lease, and what it held is said to be nobody's.
+        idle.die()
+        until(lambda: listed().get(idle.name, {}).get("expired") == 1)
+        until(lambda: "capabilities" not in listed()[idle.name])
+        stuck = expect(h.run("jobs", "--stuck", "--older-than", "0s", env=env), 0).out
+        assert "lease_expired" in stuck and "aetheris worker FILE --store" in stuck, stuck
+        again = Worker(h, env=env)
+        h.go()
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        expect(again.end(), 0)
+        until(lambda: again.name not in listed())
+        expect(server.stop(), 0)
+
+
+@test
+def a_job_that_no_worker_can_take_names_what_is_missing():
+    with shared() as (h, env):
+        make(h, env, "pins", "a", "--input", '{"n": 1}')
+        stuck = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
+        assert [one["stuck"]["message"] for one in stuck] == ["no worker is there"], stuck
+        plain = Worker(h, "--listen", "127.0.0.1:0", env=env)
+
+        def message():
+            listed = h.run("jobs", "--stuck", "--older-than", "0s", "--json", env=env).json()["jobs"]
+            return [(one["stuck"]["message"], one["stuck"]["missing"], one["stuck"]["commands"]) for one in listed]
+
+        wanted = [("no worker offers gpu", ["gpu"], ["aetheris worker FILE --capability gpu"])]
+        until(lambda: message() == wanted)
+        metrics = Asked(plain.line["listening"])("/metrics")[1]
+        assert 'aetheris_job_state{state="queued"} 1\n' in metrics, metrics
+        assert 'aetheris_queue_backlog{queue="default"} 1\n' in metrics, metrics
+        able = Worker(h, "--capability", "gpu", env=env)
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        assert message() == []
+        for worker in (plain, able):
+            expect(worker.end(), 0)
+
+
+@test
+def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
+    with shared() as (h, env):
+        worker = Worker(h, "--log", "json", "--listen", "127.0.0.1:0", env=env)
+        ask = Asked(worker.line["listening"])
+        make(h, env, "brief", "a")
+        until(lambda: job(h, env, "a")["status"] == "completed")
+        postgres.POSTGRES.say("kill")
+        seen = []
+
+        def event(name):
+            while True:
+                line = json.loads(worker.process.stderr.readline())
+                seen.append(line)
+                if line["event"] == name:
+                    return line
+
+        out = event("store_unavailable")
+        assert out["level"] == "warn" and out["code"] == "unavailable" and out["worker"] == worker.name, out
+        metrics = ask("/metrics")[1]
+        assert "aetheris_store_up 0\n" in metrics and "aetheris_stuck_job_count" not in metrics, metrics
+        assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 503
+        postgres.POSTGRES.say("start")
+        event("store_available")
+        until(lambda: ask("/api/ready")[0] == 200)
+        assert "aetheris_store_up 1\n" in ask("/metrics")[1]
+        assert [line["event"] for line in seen].count("store_unavailable") == 1, seen
+        assert ("job_completed", "a") in [(line["event"], line.get("job")) for line in seen], seen
+        make(h, env, "brief", "b")
+        until(lambda: job(h, env, "b")["status"] == "completed")
+        expect(worker.end(), 0)
+
+
+@test
+def doctor_is_silent_when_all_is_well():
+    with shared() as (h, env):
+        make(h, env, "brief", "a")
+        database = env["AETHERIS_STORE"].rsplit("/", 1)[1]
+
+        def settings(*words):
+            for word in words:
+                postgres.POSTGRES.program("psql", "-d", database, "-qc", word)
+            postgres.POSTGRES.program("psql", "-d", database, "-qAtc", "SELECT pg_reload_conf()")
+
+        def codes():
+            return [one["code"] for one in h.run("doctor", "--json", env=env).json()["problems"]]
+
+        assert codes() == ["no_synchronous_standby"], codes()
+        # A name is enough for the question; nothing is written while nobody answers to it.
+        settings("ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
+        try:
+            until(lambda: codes() == [])
+            said = expect(h.run("doctor", env=env), 0)
+            assert said.out == said.err == "", said
+            settings("ALTER SYSTEM SET full_page_writes = off", "ALTER SYSTEM SET autovacuum = off")
+            until(lambda: codes() == ["full_page_writes", "autovacuum"])
+        finally:
+            settings("ALTER SYSTEM RESET ALL")
+
+
+@test
+def agents_that_a_server_registers_are_run_by_workers_that_have_their_tools():
+    with shared() as (h, env):
+        server = Server(h, "worker.yaml", "--workers", "0", env=env)
+        worker = Worker(h, env=env)
+        late = {"plan": [{"id": "b", "tool": "brief"}], "output": "late"}
+        status, made = server.ask("PUT", "/api/agents/late", late)
+        assert status == 201, made
+        server.post("/api/jobs", {"agent": "late", "id": "a"})
+        until(lambda: server.status("a") == "completed")
+        assert holder(h, env, "a") == worker.name
+        expect(worker.end(), 0)
+        expect(server.stop(), 0)
+
+
+def main():
+    postgres.POSTGRES = postgres.Postgres()
+    try:
+        return run_tests("worker", TESTS, " ".join(sys.argv[1:]))
+    finally:
+        postgres.POSTGRES.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
