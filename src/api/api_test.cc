@@ -645,7 +645,7 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   put.path = {"api", "agents", "echo"};
   expect_problem(here.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  EXPECT_EQ(here.ask(put).status, 405);
+  expect_problem(here.ask(put), 405, "unsupported");
   EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
 }
 
