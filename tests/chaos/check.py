@@ -191,8 +191,6 @@ class Judge:
         for line in files.read(self.folder / "faults.ndjson"):
             if line["what"] == "end":
                 self.deaths[line["worker"]] = line["t"]
-            elif line["what"] == "stop":
-                pass
             elif line["what"] == "outage":
                 outage = line["t"]
             elif line["what"] == "outage_over" and outage is not None:
@@ -292,7 +290,8 @@ class Judge:
         for worker, when in job.dead:
             died = self.deaths.get(worker)
             if died is None or died > when:
-                continue  # it was stopped for longer than its lease, and lives
+                self.numbers["taken from the living"] += 1  # it was stopped, or cut off, for longer than its lease
+                continue
             began = max([died] + [over for begin, over in self.outages if over <= when and over > died])
             self.recovery.append(when - began)
             healed = self.meta["healed"]

@@ -15,6 +15,7 @@ import argparse
 import collections
 import heapq
 import itertools
+import os
 import pathlib
 import random
 import sys
@@ -209,6 +210,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--threads", type=int, default=12)
     Load(parser.parse_args()).run()
+    os._exit(0)  # a thread still waits for the end of the input
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 """Chaos on the real thing: the built program under load and under faults, then judged by check.py from files alone.
 
     run.py [--store sqlite|postgres|both] [--minutes M] [--jobs N] [--seed S] [--only FAULT]… [--kill-every SECONDS] [--long]
-           [--keep]          (./dev chaos …; docs/chaos.md)
+           [--claims N] [--claimers N] [--keep]          (./dev chaos …; docs/chaos.md)
 
       --minutes   how long faults are made, both stores together (default 5); --jobs: until so many jobs were made and run,
                   and at least the minutes
       --only      this fault and no other, nor the kill every second; may be given several times
+      --claims    jobs that so many processes claim at once, on PostgreSQL, behind the faults (2000 and 32; 0: none)
       --long      every log's chain is recomputed and every job verified, not a sample
       --keep      leaves the folders
 
@@ -25,6 +26,7 @@ import sys
 import time
 
 import check
+import claims
 import faults
 import files
 from client import ACK, ask, quoted
@@ -128,16 +130,14 @@ def export(world, every):
 
 
 def drain(world, person, jobs):
-    """Until every job has ended, or the time is over; how long it took."""
-    began = time.monotonic()
-    give_up = began + DRAIN_S + jobs / 100
+    """Until every job has ended, or the time is over."""
+    give_up = time.monotonic() + DRAIN_S + jobs / 100
     while time.monotonic() < give_up:
         left = {status: listed(world.servers[0].url, status) for status in OPEN}
         if not any(left.values()):
             break
         person.answer_all([job for status in ("parked", "waiting") for job, _ in left[status]])
         time.sleep(0.5)
-    return time.monotonic() - began
 
 
 def one_store(kind, options, minutes):
@@ -188,7 +188,8 @@ def one_store(kind, options, minutes):
         told = load.stdout.read().strip()
         load.wait()
         person = Person(world)
-        drained = drain(world, person, jobs)
+        drain(world, person, jobs)
+        drained = time.time() - healed
         for server in world.servers:  # each answers again, from what is in the store
             server.busy = True
             if not server.stop():
@@ -222,6 +223,16 @@ def one_store(kind, options, minutes):
             say(f"kept: {world.folder}")
 
 
+def all_claim(options):
+    """Whether no job was given to two of many processes."""
+    holders, took, violations = claims.run(options.claimers, options.claims, options.seed, export)
+    for kind, text in violations[:25]:
+        say(f"  VIOLATION {kind}: {text}")
+    say(f"chaos claims: {'BROKEN' if violations else 'ok'}: claimers {options.claimers} of which {holders} got work, jobs "
+        f"{options.claims} in {took:.0f} s, double claims and other violations {len(violations)}")
+    return not violations
+
+
 def report(world, judge, told, person, faulty_s, drained, done, skipped):
     """The verdict line, and what led to it."""
     world.violations += judge.violations
@@ -251,6 +262,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(1, 10**9)))
     parser.add_argument("--only", action="append", default=[], choices=[fault.name for fault in faults.ALL])
+    parser.add_argument("--claimers", type=int, default=32)
+    parser.add_argument("--claims", type=int, default=2000)
     parser.add_argument("--kill-every", type=float, default=1.0)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--keep", action="store_true")
@@ -260,6 +273,8 @@ def main():
     ok = True
     for kind in stores:
         ok = one_store(kind, options, options.minutes / len(stores)) and ok
+    if "postgres" in stores and options.claims and not options.only:
+        ok = all_claim(options) and ok
     words = [f"--store {options.store}", f"--minutes {options.minutes:g}", f"--seed {options.seed}",
              f"--kill-every {options.kill_every:g}", *(f"--only {name}" for name in options.only)]
     words += [f"--jobs {options.jobs}"] * bool(options.jobs) + ["--long"] * options.long

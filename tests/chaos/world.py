@@ -46,6 +46,7 @@ class Server:
         self.world, self.number = world, number
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.out = world.folder / f"serve{number}.out"
         self.process = None
         self.busy = False
         self.down = False       # not to be started again until a fault says so
@@ -59,16 +60,16 @@ class Server:
     def alive(self):
         return self.process is not None and self.process.poll() is None
 
-    def start(self, env=None, durability=None, allowed=()):
+    def start(self, env=None, durability=None, allowed=(), words=()):
         with self.lock:
             world = self.world
             self.allowed = set(allowed)
             durability = durability or world.chance.choice(["fused", "fused", "fused", "split"])
-            with open(world.folder / f"serve{self.number}.err", "ab") as err:
+            with open(world.folder / f"serve{self.number}.err", "ab") as err, open(self.out, "wb") as out:
                 self.process = subprocess.Popen(
-                    [program(), "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability],
+                    [program(), "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability, *words],
                     cwd=world.folder, env={**world.env, **(env or {})}, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=err)
+                    stdout=out, stderr=err)
             world.count("restarts" if world.begun else "starts")
             world.note("start", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", durability=durability,
                        env=env or {})
@@ -107,6 +108,10 @@ class Server:
             time.sleep(0.02)
         return False
 
+    def listened(self):
+        """Whether this life has come so far as to say where it listens."""
+        return self.out.stat().st_size > 0
+
     def look_after(self):
         """Starts it again when it has ended. An end that no fault explains is a violation."""
         with self.lock:
@@ -115,7 +120,10 @@ class Server:
             code = self.process.returncode
             if code != -signal.SIGKILL:
                 self.ended("itself")
-                if code not in self.allowed:
+                if code == STOPPED and self.world.kind == "postgres" and not self.listened():
+                    self.world.count("starts refused")  # the database was not there just then
+                    time.sleep(0.1)
+                elif code not in self.allowed:
                     self.world.violation("died", f"serve {self.number} ended by itself with {code}: " +
                                          (self.world.folder / f"serve{self.number}.err").read_text(errors="replace")[-600:])
             self.start()
