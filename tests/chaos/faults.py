@@ -307,10 +307,14 @@ class SlowClients(Fault):
         try:
             if not server.ready(20):
                 return
-            calm, slow = bad_requests.latency_under(server.url, 600 if self.long else 300)
-            self.world.note("slow_clients", calm_p99=calm, slow_p99=slow)
-            if slow > 2 * calm + 0.05:
-                self.world.violation("slow_clients", f"p99 {calm * 1000:.1f} ms alone, {slow * 1000:.1f} ms beside slow clients")
+            rounds = []
+            for _ in range(3):  # the load and the machine do this to a p99, too, but not three times
+                rounds.append(bad_requests.latency_under(server.url, 600 if self.long else 300))
+                if rounds[-1][1] <= 2 * rounds[-1][0] + 0.005:
+                    break
+            else:
+                self.world.violation("slow_clients", "p99 alone and beside slow clients (s), three times: " + str(rounds))
+            self.world.note("slow_clients", p99=rounds)
         finally:
             server.busy = False
 
