@@ -82,12 +82,12 @@ class Failpoint(Fault):
         if not self.turn:
             self.turn = self.chance.sample(POINTS, len(POINTS))
         point = self.turn.pop()
-        at = self.chance.randint(1, 60 if point in BUSY_POINTS else 2)
+        at = self.chance.randint(1, 30 if point in BUSY_POINTS else 1)
         server = self.borrow()
         try:
             self.replace(server, env={"AETHERIS_FAILPOINTS": f"{point}={self.action}@{at}"}, allowed=[FAILPOINT],
                          durability="split" if point == "ledger.after_commit" else None)
-            if self.wait_for_end(server, 4):
+            if self.wait_for_end(server, 12 if point == "heartbeat.before" else 5):
                 self.world.count("failpoints")
                 self.world.count(f"failpoint {point}")
                 server.ended(f"failpoint {point}")

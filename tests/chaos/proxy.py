@@ -36,26 +36,28 @@ class Proxy:
             return
         pair = (writer, far_writer)
         self.open.add(pair)
-        try:
-            await asyncio.gather(self.copy(reader, far_writer, False), self.copy(far_reader, writer, True))
-        except OSError:
-            pass
-        finally:
-            self.open.discard(pair)
-            for one in pair:
-                one.transport.abort()
+        ways = [asyncio.ensure_future(way) for way in (self.copy(reader, far_writer, False),
+                                                       self.copy(far_reader, writer, True))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)  # one side has ended: so does the other
+        for way in ways:
+            way.cancel()
+        self.open.discard(pair)
+        for one in pair:
+            one.transport.abort()
 
     async def copy(self, source, sink, answers):
-        while piece := await source.read(PIECE):
-            while self.silent:
-                await asyncio.sleep(0.05)
-            if self.delay:
-                await asyncio.sleep(self.delay)
-            if answers and self.deaf:
-                raise ConnectionResetError
-            sink.write(piece)
-            await sink.drain()
-        raise ConnectionResetError  # one side has ended: so does the other
+        try:
+            while piece := await source.read(PIECE):
+                while self.silent:
+                    await asyncio.sleep(0.05)
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                if answers and self.deaf:
+                    return
+                sink.write(piece)
+                await sink.drain()
+        except OSError:
+            return
 
     def cut(self):
         """Ends every connection at once."""

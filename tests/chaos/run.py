@@ -6,7 +6,8 @@
 
       --minutes   how long faults are made, both stores together (default 5); --jobs: until so many jobs were made and run,
                   and at least the minutes
-      --only      this fault and no other, nor the kill every second; may be given several times
+      --only      this fault and no other; may be given several times; `none`: nothing but the kills
+      --kill-every  a process dies so often (default 1 s; 0: never)
       --claims    jobs that so many processes claim at once, on PostgreSQL, behind the faults (2000 and 32; 0: none)
       --long      every log's chain is recomputed and every job verified, not a sample
       --keep      leaves the folders
@@ -157,7 +158,7 @@ def one_store(kind, options, minutes):
                                  str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 text=True)
         began = time.monotonic()
-        if not options.only:
+        if options.kill_every:
             killer = faults.Killer(world, chance, options.kill_every)
         done, turn = [], []
         while time.monotonic() < began + minutes * 60 or (options.jobs and load.poll() is None):
@@ -261,7 +262,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(1, 10**9)))
-    parser.add_argument("--only", action="append", default=[], choices=[fault.name for fault in faults.ALL])
+    parser.add_argument("--only", action="append", default=[], choices=["none", *(fault.name for fault in faults.ALL)])
     parser.add_argument("--claimers", type=int, default=32)
     parser.add_argument("--claims", type=int, default=2000)
     parser.add_argument("--kill-every", type=float, default=1.0)
