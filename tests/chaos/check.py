@@ -32,6 +32,7 @@ ENDS = {"job_completed": "completed", "job_failed": "failed", "job_cancelled": "
 NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "progress", "agent_thought_recorded",
              "state_checkpointed"}
 POLL_S, MARGIN_S = 1.0, 5.0
+LOST_MAX = 10  # lost attempts without progress, with which a job ends
 SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
 
 
@@ -49,8 +50,9 @@ class Job:
         self.started, self.tries, self.finished = {}, {}, {}   # (key, try) → payload
         self.calls = {}                                        # external key → its last outcome
         self.waits, self.undelivered = {}, []
-        self.decided = collections.Counter()
+        self.decided = set()  # keys of calls whose doubt was decided
         self.cancel = False
+        self.lost = 0                                          # attempts that died since the last commit of a command
         self.dead = []                                         # attempts that were taken over: (worker, when)
         self.problems = []
         self.fold()
@@ -74,10 +76,13 @@ class Job:
                 if payload["epoch"] <= epoch:
                     self.wrong("fencing", f"epoch {payload['epoch']} behind {epoch}")
                 if holds:
+                    self.lost += 1
                     self.dead.append((worker, seconds(event["created_at"])))
                 epoch, attempt, holds, worker = payload["epoch"], payload["attempt_id"], True, payload["worker_id"]
             elif event.get("attempt_id") and attempt and event["attempt_id"] != attempt:
                 self.wrong("fencing", f"event {number} ({kind}) was written by an attempt that had lost the job")
+            if kind == "command_committed":
+                self.lost = 0
             if kind in ("job_requeued", "job_waiting", "job_parked") or kind in ENDS:
                 holds = False
             if kind == "job_created":
@@ -90,7 +95,8 @@ class Job:
                 self.tries[payload["external_key"]] = self.tries.get(payload["external_key"], 0) + 1
                 self.calls.setdefault(payload["external_key"], "open")
                 by_invocation[payload["invocation_id"]] = payload
-                if self.cancel and "compensat" not in json.dumps(payload) and payload["tool_name"] not in ("refund", "find"):
+                first = self.tries[payload["external_key"]] == 1
+                if self.cancel and first and payload["tool_name"] not in ("refund", "find"):  # what undoes, and what asks
                     self.wrong("effects", f"{payload['tool_name']} was declared behind a cancel")
             elif kind == "tool_invocation_finished" and not payload.get("late"):
                 first = by_invocation[payload["invocation_id"]]
@@ -109,7 +115,8 @@ class Job:
                     self.wrong("waits", f"the wait {name} was resolved twice")
                 self.waits[name] = payload
             elif kind == "decision_recorded":
-                self.decided[payload.get("kind")] += 1
+                if payload["kind"] == "in_doubt":
+                    self.decided.add(payload["payload"]["idempotency_key"])
             elif kind == "job_cancel_requested":
                 self.cancel = True
             if kind in ENDS:
@@ -261,7 +268,8 @@ class Judge:
         elif job.end:
             code = job.last.get("code")
             self.numbers[f"failed {code}"] += 1
-            if code not in self.meta.get("may_fail", []):
+            worn_out = code == "max_attempts" and job.lost >= LOST_MAX  # its processes were killed under it, time and again
+            if code not in self.meta.get("may_fail", []) and not worn_out:
                 self.wrong("end", f"{job.id} ({job.agent}) {job.end} with {code}: {job.last.get('error')}")
 
     def judge_acts(self, job):
@@ -287,7 +295,7 @@ class Judge:
                 if not job.cancel and job.end != "cancelled":
                     self.wrong("lost", f"{job.id}: a cancel was acknowledged, and is not in the log")
             elif op == "resolve":
-                if not job.decided["in_doubt"] and key[:8] not in json.dumps(job.undelivered):
+                if key not in job.decided:
                     self.wrong("lost", f"{job.id}: a resolution was acknowledged, and is not in the log")
 
     def judge_recovery(self, job):

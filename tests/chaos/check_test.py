@@ -125,6 +125,19 @@ def a_cancel_that_was_acknowledged_and_lost(run):
 
 
 @plant("lost")
+def a_resolution_that_was_acknowledged_and_lost(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    run.ledger += [{"i": -1, "op": "resolve", "key": "0" * 64, "job": line["job"], "t": 0},
+                   {"i": -1, "end": "ack", "status": 200, "code": "", "t": 0}]
+
+
+@plant("effects")
+def a_call_that_was_declared_behind_a_cancel(run):
+    line, n = run.log(lambda event: event["type"] == "tool_invocation_started" and event["payload"]["tool_name"] == "mail")
+    line["events"].insert(n, {**line["events"][n], "type": "job_cancel_requested", "payload": {"by": "api"}})
+
+
+@plant("lost")
 def an_event_that_was_shown_and_is_another_now(run):
     line, _ = run.log(lambda event: event["type"] == "job_completed")
     run.ledger.append({"i": -1, "op": "saw", "key": line["job"], "job": line["job"], "seq": 3, "hash": "0" * 64, "t": 0})

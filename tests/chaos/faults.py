@@ -17,6 +17,7 @@ from world import FAILPOINT, STOPPED, program
 
 POINTS = ["tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit",
           "claim.after", "heartbeat.before", "signal.after_inbox", "timer.after_fire"]
+AT_A_TIME = 3  # of them, before other faults have their turn
 # Hit often, so that a later hit is worth waiting for.
 BUSY_POINTS = {"tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit"}
 
@@ -79,18 +80,24 @@ class Failpoint(Fault):
         self.turn = []
 
     def run(self):
-        if not self.turn:
-            self.turn = self.chance.sample(POINTS, len(POINTS))
-        point = self.turn.pop()
+        for _ in range(AT_A_TIME):
+            if not self.turn:
+                self.turn = self.chance.sample(POINTS, len(POINTS))
+            self.die_at(self.turn.pop())
+
+    def die_at(self, point):
         at = self.chance.randint(1, 30 if point in BUSY_POINTS else 1)
         server = self.borrow()
         try:
             self.replace(server, env={"AETHERIS_FAILPOINTS": f"{point}={self.action}@{at}"}, allowed=[FAILPOINT],
                          durability="split" if point == "ledger.after_commit" else None)
             if self.wait_for_end(server, 12 if point == "heartbeat.before" else 5):
-                self.world.count("failpoints")
-                self.world.count(f"failpoint {point}")
                 server.ended(f"failpoint {point}")
+                if server.process.returncode == FAILPOINT:
+                    self.world.count("failpoints")
+                    self.world.count(f"failpoint {point}")
+                else:
+                    self.world.violation("died", f"with {point}@{at} serve ended with {server.process.returncode}")
                 server.start()
             else:
                 self.replace(server)

@@ -6,7 +6,7 @@ key's n-th request meets follows from the seed: an answer, a refusal, a cut conn
 comes too late.
 
     shop.py --port 0 --journal FILE --seed N [--late]      prints `listening HOST:PORT`, ends with its input
-      --late   some requests take effect late, but within timeout + grace of the tools
+      --late   some requests take effect late, but before deadline and grace of their call have passed
 
     POST /idempotent/TOOL   takes effect once for a key, later requests get the first answer
     POST /once/TOOL         every request that is not refused takes effect
@@ -28,7 +28,7 @@ import zlib
 
 from files import put
 
-LATE_ACT_S = 2.6   # after the tools' timeout (2 s), within their grace (3 s)
+LATE_ACT_S = 2.6   # after the tools' timeout, before deadline and grace have passed: 13 s behind the declaration
 HANG_S = 4.0       # longer than any tool waits
 SLOW_S = 0.3
 
