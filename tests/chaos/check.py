@@ -269,6 +269,7 @@ class Judge:
             code = job.last.get("code")
             self.numbers[f"failed {code}"] += 1
             worn_out = code == "max_attempts" and job.lost >= LOST_MAX  # its processes were killed under it, time and again
+            self.numbers["worn out"] += worn_out
             if code not in self.meta.get("may_fail", []) and not worn_out:
                 self.wrong("end", f"{job.id} ({job.agent}) {job.end} with {code}: {job.last.get('error')}")
 
