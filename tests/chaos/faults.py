@@ -162,7 +162,12 @@ class Clock(Fault):
         return ""
 
     def missing(self):
-        return "" if self.library() else "faketime"
+        if not self.library():
+            return "faketime"
+        # A program with sanitizers wants to be the first that is loaded.
+        done = subprocess.run([program(), "version"], env={**self.world.env, "LD_PRELOAD": self.library(), "FAKETIME": "-1h"},
+                              capture_output=True, stdin=subprocess.DEVNULL)
+        return "" if done.returncode == 0 else "program that faketime can be loaded into"
 
     def run(self):
         server = self.borrow()
