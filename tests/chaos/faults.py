@@ -233,7 +233,10 @@ class DiskFull(Fault):
             reads = ask(server.url, "GET", "/api/jobs?limit=1").end == ACK
             ballast.unlink()
             if not server.alive():
-                self.world.violation("disk_full", f"a full disk ended serve with {server.process.returncode}")
+                # Where the index of the write-ahead log cannot grow, nobody knows of the last commit: it stops, as for EIO.
+                if server.process.returncode != STOPPED:
+                    self.world.violation("disk_full", f"a full disk ended serve with {server.process.returncode}")
+                self.world.count("store_stopped by a full disk")
                 server.ended("itself")
                 server.start()
             else:
