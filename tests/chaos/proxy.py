@@ -67,5 +67,11 @@ class Proxy:
         self.delay, self.silent, self.deaf = 0.0, False, False
 
     def end(self):
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        async def leave():
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            self.loop.stop()
+        asyncio.run_coroutine_threadsafe(leave(), self.loop)
         self.thread.join(5)
