@@ -50,10 +50,8 @@ agents:
 // A store in memory, two tools, and the Api in front of them.
 class Here final : runtime::RuntimeObserver {
  public:
-  explicit Here(bool runs = true, store::FaultScript script = {}) {
-    if (script)
-      faulty.emplace(loop, memory, store::FaultyStore::Options{.script = std::move(script)});
-    store::Store& store = faulty ? static_cast<store::Store&>(*faulty) : memory;
+  explicit Here(bool runs = true, store::FaultScript faults_of = nobody)
+      : script(std::move(faults_of)) {
     const auto faults = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
@@ -137,12 +135,15 @@ class Here final : runtime::RuntimeObserver {
     return std::string(get({"api", "jobs", id}).body.text("status"));
   }
 
+  static store::Fault nobody(const store::Call&) { return store::Fault::none; }
+
   std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
   testing::TestSteady steady{loop};
   testing::TestChance chance;
   store::MemoryStore memory{loop, loop};
-  std::optional<store::FaultyStore> faulty;
+  store::FaultScript script;
+  store::FaultyStore store{loop, memory, store::FaultyStore::Options{.script = script}};
   runtime::Performers performers;
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
