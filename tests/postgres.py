@@ -94,6 +94,17 @@ def a_store_that_is_not_there_yet_is_not_made_by_looking():
 
 
 @test
+def a_server_that_takes_jobs_and_runs_none_makes_the_store():
+    with shared() as (h, env):
+        clerk = Server(h, "agents.yaml", "--workers", "0", env=env)
+        assert clerk.post("/api/jobs", {"agent": "echo", "id": "a", "input": {"n": 1}})[0] == 201
+        worker = Server(h, env=env)
+        until(lambda: clerk.status("a") == "completed")
+        for server in (clerk, worker):
+            expect(server.stop(), 0)
+
+
+@test
 def what_another_process_does_reaches_the_one_that_runs_jobs():
     with shared() as (h, env):
         server = Server(h, env=env)

@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,6 +16,8 @@ import threading
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(1, os.path.join(sys.path[0], "chaos"))
+import bad_requests  # noqa: E402
 from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
@@ -430,6 +433,40 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
         quiet = Server(h, "agents.yaml")
         quiet.post("/api/jobs?wait=30s", {"agent": "echo", "id": "e"})
         assert expect(quiet.stop(), 0).err.startswith("stopping; ")
+
+
+@test
+def each_bad_request_gets_its_status_in_one_shape_and_nothing_comes_of_it():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        until(lambda: s.status("a") == "waiting")
+        asked, wrong = bad_requests.run(s.url, mark=True)
+        assert asked > 150 and not wrong, "\n".join(wrong)
+        assert s.process.poll() is None
+        assert s.get("/api/jobs/a/verify")[1]["ok"]
+
+
+@test
+def a_body_is_json_whoever_says_so():
+    with serving() as s:
+        for kind in ("application/json", "application/json; charset=UTF-8", "application/merge-patch+json",
+                     "application/x-www-form-urlencoded"):
+            assert s.post("/api/jobs", {"agent": "asks"}, headers={"Content-Type": kind})[0] == 201, kind
+        for kind in ("text/plain", "application/json; charset=utf-16", "application/jsonx"):
+            status, problem = s.post("/api/jobs", {"agent": "asks"}, headers={"Content-Type": kind})
+            assert (status, problem["code"], problem["status"]) == (415, "unsupported", 415), kind
+
+
+@test
+def a_limit_on_the_size_of_files_is_a_full_disk():
+    with serving() as s:
+        limits = resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (4096, limits[1]))
+        status, problem = s.post("/api/jobs", {"agent": "asks", "input": {"n": "x" * 100_000}})
+        assert (status, problem["code"]) == (503, "unavailable"), problem
+        assert s.get("/api/jobs")[0] == 200 and s.process.poll() is None
+        resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, limits)
+        assert s.post("/api/jobs?wait=30s", {"agent": "echo"})[1]["status"] == "completed"
 
 
 if __name__ == "__main__":

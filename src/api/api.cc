@@ -130,7 +130,7 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   }
   const auto refuse = [&](int status, Error error) {
     loop_.post([ask, status, error = std::move(error)] {
-      ask->answer(status == 0 ? http_status(error.code) : status, problem(error));
+      ask->answer(status == 0 ? http_status(error.code) : status, problem(error, status));
     });
   };
   const Path& path = ask->request.path;

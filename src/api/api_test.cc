@@ -8,6 +8,7 @@
 
 #include "api/gate.h"
 #include "core/json.h"
+#include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
@@ -49,7 +50,8 @@ agents:
 // A store in memory, two tools, and the Api in front of them.
 class Here final : runtime::RuntimeObserver {
  public:
-  explicit Here(bool runs = true) {
+  explicit Here(bool runs = true, store::FaultScript faults_of = nobody)
+      : script(std::move(faults_of)) {
     const auto faults = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
@@ -133,11 +135,15 @@ class Here final : runtime::RuntimeObserver {
     return std::string(get({"api", "jobs", id}).body.text("status"));
   }
 
+  static store::Fault nobody(const store::Call&) { return store::Fault::none; }
+
   std::string text{kAgents};  // of the agents file, as `serve` reads it again
   testing::TestLoop loop;
   testing::TestSteady steady{loop};
   testing::TestChance chance;
-  store::MemoryStore store{loop, loop};
+  store::MemoryStore memory{loop, loop};
+  store::FaultScript script;
+  store::FaultyStore store{loop, memory, store::FaultyStore::Options{.script = script}};
   runtime::Performers performers;
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
@@ -702,8 +708,20 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   put.path = {"api", "agents", "echo"};
   expect_problem(here.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  EXPECT_EQ(here.ask(put).status, 405);
+  expect_problem(here.ask(put), 405, "unsupported");
   EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
+}
+
+AE_TEST("api/a job that was made and cannot be read is never said to be unavailable") {
+  for (const char* wait : {"0s", "30s"}) {
+    Here here(true, store::fault_at(store::Method::load, 1, store::Fault::fail_before));
+    const ApiResponse answer =
+        here.post({"api", "jobs"}, R"({"agent":"asks","id":"j"})", {{"wait", wait}});
+    expect_problem(answer, 504, "unknown_outcome");
+    EXPECT_EQ(here.get({"api", "jobs", "j"}).body.text("status"), "waiting");
+    const std::string metrics = here.get({"metrics"}).text;
+    EXPECT_NE(metrics.find("aetheris_requests_waiting 0\n"), metrics.npos) << "nobody waits on";
+  }
 }
 
 AE_TEST("api/jobs come newest first, in pages") {

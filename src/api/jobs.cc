@@ -308,13 +308,20 @@ void Api::exists(Ask ask, runtime::NewJobRequest wish) {
 void Api::created(Ask ask, const JobId& job, int status) {
   ask->id = job.text;
   const Duration most = wait_of(ask->query).value_or(Duration(0));
-  wait(job, most, [this, ask, status, most](const std::shared_ptr<Waiting>& waiting) {
-    read(ask, [this, ask, status, most, waiting](runtime::Runtime::Read& read) {
-      const engine::JobStatus stands = read.state.status;
+  wait(job, most, [this, ask, status, most, job](const std::shared_ptr<Waiting>& waiting) {
+    runtime_.read(job, [this, ask, status, most, waiting](Result<runtime::Runtime::Read> read) {
+      if (!read) {
+        // The job is there, so nothing may be said that promises that nothing was changed.
+        waiting->over = true;
+        return ask->refuse(
+            {Code::unknown_outcome,
+             "the job " + ask->id + " is there, and cannot be read now: " + read.error().message});
+      }
+      const engine::JobStatus stands = read->state.status;
       const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
       if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
       waiting->over = true;
-      ask->answer(status, job_json(read), target({"api", "jobs", ask->id}, {}));
+      ask->answer(status, job_json(*read), target({"api", "jobs", ask->id}, {}));
     });
   });
 }

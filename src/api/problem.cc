@@ -70,13 +70,13 @@ int http_status(Code code) {
   return 500;
 }
 
-Value problem(const Error& error) {
+Value problem(const Error& error, int status) {
   const std::string code(code_name(error.code));
   std::string title = code;
   std::ranges::replace(title, '_', ' ');
   return Value::object({{"code", code},
                         {"detail", error.message},
-                        {"status", http_status(error.code)},
+                        {"status", status == 0 ? http_status(error.code) : status},
                         {"title", title},
                         {"type", "urn:aetheris:error:" + code}});
 }

@@ -11,8 +11,8 @@
 namespace ae::api {
 
 int http_status(Code code);
-// {type, title, status, code, detail}; docs/errors has a page for each code.
-Value problem(const Error& error);
+// {type, title, status, code, detail}; docs/errors has a page for each code. `status`: another one than the code has.
+Value problem(const Error& error, int status = 0);
 // And back, from a body that came over a socket. Unknown codes become `unavailable` with the detail kept.
 Error error_of_problem(const Value& body, int status);
 

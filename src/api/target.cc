@@ -47,7 +47,10 @@ std::string target(const Path& path, const QueryPairs& query) {
 
 Status Query::only(std::initializer_list<std::string_view> names) const {
   for (const auto& [name, value] : pairs_) {
-    if (std::ranges::find(names, std::string_view(name)) != names.end()) continue;
+    if (std::ranges::find(names, std::string_view(name)) != names.end()) {
+      if (name == "label" || name == "key" || all(name).size() == 1) continue;
+      return fail(Code::input_invalid, "the query parameter \"" + name + "\" stands there twice");
+    }
     std::string known;
     for (const std::string_view n : names) known += (known.empty() ? "" : ", ") + std::string(n);
     return fail(Code::input_invalid,

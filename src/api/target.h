@@ -21,15 +21,15 @@ using QueryPairs = std::vector<std::pair<std::string, std::string>>;
 // "/api/jobs/a%2Fb?status=running": everything but letters, digits and -._~: is percent-encoded.
 std::string target(const Path& path, const QueryPairs& query);
 
-// Names may stand more than once.
 class Query {
  public:
   Query() = default;
   explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
 
-  // Fails with input_invalid when another name stands there: a filter that is misspelt must not answer everything.
+  // Fails with input_invalid when another name stands there: a filter that is misspelt must not answer everything. Nor may
+  // a name stand twice, of which each reader would take another value; `label` and `key` are lists.
   Status only(std::initializer_list<std::string_view> names) const;
-  // The last value of this name; nullptr when there is none.
+  // The value of this name; nullptr when there is none.
   const std::string* find(std::string_view name) const;
   std::vector<std::string> all(std::string_view name) const;
   // A whole number. Fails with input_invalid.

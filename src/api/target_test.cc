@@ -11,6 +11,12 @@ AE_TEST("api/a segment stays one, whatever it holds") {
   EXPECT_EQ(target({"x"}, {{"label", "a:b&c"}, {"q", ""}}), "/x?label=a:b%26c&q=");
 }
 
+AE_TEST("api/a query names each thing once, but labels and keys") {
+  const Query twice({{"limit", "1"}, {"limit", "2"}});
+  EXPECT_EQ(twice.only({"limit"}).error().code, Code::input_invalid);
+  EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).only({"label", "limit"}));
+}
+
 AE_TEST("api/a problem can be read back") {
   const Error error{Code::not_settled, "ask again later"};
   EXPECT_EQ(error_of_problem(problem(error), 409), error);

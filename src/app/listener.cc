@@ -1,6 +1,8 @@
 #include "app/listener.h"
 
+#include <algorithm>
 #include <charconv>
+#include <string>
 #include <utility>
 
 #include "api/problem.h"
@@ -186,6 +188,25 @@ bool comes_from_elsewhere(const net::HttpRequest& request) {
   return *origin != "http://" + std::string(host) && *origin != "https://" + std::string(host);
 }
 
+// Bodies are JSON, in UTF-8. No type, and the one that curl gives to what it is told to send, are taken for it.
+bool is_json(const net::HttpRequest& request) {
+  const auto type = request.header("content-type");
+  if (!type || request.body.empty()) return true;
+  std::string text(*type);
+  std::erase_if(text, [](char c) { return c == ' ' || c == '"'; });
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  });
+  const std::size_t end = text.find(';');
+  const std::string kind = text.substr(0, end);
+  if (const std::size_t at = text.find(";charset="); at != text.npos) {
+    const std::string charset = text.substr(at + 9, text.find(';', at + 1) - at - 9);
+    if (charset != "utf-8") return false;
+  }
+  return kind == "application/json" || kind.ends_with("+json") ||
+         kind == "application/x-www-form-urlencoded";
+}
+
 bool is_loopback(std::string_view address) {
   return address == "localhost" || address == "::1" || address == "[::1]" ||
          (address.starts_with("127.") && address.find_first_not_of("0123456789.") == address.npos);
@@ -255,6 +276,10 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
         if (comes_from_elsewhere(request)) {
           return std::move(responder).answer(
               net::problem(403, "forbidden", "pages of other sites may not ask this server"));
+        }
+        if (!is_json(request)) {
+          return std::move(responder).answer(
+              net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
         }
         api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
         if (const auto key = request.header("authorization")) knock.authorization = *key;

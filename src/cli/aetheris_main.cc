@@ -97,6 +97,7 @@ int main(int argc, char** argv) {
   if (const auto code = ae::app::supervise(argc, argv)) return *code;
   ae::cli::hold_standard_files();
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is a full disk
   try {
     const int code = ae::cli::run(argc, argv);
     if (!ae::app::functions_still_run()) return code;

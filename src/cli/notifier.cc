@@ -33,10 +33,11 @@ int spawn(const std::string& program, int in, pid_t& pid) {
   posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_adddup2(&actions, in, 0);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  posix_spawnattr_setsigdefault(&attributes, &pipe);
+  sigset_t ignored;  // by us, not by it
+  sigemptyset(&ignored);
+  sigaddset(&ignored, SIGPIPE);
+  sigaddset(&ignored, SIGXFSZ);
+  posix_spawnattr_setsigdefault(&attributes, &ignored);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
   std::string name = program;
   char* argv[] = {name.data(), nullptr};

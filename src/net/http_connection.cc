@@ -102,8 +102,11 @@ HttpResponse problem(int status, std::string_view code, std::string_view detail)
   HttpResponse response;
   response.status = status;
   response.content_type = "application/problem+json";
-  response.body = canonical(Value::object(
-      {{"code", code}, {"title", reason_phrase(status)}, {"detail", detail}, {"status", status}}));
+  response.body = canonical(Value::object({{"code", code},
+                                           {"title", reason_phrase(status)},
+                                           {"detail", detail},
+                                           {"status", status},
+                                           {"type", "urn:aetheris:error:" + std::string(code)}}));
   return response;
 }
 

@@ -33,7 +33,7 @@ struct HttpResponse {
   std::string body;
 };
 
-// application/problem+json: {code, title, detail, status}.
+// application/problem+json: {code, title, detail, status, type}.
 HttpResponse problem(int status, std::string_view code, std::string_view detail);
 
 // An answer without a known end: text/event-stream, NDJSON, a large export. Dropped without `end`, the connection is

@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+"""The judge of a chaos run. It reads files and nothing else: the shop's journal, the clients' ledger, the exported logs.
+
+    check.py FOLDER [--all]     says each violation, then one line of JSON; ends with 1 when there is one
+      --all   recomputes every log's hash chain, not only those of a sample
+
+What must hold (the letters are those of docs/guarantees.md and docs/chaos.md):
+  effects   a try is sent once; an at_most_once call acts at most once, an idempotent one exactly once for its key; whatever
+            arrived was declared before, with the arguments that arrived; a call that is recorded as a success acted; a job that
+            completed did all that its agent does, one that was undone undid it
+  clients   what was acknowledged is in the log: creation, signal, approval, cancel, resolution; one key is one job; what was
+            refused with nothing changed, and not asked again, changed nothing; what was shown of a log still stands in it
+  logs      numbered without a gap, each id once, one end; a higher epoch ends the lower one's writing; a wait is resolved once;
+            the chain recomputes; `verify` says so too
+  end       every job has ended; the attempts that died were taken over in time
+"""
+import argparse
+import collections
+import datetime
+import json
+import pathlib
+import sys
+import zlib
+
+import agents
+import files
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"))
+import verify_vectors  # noqa: E402
+
+ENDS = {"job_completed": "completed", "job_failed": "failed", "job_cancelled": "cancelled"}
+NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "progress", "agent_thought_recorded",
+             "state_checkpointed"}
+POLL_S, MARGIN_S = 1.0, 5.0
+LOST_MAX = 10  # lost attempts without progress, with which a job ends
+SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
+
+
+def seconds(text):
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+class Job:
+    """One exported log, read once."""
+
+    def __init__(self, line):
+        self.id, self.raw = line["job"], line["events"]
+        self.agent, self.key, self.end, self.status_shown = "", "", "", line.get("status", "")
+        self.verified = line.get("verify")
+        self.started, self.tries, self.finished = {}, {}, {}   # (key, try) → payload
+        self.calls = {}                                        # external key → its last outcome
+        self.waits, self.undelivered = {}, []
+        self.decided = set()  # keys of calls whose doubt was decided
+        self.cancel = False
+        self.lost = 0                                          # attempts that died since the last commit of a command
+        self.dead = []                                         # attempts that were taken over: (worker, when)
+        self.problems = []
+        self.fold()
+
+    def wrong(self, kind, text):
+        self.problems.append((kind, f"{self.id}: {text}"))
+
+    def fold(self):
+        ids, epoch, attempt, holds, worker = set(), 0, None, False, ""
+        by_invocation = {}
+        for number, event in enumerate(self.raw, 1):
+            kind, payload = event["type"], event["payload"]
+            if event["seq"] != number:
+                self.wrong("log", f"event {number} has seq {event['seq']}")
+            if event["id"] in ids:
+                self.wrong("log", f"event id {event['id']} stands twice")
+            ids.add(event["id"])
+            if self.end and kind not in NARRATIVE:
+                self.wrong("log", f"{kind} behind {self.end}")
+            if kind == "job_running":
+                if payload["epoch"] <= epoch:
+                    self.wrong("fencing", f"epoch {payload['epoch']} behind {epoch}")
+                if holds:
+                    self.lost += 1
+                    self.dead.append((worker, seconds(event["created_at"])))
+                epoch, attempt, holds, worker = payload["epoch"], payload["attempt_id"], True, payload["worker_id"]
+            elif event.get("attempt_id") and attempt and event["attempt_id"] != attempt:
+                self.wrong("fencing", f"event {number} ({kind}) was written by an attempt that had lost the job")
+            if kind == "command_committed":
+                self.lost = 0
+            if kind in ("job_requeued", "job_waiting", "job_parked") or kind in ENDS:
+                holds = False
+            if kind == "job_created":
+                self.agent, self.key = payload["agent"], payload.get("idempotency_key", "")
+            elif kind == "tool_invocation_started":
+                key = (payload["external_key"], payload["try"])
+                if key in self.started:
+                    self.wrong("log", f"the try {key} was declared twice")
+                self.started[key] = payload
+                self.tries[payload["external_key"]] = self.tries.get(payload["external_key"], 0) + 1
+                self.calls.setdefault(payload["external_key"], "open")
+                by_invocation[payload["invocation_id"]] = payload
+                first = self.tries[payload["external_key"]] == 1
+                if self.cancel and first and payload["tool_name"] not in ("refund", "find"):  # what undoes, and what asks
+                    self.wrong("effects", f"{payload['tool_name']} was declared behind a cancel")
+            elif kind == "tool_invocation_finished" and not payload.get("late"):
+                first = by_invocation[payload["invocation_id"]]
+                self.finished[(first["external_key"], payload["try"])] = payload
+                if payload["outcome"] == "success":
+                    if self.calls[first["external_key"]] == "success":
+                        self.wrong("effects", f"{first['external_key']} succeeded twice")
+                    self.calls[first["external_key"]] = "success"
+            elif kind == "command_committed" and "result" in payload:
+                for call, first in ((p["external_key"], p) for p in by_invocation.values()):
+                    if first["command_id"] == payload["command_id"]:
+                        self.calls[call] = "success"  # as a person or a probe said
+            elif kind == "wait_completed":
+                name = payload["correlation_key"]
+                if name in self.waits:
+                    self.wrong("waits", f"the wait {name} was resolved twice")
+                self.waits[name] = payload
+            elif kind == "decision_recorded":
+                if payload["kind"] == "in_doubt":
+                    self.decided.add(payload["payload"]["idempotency_key"])
+            elif kind == "job_cancel_requested":
+                self.cancel = True
+            if kind in ENDS:
+                self.end = ENDS[kind]
+                self.undelivered = payload.get("undelivered") or []
+                self.last = payload
+
+    def chain(self):
+        try:
+            verify_vectors.verify([verify_vectors.read_json(json.dumps(event)) for event in self.raw])
+        except verify_vectors.Altered as why:
+            self.wrong("chain", str(why))
+
+
+class Judge:
+    def __init__(self, folder, every):
+        self.folder, self.every = pathlib.Path(folder), every
+        self.violations = []
+        self.numbers = collections.Counter()
+        self.recovery = []
+
+    def wrong(self, kind, text):
+        self.violations.append((kind, text))
+
+    def run(self):
+        self.meta = json.loads((self.folder / "meta.json").read_text())
+        self.read_shop()
+        self.read_ledger()
+        self.read_faults()
+        self.ids = set()
+        self.by_key = collections.defaultdict(list)
+        for line in files.read(self.folder / "export.ndjson"):
+            job = Job(line)
+            if job.id in self.ids:
+                self.wrong("log", f"{job.id} was exported twice")
+            self.ids.add(job.id)
+            self.judge(job)
+        self.judge_clients()
+        for key in self.arrived.keys() - self.declared:
+            self.wrong("effects", f"{key} reached the shop, and no log declares it")
+        self.numbers["duplicates"] = sum(kind == "duplicate" for kind, _ in self.violations)
+        self.numbers["lost"] = sum(kind == "lost" for kind, _ in self.violations)
+        self.numbers["unresolved"] = sum(kind == "unresolved" for kind, _ in self.violations)
+
+    # ---------------------------------------------------------------- what is read
+
+    def read_shop(self):
+        self.arrived = collections.defaultdict(list)  # external key → its lines
+        for line in files.read(self.folder / "shop.ndjson"):
+            if line["key"]:
+                self.arrived[line["key"]].append(line)
+                self.numbers["arrivals"] += 1
+        try:
+            printed = (self.folder / "prints.txt").read_text().splitlines()
+        except FileNotFoundError:
+            printed = []
+        for line in printed:
+            key, attempt = line.split()
+            self.arrived[key].append({"tool": "print", "kind": "once", "did": "acted", "key": key, "try": int(attempt),
+                                      "exec": "", "sha": None})
+        self.declared = set()
+
+    def read_ledger(self):
+        self.intents = {}
+        for line in files.read(self.folder / "ledger.ndjson"):
+            if "op" in line:
+                self.intents[line["i"]] = {**line, "ends": []}
+            else:
+                self.intents[line["i"]]["ends"].append(line)
+        self.of_job = collections.defaultdict(list)
+        for intent in self.intents.values():
+            if "job" in intent:
+                self.of_job[intent["job"]].append(intent)
+            self.numbers[f"{intent['op']}s asked"] += 1
+
+    def read_faults(self):
+        self.deaths, outage = {}, None
+        self.outages = []
+        for line in files.read(self.folder / "faults.ndjson"):
+            if line["what"] == "end":
+                self.deaths[line["worker"]] = line["t"]
+            elif line["what"] == "outage":
+                outage = line["t"]
+            elif line["what"] == "outage_over" and outage is not None:
+                self.outages.append((outage, line["t"]))
+                outage = None
+
+    # ---------------------------------------------------------------- one job
+
+    def judge(self, job):
+        self.numbers["jobs"] += 1
+        self.numbers[job.end or "not ended"] += 1
+        self.numbers["events"] += len(job.raw)
+        self.by_key[job.key].append(job.id)
+        self.judge_effects(job)
+        self.judge_acts(job)
+        if self.every or zlib.crc32(job.id.encode()) % 100 < SAMPLE:
+            job.chain()
+            self.numbers["chains recomputed"] += 1
+        if job.verified is not None:
+            self.numbers["verified"] += 1
+            if not job.verified:
+                self.wrong("verify", f"{job.id}: verify does not prove it")
+        if not job.end:
+            self.wrong("unresolved", f"{job.id} ({job.agent}) has not ended: {job.status_shown}")
+        elif job.status_shown != job.end:
+            self.wrong("log", f"{job.id} is shown as {job.status_shown}, its log ends {job.end}")
+        self.judge_recovery(job)
+        self.violations += job.problems
+
+    def judge_effects(self, job):
+        acted = collections.Counter()
+        for (key, number), payload in job.started.items():
+            self.declared.add(key)
+        for key in job.tries:
+            lines = self.arrived.get(key, [])
+            tries = collections.Counter(line["try"] for line in lines)
+            for number, times in tries.items():
+                declared = job.started.get((key, number))
+                if times > 1:
+                    self.wrong("duplicate", f"{job.id}: try {number} of {key} arrived {times} times")
+                if declared is None:
+                    self.wrong("effects", f"{job.id}: try {number} of {key} arrived, and was not declared")
+            effects = [line for line in lines if line["did"] == "acted"]
+            one = next(payload for (k, _), payload in job.started.items() if k == key)
+            if len(effects) > 1:
+                self.wrong("duplicate", f"{job.id}: {one['tool_name']} took effect {len(effects)} times under {key}")
+            if effects:
+                acted[one["tool_name"]] += 1
+            for line in lines:
+                if line["sha"] and one["effect_class"] != "read" and line["sha"] != one["arguments_hash"]:
+                    self.wrong("effects", f"{job.id}: other arguments arrived under {key} than were declared")
+            if job.calls[key] == "success" and one["effect_class"] != "read" and not effects:
+                self.wrong("missing", f"{job.id}: {one['tool_name']} is recorded as done, and did not happen ({key})")
+        self.numbers["effects"] += sum(acted.values())
+        wanted = agents.COMPLETED.get(job.agent)
+        if job.end == "completed":
+            if wanted is None or dict(acted) != wanted:
+                self.wrong("missing" if wanted and sum(acted.values()) < sum(wanted.values()) else "duplicate",
+                           f"{job.id} ({job.agent}) completed with {dict(acted)}, not {wanted}")
+        elif job.agent in agents.UNDONE and job.end == agents.UNDONE[job.agent]:
+            # A charge that nobody knew of at the end is not undone, and the job's last event says so.
+            doubted = set(job.last.get("in_doubt") or [])
+            stays = sum(line["did"] == "acted" and line["exec"] in doubted
+                        for key in job.tries for line in self.arrived.get(key, []))
+            self.numbers["left in doubt"] += stays
+            if acted["charge"] - acted["refund"] != stays:
+                self.wrong("missing", f"{job.id}: {acted['charge']} charges and {acted['refund']} refunds")
+        elif job.end:
+            code = job.last.get("code")
+            self.numbers[f"failed {code}"] += 1
+            worn_out = code == "max_attempts" and job.lost >= LOST_MAX  # its processes were killed under it, time and again
+            self.numbers["worn out"] += worn_out
+            if code not in self.meta.get("may_fail", []) and not worn_out:
+                self.wrong("end", f"{job.id} ({job.agent}) {job.end} with {code}: {job.last.get('error')}")
+
+    def judge_acts(self, job):
+        for intent in self.of_job.get(job.id, []):
+            acked = [end for end in intent["ends"] if end["end"] == "ack"]
+            op, key = intent["op"], intent["key"]
+            if op == "saw":
+                if len(job.raw) < intent["seq"] or job.raw[intent["seq"] - 1]["hash"] != intent["hash"]:
+                    self.wrong("lost", f"{job.id}: event {intent['seq']} was shown, and is not what stands there now")
+            if not acked:
+                continue
+            self.numbers["acknowledged"] += 1
+            if op == "signal":
+                wait = job.waits.get(key)
+                taken = wait is not None and wait.get("signal_id") == intent["message_id"]
+                if not taken and intent["message_id"] not in json.dumps(job.undelivered):
+                    self.wrong("lost", f"{job.id}: the signal {key} was acknowledged, and is not in the log")
+            elif op == "approve":
+                outcome = {"approve": "approved", "reject": "rejected"}[intent["decision"]]
+                if job.waits.get(key, {}).get("outcome") != outcome and key not in json.dumps(job.undelivered):
+                    self.wrong("lost", f"{job.id}: {key} was {outcome}, and the log says {job.waits.get(key)}")
+            elif op == "cancel":
+                if not job.cancel and job.end != "cancelled":
+                    self.wrong("lost", f"{job.id}: a cancel was acknowledged, and is not in the log")
+            elif op == "resolve":
+                if key not in job.decided:
+                    self.wrong("lost", f"{job.id}: a resolution was acknowledged, and is not in the log")
+
+    def judge_recovery(self, job):
+        """How long after its process had died, and the store was there again, an attempt was taken over."""
+        for worker, when in job.dead:
+            died = self.deaths.get(worker)
+            if died is None or died > when:
+                self.numbers["taken from the living"] += 1  # it was stopped, or cut off, for longer than its lease
+                continue
+            began = max([died] + [over for begin, over in self.outages if over <= when and over > died])
+            self.recovery.append(when - began)
+            healed = self.meta["healed"]
+            if died <= healed < when and when - healed > self.meta["lease_s"] + POLL_S + MARGIN_S:
+                self.wrong("recovery", f"{job.id}: its process had died, and nobody took it over for {when - healed:.1f} s "
+                                       "after all was healed")
+
+    # ---------------------------------------------------------------- clients
+
+    def judge_clients(self):
+        by_key = collections.defaultdict(lambda: {"acked": set(), "ends": [], "once": False})
+        for intent in self.intents.values():
+            if intent["op"] == "create":
+                entry = by_key[intent["key"]]
+                entry["ends"] += intent["ends"]
+                entry["agent"] = intent["agent"]
+                entry["acked"] |= {end["id"] for end in intent["ends"] if end["end"] == "ack"}
+        for key, entry in by_key.items():
+            there = self.by_key.get(key, [])
+            ends = {end["end"] for end in entry["ends"]}
+            if entry["acked"]:
+                self.numbers["acknowledged"] += 1
+            for job in entry["acked"] - self.ids:
+                self.wrong("lost", f"the job {job} was acknowledged, and is not there")
+            if len(there) > 1 or len(entry["acked"]) > 1:
+                self.wrong("duplicate", f"{key} made {sorted(set(there) | entry['acked'])}")
+            if there and entry["ends"] and ends == {"refused"}:
+                self.wrong("refused", f"{key} was refused with nothing changed, and made {there}")
+        for intent in self.intents.values():
+            if intent["op"] not in ("create", "saw") and "job" in intent and intent["job"] not in self.ids:
+                self.wrong("lost", f"the job {intent['job']} was acted upon, and is not there")
+
+    def verdict(self):
+        times = sorted(self.recovery)
+
+        def at(share):
+            return round(times[min(len(times) - 1, int(len(times) * share))], 2) if times else None
+        return {**self.numbers, "violations": len(self.violations),
+                "recovery_s": {"n": len(times), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1)}}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--all", action="store_true")
+    options = parser.parse_args()
+    judge = Judge(options.folder, options.all)
+    judge.run()
+    for kind, text in judge.violations:
+        print(f"{kind}: {text}")
+    print(json.dumps(judge.verdict()))
+    return 1 if judge.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

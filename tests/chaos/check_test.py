@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""The judge must find what is planted: it gets copies of a good run's files, each with one thing made wrong.
+
+    check_test.py FOLDER        a folder that run.py --keep left, and that check.py finds good
+
+Prints `ok NAME` or `not ok NAME` per planted defect.
+"""
+import copy
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import check
+import files
+
+
+class Run:
+    """The files of a run, in memory."""
+
+    def __init__(self, folder):
+        self.shop = list(files.read(folder / "shop.ndjson"))
+        self.ledger = list(files.read(folder / "ledger.ndjson"))
+        self.export = list(files.read(folder / "export.ndjson"))
+        self.faults = list(files.read(folder / "faults.ndjson"))
+        self.meta = json.loads((folder / "meta.json").read_text())
+        self.prints = (folder / "prints.txt").read_text() if (folder / "prints.txt").exists() else ""
+
+    def write(self, folder):
+        for name in ("shop", "ledger", "export", "faults"):
+            (folder / f"{name}.ndjson").write_text("".join(json.dumps(line) + "\n" for line in getattr(self, name)))
+        (folder / "meta.json").write_text(json.dumps(self.meta))
+        (folder / "prints.txt").write_text(self.prints)
+
+    def acted(self, kind):
+        """The line of an effect of a job that completed."""
+        done = {line["job"] for line in self.export if line["status"] == "completed"}
+        return next(line for line in self.shop if line["did"] == "acted" and line["kind"] == kind and
+                    line["key"].split(":")[1] in done)
+
+    def log(self, wanted):
+        """The first log in which an event is so, and the event's place."""
+        for line in self.export:
+            for n, event in enumerate(line["events"]):
+                if wanted(event):
+                    return line, n
+        raise LookupError("the run has no such event")
+
+
+PLANTS = []
+
+
+def plant(kind):
+    def add(function):
+        PLANTS.append((function, kind))
+        return function
+    return add
+
+
+@plant("duplicate")
+def an_at_most_once_call_that_acted_twice(run):
+    run.shop.append({**run.acted("once"), "try": 2})
+
+
+@plant("duplicate")
+def a_try_that_arrived_twice(run):
+    run.shop.append({**run.acted("idempotent"), "did": "repeat"})
+
+
+@plant("duplicate")
+def an_idempotent_call_that_took_effect_twice(run):
+    line = run.acted("idempotent")
+    run.shop.append({**line, "try": line["try"] + 1})
+
+
+@plant("missing")
+def an_effect_that_never_was(run):
+    run.shop.remove(run.acted("idempotent"))
+
+
+@plant("effects")
+def an_effect_that_nobody_declared(run):
+    run.shop.append({**run.acted("once"), "key": "aetheris:nobody:0000000000000000:0"})
+
+
+@plant("effects")
+def other_arguments_than_were_declared(run):
+    run.acted("once")["sha"] = "0" * 64
+
+
+@plant("missing")
+def a_job_that_completed_without_one_of_its_steps(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    kept = [e for e in line["events"]]
+    last = max(n for n, e in enumerate(kept) if e["type"] == "tool_invocation_started")
+    key = kept[last]["payload"]["external_key"]
+    run.shop = [entry for entry in run.shop if entry["key"] != key]
+
+
+@plant("lost")
+def a_creation_that_was_acknowledged_and_lost(run):
+    acked = {line.get("id") for line in run.ledger if line.get("end") == "ack"}
+    run.export.remove(next(line for line in run.export if line["job"] in acked))
+
+
+@plant("lost")
+def a_signal_that_was_acknowledged_and_lost(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    run.ledger += [{"i": -1, "op": "signal", "key": "go-nowhere", "job": line["job"], "message_id": "m-nowhere", "t": 0},
+                   {"i": -1, "end": "ack", "status": 202, "code": "", "t": 0}]
+
+
+@plant("lost")
+def an_approval_that_was_turned_round(run):
+    line, n = run.log(lambda event: event["type"] == "wait_completed" and event["payload"]["outcome"] == "approved")
+    line["events"][n]["payload"]["outcome"] = "rejected"
+
+
+@plant("lost")
+def a_cancel_that_was_acknowledged_and_lost(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    run.ledger += [{"i": -1, "op": "cancel", "key": line["job"], "job": line["job"], "t": 0},
+                   {"i": -1, "end": "ack", "status": 202, "code": "", "t": 0}]
+
+
+@plant("lost")
+def a_resolution_that_was_acknowledged_and_lost(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    run.ledger += [{"i": -1, "op": "resolve", "key": "0" * 64, "job": line["job"], "t": 0},
+                   {"i": -1, "end": "ack", "status": 200, "code": "", "t": 0}]
+
+
+@plant("effects")
+def a_call_that_was_declared_behind_a_cancel(run):
+    line, n = run.log(lambda event: event["type"] == "tool_invocation_started" and event["payload"]["tool_name"] == "mail")
+    line["events"].insert(n, {**line["events"][n], "type": "job_cancel_requested", "payload": {"by": "api"}})
+
+
+@plant("lost")
+def an_event_that_was_shown_and_is_another_now(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    run.ledger.append({"i": -1, "op": "saw", "key": line["job"], "job": line["job"], "seq": 3, "hash": "0" * 64, "t": 0})
+
+
+@plant("refused")
+def a_refusal_that_changed_something(run):
+    intent = next(line for line in run.ledger if line.get("op") == "create")
+    run.ledger = [line for line in run.ledger if line["i"] != intent["i"]] + [
+        intent, {"i": intent["i"], "end": "refused", "status": 503, "code": "unavailable", "t": 0}]
+    key = intent["key"]
+    for line in run.export:
+        if line["events"][0]["payload"].get("idempotency_key") == key:
+            return
+    raise LookupError("the first key made no job")
+
+
+@plant("duplicate")
+def a_key_that_made_two_jobs(run):
+    line, _ = run.log(lambda event: event["payload"].get("idempotency_key", "").startswith("key-"))
+    twin = copy.deepcopy(line)
+    twin["job"] = "twin"
+    run.export.append(twin)
+
+
+@plant("chain")
+def an_event_that_was_altered(run):
+    line, n = run.log(lambda event: event["type"] == "tool_invocation_started")
+    line["events"][n]["payload"]["try"] = 1.5
+
+
+@plant("chain")
+def an_instant_that_was_altered(run):
+    line, n = run.log(lambda event: event["type"] == "step_committed")
+    line["events"][n]["created_at"] = line["events"][n]["created_at"].replace("Z", "1Z")[-28:]
+
+
+@plant("log")
+def an_event_that_is_missing(run):
+    line, n = run.log(lambda event: event["type"] == "step_committed")
+    del line["events"][n]
+
+
+@plant("log")
+def an_event_behind_the_end(run):
+    line, n = run.log(lambda event: event["type"] == "job_completed")
+    line["events"].append({**line["events"][3], "seq": len(line["events"]) + 1, "id": "another"})
+
+
+@plant("fencing")
+def a_write_by_an_attempt_that_had_lost_the_job(run):
+    line, n = run.log(lambda event: event["type"] == "job_running" and event["payload"]["epoch"] > 1)
+    line["events"][n + 1]["attempt_id"] = line["events"][0]["attempt_id"]
+
+
+@plant("fencing")
+def two_claims_of_one_epoch(run):
+    line, n = run.log(lambda event: event["type"] == "job_running" and event["payload"]["epoch"] > 1)
+    line["events"][n]["payload"]["epoch"] = 1
+
+
+@plant("waits")
+def a_wait_that_was_resolved_twice(run):
+    line, n = run.log(lambda event: event["type"] == "wait_completed")
+    line["events"].insert(n, line["events"][n])
+
+
+@plant("unresolved")
+def a_job_that_never_ends(run):
+    line, n = run.log(lambda event: event["type"] == "job_completed")
+    del line["events"][n:]
+
+
+@plant("verify")
+def a_proof_that_fails(run):
+    next(line for line in run.export if "verify" in line)["verify"] = False
+
+
+@plant("end")
+def a_job_that_fails_for_no_good_reason(run):
+    line, n = run.log(lambda event: event["type"] == "job_completed")
+    line["events"][n] = {**line["events"][n], "type": "job_failed", "payload": {"code": "max_attempts", "error": {}}}
+
+
+@plant("recovery")
+def an_attempt_that_nobody_took_over_in_time(run):
+    worker = next(line["worker"] for line in run.faults if line["what"] == "end")
+    died = next(line["t"] for line in run.faults if line["what"] == "end")
+    run.meta["healed"] = died + 1
+    line, n = run.log(lambda event: event["type"] == "job_completed")
+    line["events"][n:] = [
+        {**line["events"][2], "payload": {"epoch": 1000, "attempt_id": "a", "worker_id": worker}},
+        {**line["events"][2], "payload": {"epoch": 1001, "attempt_id": "b", "worker_id": "other"},
+         "created_at": check.datetime.datetime.fromtimestamp(died + 3600, check.datetime.UTC).isoformat()}]
+
+
+def kinds_found(run, every=False):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-chaos-canary-"))
+    try:
+        run.write(folder)
+        judge = check.Judge(folder, every)
+        judge.run()
+        return {kind for kind, _ in judge.violations}
+    finally:
+        shutil.rmtree(folder)
+
+
+def test(folder):
+    """[(name, found)]; the files as they are come first, and must be good."""
+    run = Run(pathlib.Path(folder))
+    found = [("the files as they are hold every promise", not kinds_found(run, True))]
+    for function, kind in PLANTS:
+        spoilt = copy.deepcopy(run)
+        try:
+            function(spoilt)
+            found.append((f"{function.__name__.replace('_', ' ')} is found", kind in kinds_found(spoilt, kind == "chain")))
+        except LookupError as why:
+            found.append((f"{function.__name__.replace('_', ' ')} can be planted ({why})", False))
+    return found
+
+
+def main():
+    bad = 0
+    for name, ok in test(sys.argv[1]):
+        print(f"{'ok' if ok else 'not ok'} chaos judge/{name}", flush=True)
+        bad += not ok
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,470 @@
+"""The faults: one class each. `run` breaks something, waits, and mends it; the run goes on beside it.
+
+To add one: a class with a `name` and `stores`, in ALL. `missing` says what it would need and does not find: then it is told as
+skipped. What it does to a server it does to one it got by `world.idle()`, and gives it back with `busy = False`.
+"""
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import bad_requests
+from client import ACK, ask
+from world import FAILPOINT, STOPPED, program
+
+POINTS = ["tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit",
+          "claim.after", "heartbeat.before", "signal.after_inbox", "timer.after_fire"]
+AT_A_TIME = 3  # of them, before other faults have their turn
+# Hit often, so that a later hit is worth waiting for.
+BUSY_POINTS = {"tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit"}
+
+
+class Fault:
+    name = ""
+    stores = ("sqlite", "postgres")
+
+    def __init__(self, world, chance, long):
+        self.world, self.chance, self.long = world, chance, long
+
+    def missing(self):
+        return ""
+
+    def run(self):
+        raise NotImplementedError
+
+    def borrow(self, patience=20.0):
+        give_up = time.monotonic() + patience
+        while time.monotonic() < give_up:
+            if server := self.world.idle():
+                return server
+            time.sleep(0.05)
+        raise TimeoutError("no server is free")
+
+    def replace(self, server, **how):
+        """Kills it and starts it another way."""
+        server.kill()
+        server.start(**how)
+
+    def wait_for_end(self, server, seconds):
+        give_up = time.monotonic() + seconds
+        while server.alive() and time.monotonic() < give_up:
+            time.sleep(0.01)
+        return not server.alive()
+
+
+class Kill(Fault):
+    """kill -9, at once or in the middle of its recovery, and again."""
+    name = "kill"
+
+    def run(self):
+        server = self.borrow()
+        try:
+            for _ in range(self.chance.choice([1, 1, 1, 3])):
+                server.kill()
+                server.start()
+                time.sleep(self.chance.uniform(0, 0.25))
+        finally:
+            server.busy = False
+
+
+class Failpoint(Fault):
+    """Dies, fails or loses an answer at a marked line; each of them in turn."""
+    name = "failpoint"
+    action = "exit"
+
+    def __init__(self, world, chance, long):
+        super().__init__(world, chance, long)
+        self.turn = []
+
+    def run(self):
+        for _ in range(AT_A_TIME):
+            if not self.turn:
+                self.turn = self.chance.sample(POINTS, len(POINTS))
+            self.die_at(self.turn.pop())
+
+    def die_at(self, point):
+        at = self.chance.randint(1, 30 if point in BUSY_POINTS else 1)
+        server = self.borrow()
+        try:
+            self.replace(server, env={"AETHERIS_FAILPOINTS": f"{point}={self.action}@{at}"}, allowed=[FAILPOINT],
+                         durability="split" if point == "ledger.after_commit" else None)
+            if self.wait_for_end(server, 12 if point == "heartbeat.before" else 5):
+                server.ended(f"failpoint {point}")
+                if server.process.returncode == FAILPOINT:
+                    self.world.count("failpoints")
+                    self.world.count(f"failpoint {point}")
+                else:
+                    self.world.violation("died", f"with {point}@{at} serve ended with {server.process.returncode}")
+                server.start()
+            else:
+                self.replace(server)
+        finally:
+            server.busy = False
+
+
+class Refused(Failpoint):
+    """Writes are refused, or their answer is lost, now and then."""
+    name = "store_error"
+
+    def run(self):
+        server = self.borrow()
+        rules = ";".join(f"{self.chance.choice(POINTS)}={action}@{self.chance.randint(1, 400)}"
+                         for action in ("error", "error_after") * 6)
+        try:
+            self.replace(server, env={"AETHERIS_FAILPOINTS": rules})
+            self.wait_for_end(server, 4)
+            if not server.alive():
+                server.ended("itself")
+                self.world.violation("died", f"with {rules} serve ended with {server.process.returncode}")
+                server.start()
+            else:
+                self.replace(server)
+        finally:
+            server.busy = False
+
+
+class Stop(Fault):
+    """SIGSTOP for longer than a lease, then SIGCONT: the others have taken its jobs meanwhile."""
+    name = "stop"
+
+    def run(self):
+        server = self.borrow()
+        seconds = self.world.lease_s + self.chance.uniform(2, 6)
+        try:
+            if not server.alive():
+                return
+            server.process.send_signal(signal.SIGSTOP)
+            self.world.note("stop", server=server.number, seconds=seconds)
+            time.sleep(seconds)
+            server.process.send_signal(signal.SIGCONT)
+            self.world.note("continue", server=server.number)
+            time.sleep(2)
+            if not server.alive():
+                self.world.violation("died", f"serve {server.number} ended with {server.process.returncode} after SIGCONT")
+                server.ended("itself")
+                server.start()
+        finally:
+            server.busy = False
+
+
+class Clock(Fault):
+    """A process whose clock is an hour off."""
+    name = "clock"
+
+    def library(self):
+        for folder in ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"):
+            path = os.path.join(folder, "libfaketime.so.1")
+            if os.path.exists(path):
+                return path
+        return ""
+
+    def missing(self):
+        if not self.library():
+            return "faketime"
+        # A program with sanitizers wants to be the first that is loaded.
+        done = subprocess.run([program(), "version"], env={**self.world.env, "LD_PRELOAD": self.library(), "FAKETIME": "-1h"},
+                              capture_output=True, stdin=subprocess.DEVNULL)
+        return "" if done.returncode == 0 else "program that faketime can be loaded into"
+
+    def run(self):
+        server = self.borrow()
+        # A SQLite store has its owner's clock: what is armed an hour ahead would come an hour late.
+        offset = self.chance.choice(["-1h", "+1h"]) if self.world.kind == "postgres" else "-1h"
+        try:
+            self.replace(server, env={"LD_PRELOAD": self.library(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                                      "FAKETIME_DISABLE_SHM": "1"})
+            self.world.note("clock", server=server.number, offset=offset)
+            time.sleep(self.chance.uniform(2, 6))
+            self.replace(server)
+        finally:
+            server.busy = False
+
+
+class SecondOwner(Fault):
+    """A second process on one SQLite file is refused and does no harm."""
+    name = "second_owner"
+    stores = ("sqlite",)
+
+    def run(self):
+        server = self.borrow()
+        try:
+            if not server.ready(20):
+                return
+            for words in (["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["rebuild", "--check"]):
+                done = subprocess.run([program(), *words], cwd=self.world.folder, env=self.world.env, capture_output=True,
+                                      text=True, stdin=subprocess.DEVNULL, timeout=60)
+                if words[0] == "serve" and done.returncode != STOPPED:
+                    self.world.violation("second_owner", f"{words} ended with {done.returncode}: {done.stderr[-300:]}")
+            if not server.alive():
+                self.world.violation("second_owner", "the first owner died of it")
+        finally:
+            server.busy = False
+
+
+def has_room(server):
+    """Whether a job can be made and ends."""
+    answer = ask(server.url, "POST", "/api/jobs?wait=20s", {"agent": "undone", "input": {"n": 0}}, timeout=40)
+    return answer.end == ACK
+
+
+class DiskFull(Fault):
+    """The disk is full for a while: refused, still alive, and well again when there is room, without a restart."""
+    name = "disk_full"
+    stores = ("sqlite",)
+
+    def missing(self):
+        return "" if self.world.mounted else "a loop device to mount"
+
+    def run(self):
+        server = self.borrow()
+        ballast = self.world.disk / "ballast"
+        try:
+            if not server.ready(20):
+                return
+            server.allowed = {STOPPED}
+            free = shutil.disk_usage(self.world.disk).free
+            with open(ballast, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, free - (64 << 10)))
+            self.world.note("disk_full", server=server.number)
+            time.sleep(self.chance.uniform(2, 5))
+            reads = ask(server.url, "GET", "/api/jobs?limit=1").end == ACK
+            ballast.unlink()
+            if not server.alive():
+                # Where the index of the write-ahead log cannot grow, nobody knows of the last commit: it stops, as for EIO.
+                if server.process.returncode != STOPPED:
+                    self.world.violation("disk_full", f"a full disk ended serve with {server.process.returncode}")
+                self.world.count("store_stopped by a full disk")
+                server.ended("itself")
+                server.start()
+            else:
+                if not reads:
+                    self.world.violation("disk_full", "nothing could be read while the disk was full")
+                if not (has_room(server) or has_room(server)):
+                    self.world.violation("disk_full", "with room again the same process makes no job")
+        finally:
+            ballast.unlink(missing_ok=True)
+            server.busy = False
+
+
+class FileLimit(Fault):
+    """No file may grow (RLIMIT_FSIZE) for a while, in a process that runs."""
+    name = "file_limit"
+    stores = ("sqlite",)
+
+    def run(self):
+        server = self.borrow()
+        try:
+            if not server.ready(20):
+                return
+            server.allowed = {STOPPED}
+            unlimited = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+            size = max(path.stat().st_size for path in (self.world.disk).glob("store.db*"))
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (min(size, 4096), unlimited[1]))
+            self.world.note("file_limit", server=server.number)
+            time.sleep(self.chance.uniform(2, 4))
+            alive = server.alive()
+            if alive:
+                resource.prlimit(server.pid, resource.RLIMIT_FSIZE, unlimited)
+                if not (has_room(server) or has_room(server)):
+                    self.world.violation("file_limit", "without the limit the same process makes no job")
+            else:
+                self.world.violation("file_limit", f"the limit ended serve with {server.process.returncode}")
+                server.ended("itself")
+                server.start()
+        finally:
+            server.busy = False
+
+
+class Eio(Fault):
+    """A sync or write of the disk fails: the process stops writing at once, ends with 7, and the next one goes on."""
+    name = "eio"
+    stores = ("sqlite",)
+
+    def missing(self):
+        if not shutil.which("strace"):
+            return "strace"
+        # Looking into another process may be forbidden here.
+        other = subprocess.Popen(["sleep", "30"])
+        strace = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(other.pid)], stderr=subprocess.DEVNULL)
+        try:
+            strace.wait(0.5)
+            return "right to trace a process"
+        except subprocess.TimeoutExpired:
+            return ""
+        finally:
+            for process in (strace, other):
+                process.kill()
+                process.wait()
+
+    def run(self):
+        server = self.borrow()
+        call = self.chance.choice(["fdatasync,fsync", "pwrite64"])
+        when = self.chance.choice(["1", "1+", "3"])
+        try:
+            if not server.ready(20):
+                return
+            server.allowed = {STOPPED}
+            strace = subprocess.Popen(["strace", "-qq", "-f", "-o", "/dev/null", "-e", f"trace={call}", "-e",
+                                       f"inject={call}:error=EIO:when={when}", "-p", str(server.pid)],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.world.note("eio", server=server.number, call=call, when=when)
+            ended = self.wait_for_end(server, 8)
+            strace.send_signal(signal.SIGTERM)
+            strace.wait()
+            if ended:
+                server.ended("itself")
+                self.world.count("store_stopped")
+                if server.process.returncode != STOPPED:
+                    self.world.violation("eio", f"{call} failed, and serve ended with {server.process.returncode}, not {STOPPED}")
+                server.start()
+            elif call != "pwrite64":
+                self.world.violation("eio", f"{call} {when} failed under load, and serve went on")
+        finally:
+            server.busy = False
+
+
+class SlowClients(Fault):
+    """Hundreds of clients that trickle and stall do not make a healthy one wait."""
+    name = "slow_clients"
+
+    def run(self):
+        server = self.borrow()
+        try:
+            if not server.ready(20):
+                return
+            rounds = []
+            for _ in range(3):  # the load and the machine do this to a p99, too, but not three times
+                rounds.append(bad_requests.latency_under(server.url, 600 if self.long else 300))
+                if rounds[-1][1] <= 2 * rounds[-1][0] + 0.005:
+                    break
+            else:
+                self.world.violation("slow_clients", "p99 alone and beside slow clients (s), three times: " + str(rounds))
+            self.world.note("slow_clients", p99=rounds)
+        finally:
+            server.busy = False
+
+
+class BadRequests(Fault):
+    """Every request of the catalogue is answered as it should be, and the process lives."""
+    name = "bad_requests"
+
+    def run(self):
+        server = self.borrow()
+        try:
+            if not server.ready(20):
+                return
+            asked, wrong = bad_requests.run(server.url)
+            self.world.count("bad_requests", asked)
+            for text in wrong[:20]:
+                self.world.violation("bad_request", text)
+            if not server.alive():
+                self.world.violation("bad_request", f"serve ended with {server.process.returncode}")
+                server.start()
+        finally:
+            server.busy = False
+
+
+# ---------------------------------------------------------------- PostgreSQL
+
+class Outage(Fault):
+    """The database is stopped as by a power loss, and comes back; sometimes it stays away for a while."""
+    name = "outage"
+    stores = ("postgres",)
+
+    def run(self):
+        postgres = self.world.postgres
+        self.world.note("outage")
+        postgres.primary.stop()
+        time.sleep(self.chance.choice([0, 0.5, 2, 8]))
+        postgres.primary.start()
+        self.world.count("outages")
+        self.world.note("outage_over")
+
+
+class Backends(Fault):
+    """Connections are ended by the server, some at a time."""
+    name = "backends"
+    stores = ("postgres",)
+
+    def run(self):
+        for _ in range(self.chance.randint(1, 6)):
+            self.world.count("backends", self.world.postgres.kill_backends(self.chance.choice([0.2, 0.6, 1])))
+            time.sleep(self.chance.uniform(0, 0.5))
+
+
+class Network(Fault):
+    """The way to the database is cut, slow, silent, or loses answers."""
+    name = "network"
+    stores = ("postgres",)
+
+    def run(self):
+        proxy = self.world.postgres.proxy
+        what = self.chance.choice(["cut", "delay", "silent", "deaf"])
+        self.world.note("outage", network=what)
+        try:
+            if what == "cut":
+                for _ in range(5):
+                    proxy.cut()
+                    time.sleep(self.chance.uniform(0, 0.4))
+            elif what == "delay":
+                proxy.delay = self.chance.choice([0.02, 0.1, 0.4])
+                time.sleep(self.chance.uniform(2, 5))
+            elif what == "silent":
+                proxy.silent = True
+                time.sleep(self.chance.choice([2, 8, 20]))
+                if self.chance.random() < 0.5:
+                    proxy.cut()
+            else:
+                for _ in range(4):
+                    proxy.deaf = True
+                    time.sleep(self.chance.uniform(0.02, 0.2))
+                    proxy.deaf = False
+                    time.sleep(0.2)
+        finally:
+            proxy.heal()
+            self.world.count(f"network {what}")
+            self.world.note("outage_over")
+
+
+class Failover(Fault):
+    """A standby that confirms every commit takes over from a primary that dies."""
+    name = "failover"
+    stores = ("postgres",)
+
+    def run(self):
+        def meanwhile():
+            time.sleep(self.chance.uniform(2, 5))  # commits that only the two of them confirm
+            self.world.note("outage", failover=True)
+        self.world.postgres.failover(meanwhile)
+        self.world.count("failovers")
+        self.world.note("outage_over")
+
+
+ALL = [Kill, Failpoint, Refused, Stop, Clock, SecondOwner, DiskFull, FileLimit, Eio, SlowClients, BadRequests, Outage, Backends,
+       Network, Failover]
+
+
+class Killer:
+    """Beside all else: one process dies every second or so."""
+
+    def __init__(self, world, chance, every):
+        self.world, self.chance, self.every = world, chance, every
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.stopped.wait(self.chance.uniform(0.7, 1.3) * self.every):
+            if server := self.world.idle():
+                try:
+                    server.kill()
+                    server.start()
+                finally:
+                    server.busy = False
+
+    def end(self):
+        self.stopped.set()
+        self.thread.join()

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Chaos on the real thing: the built program under load and under faults, then judged by check.py from files alone.
+
+    run.py [--store sqlite|postgres|both] [--minutes M] [--jobs N] [--seed S] [--only FAULT]… [--kill-every SECONDS] [--long]
+           [--claims N] [--claimers N] [--keep]          (./dev chaos …; docs/chaos.md)
+
+      --minutes   how long faults are made, both stores together (default 5); --jobs: until so many jobs were made and run,
+                  and at least the minutes
+      --only      this fault and no other; may be given several times; `none`: nothing but the kills
+      --kill-every  a process dies so often (default 1 s; 0: never)
+      --claims    jobs that so many processes claim at once, on PostgreSQL, behind the faults (2000 and 32; 0: none)
+      --long      every log's chain is recomputed and every job verified, not a sample
+      --keep      leaves the folders
+
+AETHERIS_BIN names the program. The seed is printed first, the command that repeats the run last. Ends with 1 when a promise was
+broken. What follows from the seed: the jobs, what the shop does to each request, and which faults come in which order; not
+at which instant they strike.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import time
+
+import check
+import claims
+import faults
+import files
+from client import ACK, ask, quoted
+from world import HERE, PostgresWorld, SqliteWorld
+
+OPEN = ("queued", "running", "waiting", "parked")
+JOBS_PER_S = 40   # without --jobs
+DRAIN_S = 240.0   # how long what is left may take after all was healed; for every 1,000 jobs 10 s more
+VERIFIED = 1500   # jobs that are verified without --long
+MAY_FAIL = ["no_more", "rejected"]
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Person:
+    """Answers what is in doubt, from the shop's journal, once each call has settled."""
+
+    def __init__(self, world):
+        self.world = world
+        self.ledger = files.Lines(world.folder / "ledger.ndjson")
+        self.number = 1_000_000_000
+        self.answered = 0
+
+    def journal(self):
+        acted = {line["key"]: line["body"] for line in files.read(self.world.folder / "shop.ndjson")
+                 if line["did"] == "acted"}
+        try:
+            for line in (self.world.folder / "prints.txt").read_text().splitlines():
+                acted[line.split()[0]] = ""
+        except FileNotFoundError:
+            pass
+        return acted
+
+    def answer_all(self, jobs):
+        """Of these jobs, the calls that may be answered now."""
+        views = []
+        for job in jobs:
+            answer = ask(self.world.servers[0].url, "GET", f"/api/jobs/{quoted(job)}")
+            if answer.end == ACK:
+                views.append(answer.body)
+        acted = None
+        for view in views:
+            for doubt in view["in_doubt"]:
+                if doubt["resolvable_at"] and check.seconds(doubt["resolvable_at"]) > time.time() - 0.2:
+                    continue
+                acted = self.journal() if acted is None else acted  # read after the last of them had settled
+                happened = doubt["external_key"] in acted
+                body = {"idempotency_key": doubt["idempotency_key"], "try": doubt["try"],
+                        "resolution": "happened" if happened else "not_happened", "note": "by the shop's journal"}
+                if happened:
+                    body["result"] = acted[doubt["external_key"]]
+                self.number += 1
+                self.ledger.write({"i": self.number, "op": "resolve", "key": doubt["idempotency_key"], "job": view["id"],
+                                   "happened": happened, "t": time.time()})
+                said = ask(self.world.servers[0].url, "POST", f"/api/jobs/{quoted(view['id'])}/resolve", body)
+                self.ledger.write({"i": self.number, "end": said.end, "status": said.status, "code": said.code,
+                                   "t": time.time()})
+                self.answered += said.end == ACK
+
+
+def listed(url, status=None):
+    """[(id, status)], page by page."""
+    found, cursor = [], ""
+    while True:
+        answer = ask(url, "GET", f"/api/jobs?limit=1000{f'&status={status}' if status else ''}{cursor}", timeout=60)
+        if answer.end != ACK:
+            raise RuntimeError(f"the jobs cannot be listed: {answer.status} {answer.body or answer.why}")
+        found += [(job["id"], job["status"]) for job in answer.body["jobs"]]
+        if not answer.body["next_cursor"]:
+            return found
+        cursor = f"&cursor={quoted(answer.body['next_cursor'])}"
+
+
+def export(world, every):
+    """Every log as a line of export.ndjson, asked of processes that have read all of it from the store."""
+    jobs = listed(world.servers[0].url)
+    chosen = set(random.Random(world.seed).sample([j for j, _ in jobs], min(VERIFIED, len(jobs))))
+
+    def one(n, job, status):
+        url = world.servers[n % len(world.servers)].url
+        events, line = [], {"job": job, "status": status}
+        while True:
+            answer = ask(url, "GET", f"/api/jobs/{quoted(job)}/events?limit=1000&after={len(events)}", timeout=60)
+            if answer.end != ACK:
+                raise RuntimeError(f"the events of {job} cannot be read: {answer.status} {answer.body or answer.why}")
+            if not answer.body["events"]:
+                break
+            events += answer.body["events"]
+            if len(answer.body["events"]) < 1000:
+                break
+        line["events"] = events
+        if every or job in chosen:
+            answer = ask(url, "GET", f"/api/jobs/{quoted(job)}/verify", timeout=60)
+            line["verify"] = answer.end == ACK and answer.body["ok"]
+        return json.dumps(line, separators=(",", ":"))
+    with open(world.folder / "export.ndjson", "w") as file, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for line in pool.map(one, range(len(jobs)), *zip(*jobs) if jobs else ([], [])):
+            file.write(line + "\n")
+
+
+def drain(world, person, jobs):
+    """Until every job has ended, or the time is over."""
+    give_up = time.monotonic() + DRAIN_S + jobs / 100
+    while time.monotonic() < give_up:
+        left = {status: listed(world.servers[0].url, status) for status in OPEN}
+        if not any(left.values()):
+            break
+        person.answer_all([job for status in ("parked", "waiting") for job, _ in left[status]])
+        time.sleep(0.5)
+
+
+def one_store(kind, options, minutes):
+    world = (SqliteWorld if kind == "sqlite" else PostgresWorld)(options.seed)
+    chance = random.Random(f"faults {options.seed} {kind}")
+    load = killer = None
+    crashed = True
+    try:
+        world.begin()
+        deck = [fault(world, chance, options.long) for fault in faults.ALL
+                if kind in fault.stores and (not options.only or fault.name in options.only)]
+        skipped = [f"{fault.name} (no {fault.missing()})" for fault in deck if fault.missing()]
+        deck = [fault for fault in deck if not fault.missing()]
+        jobs = options.jobs or int(minutes * 60 * JOBS_PER_S)
+        load = subprocess.Popen([sys.executable, HERE / "load.py", "--urls", world.folder / "urls", "--ledger",
+                                 world.folder / "ledger.ndjson", "--seed", str(options.seed), "--jobs", str(jobs), "--seconds",
+                                 str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                text=True)
+        began = time.monotonic()
+        if options.kill_every:
+            killer = faults.Killer(world, chance, options.kill_every)
+        done, turn = [], []
+        while time.monotonic() < began + minutes * 60 or (options.jobs and load.poll() is None):
+            if not turn:
+                turn = chance.sample(deck, len(deck)) if deck else [None]
+            fault = turn.pop()
+            # A stop takes a lease's length: in a run that is shorter than three of them it comes once, at the most.
+            if fault is None or (fault.name == "stop" and "stop" in done and minutes * 60 < 3 * world.lease_s):
+                time.sleep(1)
+                continue
+            world.note("fault", name=fault.name)
+            try:
+                fault.run()
+                done.append(fault.name)
+                world.count("faults")
+            except TimeoutError as late:
+                world.note("fault_skipped", name=fault.name, why=str(late))
+            time.sleep(chance.uniform(0.1, 1.0))
+        if killer:
+            killer.end()
+            killer = None
+        # Healed: the shop answers as it should, every process is there.
+        ask(world.shop_url, "POST", "/control", {"calm": True})
+        world.heal()
+        healed = time.time()
+        faulty_s = time.monotonic() - began
+        load.stdin.close()
+        told = load.stdout.read().strip()
+        load.wait()
+        person = Person(world)
+        drain(world, person, jobs)
+        drained = time.time() - healed
+        for server in world.servers:  # each answers again, from what is in the store
+            server.busy = True
+            if not server.stop():
+                world.violation("stop", f"serve {server.number} did not end politely: {server.process.returncode}")
+            server.start()
+            if not server.ready():
+                world.violation("start", f"serve {server.number} does not start any longer")
+            server.busy = False
+        for server in world.servers:
+            for n in range(5):
+                answer = ask(server.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}},
+                             timeout=40)
+                if answer.end != ACK or answer.body["status"] != "completed":
+                    world.violation("well_again", f"after all was healed a job is {answer.status} {str(answer.body)[:300]}")
+        export(world, options.long)
+        (world.folder / "meta.json").write_text(json.dumps({
+            "store": kind, "seed": options.seed, "healed": healed, "lease_s": world.lease_s, "may_fail": MAY_FAIL}))
+        judge = check.Judge(world.folder, options.long)
+        judge.run()
+        crashed = False
+        return report(world, judge, told, person, faulty_s, drained, done, skipped)
+    finally:
+        if killer:
+            killer.end()
+        if load and load.poll() is None:
+            load.kill()
+            load.wait()
+        keep = options.keep or crashed or bool(world.violations)
+        world.end(keep)
+        if keep:
+            say(f"kept: {world.folder}")
+
+
+def all_claim(options):
+    """Whether no job was given to two of many processes."""
+    holders, took, violations = claims.run(options.claimers, options.claims, options.seed, export)
+    for kind, text in violations[:25]:
+        say(f"  VIOLATION {kind}: {text}")
+    say(f"chaos claims: {'BROKEN' if violations else 'ok'}: claimers {options.claimers} of which {holders} got work, jobs "
+        f"{options.claims} in {took:.0f} s, double claims and other violations {len(violations)}")
+    return not violations
+
+
+def report(world, judge, told, person, faulty_s, drained, done, skipped):
+    """The verdict line, and what led to it."""
+    world.violations += judge.violations
+    found = judge.verdict()
+    counts = world.counts
+    say(f"  {world.kind}: {faulty_s:.0f} s of faults ({', '.join(f'{name} {done.count(name)}' for name in sorted(set(done)))})")
+    say(f"  clients were told {told}; {found.get('acknowledged', 0)} acknowledged; {person.answered} calls in doubt answered by the "
+        "journal")
+    say("  " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
+    say("  " + ", ".join(f"{name} {value}" for name, value in sorted(found.items()) if name != "recovery_s"))
+    say(f"  all had ended {drained:.1f} s after the healing; an attempt that died was taken over after (s) {found['recovery_s']}")
+    for kind, text in world.violations[:25]:
+        say(f"  VIOLATION {kind}: {text}")
+    for name in skipped:
+        say(f"  skipped: {name}")
+    bad = bool(world.violations)
+    say(f"chaos {world.kind}: {'BROKEN' if bad else 'ok'}: jobs {found.get('jobs', 0)} effects {found.get('effects', 0)} "
+        f"kills {counts.get('kills', 0)} restarts {counts.get('restarts', 0)} duplicates {found['duplicates']} lost {found['lost']} "
+        f"unresolved {found['unresolved']} worn_out {found.get('worn out', 0)} violations {len(world.violations)} skipped {len(skipped)}")
+    return not bad
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--seed", default=str(random.SystemRandom().randrange(1, 10**9)))
+    parser.add_argument("--only", action="append", default=[], choices=["none", *(fault.name for fault in faults.ALL)])
+    parser.add_argument("--claimers", type=int, default=32)
+    parser.add_argument("--claims", type=int, default=2000)
+    parser.add_argument("--kill-every", type=float, default=1.0)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args()
+    say(f"SEED {options.seed}")
+    stores = ["sqlite", "postgres"] if options.store == "both" else [options.store]
+    ok = True
+    for kind in stores:
+        ok = one_store(kind, options, options.minutes / len(stores)) and ok
+    if "postgres" in stores and options.claims and not options.only:
+        ok = all_claim(options) and ok
+    words = [f"--store {options.store}", f"--minutes {options.minutes:g}", f"--seed {options.seed}",
+             f"--kill-every {options.kill_every:g}", *(f"--only {name}" for name in options.only)]
+    words += [f"--jobs {options.jobs}"] * bool(options.jobs) + ["--long"] * options.long
+    binary = os.environ.get("AETHERIS_BIN")
+    say(f"repeat: {f'AETHERIS_BIN={shlex.quote(binary)} ' if binary else ''}./dev chaos {' '.join(words)}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

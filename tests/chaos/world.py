@@ -1,0 +1,268 @@
+"""What a chaos run is made of: a folder, the shop, a store, and the processes of the built program that share it."""
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import agents
+from client import ACK, ask
+from files import Lines
+from postgres import Postgres
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+READY_S = 60.0
+DISK_MIB = 3072  # sparse
+# Exit codes of ends that a fault explains.
+STOPPED, FAILPOINT = 7, 137
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def program():
+    named = os.environ.get("AETHERIS_BIN")
+    return str(pathlib.Path(named).resolve()) if named else str(ROOT / "build/release/aetheris")
+
+
+def clean_environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+
+
+class Server:
+    """One `aetheris serve` on a port of its own, started again and again. `busy`: a fault has it; nobody else kills it."""
+
+    def __init__(self, world, number):
+        self.world, self.number = world, number
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.out = world.folder / f"serve{number}.out"
+        self.process = None
+        self.busy = False
+        self.down = False       # not to be started again until a fault says so
+        self.allowed = set()    # exit codes that this life may end with
+        self.lock = threading.RLock()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, env=None, durability=None, allowed=(), words=()):
+        with self.lock:
+            world = self.world
+            self.allowed = set(allowed)
+            durability = durability or world.chance.choice(["fused", "fused", "fused", "split"])
+            with open(world.folder / f"serve{self.number}.err", "ab") as err, open(self.out, "wb") as out:
+                self.process = subprocess.Popen(
+                    [program(), "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability, *words],
+                    cwd=world.folder, env={**world.env, **(env or {})}, stdin=subprocess.DEVNULL,
+                    stdout=out, stderr=err)
+            world.count("restarts" if world.begun else "starts")
+            world.note("start", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", durability=durability,
+                       env=env or {})
+
+    def kill(self):
+        """kill -9, and the time of it."""
+        with self.lock:
+            if self.alive():
+                self.process.send_signal(signal.SIGKILL)
+                self.process.wait()
+                self.world.count("kills")
+                self.ended("kill")
+
+    def ended(self, why):
+        self.world.note("end", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", why=why,
+                        code=self.process.returncode)
+
+    def stop(self):
+        """SIGTERM; whether it ended politely."""
+        with self.lock:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                code = self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                code = None
+                self.process.kill()
+                self.process.wait()
+            self.ended("stop")
+            return code == 0
+
+    def ready(self, patience=READY_S):
+        give_up = time.monotonic() + patience
+        while time.monotonic() < give_up and self.alive():
+            if ask(self.url, "GET", "/api/ready", timeout=2).end == ACK:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def listened(self):
+        """Whether this life has come so far as to say where it listens."""
+        return self.out.stat().st_size > 0
+
+    def look_after(self):
+        """Starts it again when it has ended. An end that no fault explains is a violation."""
+        with self.lock:
+            if self.process is None or self.process.poll() is None or self.down:
+                return
+            code = self.process.returncode
+            if code != -signal.SIGKILL:
+                self.ended("itself")
+                if code == STOPPED and self.world.kind == "postgres" and not self.listened():
+                    self.world.count("starts refused")  # the database was not there just then
+                    time.sleep(0.1)
+                elif code not in self.allowed:
+                    self.world.violation("died", f"serve {self.number} ended by itself with {code}: " +
+                                         (self.world.folder / f"serve{self.number}.err").read_text(errors="replace")[-600:])
+            self.start()
+
+
+class World:
+    kind = ""
+
+    def __init__(self, seed, servers, late):
+        self.seed, self.chance = seed, random.Random(f"world {seed} {self.kind}")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"aetheris-chaos-{self.kind}-"))
+        self.begun = False
+        self.counts = {}
+        self.violations = []
+        self.lock = threading.Lock()
+        self.faults = Lines(self.folder / "faults.ndjson")
+        (self.folder / "agents.yaml").write_text(agents.TEXT)
+        self.shop = subprocess.Popen([sys.executable, str(HERE / "shop.py"), "--journal", str(self.folder / "shop.ndjson"),
+                                      "--seed", str(seed), *(["--late"] if late else [])],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.shop_url = "http://" + self.shop.stdout.readline().split()[1]
+        # Looking for leaks at the end does not work while strace looks on.
+        sanitizer = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]))
+        self.env = {**clean_environment(), "ASAN_OPTIONS": sanitizer, "SHOP_URL": self.shop_url, "PRINTS": str(self.folder / "prints.txt"),
+                    "NO_COLOR": "1"}
+        self.servers = [Server(self, n) for n in range(servers)]
+        self.write_urls()
+        self.keeping = True
+        self.keeper = threading.Thread(target=self.keep, daemon=True)
+
+    def write_urls(self):
+        path = self.folder / "urls.new"
+        path.write_text("\n".join(server.url for server in self.servers) + "\n")
+        path.rename(self.folder / "urls")
+
+    def begin(self):
+        self.open_store()
+        for server in self.servers:
+            server.start()
+            if not server.ready():
+                raise RuntimeError(f"serve does not start: {(self.folder / f'serve{server.number}.err').read_text()}")
+        self.begun = True
+        self.keeper.start()
+
+    def keep(self):
+        while self.keeping:
+            for server in self.servers:
+                if not server.busy:
+                    server.look_after()
+            time.sleep(0.02)
+
+    def note(self, what, **fields):
+        self.faults.write({"t": time.time(), "what": what, **fields})
+
+    def count(self, name, n=1):
+        with self.lock:
+            self.counts[name] = self.counts.get(name, 0) + n
+
+    def violation(self, kind, text):
+        with self.lock:
+            self.violations.append((kind, text))
+
+    def idle(self):
+        """A server that no fault has; it is the caller's until `busy` is false again."""
+        with self.lock:
+            free = [server for server in self.servers if not server.busy and server.alive()]
+            if not free:
+                return None
+            server = self.chance.choice(free)
+            server.busy = True
+            return server
+
+    def heal(self):
+        """Nothing is broken any longer, every process is a new one."""
+        for server in self.servers:
+            with server.lock:
+                server.busy, server.down = False, False
+                if server.alive():
+                    server.process.send_signal(signal.SIGCONT)
+        for server in self.servers:
+            deadline = time.monotonic() + READY_S
+            while not server.ready() and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+    def end(self, keep_folder):
+        self.keeping = False
+        if self.keeper.is_alive():
+            self.keeper.join()
+        for server in self.servers:
+            if server.alive():
+                server.process.send_signal(signal.SIGCONT)
+                server.process.kill()
+                server.process.wait()
+        self.shop.stdin.close()
+        self.shop.wait()
+        self.close_store()
+        if not keep_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SqliteWorld(World):
+    """One process owns the store; its file is on a disk of its own when we may mount one, so that it can be filled."""
+    kind = "sqlite"
+    lease_s = 0.0  # whoever opens the store ends every earlier lease
+
+    def __init__(self, seed):
+        super().__init__(seed, 1, late=False)
+        self.disk = self.folder / "disk"
+        self.mounted = False
+
+    def open_store(self):
+        self.disk.mkdir()
+        image = self.folder / "disk.img"
+        with open(image, "wb") as file:
+            file.truncate(DISK_MIB << 20)
+        make = ["mkfs.ext4", "-q", "-m0", str(image)]
+        mount = ["mount", "-o", "loop", str(image), str(self.disk)]
+        try:
+            self.mounted = all(subprocess.run(command, capture_output=True).returncode == 0 for command in (make, mount))
+        except FileNotFoundError:
+            pass
+        self.env["AETHERIS_STORE"] = f"sqlite:{self.disk / 'store.db'}"
+
+    def close_store(self):
+        if self.mounted:
+            subprocess.run(["umount", str(self.disk)], capture_output=True)
+
+
+class PostgresWorld(World):
+    kind = "postgres"
+    lease_s = 30.0
+
+    def __init__(self, seed, servers=3):
+        super().__init__(seed, servers, late=True)
+
+    def open_store(self):
+        self.postgres = Postgres()
+        self.env["AETHERIS_STORE"] = self.postgres.url
+
+    def close_store(self):
+        if hasattr(self, "postgres"):
+            self.postgres.end()
