@@ -105,6 +105,19 @@ def a_server_that_takes_jobs_and_runs_none_makes_the_store():
 
 
 @test
+def many_processes_at_once_make_one_store():
+    with shared() as (h, env):
+        said = expect(h.run("migrate", "--check", "--json", env=env), 5)
+        assert said.json()["from"] == 0 and said.json()["due"], said
+        all_of_them = [h.start("migrate", "--json", env=env) for _ in range(8)]
+        said = [expect(h.end(process), 0).json() for process in all_of_them]
+        assert sum(one["changed"] for one in said) == 1, said
+        assert len({one["to"] for one in said}) == 1, said
+        expect(h.run("migrate", "--check", env=env), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 1}', env=env), 0)
+
+
+@test
 def what_another_process_does_reaches_the_one_that_runs_jobs():
     with shared() as (h, env):
         server = Server(h, env=env)

@@ -60,8 +60,11 @@ struct Options {
   std::vector<std::string> values;
   bool all = false, proves = false;
 
-  // rebuild, with job_id
+  // rebuild, with job_id; migrate
   bool check_only = false;
+
+  // restore
+  bool nothing_lost = false, skip_verify = false;
 
   // fork, retry, plan
   std::vector<std::string> drop;

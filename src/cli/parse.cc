@@ -23,7 +23,7 @@ constexpr const char* kFooter =
     "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
     "`aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"backup", "migrate", "exec"};
+constexpr std::string_view kLaterCommands[] = {"exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -80,6 +80,7 @@ class Grammar {
     looking();
     acting();
     forking();
+    keeping();
     helping();
   }
 
@@ -393,6 +394,24 @@ class Grammar {
                       "only this effect, by its key or step id; may be given several times")
           ->allow_extra_args(false);
     }
+  }
+
+  void keeping() {
+    CLI::App* migrate = command("migrate", "bring a store up to this version's layout, or make it",
+                                "aetheris migrate --check");
+    migrate->add_flag("--check", options_.check_only,
+                      "change nothing; exit code 5 when there is something to do");
+    positional(command("backup", "copy a SQLite store, also while it is worked on",
+                       "aetheris backup /backups/monday.db"),
+               "FILE", options_.file, "the copy; it must not be there yet");
+    CLI::App* restore = command("restore", "put a backup where no SQLite store is",
+                                "aetheris restore /backups/monday.db");
+    positional(restore, "FILE", options_.file, "the backup; it is only read");
+    restore->add_flag("--nothing-lost", options_.nothing_lost,
+                      "nothing has run on the store since the backup was made: its jobs go on "
+                      "without being looked at");
+    restore->add_flag("--skip-verify", options_.skip_verify,
+                      "do not prove the logs of its jobs before it is used");
   }
 
   void helping() {

@@ -89,6 +89,12 @@ bool can_keep(const Batch& batch) {
   return !bad;
 }
 
+Error no_address() {
+  return {Code::usage,
+          "PostgreSQL does not understand the address of this store: it is "
+          "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it"};
+}
+
 Error cannot_keep() {
   return {Code::input_invalid,
           "an agent, key, label, capability or message id holds a NUL character, which a "
@@ -96,6 +102,23 @@ Error cannot_keep() {
 }
 
 }  // namespace
+
+Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish,
+                                   const std::string& schema) {
+  if (!is_address(url)) return std::unexpected(no_address());
+  // A table that is written anew says nothing for as long as that takes.
+  constexpr std::chrono::hours kWork{24};
+  AE_ASSIGN(Connection connection,
+            Session::open(
+                {.connection = {.url = url, .answer_within = kWork}, .wish = {.schema = schema}}));
+  Migration done{.from = 0, .to = newest_layout()};
+  if (wish.check_only) {
+    AE_ASSIGN(done.from, layout_of(connection, schema));
+  } else {
+    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, wish.patience));
+  }
+  return done;
+}
 
 PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
@@ -107,11 +130,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
       .wish = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
       .store_id = {},
       .plans_age = options.plans_age};
-  if (!is_address(options.url)) {
-    return fail(Code::usage,
-                "PostgreSQL does not understand the address of this store: it is "
-                "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it");
-  }
+  if (!is_address(options.url)) return std::unexpected(no_address());
   AE_ASSIGN(Connection first, Session::open(wish));
   if (options.read_only || !options.create) {
     AE_TRY(check_schema(first, options.schema));

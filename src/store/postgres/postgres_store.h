@@ -13,6 +13,7 @@
 #include <string>
 
 #include "async/loop.h"
+#include "store/migration.h"
 #include "store/store.h"
 
 namespace ae::store {
@@ -40,6 +41,11 @@ struct PostgresStats {
   std::uint64_t again = 0;               // transactions that met another and were tried again
   std::uint64_t reopened = 0;            // connections of the writer
 };
+
+// Brings a store up to this program's layout, all or nothing, or makes one; waits for others that do. Fails with
+// needs_version (made by a newer program), and as PostgresStore::open.
+Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish = {},
+                                   const std::string& schema = "aetheris");
 
 class PostgresStore final : public Store {
  public:
