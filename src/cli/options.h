@@ -54,7 +54,7 @@ struct Options {
   bool buffer = false, no_compensate = false;
 
   // doctor
-  bool accept_rollback = false;
+  bool accept_rollback = false, restored = false;
 
   // redact, audit
   std::vector<std::string> values;

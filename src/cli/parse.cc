@@ -457,10 +457,17 @@ class Grammar {
     keys->add_option("--name", options_.name, "create: whose it is, or what for");
     keys->add_option("--expires", options_.expires, "create: for how long it counts, as 30d");
 
-    command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor")
-        ->add_flag("--accept-rollback", options_.accept_rollback,
-                   "of a store that went backwards: park its jobs that have not ended, and let it "
-                   "be used again");
+    CLI::App* doctor =
+        command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
+    CLI::Option* accept =
+        doctor->add_flag("--accept-rollback", options_.accept_rollback,
+                         "of a store that went backwards: park its jobs that have not ended, and "
+                         "let it be used again");
+    doctor
+        ->add_flag("--restored", options_.restored,
+                   "it was restored from a backup, also if nothing here remembers that it had come "
+                   "further")
+        ->needs(accept);
     command("version", "print the version", "aetheris version --json");
   }
 

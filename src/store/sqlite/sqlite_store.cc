@@ -41,7 +41,8 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& 
   if (!stands) return std::unexpected(cannot(options.path, stands.error()));
   PositionFile file(position_path(options.path));
   const auto remembered = file.read();
-  const bool lost = remembered && went_backwards(*stands, *remembered);
+  const bool lost = (remembered && went_backwards(*stands, *remembered)) ||
+                    (options.accept_loss && options.surely_lost && !stands->accepting);
   if (lost && !options.accept_loss) {
     return std::unexpected(rolled_back(options.path, *stands, *remembered));
   }
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& 
                                                          {"timeline", stands->at.timeline}})}));
     }
     if (lost) {
-      AE_TRY(accept_loss(*db, *stands, *remembered));
+      AE_TRY(accept_loss(*db, *stands, remembered.value_or(stands->at)));
       AE_ASSIGN(*stands, standpoint(*db));
     }
     AE_TRY(tables->end_leases());

@@ -27,6 +27,8 @@ struct SqliteOptions {
   std::optional<std::string> fair_by = {};
   // What it has lost since it was last here is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
   bool accept_loss = false;
+  bool surely_lost =
+      false;  // … also when nothing is remembered that is missing: it was restored from a backup
   std::string accepted_by = {};
   bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
   std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
