@@ -20,18 +20,17 @@ constexpr std::string_view kMagic = "aetheris.mark.v1";
 constexpr std::size_t kSum = 16;
 constexpr std::chrono::milliseconds kKeep{1000};  // at most this often
 
-constexpr Statement kRow{"recollection_row",
-                         "SELECT epoch, last_seq FROM heads WHERE job = "
-                         "(SELECT number FROM jobs WHERE job_id = $1::text)"};
-constexpr Statement kWord{
-    "recollection_word",
-    "SELECT key, value FROM meta WHERE key IN ('timeline', 'timelines', 'lost', 'accepting')"};
+// None of them is prepared: the first look comes before a pooler is found out.
+constexpr const char* kRow =
+    "SELECT epoch, last_seq FROM heads WHERE job = "
+    "(SELECT number FROM jobs WHERE job_id = $1::text)";
+constexpr const char* kWord =
+    "SELECT key, value FROM meta WHERE key IN ('timeline', 'timelines', 'lost', 'accepting')";
 // Not of a store in which it was accepted meanwhile.
-constexpr Statement kSayLost{
-    "recollection_say_lost",
+constexpr const char* kSayLost =
     "INSERT INTO meta(key, value) SELECT 'lost', $1::text WHERE coalesce("
     "(SELECT value FROM meta WHERE key = 'timeline'), $2::text) = $3::text "
-    "ON CONFLICT DO NOTHING"};
+    "ON CONFLICT DO NOTHING";
 constexpr const char* kPutMeta =
     "INSERT INTO meta(key, value) VALUES($1::text, $2::text) "
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value";
@@ -66,7 +65,7 @@ Error has_to_begin_anew(const std::string& why) {
 }  // namespace
 
 Result<StoreWord> store_word(Connection& connection, const std::string& store_id) {
-  connection.add(kWord);
+  connection.add_once(kWord);
   auto answers = connection.run();
   if (!answers) return std::unexpected(cannot(answers.error()));
   StoreWord word{.timeline = store_id, .before = {}, .lost = {}};
@@ -111,7 +110,7 @@ std::optional<std::string> Recollection::compare(const StoreWord& word,
 }
 
 Result<std::optional<Mark>> Recollection::row_of(Connection& connection, const JobId& job) {
-  connection.add(kRow, Params().add(job.text));
+  connection.add_once(kRow, Params().add(job.text));
   auto answers = connection.run();
   if (!answers) return std::unexpected(cannot(answers.error()));
   const Rows& row = answers->back();
@@ -148,7 +147,7 @@ Status Recollection::check(Connection& connection) {
   AE_ASSIGN(const StoreWord word, store_word(connection, store_id_));
   AE_ASSIGN(const auto lost, missing(connection, word));
   if (lost && word.lost.empty()) {
-    connection.add(kSayLost, Params().add(*lost).add(store_id_).add(word.timeline));
+    connection.add_once(kSayLost, Params().add(*lost).add(store_id_).add(word.timeline));
     if (auto said = connection.run(); !said) return std::unexpected(cannot(said.error()));
   }
   std::optional<Error> why;
