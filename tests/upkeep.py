@@ -4,17 +4,20 @@
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   upkeep.py [WORDS]   only tests whose name contains WORDS
 """
+import contextlib
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from cli import BIN, ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
@@ -158,6 +161,28 @@ def a_backup_that_was_killed_leaves_no_file_of_that_name():
         h.end(process)
         assert process.returncode == -signal.SIGKILL and not (h.path / "b.db").exists()
         expect(h.run("backup", "b.db"), 0)
+
+
+@test
+def progress_is_shown_to_a_terminal_and_to_nobody_else():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        connection = sqlite3.connect(h.store)
+        connection.execute("CREATE TABLE filler(x)")
+        connection.executemany("INSERT INTO filler VALUES(?)", [(i,) for i in range(20000)])
+        connection.commit()
+        connection.close()
+        assert expect(h.run("backup", "quiet.db"), 0).err == ""
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BIN, "backup", "b.db"], cwd=h.path, env=h.env, stderr=slave,
+                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other side has gone
+            while part := os.read(master, 4096):
+                shown += part
+        os.close(master)
+        assert process.wait() == 0 and b"MiB copied" in shown, shown
 
 
 def backed_up(h):

@@ -14,7 +14,7 @@ std::string jobs_text(std::uint64_t count) {
 }
 
 std::string layouts(const store::Migration& migration) {
-  const std::string to = "layout " + std::to_string(migration.to);
+  std::string to = "layout " + std::to_string(migration.to);
   if (!migration.due()) return to;
   return (migration.from == 0 ? "no store yet" : "layout " + std::to_string(migration.from)) +
          " -> " + to;

@@ -220,7 +220,7 @@ void Database::watch_wal(std::size_t* pages) {
 }
 
 void Database::watch_work(std::function<void()> look) {
-  constexpr int kInstructions = 100'000;
+  constexpr int kInstructions = 10'000;
   look_ = std::make_unique<std::function<void()>>(std::move(look));
   sqlite3_progress_handler(
       db_, kInstructions,
