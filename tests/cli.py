@@ -179,9 +179,9 @@ def version_and_help():
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
                         "approve reject pause resume cancel resolve fork retry plan inspect completion "
-                        "serve worker keys doctor version").split():
+                        "serve worker keys migrate backup restore doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
-        for command in "backup".split():
+        for command in "exec".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command
 
 
@@ -209,7 +209,7 @@ def usage_errors_are_2():
 @test
 def what_comes_later_is_unsupported():
     with home() as h:
-        for words in (["backup", "f"], ["migrate"]):
+        for words in (["exec", "f"],):
             said = expect(h.run(*words, "--json"), 2)
             assert said.json()["code"] == "unsupported", said
             assert "unsupported" in said.err

@@ -105,6 +105,19 @@ def a_server_that_takes_jobs_and_runs_none_makes_the_store():
 
 
 @test
+def many_processes_at_once_make_one_store():
+    with shared() as (h, env):
+        said = expect(h.run("migrate", "--check", "--json", env=env), 5)
+        assert said.json()["from"] == 0 and said.json()["due"], said
+        all_of_them = [h.start("migrate", "--json", env=env) for _ in range(8)]
+        said = [expect(h.end(process), 0).json() for process in all_of_them]
+        assert sum(one["changed"] for one in said) == 1, said
+        assert len({one["to"] for one in said}) == 1, said
+        expect(h.run("migrate", "--check", env=env), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 1}', env=env), 0)
+
+
+@test
 def what_another_process_does_reaches_the_one_that_runs_jobs():
     with shared() as (h, env):
         server = Server(h, env=env)
@@ -270,6 +283,76 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew_also_while_others_work():
         said = expect(h.run("rebuild", "--json", env=env), 6).json()
         assert not said["ok"], said
         assert rows_of(env) == cut, "the rows that tell of a lost end stay"
+
+
+def dumped(env):
+    """The store as it stands, as the operations manual says; put back by `restored`."""
+    path = f"/tmp/aetheris-{os.getpid()}-{next(NUMBERS)}.dump"
+    POSTGRES.program("pg_dump", "-Fc", "-n", "aetheris", "-f", path, env["AETHERIS_STORE"].rsplit("/", 1)[1])
+    return path
+
+
+def restored(env, path):
+    name = env["AETHERIS_STORE"].rsplit("/", 1)[1]
+    POSTGRES.program("psql", "-d", name, "-qc", "DROP SCHEMA aetheris CASCADE")
+    POSTGRES.program("pg_restore", "--exit-on-error", "--single-transaction", "-d", name, path)
+
+
+@test
+def a_restored_store_is_noticed_by_who_remembers_and_parked_by_who_says_so():
+    for remembers in (True, False):
+        with shared() as (h, env):
+            expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits", env=env), 4)
+            expect(h.run("run", "agents.yaml", "echo", "--job-id", "queued", "--detach", env=env), 0)
+            backup = dumped(env)
+            expect(h.run("signal", "waits", "go-waits", '"after the backup"', env=env), 0)
+            expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
+            restored(env, backup)
+            os.unlink(backup)
+            marks = list((h.path / ".aetheris").glob("*.mark"))
+            assert len(marks) == 1, marks
+            if not remembers:
+                marks[0].unlink()
+            said = h.run("doctor", "--json", env=env).json()
+            assert remembers == ("store_rolled_back" in [p["code"] for p in said["problems"]]), said
+            if remembers:
+                for words in (["run", "agents.yaml", "echo"], ["signal", "waits", "go-waits", "1"],
+                              ["serve", "agents.yaml", "--listen", "127.0.0.1:0"]):
+                    said = expect(h.run(*words, env=env), 7)
+                    assert "store_rolled_back" in said.err and "doctor --accept-rollback" in said.err, said
+                assert expect(h.run("job", "waits", "--json", env=env), 0).json()["status"] == "waiting"
+            else:
+                expect(h.run("doctor", "--restored", env=env), 2)
+            words = ["doctor", "--accept-rollback", "--json"] + ([] if remembers else ["--restored"])
+            body = expect(h.run(*words, env=env), 0).json()
+            assert body == {"accepted": True, "ending": 0, "parked": 2, "pausing": 0}, body
+            for job in ("waits", "queued"):
+                parked = expect(h.run("job", job, "--json", env=env), 0).json()["parked"]
+                assert (parked["reason"], parked["until"]) == ("store_rolled_back", "resume"), parked
+            expect(h.run("resume", "waits", env=env), 0)
+            expect(h.run("signal", "waits", "go-waits", '"again"', env=env), 0)
+            expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
+            expect(h.run("verify", "waits", env=env), 0)
+            expect(h.run("audit", "--verify", env=env), 0)
+
+
+@test
+def a_server_under_which_a_store_went_backwards_writes_nothing_more():
+    with shared() as (h, env):
+        server = Server(h, env=env)
+        server.post("/api/jobs", {"agent": "echo", "input": {"n": 1}, "id": "before"})
+        until(lambda: server.status("before") == "completed")
+        backup = dumped(env)
+        server.post("/api/jobs", {"agent": "echo", "input": {"n": 2}, "id": "after"})
+        until(lambda: server.status("after") == "completed")
+        restored(env, backup)
+        os.unlink(backup)
+        said = until(lambda: server.process.poll() is not None and h.end(server.process))
+        assert said.code == 7 and "went backwards" in said.err, said
+        expect(h.run("signal", "before", "k", "1", env=env), 7)
+        body = expect(h.run("doctor", "--accept-rollback", "--json", env=env), 0).json()
+        assert body["accepted"], body
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 3}', env=env), 0)
 
 
 @test

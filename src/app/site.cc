@@ -46,6 +46,13 @@ void ignore_folder(const std::string& folder) {
   ::close(file);
 }
 
+// Where a process that runs the jobs of a shared store remembers how far it had come. Without it, as long as it lives.
+constexpr const char* kMemoryFolder = ".aetheris";
+
+void make_memory_folder() {
+  if (::mkdir(kMemoryFolder, 0700) == 0) ignore_folder(kMemoryFolder);
+}
+
 class OpenSite final : public Site, private runtime::RuntimeObserver {
  public:
   explicit OpenSite(SiteOptions options) : options_(std::move(options)) {}
@@ -132,12 +139,18 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     return listens;
   }
   Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) override {
-    if (sqlite_ == nullptr || !sqlite_->accepting()) return std::nullopt;
+    const bool accepting = sqlite_     ? sqlite_->accepting()
+                           : postgres_ ? postgres_->accepting()
+                                       : false;
+    if (!accepting) return std::nullopt;
+    const std::string timeline = sqlite_ ? sqlite_->timeline() : postgres_->timeline();
     AE_ASSIGN(const runtime::ParkedJobs parked, until<Result<runtime::ParkedJobs>>([&](auto done) {
-                runtime::park_rolled_back(*store_, *runtime_, by, sqlite_->timeline(),
-                                          std::move(done));
+                runtime::park_rolled_back(*store_, *runtime_, by, timeline, std::move(done));
               }));
-    AE_TRY(until<Result<void>>([&](auto done) { sqlite_->finish_accepting(std::move(done)); }));
+    AE_TRY(until<Result<void>>([&](auto done) {
+      sqlite_ ? sqlite_->finish_accepting(std::move(done))
+              : postgres_->finish_accepting(std::move(done));
+    }));
     return parked;
   }
   void stop_listening() override {
@@ -178,19 +191,22 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   Status open_store() {
     if (options_.store.kind == StoreUrl::Kind::postgres) {
-      if (options_.accept_rollback) {
-        return fail(Code::unsupported,
-                    "this version notices that a store went backwards for SQLite only");
-      }
       // Whoever acts on a job needs one that is there; whoever makes one needs a store.
       const bool makes_jobs = options_.mode == SiteOptions::Mode::run || options_.create ||
                               (options_.mode == SiteOptions::Mode::write && options_.agents);
-      AE_ASSIGN(store_, store::PostgresStore::open(
-                            {.url = options_.store.path,
-                             .loop = loop_,
-                             .fair_by = options_.fair_by,
-                             .create = makes_jobs,
-                             .read_only = options_.mode == SiteOptions::Mode::read}));
+      if (options_.mode == SiteOptions::Mode::run) make_memory_folder();
+      AE_ASSIGN(auto opened,
+                store::PostgresStore::open({.url = options_.store.path,
+                                            .loop = loop_,
+                                            .fair_by = options_.fair_by,
+                                            .create = makes_jobs,
+                                            .read_only = options_.mode == SiteOptions::Mode::read,
+                                            .remember_in = kMemoryFolder,
+                                            .accept_loss = options_.accept_rollback,
+                                            .surely_lost = options_.restored,
+                                            .accepted_by = options_.accepted_by}));
+      postgres_ = opened.get();
+      store_ = std::move(opened);
       return {};
     }
     if (options_.store.kind == StoreUrl::Kind::memory) {
@@ -204,6 +220,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                         .clock = clock_,
                                         .fair_by = options_.fair_by,
                                         .accept_loss = options_.accept_rollback,
+                                        .surely_lost = options_.restored,
                                         .accepted_by = options_.accepted_by,
                                         .read_only = options_.mode == SiteOptions::Mode::read}));
     sqlite_ = opened.get();
@@ -239,6 +256,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;
   store::SqliteStore* sqlite_ = nullptr;          // the same
+  store::PostgresStore* postgres_ = nullptr;      // or this
   std::optional<store::MeasuredStore> measured_;  // the same, with its times
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;
@@ -289,8 +307,15 @@ api::ApiResponse Site::ask(api::ApiRequest request) {
 }
 
 Status look_for_rollback(const StoreUrl& store) {
-  if (store.kind != StoreUrl::Kind::sqlite) return {};
-  return store::check_position(store.path);
+  switch (store.kind) {
+    case StoreUrl::Kind::memory:
+      break;
+    case StoreUrl::Kind::sqlite:
+      return store::check_position(store.path);
+    case StoreUrl::Kind::postgres:
+      return store::check_recollection(store.path, kMemoryFolder);
+  }
+  return {};
 }
 
 Result<std::optional<store::PostgresFacts>> examine(const StoreUrl& store) {

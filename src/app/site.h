@@ -50,6 +50,7 @@ struct SiteOptions {
   bool create =
       false;  // write: the store may be a new one, of a kind that only who runs jobs makes otherwise
   bool accept_rollback = false;  // what the store has lost is accepted (Site::accept_rollback)
+  bool restored = false;         // … and it has lost something, whatever is remembered
   std::string accepted_by;       // … by whom
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
@@ -88,7 +89,7 @@ class Site {
   api::ApiResponse ask(api::ApiRequest request);
 };
 
-// Has the store lost something that is remembered beside it? Fails with store_rolled_back when it has.
+// Has the store lost something that is remembered beside it, or on this machine of a shared one? Fails with store_rolled_back when it has.
 Status look_for_rollback(const StoreUrl& store);
 // What the server of a shared store is like; nullopt: it is none. Fails with what nobody can work with, and unavailable.
 Result<std::optional<store::PostgresFacts>> examine(const StoreUrl& store);

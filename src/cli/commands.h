@@ -25,6 +25,9 @@ int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);
 int inspect_command(const Options& options, Terminal& terminal);
 int rebuild_command(const Options& options, Terminal& terminal);
+int migrate_command(const Options& options, Terminal& terminal);
+int backup_command(const Options& options, Terminal& terminal);
+int restore_command(const Options& options, Terminal& terminal);
 int completion_command(const Options& options, Terminal& terminal);
 int version_command(const Options& options, Terminal& terminal);
 

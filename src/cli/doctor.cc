@@ -119,11 +119,11 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     look_at_disk(store, problems);
     look_at_file(store.path, "the store", problems);
     look_at_file(store.folder() + "/secrets", "secrets", problems);
-    if (auto stands = app::look_for_rollback(store); !stands) {
-      problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
-    }
   } else if (const auto facts = app::examine(store); facts && *facts) {
     look_at_server(**facts, problems);
+  }
+  if (auto stands = app::look_for_rollback(store); !stands) {
+    problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
   }
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {
@@ -163,17 +163,18 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
 }
 
 // Parks what has not ended in a store that went backwards.
-int accept_rollback(const app::StoreUrl& store, Terminal& terminal) {
+int accept_rollback(const app::StoreUrl& store, bool restored, Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {
     return terminal.fail_with({Code::usage, "a memory: store is gone with its process"});
   }
   app::SiteOptions options{.store = store};
   struct stat found{};
-  if (::stat(store.path.c_str(), &found) != 0) {
+  if (store.kind == app::StoreUrl::Kind::sqlite && ::stat(store.path.c_str(), &found) != 0) {
     return terminal.fail_with({Code::not_found, "there is no store at " + store.path + " yet"});
   }
   options.mode = app::SiteOptions::Mode::write;
   options.accept_rollback = true;
+  options.restored = restored;
   options.accepted_by = who();
   auto site = app::Site::open(std::move(options));
   if (!site) return terminal.fail_with(site.error());
@@ -209,7 +210,7 @@ int accept_rollback(const app::StoreUrl& store, Terminal& terminal) {
 int doctor_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
-  if (options.accept_rollback) return accept_rollback(*store, terminal);
+  if (options.accept_rollback) return accept_rollback(*store, options.restored, terminal);
   std::vector<Problem> problems;
   look_at_environment(problems);
   look_at_store(*store, problems);

@@ -54,14 +54,17 @@ struct Options {
   bool buffer = false, no_compensate = false;
 
   // doctor
-  bool accept_rollback = false;
+  bool accept_rollback = false, restored = false;
 
   // redact, audit
   std::vector<std::string> values;
   bool all = false, proves = false;
 
-  // rebuild, with job_id
+  // rebuild, with job_id; migrate
   bool check_only = false;
+
+  // restore
+  bool nothing_lost = false, skip_verify = false;
 
   // fork, retry, plan
   std::vector<std::string> drop;

@@ -23,7 +23,7 @@ constexpr const char* kFooter =
     "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
     "`aetheris COMMAND --help` says more.";
 
-constexpr std::string_view kLaterCommands[] = {"backup", "migrate", "exec"};
+constexpr std::string_view kLaterCommands[] = {"exec"};
 
 struct LaterFlag {
   std::string_view command, flag;
@@ -80,6 +80,7 @@ class Grammar {
     looking();
     acting();
     forking();
+    keeping();
     helping();
   }
 
@@ -395,6 +396,24 @@ class Grammar {
     }
   }
 
+  void keeping() {
+    CLI::App* migrate = command("migrate", "bring a store up to this version's layout, or make it",
+                                "aetheris migrate --check");
+    migrate->add_flag("--check", options_.check_only,
+                      "change nothing; exit code 5 when there is something to do");
+    positional(command("backup", "copy a SQLite store, also while it is worked on",
+                       "aetheris backup /backups/monday.db"),
+               "FILE", options_.file, "the copy; it must not be there yet");
+    CLI::App* restore = command("restore", "put a backup where no SQLite store is",
+                                "aetheris restore /backups/monday.db");
+    positional(restore, "FILE", options_.file, "the backup; it is only read");
+    restore->add_flag("--nothing-lost", options_.nothing_lost,
+                      "nothing has run on the store since the backup was made: its jobs go on "
+                      "without being looked at");
+    restore->add_flag("--skip-verify", options_.skip_verify,
+                      "do not prove the logs of its jobs before it is used");
+  }
+
   void helping() {
     CLI::App* inspect = command("inspect", "show what a store holds, row by row; reads only",
                                 "aetheris inspect holiday");
@@ -438,10 +457,17 @@ class Grammar {
     keys->add_option("--name", options_.name, "create: whose it is, or what for");
     keys->add_option("--expires", options_.expires, "create: for how long it counts, as 30d");
 
-    command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor")
-        ->add_flag("--accept-rollback", options_.accept_rollback,
-                   "of a store that went backwards: park its jobs that have not ended, and let it "
-                   "be used again");
+    CLI::App* doctor =
+        command("doctor", "say what is wrong here; silent when all is well", "aetheris doctor");
+    CLI::Option* accept =
+        doctor->add_flag("--accept-rollback", options_.accept_rollback,
+                         "of a store that went backwards: park its jobs that have not ended, and "
+                         "let it be used again");
+    doctor
+        ->add_flag("--restored", options_.restored,
+                   "it was restored from a backup, also if nothing here remembers that it had come "
+                   "further")
+        ->needs(accept);
     command("version", "print the version", "aetheris version --json");
   }
 

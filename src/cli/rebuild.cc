@@ -5,6 +5,7 @@
 
 #include "app/site.h"
 #include "cli/commands.h"
+#include "cli/progress_line.h"
 #include "core/json.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
@@ -80,31 +81,6 @@ void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
   }
 }
 
-// One line that is written over itself, on a terminal only.
-class ProgressLine {
- public:
-  explicit ProgressLine(const Terminal& terminal) : shows_(terminal.shows_progress()) {}
-  ~ProgressLine() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-  }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-  void show(const runtime::RebuildProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!shows_ || now < next_) return;
-    next_ = now + std::chrono::milliseconds(100);
-    drawn_ = true;
-    std::fprintf(stderr, "\r\x1b[K%llu of %llu jobs",
-                 static_cast<unsigned long long>(progress.done),
-                 static_cast<unsigned long long>(progress.jobs));
-  }
-
- private:
-  const bool shows_;
-  bool drawn_ = false;
-  std::chrono::steady_clock::time_point next_{};
-};
-
 }  // namespace
 
 int rebuild_command(const Options& options, Terminal& terminal) {
@@ -114,10 +90,13 @@ int rebuild_command(const Options& options, Terminal& terminal) {
     AE_ASSIGN(const auto store, app::open_rebuild(site));
     ProgressLine line(terminal);
     net::SystemClock clock;
-    AE_ASSIGN(runtime::Rebuilt done,
-              runtime::rebuild(
-                  *store, [&] { return clock.now(); },
-                  [&](const auto& progress) { line.show(progress); }, who()));
+    AE_ASSIGN(runtime::Rebuilt done, runtime::rebuild(
+                                         *store, [&] { return clock.now(); },
+                                         [&](const auto& progress) {
+                                           line.show(std::to_string(progress.done) + " of " +
+                                                     std::to_string(progress.jobs) + " jobs");
+                                         },
+                                         who()));
     if (done.jobs == 0 && !options.job_id.empty()) {
       return fail(Code::not_found, "there is no job " + options.job_id + " in this store");
     }

@@ -55,6 +55,7 @@ class OwnSchema {
           "DELETE FROM labels; DELETE FROM effects; DELETE FROM ledger; DELETE FROM inbox; "
           "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM turns; DELETE FROM "
           "audit; "
+          "DELETE FROM meta WHERE key IN ('lost', 'timeline', 'timelines', 'accepting'); "
           "UPDATE meta SET value = '' WHERE key = 'fair_by'; "
           "UPDATE meta SET value = '0 ' || repeat('0', 64) WHERE key = 'audit_head'",
           name_);

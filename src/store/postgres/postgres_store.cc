@@ -32,6 +32,8 @@ struct PostgresStore::Parts {
   std::shared_ptr<HintSink> sink = std::make_shared<HintSink>();
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> loads, questions;
+  std::shared_ptr<Recollection> recollection;  // none when read-only
+  bool accepting = false;
 };
 
 namespace {
@@ -89,6 +91,26 @@ bool can_keep(const Batch& batch) {
   return !bad;
 }
 
+Error no_address() {
+  return {Code::usage,
+          "PostgreSQL does not understand the address of this store: it is "
+          "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it"};
+}
+
+// Is there a loss, or one that was accepted before and not finished? A new one is accepted here.
+Result<bool> accept(Connection& connection, Recollection& recollection,
+                    const Session::Options& wish, const PostgresOptions& options) {
+  AE_ASSIGN(const StoreWord word, store_word(connection, wish.store_id));
+  AE_ASSIGN(auto lost, recollection.missing(connection, word));
+  if (!lost && !word.accepting && options.surely_lost) lost = "it was restored from a backup";
+  if (!lost) return word.accepting;
+  connection.add_once("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+  auto now = connection.run();
+  if (!now) return std::unexpected(cannot(now.error()));
+  AE_TRY(recollection.accept(connection, *lost, now->back().instant(0, 0), options.accepted_by));
+  return true;
+}
+
 Error cannot_keep() {
   return {Code::input_invalid,
           "an agent, key, label, capability or message id holds a NUL character, which a "
@@ -96,6 +118,34 @@ Error cannot_keep() {
 }
 
 }  // namespace
+
+Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish,
+                                   const std::string& schema) {
+  if (!is_address(url)) return std::unexpected(no_address());
+  // A table that is written anew says nothing for as long as that takes.
+  constexpr std::chrono::hours kWork{24};
+  AE_ASSIGN(Connection connection,
+            Session::open(
+                {.connection = {.url = url, .answer_within = kWork}, .wish = {.schema = schema}}));
+  Migration done{.from = 0, .to = newest_layout()};
+  if (wish.check_only) {
+    AE_ASSIGN(done.from, layout_of(connection, schema));
+  } else {
+    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, wish.patience));
+  }
+  return done;
+}
+
+Status check_recollection(const std::string& url, const std::string& remembered_in) {
+  const std::string schema = "aetheris";
+  auto connection = Session::open({.connection = {.url = url}, .wish = {.schema = schema}});
+  if (!connection || !check_schema(*connection, schema)) return {};
+  const auto id = store_id(*connection);
+  if (!id) return {};
+  const Status stands = Recollection(*id, remembered_in, false).look(*connection);
+  if (!stands && stands.error().code == Code::store_rolled_back) return stands;
+  return {};
+}
 
 PostgresStore::PostgresStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
@@ -107,11 +157,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
       .wish = {.schema = options.schema, .allow_no_fsync = options.allow_no_fsync},
       .store_id = {},
       .plans_age = options.plans_age};
-  if (!is_address(options.url)) {
-    return fail(Code::usage,
-                "PostgreSQL does not understand the address of this store: it is "
-                "postgres://USER@HOST:PORT/DATABASE, and what stands behind a ? as libpq knows it");
-  }
+  if (!is_address(options.url)) return std::unexpected(no_address());
   AE_ASSIGN(Connection first, Session::open(wish));
   if (options.read_only || !options.create) {
     AE_TRY(check_schema(first, options.schema));
@@ -120,10 +166,21 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   }
   if (!options.read_only && options.fair_by) AE_TRY(take_turns(first, *options.fair_by));
   AE_ASSIGN(wish.store_id, store_id(first));
+  bool accepting = false;
+  if (!options.read_only) {
+    wish.recollection =
+        std::make_shared<Recollection>(wish.store_id, options.remember_in, options.accept_loss);
+    if (options.accept_loss) {
+      AE_ASSIGN(accepting, accept(first, *wish.recollection, wish, options));
+    }
+    AE_TRY(wish.recollection->check(first));
+  }
   AE_ASSIGN(Connection second, Session::open(wish));
   AE_ASSIGN(Connection third, Session::open(wish));
   AE_TRY(check_pooler(first, second));
   auto parts = std::make_unique<Parts>(options.loop, options.clock);
+  parts->recollection = wish.recollection;
+  parts->accepting = accepting;
   if (auto asked = ask_time(first, parts->database_clock); !asked) {
     return std::unexpected(cannot(asked.error()));
   }
@@ -260,6 +317,18 @@ void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {
 
 Instant PostgresStore::now() {
   return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.now();
+}
+
+bool PostgresStore::accepting() const { return parts_->accepting; }
+
+std::string PostgresStore::timeline() const {
+  return parts_->recollection ? parts_->recollection->timeline() : std::string();
+}
+
+void PostgresStore::finish_accepting(async::Done<Result<void>> done) {
+  AE_CHECK(parts_->writer != nullptr);
+  parts_->accepting = false;
+  parts_->writer->write(std::make_unique<AcceptedWrite>(std::move(done)));
 }
 
 PostgresStats PostgresStore::stats() const {

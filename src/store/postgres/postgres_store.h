@@ -13,6 +13,7 @@
 #include <string>
 
 #include "async/loop.h"
+#include "store/migration.h"
 #include "store/store.h"
 
 namespace ae::store {
@@ -23,8 +24,15 @@ struct PostgresOptions {
   std::string schema = "aetheris";  // the store's tables stand in it
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};
-  bool create = true;           // makes the tables, or brings them up to date
-  bool read_only = false;       // makes no tables; every write answers `unavailable`
+  bool create = true;      // makes the tables, or brings them up to date
+  bool read_only = false;  // makes no tables; every write answers `unavailable`
+  std::string remember_in =
+      {};  // a folder: what it had come to is remembered there too; "" = only by this process
+  // What it has lost since is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
+  bool accept_loss = false;
+  bool surely_lost =
+      false;  // … also when nothing is remembered that is missing: it was restored from a backup
+  std::string accepted_by = {};
   bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
   std::chrono::milliseconds connect_within{5000};
   std::chrono::milliseconds answer_within{9000};  // of silence; then the connection is given up
@@ -41,9 +49,18 @@ struct PostgresStats {
   std::uint64_t reopened = 0;            // connections of the writer
 };
 
+// Has this store lost something that is remembered in this folder, or that others have found missing? Fails with
+// store_rolled_back when it has; what cannot be read is for others to say.
+Status check_recollection(const std::string& url, const std::string& remembered_in);
+
+// Brings a store up to this program's layout, all or nothing, or makes one; waits for others that do. Fails with
+// needs_version (made by a newer program), and as PostgresStore::open.
+Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& wish = {},
+                                   const std::string& schema = "aetheris");
+
 class PostgresStore final : public Store {
  public:
-  // Fails with unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
+  // Fails with store_rolled_back (to write: it has lost something that is remembered) · unsupported (a replica, older than 13, not UTF-8, fsync=off, a pooler in transaction mode) ·
   // usage (not an address) · needs_version (made by a newer program) · not_found (nothing is made, and there is no
   // store) · unavailable.
   static Result<std::unique_ptr<PostgresStore>> open(const PostgresOptions& options);
@@ -72,6 +89,12 @@ class PostgresStore final : public Store {
   bool owned() const override { return false; }
 
   PostgresStats stats() const;
+  // Was something lost, and accepted with this opening or one before, and not finished?
+  bool accepting() const;
+  // 32 hex digits; another one after each loss that was accepted.
+  std::string timeline() const;
+  // Every job that had not ended has been parked: from now on the store is opened as any other.
+  void finish_accepting(async::Done<Result<void>> done);
 
  private:
   struct Parts;

@@ -124,7 +124,23 @@ std::string literal(std::string_view text) {
   return quoted + "'";
 }
 
-// 0 = there is no store.
+// Who may make tables in a schema that is there need not have the right to make one.
+Status make_schema(Connection& connection, const std::string& schema) {
+  Params name;
+  name.add(schema);
+  connection.add_once("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
+  auto there = connection.run();
+  if (!there) return std::unexpected(cannot(there.error()));
+  if (!there->at(0).boolean(0, 0)) connection.add_once("CREATE SCHEMA " + quoted_name(schema));
+  return {};
+}
+
+Status unsupported(std::string message) { return fail(Code::unsupported, std::move(message)); }
+
+}  // namespace
+
+std::int64_t newest_layout() { return std::size(kMigrations); }
+
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
@@ -151,23 +167,6 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
   }
   return found;
 }
-
-// Who may make tables in a schema that is there need not have the right to make one.
-Status make_schema(Connection& connection, const std::string& schema) {
-  Params name;
-  name.add(schema);
-  connection.add_once("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
-  auto there = connection.run();
-  if (!there) return std::unexpected(cannot(there.error()));
-  if (!there->at(0).boolean(0, 0)) connection.add_once("CREATE SCHEMA " + quoted_name(schema));
-  return {};
-}
-
-Status unsupported(std::string message) { return fail(Code::unsupported, std::move(message)); }
-
-}  // namespace
-
-std::int64_t newest_layout() { return std::size(kMigrations); }
 
 std::string quoted_name(std::string_view name) {
   std::string quoted = "\"";
@@ -222,17 +221,33 @@ Status prepare_session(Connection& connection, const SessionWish& wish) {
 }
 
 Status prepare_schema(Connection& connection, const std::string& schema) {
-  return prepare_schema(connection, schema, newest_layout());
+  AE_TRY(prepare_schema(connection, schema, newest_layout()));
+  return {};
 }
 
-Status prepare_schema(Connection& connection, const std::string& schema, std::int64_t layout) {
+namespace {
+
+Error migrating(const PgError& error) {
+  if (error.sqlstate != "55P03") return cannot(error);
+  return {Code::unavailable,
+          "another process is bringing this store up to date, or holds its tables: try again in a "
+          "while (" +
+              error.text() + ")"};
+}
+
+}  // namespace
+
+Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
+                                    std::int64_t layout, std::chrono::milliseconds patience) {
   AE_ASSIGN(const std::int64_t before, layout_of(connection, schema));
-  if (before >= layout) return {};
-  const auto run = [&]() -> Status {
+  if (before >= layout) return before;
+  const auto run = [&]() -> Result<std::int64_t> {
     connection.add_once("BEGIN");
+    connection.add_once("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
+    connection.add_once("SET LOCAL statement_timeout = 0");
     connection.add_once("SELECT pg_advisory_xact_lock(hashtextextended(" +
                         literal("aetheris " + schema) + ", 0))");
-    if (auto locked = connection.run(); !locked) return std::unexpected(cannot(locked.error()));
+    if (auto locked = connection.run(); !locked) return std::unexpected(migrating(locked.error()));
     AE_ASSIGN(const std::int64_t from, layout_of(connection, schema));  // another was faster
     if (from == 0) AE_TRY(make_schema(connection, schema));
     for (std::int64_t step = from; step < layout; ++step) {
@@ -245,10 +260,10 @@ Status prepare_schema(Connection& connection, const std::string& schema, std::in
     now.add(std::to_string(std::max(from, layout)));
     connection.add_once("UPDATE meta SET value = $1::text WHERE key = 'layout'", now);
     connection.add_once("COMMIT");
-    if (auto done = connection.run(); !done) return std::unexpected(cannot(done.error()));
-    return {};
+    if (auto done = connection.run(); !done) return std::unexpected(migrating(done.error()));
+    return from;
   };
-  Status done = run();
+  Result<std::int64_t> done = run();
   if (done || connection.lost()) return done;
   connection.add_once("ROLLBACK");
   if (auto undone = connection.run(); !undone) return std::unexpected(cannot(undone.error()));
@@ -264,7 +279,8 @@ Status check_schema(Connection& connection, const std::string& schema) {
     return fail(Code::needs_version,
                 "this store was made by an older aetheris (layout " + std::to_string(layout) +
                     ", this one knows " + std::to_string(newest_layout()) +
-                    "): a command that writes, `aetheris run` for one, brings it up to date");
+                    "): `aetheris migrate` brings it up to date, and so does each process that "
+                    "runs jobs");
   }
   return {};
 }

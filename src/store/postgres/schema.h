@@ -5,6 +5,7 @@
 // Threads: as Connection.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -12,6 +13,9 @@
 #include "store/postgres/connection.h"
 
 namespace ae::store::postgres {
+
+// Of processes that start.
+inline constexpr std::chrono::milliseconds kMigrationPatience{8000};
 
 // The layout that this program writes.
 std::int64_t newest_layout();
@@ -24,9 +28,14 @@ struct SessionWish {
 };
 Status prepare_session(Connection& connection, const SessionWish& wish);
 
-// Makes the tables, or brings them up to `layout`; one process at a time, all or nothing. Fails with needs_version (made
-// by a newer program) · unavailable.
-Status prepare_schema(Connection& connection, const std::string& schema, std::int64_t layout);
+// 0 = there is no store. Fails as prepare_schema.
+Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
+// Makes the tables, or brings them up to `layout`; one process at a time, all or nothing; answers where it began. Others are
+// waited for as long as `patience`, which REQUIRES: is less than the connection's `answer_within`. Fails with needs_version
+// (made by a newer program) · unavailable.
+Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
+                                    std::int64_t layout,
+                                    std::chrono::milliseconds patience = kMigrationPatience);
 Status prepare_schema(Connection& connection, const std::string& schema);
 // For who only reads: fails with not_found · needs_version · unavailable.
 Status check_schema(Connection& connection, const std::string& schema);

@@ -15,6 +15,7 @@ Result<Connection> Session::open(const Options& options) {
                       options.store_id + ", and found " + id);
     }
   }
+  if (options.recollection) AE_TRY(options.recollection->check(*opened));
   return *std::move(opened);
 }
 
@@ -24,7 +25,13 @@ Result<Connection*> Session::connection() {
     if (now - planned_at_ < options_.plans_age) return &*connection_;
     planned_at_ = now;
     connection_->add_once("DISCARD PLANS");
-    if (connection_->run()) return &*connection_;
+    if (connection_->run()) {
+      const Status stands =
+          options_.recollection ? options_.recollection->check(*connection_) : Status();
+      if (stands) return &*connection_;
+      planned_at_ = {};  // nobody gets it before it is looked at again
+      if (!connection_->lost()) return std::unexpected(stands.error());
+    }
   }
   connection_.reset();
   if (why_ && now < not_before_) return std::unexpected(*why_);
@@ -37,7 +44,8 @@ Result<Connection*> Session::connection() {
     return &*connection_;
   }
   why_ = std::move(opened).error();
-  why_->code = Code::unavailable;  // whatever it is, nothing has changed, and it may pass
+  // Whatever else it is, nothing has changed, and it may pass.
+  if (why_->code != Code::store_stopped) why_->code = Code::unavailable;
   pause_ = std::clamp(pause_ * 2, options_.pause_min, options_.pause_max);
   const auto failed_at = std::chrono::steady_clock::now();
   const auto chance = failed_at.time_since_epoch().count() / 1000 % 512;  // of 1,024ths

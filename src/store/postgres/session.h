@@ -1,16 +1,19 @@
 // Session: a connection that comes back. It opens when it is first needed, and after a loss again, with a growing pause
 // between tries (and chance in it, so that many do not come back at once); until then everybody hears why.
 //
-// Every new connection is looked at as the first one was: a primary, the settings, and that it is the same store.
+// Every new connection is looked at as the first one was: a primary, the settings, that it is the same store, and that it
+// has not lost what this process wrote.
 // Threads: one at a time.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "core/error.h"
 #include "store/postgres/connection.h"
+#include "store/postgres/recollection.h"
 #include "store/postgres/schema.h"
 
 namespace ae::store::postgres {
@@ -21,6 +24,8 @@ class Session {
     Connection::Options connection;
     SessionWish wish;
     std::string store_id;  // "" = whichever it is
+    // Asked on every connection and now and then. Shared by the sessions of a store; none of who only reads.
+    std::shared_ptr<Recollection> recollection = {};
     // Statements are planned for the tables as they are, and those of a new store grow fast: planned anew this often.
     std::chrono::milliseconds plans_age{5000};
     std::chrono::milliseconds pause_min{50}, pause_max{1000};
@@ -30,11 +35,12 @@ class Session {
   Session(Options options, Connection connection)
       : options_(std::move(options)), connection_(std::move(connection)) {}
 
-  // Until the next call. Fails with unavailable (nothing was sent).
+  // Until the next call. Fails with unavailable (nothing was sent) · store_stopped (for good).
   Result<Connection*> connection();
   bool is_open() const { return connection_ && !connection_->lost(); }
   int socket() const { return connection_->socket(); }  // REQUIRES: is_open
   void drop() { connection_.reset(); }
+  Recollection* recollection() { return options_.recollection.get(); }
   // How often it was opened anew.
   std::uint64_t reopened() const { return reopened_; }
 

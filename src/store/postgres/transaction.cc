@@ -238,6 +238,12 @@ std::vector<std::optional<Instant>> Transaction::heartbeat(const Held& held, Ins
   return until;
 }
 
+std::optional<Mark> Transaction::mark() const {
+  const auto left = std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
+  if (left == jobs_.end()) return std::nullopt;
+  return Mark{.job = left->first, .epoch = left->second.epoch, .last_seq = left->second.last_seq};
+}
+
 void Transaction::record(const AuditEntry& entry) {
   AuditRow row = chained(audit_head_, entry);
   audit_head_ = {.seq = row.seq, .hash = row.hash};

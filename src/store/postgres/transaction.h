@@ -19,6 +19,7 @@
 #include "store/audit.h"
 #include "store/points.h"
 #include "store/postgres/connection.h"
+#include "store/postgres/recollection.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
@@ -61,6 +62,8 @@ class Transaction {
 
   // ---- adds everything that was decided, and the COMMIT; gives its place among the statements.
   std::size_t send(Connection& connection);
+  // A row as it leaves it, to be remembered once that is durable; nullopt: it left no row of a job.
+  std::optional<Mark> mark() const;
   // The head of the audit log as it is kept: "seq hash". What cannot be read is an end that no log has.
   static AuditHead audit_head(std::string_view text);
   // What others may want to know once it is durable: "claim", or "inbox " and a job.

@@ -139,9 +139,13 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
     for (const std::string& hint : transaction.hints()) hints.add(hint);
     connection.add(kNotify, Params().add(channel_).add(hints));
   }
-  if (const auto done = connection.run(); !done) {
+  const auto done = connection.run();
+  const bool stands = done || done.error().at > commit;  // or only the hint was lost
+  if (const auto mark = transaction.mark(); stands && mark && session_.recollection() != nullptr) {
+    session_.recollection()->wrote(*mark);
+  }
+  if (!stands) {
     const PgError& error = done.error();
-    if (error.at > commit) return {Fate::committed, {}, false};  // only the hint was lost
     // What the server says comes in order: whatever it refused before the COMMIT was the end of it.
     const bool before = !error.sqlstate.empty() && error.at < commit;
     return failed(connection, error, error.lost && !before);

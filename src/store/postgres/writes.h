@@ -117,6 +117,21 @@ class ClaimJobWrite final : public Answering<std::optional<Lease>> {
   const ClaimRequest request_;
 };
 
+// Every job of a store whose loss was accepted has been parked.
+class AcceptedWrite final : public Answering<void> {
+ public:
+  explicit AcceptedWrite(async::Done<Result<void>> done) : Answering({}, std::move(done)) {}
+  void needs(Transaction&) const override {}
+  void decide(Transaction&) override {}
+  bool is_alone() const override { return true; }
+  Pg<void> alone(Connection& connection) override {
+    AE_TRY(finish_accepting(connection));
+    keep({});
+    return {};
+  }
+  void committed() override {}
+};
+
 class HeartbeatWrite final : public Answering<std::vector<std::optional<Instant>>> {
  public:
   HeartbeatWrite(std::vector<std::pair<JobId, Fence>> held, Duration lease,

@@ -6,53 +6,160 @@
 #include <cstring>
 #include <filesystem>
 
+#include "store/sqlite/audit_table.h"
 #include "store/sqlite/database.h"
+#include "store/sqlite/files.h"
+#include "store/sqlite/lock_file.h"
 #include "store/sqlite/schema.h"
 #include "store/sqlite/sqlite_store.h"
 
 namespace ae::store {
+
+using namespace sqlite;  // NOLINT: as in sqlite_store.cc
+
 namespace {
 
-Status sync_path(const std::string& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC);
-  const bool synced = fd >= 0 && ::fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) ::close(fd);
-  if (synced) return {};
-  return fail(Code::unavailable, "cannot make " + path + " durable: " + std::strerror(error));
+std::uint64_t size_of(const std::string& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  return error ? 0 : size;
 }
 
-Status copy(const std::string& path, const std::string& to) {
-  const auto run = [&]() -> sqlite::Sql<Status> {
-    AE_ASSIGN(auto db, sqlite::Database::open({.path = path, .read_only = true}));
-    if (auto fine = sqlite::check_schema(db, path); !fine) return fine;
+// Made by us, so that its mode is ours; VACUUM INTO takes an empty file.
+Status make_new(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return fail(Code::unavailable, "cannot make " + path + ": " + std::strerror(errno));
+  }
+  ::close(fd);
+  return {};
+}
+
+// `still`: nobody writes it, and nothing is made beside it.
+struct Source {
+  std::string path;
+  bool still = false;
+};
+
+Status copy(const Source& source, const std::string& to, const CopyProgress& progress) {
+  const std::string& path = source.path;
+  const std::uint64_t whole = size_of(path) + size_of(path + "-wal");
+  const auto run = [&]() -> Sql<Status> {
+    AE_ASSIGN(auto db,
+              Database::open({.path = path, .read_only = true, .immutable = source.still}));
+    if (auto layout = layout_of(db, path); !layout) {
+      return Status(std::unexpected(std::move(layout).error()));
+    } else if (*layout == 0) {
+      return Status(fail(Code::not_found, path + " holds no store yet"));
+    }
+    if (progress) db.watch_work([&] { progress(size_of(to), whole); });
     AE_ASSIGN(auto vacuum, db.prepare("VACUUM INTO ?1"));
     AE_TRY(vacuum.run(std::string_view(to)));
     return Status();
   };
   auto done = run();
-  if (!done) return fail(Code::unavailable, "backup of " + path + ": " + done.error().text());
+  if (!done) return fail(Code::unavailable, "copy of " + path + ": " + done.error().text());
   return *std::move(done);
+}
+
+Error exists_already(const std::string& path) {
+  return {Code::already_exists, path + " exists already: choose another file"};
+}
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+}
+
+// `work` writes a file beside `to`, which then gets the name; what is left of a failure is taken away.
+template <class Work>
+Status beside(const std::string& to, Work work) {
+  const std::string part = to + ".part-" + std::to_string(::getpid());
+  AE_TRY(make_new(part));
+  Status done = work(part);
+  if (done) done = sync_file(part);
+  if (done) done = move_durably(part, to);
+  std::error_code ignored;
+  for (const char* end : {"", "-wal", "-shm", "-journal"}) {
+    std::filesystem::remove(part + end, ignored);
+  }
+  return done;
+}
+
+Status check_whole(Database& db, const std::string& path) {
+  const auto run = [&]() -> Sql<Status> {
+    AE_ASSIGN(auto check, db.prepare("PRAGMA integrity_check(1)"));
+    Rows row(check);
+    AE_ASSIGN(const bool some, row.next());
+    const std::string said = some ? row->text(0) : "nothing";
+    if (said == "ok") return Status();
+    return Status(
+        fail(Code::log_corrupt, path + " is damaged (" + said + "): take an earlier backup"));
+  };
+  auto done = run();
+  if (!done) return fail(Code::log_corrupt, path + ": " + done.error().text());
+  return *std::move(done);
+}
+
+// From now on it is a store that may have lost something, on a timeline of its own, until somebody accepts that.
+Status mark_restored(Database& db, const std::string& path, const RestoreWish& wish) {
+  const auto run = [&]() -> Sql<void> {
+    AE_ASSIGN(const Standpoint stands, standpoint(db));
+    Position remembered = stands.at;
+    const auto beside_it = PositionFile(position_path(path)).read();
+    if (beside_it && beside_it->store == stands.at.store) remembered = *beside_it;
+    AE_TRY(db.execute("BEGIN IMMEDIATE"));
+    AE_TRY(append_audit(db, {.at = wish.now,
+                             .by = wish.by,
+                             .act = "restore",
+                             .job = {},
+                             .detail = Value::object({{"nothing_lost", wish.nothing_lost},
+                                                      {"position", stands.at.number},
+                                                      {"timeline", stands.at.timeline}})}));
+    if (!wish.nothing_lost) AE_TRY(accept_loss(db, stands, remembered));
+    return db.execute("COMMIT");
+  };
+  if (const auto done = run(); !done) return std::unexpected(cannot_open(path, done.error()));
+  return {};
+}
+
+Status prepare_copy(const std::string& part, const std::string& path, const RestoreWish& wish) {
+  auto db = Database::open({.path = part});
+  if (!db) return std::unexpected(cannot_open(part, db.error()));
+  AE_TRY(check_whole(*db, part));
+  AE_TRY(prepare_schema(*db, part));
+  AE_TRY(mark_restored(*db, path, wish));
+  if (const auto done = db->checkpoint(true); !done) {
+    return std::unexpected(cannot_open(part, done.error()));
+  }
+  return {};
 }
 
 }  // namespace
 
-Status backup_sqlite(const std::string& path, const std::string& to) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return fail(Code::not_found, "no store at " + path);
-  // Made by us, so that its mode is ours; VACUUM INTO takes an empty file.
-  const int fd = ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0 && errno == EEXIST) {
-    return fail(Code::already_exists, to + " exists already: choose another file");
+Status backup_sqlite(const std::string& path, const std::string& to, const CopyProgress& progress) {
+  if (!is_there(path)) return fail(Code::not_found, "no store at " + path);
+  if (is_there(to)) return std::unexpected(exists_already(to));
+  return beside(to, [&](const std::string& part) { return copy({.path = path}, part, progress); });
+}
+
+Status restore_sqlite(const std::string& from, const std::string& path, const RestoreWish& wish) {
+  if (!is_there(from)) return fail(Code::not_found, "no backup at " + from);
+  AE_TRY(make_folder(path));
+  AE_ASSIGN(const LockFile lock, LockFile::take(lock_path(path)));
+  for (const char* end : {"", "-wal", "-shm"}) {
+    if (!is_there(path + end)) continue;
+    return fail(Code::already_exists,
+                path + end +
+                    " exists already: move it away first, with its -wal and -shm, and "
+                    "leave " +
+                    position_path(path) + " where it is");
   }
-  if (fd < 0) return fail(Code::unavailable, "cannot make " + to + ": " + std::strerror(errno));
-  ::close(fd);
-  auto done = copy(path, to);
-  if (done) done = sync_path(to, O_RDONLY);
-  const std::string folder = std::filesystem::absolute(to).parent_path();
-  if (done) done = sync_path(folder, O_RDONLY | O_DIRECTORY);
-  if (!done) std::filesystem::remove(to, error);
-  return done;
+  return beside(path, [&](const std::string& part) -> Status {
+    AE_TRY(copy({.path = from, .still = size_of(from + "-wal") == 0}, part, wish.progress));
+    AE_TRY(prepare_copy(part, path, wish));
+    return wish.prove ? wish.prove(part) : Status();
+  });
 }
 
 }  // namespace ae::store

@@ -219,6 +219,18 @@ void Database::watch_wal(std::size_t* pages) {
   sqlite3_wal_hook(db_, hook, pages);  // takes the place of the automatic checkpoint
 }
 
+void Database::watch_work(std::function<void()> look) {
+  constexpr int kInstructions = 10'000;
+  look_ = std::make_unique<std::function<void()>>(std::move(look));
+  sqlite3_progress_handler(
+      db_, kInstructions,
+      [](void* to) {
+        (*static_cast<std::function<void()>*>(to))();
+        return 0;
+      },
+      look_.get());
+}
+
 void Database::leave_wal() { sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr); }
 
 }  // namespace ae::store::sqlite

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <expected>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -135,9 +137,11 @@ class Database {
   };
   static Sql<Database> open(const Options& options);
   Database() = default;
-  Database(Database&& other) noexcept : db_(std::exchange(other.db_, nullptr)) {}
+  Database(Database&& other) noexcept
+      : db_(std::exchange(other.db_, nullptr)), look_(std::move(other.look_)) {}
   Database& operator=(Database&& other) noexcept {
     std::swap(db_, other.db_);
+    std::swap(look_, other.look_);
     return *this;
   }
   ~Database() { close(); }
@@ -155,11 +159,14 @@ class Database {
   void watch_wal(std::size_t* pages);
   // Copies what the WAL holds into the file; `truncate` empties it too, if no reader is in the way.
   Sql<void> checkpoint(bool truncate);
+  // Called now and then while a statement runs. Lives as long as the connection.
+  void watch_work(std::function<void()> look);
   void leave_wal();  // no checkpoint when this connection closes
 
  private:
   explicit Database(sqlite3* db) : db_(db) {}
   sqlite3* db_ = nullptr;
+  std::unique_ptr<std::function<void()>> look_;
 };
 
 }  // namespace ae::store::sqlite

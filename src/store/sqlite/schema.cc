@@ -164,7 +164,8 @@ std::unexpected<Error> unusable(const std::string& path, const SqlError& error) 
   return std::unexpected(cannot_open(path, error));
 }
 
-// 0 = an empty file, else its layout.
+}  // namespace
+
 Result<std::int64_t> layout_of(Database& db, const std::string& path) {
   const auto application = db.integer("PRAGMA application_id");
   if (!application) return unusable(path, application.error());
@@ -184,8 +185,6 @@ Result<std::int64_t> layout_of(Database& db, const std::string& path) {
   }
   return *layout;
 }
-
-}  // namespace
 
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
@@ -281,10 +280,12 @@ Error rolled_back(const std::string& path, const Standpoint& stands, const Posit
 }
 
 Error still_accepting(const std::string& path) {
-  return {Code::store_rolled_back,
-          "the store " + path +
-              " went backwards, and not all of its jobs have been parked since: `aetheris doctor "
-              "--accept-rollback` goes on with it"};
+  return {
+      Code::store_rolled_back,
+      "the store " + path +
+          " went backwards or was restored from a backup, and not all of its jobs have been parked "
+          "since: what was done after the backup is not in it and would be done again; `aetheris "
+          "doctor --accept-rollback` parks those that have not ended, then it can be used"};
 }
 
 Status check_schema(Database& db, const std::string& path) {
@@ -294,7 +295,8 @@ Status check_schema(Database& db, const std::string& path) {
     return fail(Code::needs_version,
                 path + " was made by an older aetheris (layout " + std::to_string(layout) +
                     ", this one knows " + std::to_string(kLayout) +
-                    "): a command that writes, `aetheris run` for one, brings it up to date");
+                    "): `aetheris migrate` brings it up to date, and so does each command that "
+                    "writes");
   }
   return {};
 }

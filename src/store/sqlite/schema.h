@@ -5,6 +5,7 @@
 // Threads: the opening thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ namespace ae::store::sqlite {
 inline constexpr int kApplicationId = 0x41455448;  // "AETH"
 inline constexpr int kLayout = 4;
 
+// 0 = an empty file. Fails as prepare_schema.
+Result<std::int64_t> layout_of(Database& db, const std::string& path);
 // Makes the tables in an empty file, or brings an older layout up to date in one transaction. Fails with needs_version (made by a newer program) · unavailable (not one of our
 // files, damaged, not writable). The message names the file and says what to do.
 Status prepare_schema(Database& db, const std::string& path);

@@ -1,15 +1,10 @@
 #include "store/sqlite/sqlite_store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
+#include "store/sqlite/files.h"
 #include "store/sqlite/lock_file.h"
 #include "store/sqlite/reader.h"
 #include "store/sqlite/schema.h"
@@ -34,38 +29,6 @@ namespace {
 
 Error cannot(const std::string& path, const SqlError& error) { return cannot_open(path, error); }
 
-// What to do about a file or folder that could not be made. REQUIRES: errno is still its.
-const char* advice() {
-  return errno == ENOSPC || errno == EDQUOT ? "; free some space on that disk"
-                                            : "; is the folder writable?";
-}
-
-Status make_folder(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (folder.empty() || std::filesystem::exists(folder, error)) return {};
-  const mode_t before = ::umask(0077);
-  std::filesystem::create_directories(folder, error);
-  ::umask(before);
-  if (!error) return {};
-  return fail(Code::unavailable,
-              "cannot make the folder " + folder.string() + ": " + error.message());
-}
-
-// The database's mode is what its -wal and -shm files get too. REQUIRES: we hold the lock, so no connection of this
-// process has the file open (closing a descriptor of it would drop that connection's locks).
-Status make_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) {
-    return fail(Code::unavailable,
-                "cannot open the store " + path + ": " + std::strerror(errno) + advice());
-  }
-  ::close(fd);
-  return {};
-}
-
-std::string position_path(const std::string& path) { return path + ".position"; }
-
 Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& accepting,
                                             std::string& timeline) {
   auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
@@ -78,7 +41,8 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& 
   if (!stands) return std::unexpected(cannot(options.path, stands.error()));
   PositionFile file(position_path(options.path));
   const auto remembered = file.read();
-  const bool lost = remembered && went_backwards(*stands, *remembered);
+  const bool lost = (remembered && went_backwards(*stands, *remembered)) ||
+                    (options.accept_loss && options.surely_lost && !stands->accepting);
   if (lost && !options.accept_loss) {
     return std::unexpected(rolled_back(options.path, *stands, *remembered));
   }
@@ -88,17 +52,19 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& 
   accepting = lost || stands->accepting;
   const auto end_leases = [&]() -> Sql<void> {
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
+    if (accepting) {
+      const Position was = remembered.value_or(stands->at);
+      AE_TRY(append_audit(*db, {.at = options.clock.now(),
+                                .by = options.accepted_by,
+                                .act = "accept_rollback",
+                                .job = {},
+                                .detail = Value::object({{"position", stands->at.number},
+                                                         {"remembered_position", was.number},
+                                                         {"remembered_timeline", was.timeline},
+                                                         {"timeline", stands->at.timeline}})}));
+    }
     if (lost) {
-      AE_TRY(
-          append_audit(*db, {.at = options.clock.now(),
-                             .by = options.accepted_by,
-                             .act = "accept_rollback",
-                             .job = {},
-                             .detail = Value::object({{"position", stands->at.number},
-                                                      {"remembered_position", remembered->number},
-                                                      {"remembered_timeline", remembered->timeline},
-                                                      {"timeline", stands->at.timeline}})}));
-      AE_TRY(accept_loss(*db, *stands, *remembered));
+      AE_TRY(accept_loss(*db, *stands, remembered.value_or(stands->at)));
       AE_ASSIGN(*stands, standpoint(*db));
     }
     AE_TRY(tables->end_leases());
@@ -185,7 +151,7 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& opti
     }
   } else {
     AE_TRY(make_folder(options.path));
-    AE_ASSIGN(parts->lock, LockFile::take(options.path + ".lock"));
+    AE_ASSIGN(parts->lock, LockFile::take(lock_path(options.path)));
     AE_TRY(make_file(options.path));
     AE_ASSIGN(parts->writer, open_writer(options, parts->accepting, parts->timeline));
   }

@@ -8,11 +8,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "async/loop.h"
+#include "store/migration.h"
 #include "store/store.h"
 
 namespace ae::store {
@@ -25,6 +27,8 @@ struct SqliteOptions {
   std::optional<std::string> fair_by = {};
   // What it has lost since it was last here is accepted: it opens, its jobs are to be parked, then `finish_accepting`.
   bool accept_loss = false;
+  bool surely_lost =
+      false;  // … also when nothing is remembered that is missing: it was restored from a backup
   std::string accepted_by = {};
   bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
   std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
@@ -41,9 +45,32 @@ struct SqliteStats {
   std::uint64_t wal_bytes = 0;           // now
 };
 
-// Copies a store to a new file, whole and as of one moment, also while its owner works. Fails with already_exists ·
-// not_found · unavailable. (Copying the file itself while somebody writes gives a damaged store.)
-Status backup_sqlite(const std::string& path, const std::string& to);
+// Bytes that are written, and about how many there will be.
+using CopyProgress = std::function<void(std::uint64_t done, std::uint64_t of)>;
+
+// Copies a store to a new file, whole and as of one moment, also while its owner works; the file is there when all of it
+// is durable. Fails with already_exists · not_found · unavailable. (Copying the file itself while somebody writes gives a
+// damaged store.)
+Status backup_sqlite(const std::string& path, const std::string& to,
+                     const CopyProgress& progress = {});
+
+// Puts a copy where no store is, brought up to date. What was done after it was made is not in it: it is refused
+// (store_rolled_back) until that is accepted, unless somebody says that nothing was done.
+struct RestoreWish {
+  bool nothing_lost = false;
+  Instant now;     // for the audit log, with …
+  std::string by;  // … who says so
+  // Of the copy, before it gets its place: its failure is the restore's. Opens it for reading only.
+  std::function<Status(const std::string& copy)> prove;
+  CopyProgress progress;
+};
+// Fails with already_exists (a store is there) · store_locked · not_found · log_corrupt (the backup is damaged) ·
+// needs_version · unavailable.
+Status restore_sqlite(const std::string& from, const std::string& path, const RestoreWish& wish);
+
+// Brings a store up to this program's layout, in one transaction, or makes one; waits for who owns it, if it is to be
+// changed. Fails with store_locked (names the pid) · needs_version (made by a newer program) · unavailable.
+Result<Migration> migrate_sqlite(const std::string& path, const MigrationWish& wish = {});
 
 // Has this store lost something that is remembered beside its file? Fails with store_rolled_back when it has; what
 // cannot be read is for others to say.

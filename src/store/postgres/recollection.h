@@ -1,0 +1,88 @@
+// Recollection: what a process remembers of a store that many share, so that one that went backwards is noticed.
+//
+// A server that was restored from a backup, or another one that took over without the last commits, answers as if nothing
+// had been. So each process remembers the last row that it wrote of a job (its epoch and last seq never go down), and looks
+// whether it is still there: when it begins, on every new connection, and every few seconds. What it remembers is kept in a
+// file of its machine too, about once a second. Whoever finds something missing says so in the store, and then all stop.
+// Stored: rows of `meta`: `lost` (what was found missing; nobody writes), `timeline` (absent = the store's id), `timelines`
+// (earlier ones, one a line: what was lost of them was accepted), `accepting` (not every job has been parked yet). The file:
+// one line of text with a checksum. See docs/decisions/0035-backup-and-restore.md.
+// Threads: any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/time.h"
+#include "store/postgres/connection.h"
+#include "store/postgres/schema.h"
+
+namespace ae::store::postgres {
+
+// A job's row as this process left it.
+struct Mark {
+  JobId job;
+  std::uint64_t epoch = 0, last_seq = 0;
+  friend bool operator==(const Mark&, const Mark&) = default;
+};
+
+// Where the store stands, by its own word.
+struct StoreWord {
+  std::string timeline;
+  std::vector<std::string> before;
+  std::string lost;
+  bool accepting = false;
+};
+Result<StoreWord> store_word(Connection& connection, const std::string& store_id);
+
+class Recollection {
+ public:
+  // `folder`: where what is remembered is kept; "" = nowhere. `accepts`: a loss is being accepted here.
+  Recollection(std::string store_id, const std::string& folder, bool accepts);
+  ~Recollection();  // keeps what is remembered
+
+  // Is all there that is remembered? Fails with store_rolled_back (at the first look) · store_stopped (later: this process
+  // holds what the store does not know, and has to begin anew) · unavailable.
+  Status check(Connection& connection);
+  // The same of one that is being opened, and nothing is said in the store. Fails with store_rolled_back · unavailable.
+  Status look(Connection& connection) const;
+  // What this process has written, once it is durable.
+  void wrote(const Mark& mark);
+
+  // The loss, in words, if there is one; of a store that is being opened.
+  Result<std::optional<std::string>> missing(Connection& connection, const StoreWord& word) const;
+  // A new timeline, and an entry in the audit log; until `finish_accepting` nobody else opens the store.
+  Status accept(Connection& connection, const std::string& lost, Instant at, const std::string& by);
+  std::string timeline() const;
+
+ private:
+  struct Remembered {
+    std::string timeline;
+    Mark mark;
+  };
+  static std::optional<std::string> compare(const StoreWord& word, const Remembered& remembered,
+                                            const std::optional<Mark>& stands);
+  static Result<std::optional<Mark>> row_of(Connection& connection, const JobId& job);
+  std::optional<Remembered> read() const;
+  void keep();
+
+  const std::string store_id_, path_;
+  const bool accepts_;
+  mutable std::mutex mutex_;
+  std::string timeline_;                  // guarded by mutex_; "" before the first look
+  std::optional<Remembered> remembered_;  // guarded by mutex_
+  std::optional<Error> stopped_;          // guarded by mutex_
+  bool changed_ = false;                  // guarded by mutex_: what is kept is older
+  std::chrono::steady_clock::time_point keep_at_{};
+};
+
+// Every job that had not ended has been parked: the store is opened as any other.
+Pg<void> finish_accepting(Connection& connection);
+
+}  // namespace ae::store::postgres

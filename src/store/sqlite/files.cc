@@ -1,0 +1,71 @@
+#include "store/sqlite/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace ae::store::sqlite {
+namespace {
+
+// What to do about a file or folder that could not be made. REQUIRES: errno is still its.
+const char* advice() {
+  return errno == ENOSPC || errno == EDQUOT ? "; free some space on that disk"
+                                            : "; is the folder writable?";
+}
+
+Status sync_path(const std::string& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (synced) return {};
+  return fail(Code::unavailable, "cannot make " + path + " durable: " + std::strerror(error));
+}
+
+}  // namespace
+
+Status make_folder(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (folder.empty() || std::filesystem::exists(folder, error)) return {};
+  const mode_t before = ::umask(0077);
+  std::filesystem::create_directories(folder, error);
+  ::umask(before);
+  if (!error) return {};
+  return fail(Code::unavailable,
+              "cannot make the folder " + folder.string() + ": " + error.message());
+}
+
+Status make_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return fail(Code::unavailable,
+                "cannot open the store " + path + ": " + std::strerror(errno) + advice());
+  }
+  ::close(fd);
+  return {};
+}
+
+Status sync_file(const std::string& path) { return sync_path(path, O_RDONLY); }
+
+Status sync_folder_of(const std::string& path) {
+  return sync_path(std::filesystem::absolute(path).parent_path(), O_RDONLY | O_DIRECTORY);
+}
+
+// A link refuses to replace; a rename would not.
+Status move_durably(const std::string& from, const std::string& to) {
+  if (::link(from.c_str(), to.c_str()) != 0) {
+    if (errno == EEXIST) {
+      return fail(Code::already_exists, to + " exists already: choose another file");
+    }
+    return fail(Code::unavailable, "cannot make " + to + ": " + std::strerror(errno));
+  }
+  ::unlink(from.c_str());
+  return sync_folder_of(to);
+}
+
+}  // namespace ae::store::sqlite

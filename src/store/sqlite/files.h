@@ -1,0 +1,28 @@
+// The files of a store: made for us alone, durable where it counts.
+//
+// Threads: pure functions over the file system.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+
+namespace ae::store::sqlite {
+
+// What stands beside a store's file.
+inline std::string lock_path(const std::string& path) { return path + ".lock"; }
+inline std::string position_path(const std::string& path) { return path + ".position"; }
+
+// The folder that holds it, mode 0700, when it is missing. Fails with unavailable.
+Status make_folder(const std::string& path);
+// The database's mode is what its -wal and -shm files get too: 0600. REQUIRES: we hold the lock, so no connection of this
+// process has the file open (closing a descriptor of it would drop that connection's locks). Fails with unavailable.
+Status make_file(const std::string& path);
+
+// Is on the disk when it returns. Fails with unavailable.
+Status sync_file(const std::string& path);
+Status sync_folder_of(const std::string& path);
+// Gives `from` the name `to`, durably, unless there is such a file: already_exists. Fails also with unavailable.
+Status move_durably(const std::string& from, const std::string& to);
+
+}  // namespace ae::store::sqlite

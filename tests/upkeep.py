@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""A store as a whole, end to end: migrate, backup and restore of SQLite stores with the built program.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  upkeep.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import BIN, ROOT, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+NEWEST = 4  # the layout that this version writes
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def sql(path, statement, write=False):
+    connection = sqlite3.connect(path)
+    rows = connection.execute(statement).fetchall()
+    if write:
+        connection.commit()
+    connection.close()
+    return rows
+
+
+def schema(path):
+    """What the tables and indexes are, whoever made them: an added column is written otherwise than one that was there."""
+    columns = sql(path, "SELECT m.name, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk FROM sqlite_schema m, "
+                        "pragma_table_xinfo(m.name) c WHERE m.type = 'table'")
+    indexes = sql(path, "SELECT name, tbl_name, sql FROM sqlite_schema WHERE type <> 'table'")
+    how = sql(path, "SELECT name, wr, strict FROM pragma_table_list WHERE type = 'table'")
+    meta = sql(path, "SELECT key FROM meta")
+    layout = sql(path, "PRAGMA user_version") + sql(path, "PRAGMA application_id")
+    return sorted(columns, key=str), sorted((n, t, re.sub(r"\s+", " ", s or "")) for n, t, s in indexes), sorted(how), \
+        sorted(meta), layout
+
+
+@test
+def every_older_store_is_brought_to_the_schema_of_a_fresh_one():
+    with home() as h:
+        fresh = h.path / "fresh.db"
+        said = expect(h.run("migrate", "--store", f"sqlite:{fresh}", "--json"), 0)
+        assert said.json() == {"changed": True, "due": False, "from": 0, "to": NEWEST}, said
+        goldens = sorted((pathlib.Path(ROOT) / "testdata/golden").glob("*/store.db"))
+        layouts = set()
+        for golden in goldens:
+            old = h.path / "old.db"
+            shutil.copy(golden, old)
+            before = sql(old, "PRAGMA user_version")[0][0]
+            layouts.add(before)
+            store = ("--store", f"sqlite:{old}")
+            said = expect(h.run("migrate", "--check", "--json", *store), 5 if before < NEWEST else 0)
+            assert said.json() == {"changed": False, "due": before < NEWEST, "from": before, "to": NEWEST}, said
+            assert sql(old, "PRAGMA user_version")[0][0] == before, "--check changes nothing"
+            said = expect(h.run("migrate", *store), 0)
+            assert said.out == f"layout {before} -> layout {NEWEST}: up to date\n", said
+            said = expect(h.run("migrate", *store), 0)
+            assert said.out == f"layout {NEWEST}: up to date\n", said
+            expect(h.run("migrate", "--check", *store), 0)
+            assert schema(old) == schema(fresh), golden
+            for job in expect(h.run("jobs", "--json", *store), 0).json()["jobs"]:
+                expect(h.run("verify", job["id"], *store), 0)
+            for file in h.path.glob("old.db*"):
+                file.unlink()
+        assert min(layouts) == 1, "the first layout is among them"
+
+
+@test
+def many_processes_at_once_bring_one_store_up_to_date_once():
+    with home() as h:
+        golden = sorted((pathlib.Path(ROOT) / "testdata/golden").glob("*/store.db"))[0]
+        for old in (False, True):
+            path = h.path / f"{old}.db"
+            if old:
+                shutil.copy(golden, path)
+            all_of_them = [h.start("migrate", "--json", "--store", f"sqlite:{path}") for _ in range(8)]
+            said = [expect(h.end(process), 0).json() for process in all_of_them]
+            assert sum(one["changed"] for one in said) == 1, said
+            assert all(one["to"] == NEWEST for one in said), said
+
+
+@test
+def what_cannot_be_migrated_says_why():
+    with home() as h:
+        newer, other = h.path / "newer.db", h.path / "other.db"
+        expect(h.run("migrate", "--store", f"sqlite:{newer}"), 0)
+        sql(newer, f"PRAGMA user_version = {NEWEST + 1}", write=True)
+        for words in ([], ["--check"]):
+            said = h.run("migrate", *words, "--json", "--store", f"sqlite:{newer}")
+            assert said.code != 0 and said.json()["code"] == "needs_version", said
+        assert sql(newer, "PRAGMA user_version") == [(NEWEST + 1,)], "never down"
+        sql(other, "CREATE TABLE t(x)", write=True)
+        said = expect(h.run("migrate", "--store", f"sqlite:{other}"), 7)
+        assert "another program" in said.err, said
+        expect(h.run("migrate", "--store", "memory:"), 2)
+        said = expect(h.run("migrate", "--check", "--store", f"sqlite:{h.path / 'none/a.db'}"), 5)
+        assert "no store yet" in said.out and not (h.path / "none").exists(), "--check makes nothing"
+
+
+@test
+def an_owner_of_an_up_to_date_store_is_in_nobodys_way():
+    with home() as h:
+        server = Server(h)
+        said = expect(h.run("migrate", "--json"), 0)
+        assert said.json() == {"changed": False, "due": False, "from": NEWEST, "to": NEWEST}, said
+        expect(server.stop(), 0)
+
+
+@test
+def a_backup_while_the_owner_works_is_a_whole_store():
+    with home() as h:
+        server = Server(h)
+        for i in range(50):
+            server.post("/api/jobs", {"agent": "echo", "input": {"n": i}, "id": f"j{i}"})
+            if i == 25:
+                said = expect(h.run("backup", "b.db", "--json"), 0).json()
+        backup = h.path / "b.db"
+        assert said == {"bytes": backup.stat().st_size, "file": "b.db"}, said
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+        until(lambda: all(server.status(f"j{i}") == "completed" for i in range(50)))
+        jobs = sql(backup, "SELECT count(*) FROM jobs")[0][0]
+        assert 26 <= jobs < 50, jobs
+        before = backup.read_bytes()
+        said = expect(h.run("backup", "b.db"), 5)
+        assert "exists already" in said.err and backup.read_bytes() == before, said
+        expect(h.run("backup", "c.db", "--store", "sqlite:none.db"), 3)
+        expect(h.run("backup", "no/folder/c.db"), 7)
+        said = expect(h.run("backup", "c.db", "--store", "postgres://127.0.0.1:1/x"), 2)
+        assert "pg_dump" in said.err, said
+        assert not list(h.path.glob("*.part*")) and not (h.path / "c.db").exists()
+        expect(server.stop(), 0)
+
+
+@test
+def a_backup_that_was_killed_leaves_no_file_of_that_name():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        sql(h.store, "CREATE TABLE filler(x)", write=True)
+        connection = sqlite3.connect(h.store)
+        connection.executemany("INSERT INTO filler VALUES(randomblob(1000000))", [()] * 120)
+        connection.commit()
+        connection.close()
+        process = h.start("backup", "b.db")
+        until(lambda: list(h.path.glob("b.db.part-*")) or process.poll() is not None)
+        os.kill(process.pid, signal.SIGKILL)
+        h.end(process)
+        assert process.returncode == -signal.SIGKILL and not (h.path / "b.db").exists()
+        expect(h.run("backup", "b.db"), 0)
+
+
+@test
+def progress_is_shown_to_a_terminal_and_to_nobody_else():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        connection = sqlite3.connect(h.store)
+        connection.execute("CREATE TABLE filler(x)")
+        connection.executemany("INSERT INTO filler VALUES(?)", [(i,) for i in range(20000)])
+        connection.commit()
+        connection.close()
+        assert expect(h.run("backup", "quiet.db"), 0).err == ""
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BIN, "backup", "b.db"], cwd=h.path, env=h.env, stderr=slave,
+                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other side has gone
+            while part := os.read(master, 4096):
+                shown += part
+        os.close(master)
+        assert process.wait() == 0 and b"MiB copied" in shown, shown
+
+
+def backed_up(h):
+    """A store with a job of each kind, its backup, and what it did after that."""
+    expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits"), 4)
+    expect(h.run("run", "agents.yaml", "echo", "--job-id", "queued", "--detach"), 0)
+    expect(h.run("run", "agents.yaml", "echo", "--job-id", "done", "--only"), 0)
+    expect(h.run("backup", "b.db"), 0)
+    expect(h.run("signal", "waits", "go-waits", '"after the backup"'), 0)
+    expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only"), 0)
+
+
+def move_away(h):
+    for end in ("", "-wal", "-shm"):
+        file = pathlib.Path(f"{h.store}{end}")
+        if file.exists():
+            file.rename(h.path / f"old.db{end}")
+
+
+@test
+def a_store_restored_in_place_runs_nothing_until_that_is_accepted():
+    for position in ("kept", "lost"):
+        with home() as h:
+            backed_up(h)
+            said = expect(h.run("restore", "b.db"), 5)
+            assert "exists already" in said.err, "never over a store"
+            move_away(h)
+            if position == "lost":
+                pathlib.Path(f"{h.store}.position").unlink()
+            said = expect(h.run("restore", "b.db", "--json"), 0).json()
+            assert said == {"jobs_proved": 3, "restored": "b.db", "to_accept": True, "verified": True}, said
+            assert stat.S_IMODE(h.store.stat().st_mode) == 0o600
+            assert not list(h.store.parent.glob("*.part*"))
+            for words in (["run", "agents.yaml", "echo"], ["run", "agents.yaml", "--job-id", "waits"],
+                          ["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["signal", "waits", "go-waits", "1"]):
+                said = expect(h.run(*words), 7)
+                assert "store_rolled_back" in said.err and "doctor --accept-rollback" in said.err, said
+            assert expect(h.run("job", "waits", "--json"), 0).json()["status"] == "waiting", "it may be looked at"
+            body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
+            assert body == {"accepted": True, "ending": 0, "parked": 2, "pausing": 0}, body
+            for job in ("waits", "queued"):
+                parked = expect(h.run("job", job, "--json"), 0).json()["parked"]
+                assert parked["reason"] == "store_rolled_back", parked
+            expect(h.run("resume", "waits"), 0)
+            expect(h.run("signal", "waits", "go-waits", '"again"'), 0)
+            expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only"), 0)
+            acts = [entry["act"] for entry in expect(h.run("audit", "--json"), 0).json()["entries"]]
+            assert acts == ["restore", "accept_rollback"], acts
+            expect(h.run("audit", "--verify"), 0)
+            for job in ("waits", "queued", "done"):
+                expect(h.run("verify", job), 0)
+
+
+@test
+def a_store_that_only_moved_goes_on_and_a_false_word_is_found_out():
+    with home() as h:
+        backed_up(h)
+        elsewhere = ("--store", f"sqlite:{h.path}/new/a.db")
+        expect(h.run("backup", "last.db"), 0)
+        said = expect(h.run("restore", "last.db", "--nothing-lost", *elsewhere, "--json"), 0).json()
+        assert not said["to_accept"], said
+        expect(h.run("run", "agents.yaml", "--job-id", "queued", "--only", *elsewhere), 0)
+        move_away(h)
+        said = expect(h.run("restore", "b.db", "--nothing-lost", "--json"), 0).json()
+        assert said["to_accept"], "the position beside the store knows better"
+        expect(h.run("run", "agents.yaml", "echo"), 7)
+
+
+@test
+def an_older_backup_is_restored_at_todays_layout():
+    with home() as h:
+        for golden in sorted((pathlib.Path(ROOT) / "testdata/golden").glob("*/store.db")):
+            to = h.path / f"{golden.parent.name}.db"
+            before = golden.read_bytes()
+            store = ("--store", f"sqlite:{to}")
+            said = expect(h.run("restore", str(golden), "--json", *store), 0).json()
+            assert said["jobs_proved"] > 0 and said["to_accept"], said
+            assert golden.read_bytes() == before, "a backup is only read"
+            assert not list(golden.parent.glob("store.db-*")), "and nothing is put beside it"
+            assert sql(to, "PRAGMA user_version") == [(NEWEST,)]
+            expect(h.run("doctor", "--accept-rollback", *store), 0)
+
+
+@test
+def a_backup_that_is_damaged_is_not_put_in_place():
+    with home() as h:
+        backed_up(h)
+        move_away(h)
+        backup = h.path / "b.db"
+        whole = backup.read_bytes()
+        body = sql(backup, "SELECT body FROM commits WHERE job = (SELECT id FROM jobs WHERE job_id = 'done')")[0][0]
+        at = whole.index(body) + len(body) // 2
+        backup.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
+        said = expect(h.run("restore", "b.db"), 6)
+        assert "done" in said.err and not h.store.exists(), said
+        expect(h.run("restore", "b.db", "--skip-verify"), 0)
+        expect(h.run("verify", "done"), 6)
+        for end in ("", "-wal", "-shm"):
+            pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+        backup.write_bytes(whole[:len(whole) // 2])
+        said = h.run("restore", "b.db")
+        assert said.code in (6, 7) and not h.store.exists(), said
+        backup.write_bytes(b"not a store at all, " * 500)
+        said = expect(h.run("restore", "b.db"), 7)
+        assert not h.store.exists() and not list(h.store.parent.glob("*.part*")), said
+        expect(h.run("restore", "nowhere.db"), 3)
+        backup.write_bytes(whole)
+        expect(h.run("restore", "b.db"), 0)
+
+
+@test
+def a_restore_is_refused_while_the_store_is_owned():
+    with home() as h:
+        server = Server(h)
+        server.post("/api/jobs", {"agent": "echo", "input": {"n": 1}, "id": "a"})
+        expect(h.run("backup", "b.db"), 0)
+        said = expect(h.run("restore", "b.db"), 7)
+        assert "store_locked" in said.err, said
+        expect(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("upkeep", TESTS, " ".join(sys.argv[1:])))
