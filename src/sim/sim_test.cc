@@ -55,7 +55,7 @@ AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of
 AE_TEST("sim/the alarm works: planted faults are found") {
   PlanBook plans;
   const auto found = [&](Canary canary, std::string_view rule) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 60; ++seed) {
       const StormResult result = run_storm({.seed = seed, .canary = canary}, plans);
       for (const Violation& v : result.report.violations) {
         if (v.rule.starts_with(rule)) return true;

@@ -11,7 +11,7 @@ struct FaultyStore::State {
   Store& inner;
   Options options;
   std::uint64_t calls = 0;
-  std::array<std::uint64_t, 12> of_method{};
+  std::array<std::uint64_t, kMethods> of_method{};
   bool crashed = false;
   bool gone = false;  // the FaultyStore is: late calls do not reach the inner store
 

@@ -4,6 +4,7 @@
 // (fail the first call, then the second, …) and by the simulation. Threads: the loop's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,7 @@ enum class Method : std::uint8_t {
   audit_log,
   census,
 };
+inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::census) + 1;
 inline bool is_read(Method method) { return method >= Method::due; }
 
 // What happens to one call.
