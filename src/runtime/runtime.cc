@@ -241,7 +241,8 @@ void Runtime::claim_more() {
     return;
   }
   claiming_ = true;
-  claimable_ = false;  // what becomes so from here on may not have been seen: then it is looked again
+  claimable_ =
+      false;  // what becomes so from here on may not have been seen: then it is looked again
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.limit = std::min<std::size_t>(64, options_.held_max - holders_.size());

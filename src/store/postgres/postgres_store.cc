@@ -307,7 +307,9 @@ void PostgresStore::announce(std::string worker, std::string says, Duration last
   parts_->questions->ask(
       [worker = std::move(worker), says = std::move(says), lasts](Session& session) {
         auto connection = session.connection();
-        if (connection) static_cast<void>(postgres::announce(**connection, worker, says, lasts));
+        if (!connection) return;
+        // What could not be said now is said at the next announcement, and nothing is decided by it.
+        [[maybe_unused]] const auto said = postgres::announce(**connection, worker, says, lasts);
       });
 }
 
