@@ -184,6 +184,8 @@ def run_scripts(build, words, total):
             continue
         if os.access(path, os.X_OK):
             run_script([str(path)], build, total, name)
+        else:
+            total.failures.append(f"{name}: nobody may execute it, so it was not run")
 
 
 def build_preset(build, total):
