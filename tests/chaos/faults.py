@@ -155,7 +155,7 @@ class Clock(Fault):
     """A process whose clock is an hour off."""
     name = "clock"
 
-    def library(self):
+    def preloaded(self):
         for folder in ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"):
             path = os.path.join(folder, "libfaketime.so.1")
             if os.path.exists(path):
@@ -163,10 +163,10 @@ class Clock(Fault):
         return ""
 
     def missing(self):
-        if not self.library():
+        if not self.preloaded():
             return "faketime"
         # A program with sanitizers wants to be the first that is loaded.
-        done = subprocess.run([program(), "version"], env={**self.world.env, "LD_PRELOAD": self.library(), "FAKETIME": "-1h"},
+        done = subprocess.run([program(), "version"], env={**self.world.env, "LD_PRELOAD": self.preloaded(), "FAKETIME": "-1h"},
                               capture_output=True, stdin=subprocess.DEVNULL)
         return "" if done.returncode == 0 else "program that faketime can be loaded into"
 
@@ -175,7 +175,7 @@ class Clock(Fault):
         # A SQLite store has its owner's clock: what is armed an hour ahead would come an hour late.
         offset = self.chance.choice(["-1h", "+1h"]) if self.world.kind == "postgres" else "-1h"
         try:
-            self.replace(server, env={"LD_PRELOAD": self.library(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            self.replace(server, env={"LD_PRELOAD": self.preloaded(), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                                       "FAKETIME_DISABLE_SHM": "1"})
             self.world.note("clock", server=server.number, offset=offset)
             time.sleep(self.chance.uniform(2, 6))
