@@ -173,7 +173,11 @@ Status Applier::job_running() {
   s_.attempt = AttemptId(std::string(p_.text("attempt_id")));
   s_.not_before.reset();
   const auto open = s_.calling;
-  for (std::uint32_t index : open) refresh(index);
+  for (std::uint32_t index : open) {
+    Invocation& call = *s_.steps[index].call;
+    if (!call.left_at) call.left_at = created_at_;
+    refresh(index);
+  }
   confirm_anew();
   return {};
 }

@@ -99,6 +99,7 @@ Status Applier::tool_invocation_started() {
   call.attempt = s_.attempt;
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");
+  call.left_at.reset();
   enter(*step, StepPhase::calling);
   return {};
 }

@@ -84,11 +84,11 @@ void parts(A& a, Part<A, Failure>& x) {
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
-         doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, outcome,
-         definite, retryable, error, retry_after] = x;
+         doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
+         outcome, definite, retryable, error, retry_after] = x;
   all(a, id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
-      doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, outcome,
-      definite, retryable, error, retry_after);
+      doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
+      outcome, definite, retryable, error, retry_after);
 }
 
 template <class A>

@@ -22,7 +22,6 @@ namespace ae::engine {
 struct Stamp {
   Instant now;          // the store's clock
   Instant lease_until;  // nothing is sent after it
-  Instant held_since;   // when this attempt got the job: the lease before it had ended by then
   bool owned =
       true;  // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
   std::uint64_t chance = 0;

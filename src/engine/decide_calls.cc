@@ -178,7 +178,8 @@ void Decider::orphan(const Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   if (!stamp_
            .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
-    const Instant settled = std::max(call.send_by, stamp_.held_since) + tool.grace;
+    const Instant left = call.left_at.value_or(call.send_by);
+    const Instant settled = std::max(call.send_by, left) + tool.grace;
     if (stamp_.now < settled) return ask_again(settled);
   }
   const bool changed = has_changed(step);

@@ -346,7 +346,6 @@ class GivenJob {
   void begin_attempt() {
     confirmations.clear();
     attempt_count++;
-    held_since = now;
     add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
                        "worker")});
     in_flight.clear();
@@ -370,7 +369,6 @@ class GivenJob {
   Stamp stamp() {
     return {.now = now,
             .lease_until = now + 30s,
-            .held_since = held_since,
             .owned = owned,
             .chance = chance,
             .tool_versions = versions.empty() ? nullptr : &versions,
@@ -447,7 +445,6 @@ class GivenJob {
   std::vector<Sent> sent;                            // every call that went out, in order
   std::map<std::uint32_t, std::uint32_t> in_flight;  // step → try
   Instant now = *instant_from_text("2026-01-01T00:00:00Z");
-  Instant held_since = now;
   DecideLimits limits;
   std::uint64_t chance = 7;
   bool owned = true, settled = false;

@@ -87,8 +87,8 @@ void look_at(const engine::State& state, const std::vector<ae::Event>& log) {
   AE_CHECK(engine::checkpoint(restored->state, ae::Hash{}) == bytes, ae::canonical(view));
   if (engine::is_terminal(state.status)) return;
   const ae::Instant now = log.back().created_at;
-  static_cast<void>(engine::decide(
-      state, {.now = now, .lease_until = now + std::chrono::seconds(30), .held_since = now}));
+  static_cast<void>(
+      engine::decide(state, {.now = now, .lease_until = now + std::chrono::seconds(30)}));
 }
 
 }  // namespace

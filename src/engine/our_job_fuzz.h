@@ -89,9 +89,7 @@ class OurJob {
       "retry":{"initial_backoff":"200ms","max_attempts":1,"max_backoff":"10s","multiplier":2,
       "retry_on":["connect"]},"timeout":"30s","version":"0123456789abcdef"}}})";
 
-  Stamp stamp() const {
-    return {.now = now, .lease_until = now + std::chrono::seconds(30), .held_since = now};
-  }
+  Stamp stamp() const { return {.now = now, .lease_until = now + std::chrono::seconds(30)}; }
   void add(const std::vector<EventDraft>& drafts) {
     for (const EventDraft& draft : drafts) {
       const Status applied = apply(state, draft, now, compile_each_time());

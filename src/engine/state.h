@@ -80,6 +80,8 @@ struct Invocation {
   bool open = false;         // the newest try is started and not finished
   AttemptId attempt;         // that declared the newest try
   Instant first_send_by, send_by, deadline;
+  // When another attempt first had the job while this try was open: the lease that it was sent under had ended by then.
+  std::optional<Instant> left_at;
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;

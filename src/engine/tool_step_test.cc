@@ -444,6 +444,23 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
+AE_TEST(
+    "crash/workers that die while they wait for a dead one's call do not make the next wait "
+    "longer") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim().after(20s).crash();
+  const Instant settles = job.now + 30s;
+  EXPECT_EQ(job.ask_again, settles);
+  for (int death = 0; death < 3; death++) {
+    job.after(5s).crash();
+    EXPECT_EQ(job.ask_again, settles);
+    EXPECT_EQ(job.tries("a"), 1u);
+  }
+  job.after(settles - job.now);
+  EXPECT_EQ(job.tries("a"), 2u);
+}
+
 AE_TEST("crash/as many orphans as calls may be open are all sent again") {
   GivenJob job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':8, 'do':{'tool':'once'}}]",

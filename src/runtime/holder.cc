@@ -64,7 +64,6 @@ Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, st
       host_(host),
       job_(std::move(job)),
       lease_(std::move(lease)),
-      held_since_(world.store.now()),
       worker_(std::move(worker)) {}
 
 engine::Stamp Holder::stamp() {
@@ -73,7 +72,6 @@ engine::Stamp Holder::stamp() {
   // Nobody else can claim from a store that this process owns: its leases bind nobody but an earlier process.
   return {.now = now,
           .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
-          .held_since = held_since_,
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
           .tool_versions = &tool_versions_,

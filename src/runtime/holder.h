@@ -161,7 +161,6 @@ class Holder : public std::enable_shared_from_this<Holder> {
   HolderHost& host_;
   JobId job_;
   store::Lease lease_;
-  const Instant held_since_;
   std::string worker_;
   Ledger ledger_;
 

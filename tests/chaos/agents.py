@@ -3,30 +3,30 @@
 TEXT = r"""
 aetheris: 1
 tools:
-  look:    { http: { method: GET, url: "${ env.SHOP_URL }/look/${ .args.id }" }, effect: read, timeout: 2s, grace: 1s, retry: { max_attempts: 20, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, timeout, reset, 5xx] } }
+  look:    { http: { method: GET, url: "${ env.SHOP_URL }/look/${ .args.id }" }, effect: read, timeout: 2s, grace: 3s, retry: { max_attempts: 20, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, timeout, reset, 5xx] } }
   charge:
     http: { method: POST, url: "${ env.SHOP_URL }/idempotent/charge" }
     effect: idempotent
     timeout: 2s
-    grace: 1s
+    grace: 3s
     compensate: { tool: refund, args: { charge: "${ .result.id }" } }
     retry: &retry
-  label:   { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/label" }, effect: idempotent, timeout: 2s, grace: 1s, RETRY }
-  receipt: { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/receipt" }, effect: idempotent, timeout: 2s, grace: 1s, RETRY }
-  refund:  { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/refund" }, effect: idempotent, timeout: 2s, grace: 1s, RETRY }
+  label:   { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/label" }, effect: idempotent, timeout: 2s, grace: 3s, RETRY }
+  receipt: { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/receipt" }, effect: idempotent, timeout: 2s, grace: 3s, RETRY }
+  refund:  { http: { method: POST, url: "${ env.SHOP_URL }/idempotent/refund" }, effect: idempotent, timeout: 2s, grace: 3s, RETRY }
   mail:
     http: { method: POST, url: "${ env.SHOP_URL }/once/mail" }
     effect: at_most_once
     on_in_doubt: park
     timeout: 2s
-    grace: 1s
+    grace: 3s
     retry: { max_attempts: 20, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, 429] }
   letter:
     http: { method: POST, url: "${ env.SHOP_URL }/once/letter" }
     effect: at_most_once
     approval: required
     timeout: 2s
-    grace: 1s
+    grace: 3s
     retry: { max_attempts: 20, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, 429] }
   ship:
     http: { method: POST, url: "${ env.SHOP_URL }/once/ship" }
@@ -34,15 +34,15 @@ tools:
     on_in_doubt: probe
     probe: { tool: find, args: { key: "${ .call.external_key }" }, happened: "${ .result.found }" }
     timeout: 2s
-    grace: 1s
+    grace: 3s
     retry: { max_attempts: 20, initial_backoff: 50ms, max_backoff: 1s, retry_on: [connect, 429] }
-  find:    { http: { method: GET, url: "${ env.SHOP_URL }/find?key=${ .args.key }" }, effect: read, timeout: 2s, grace: 1s, RETRY }
+  find:    { http: { method: GET, url: "${ env.SHOP_URL }/find?key=${ .args.key }" }, effect: read, timeout: 2s, grace: 3s, RETRY }
   print:
     command: ["sh", "-c", "echo \"$AETHERIS_IDEMPOTENCY_KEY $AETHERIS_TRY\" >> \"$0\"", "${ env.PRINTS }"]
     effect: at_most_once
     on_in_doubt: park
     timeout: 5s
-    grace: 1s
+    grace: 3s
   stop:    { native: fail, effect: read }
 agents:
   five:

@@ -32,7 +32,6 @@ ENDS = {"job_completed": "completed", "job_failed": "failed", "job_cancelled": "
 NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "progress", "agent_thought_recorded",
              "state_checkpointed"}
 POLL_S, MARGIN_S = 1.0, 5.0
-LOST_MAX = 10  # lost attempts without progress, with which a job ends
 SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
 
 
@@ -52,7 +51,6 @@ class Job:
         self.waits, self.undelivered = {}, []
         self.decided = set()  # keys of calls whose doubt was decided
         self.cancel = False
-        self.lost = 0                                          # attempts that died since the last commit of a command
         self.dead = []                                         # attempts that were taken over: (worker, when)
         self.problems = []
         self.fold()
@@ -76,13 +74,10 @@ class Job:
                 if payload["epoch"] <= epoch:
                     self.wrong("fencing", f"epoch {payload['epoch']} behind {epoch}")
                 if holds:
-                    self.lost += 1
                     self.dead.append((worker, seconds(event["created_at"])))
                 epoch, attempt, holds, worker = payload["epoch"], payload["attempt_id"], True, payload["worker_id"]
             elif event.get("attempt_id") and attempt and event["attempt_id"] != attempt:
                 self.wrong("fencing", f"event {number} ({kind}) was written by an attempt that had lost the job")
-            if kind == "command_committed":
-                self.lost = 0
             if kind in ("job_requeued", "job_waiting", "job_parked") or kind in ENDS:
                 holds = False
             if kind == "job_created":
@@ -268,9 +263,7 @@ class Judge:
         elif job.end:
             code = job.last.get("code")
             self.numbers[f"failed {code}"] += 1
-            worn_out = code == "max_attempts" and job.lost >= LOST_MAX  # its processes were killed under it, time and again
-            self.numbers["worn out"] += worn_out
-            if code not in self.meta.get("may_fail", []) and not worn_out:
+            if code not in self.meta.get("may_fail", []):
                 self.wrong("end", f"{job.id} ({job.agent}) {job.end} with {code}: {job.last.get('error')}")
 
     def judge_acts(self, job):

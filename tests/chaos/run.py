@@ -252,7 +252,7 @@ def report(world, judge, told, person, faulty_s, drained, done, skipped):
     bad = bool(world.violations)
     say(f"chaos {world.kind}: {'BROKEN' if bad else 'ok'}: jobs {found.get('jobs', 0)} effects {found.get('effects', 0)} "
         f"kills {counts.get('kills', 0)} restarts {counts.get('restarts', 0)} duplicates {found['duplicates']} lost {found['lost']} "
-        f"unresolved {found['unresolved']} worn_out {found.get('worn out', 0)} violations {len(world.violations)} skipped {len(skipped)}")
+        f"unresolved {found['unresolved']} violations {len(world.violations)} skipped {len(skipped)}")
     return not bad
 
 
