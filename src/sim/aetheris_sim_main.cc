@@ -11,11 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,6 +59,12 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "ended.cancelled",
                                        "ended.completed",
                                        "ended.failed",
+                                       "fails.append.before",
+                                       "fails.effect.after_put",
+                                       "fails.heartbeat.before",
+                                       "fails.ledger.after_commit",
+                                       "fails.tool.after",
+                                       "fails.tool.before",
                                        "fork.agreed_by_name",
                                        "fork.agreed_to_all",
                                        "fork.brought_in",
@@ -73,6 +81,7 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "model.asked_again",
                                        "model.busy",
                                        "pause",
+                                       "pause.past_the_lease",
                                        "paused",
                                        "people.accepted_in_inbox",
                                        "people.acknowledged",
@@ -106,6 +115,10 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "undo.given_up",
                                        "undo.left",
                                        "verifiers.blind"};
+// Each of these faults at each of these calls of a store: those that a runtime makes of its own accord.
+constexpr std::string_view kFaults[] = {"fail_before", "fail_after", "delay", "delay_answer"};
+constexpr std::string_view kMethods[] = {"claim", "commit",   "due",      "heartbeat",
+                                         "load",  "next_due", "put_inbox"};
 
 struct Options {
   enum class Verb { none, seeds, sweep, sweep_case, canary } verb = Verb::none;
@@ -313,8 +326,14 @@ void show_marks(const std::vector<Shared*>& all, bool storms_too) {
   for (std::string_view point : kPoints) {
     if (!marks.contains(point)) never += " " + std::string(point);
   }
-  for (std::string_view mark : kMarks) {
-    if (storms_too && !marks.contains(mark)) never += " " + std::string(mark);
+  const auto look_for = [&](const std::string& mark) {
+    if (storms_too && !marks.contains(mark)) never += " " + mark;
+  };
+  for (std::string_view mark : kMarks) look_for(std::string(mark));
+  for (std::string_view method : kMethods) {
+    for (std::string_view fault : kFaults) {
+      look_for("store." + std::string(fault) + "." + std::string(method));
+    }
   }
   std::printf("never reached:%s\n", never.empty() ? " none" : never.c_str());
 }
@@ -447,49 +466,63 @@ int usage() {
   return kUsage;
 }
 
-// A number, or any other text (a commit's hash) hashed to one.
-std::uint64_t seed_of(std::string_view text) {
+std::optional<std::uint64_t> index_of(std::string_view text) {
   std::uint64_t n = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (problem == std::errc() && end == text.data() + text.size()) return n;
+  if (problem != std::errc() || end != text.data() + text.size()) return {};
+  return n;
+}
+
+std::optional<std::uint64_t> count_of(std::string_view text) {
+  const auto n = index_of(text);
+  return n == 0u ? std::nullopt : n;
+}
+
+// A number, or any other text (a commit's hash) hashed to one.
+std::uint64_t seed_of(std::string_view text) {
+  if (const auto n = index_of(text)) return *n;
+  std::uint64_t n = 0;
   const Hash hash = sha256(text);
   for (int i = 0; i < 6; ++i) n = n << 8 | hash.bytes[static_cast<std::size_t>(i)];
   return n;
 }
 
+// False: it has said what is wrong.
 bool read(int argc, char** argv, Options& o) {
+  using Verb = Options::Verb;
+  const auto wrong = [](std::string_view flag, std::string_view what) {
+    std::fprintf(stderr, "%.*s %.*s\n", static_cast<int>(flag.size()), flag.data(),
+                 static_cast<int>(what.size()), what.data());
+    return false;
+  };
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     const auto value = [&]() -> std::string_view { return i + 1 < argc ? argv[++i] : ""; };
-    if (flag == "--seeds") {
-      o.verb = Options::Verb::seeds;
-      o.seeds = seed_of(value());
-    } else if (flag == "--seed") {
-      o.verb = Options::Verb::seeds;
-      o.seeds = 1;
-      o.from = seed_of(value());
+    const auto is_any_of = [&](std::initializer_list<std::string_view> flags) {
+      return std::ranges::find(flags, flag) != flags.end();
+    };
+    if (is_any_of({"--seeds", "--jobs", "--only", "--sweep-case"})) {
+      const auto n =
+          flag == "--only" || flag == "--sweep-case" ? index_of(value()) : count_of(value());
+      if (!n) return wrong(flag, "takes a number");
+      if (flag == "--seeds") o.verb = Verb::seeds, o.seeds = *n;
+      if (flag == "--jobs") o.jobs = std::clamp<std::size_t>(*n, 1, 64);
+      if (flag == "--only") o.only = n;
+      if (flag == "--sweep-case") o.verb = Verb::sweep_case, o.sweep_case = *n;
+    } else if (is_any_of({"--seed", "--from", "--quarter", "--crashes", "--commit"})) {
+      const std::string_view text = value();
+      if (text.empty()) return wrong(flag, "takes a value");
+      if (flag == "--seed") o.verb = Verb::seeds, o.seeds = 1;
+      if (flag == "--seed" || flag == "--from") o.from = seed_of(text);
+      if (flag == "--quarter") o.quarter = seed_of(text);
+      if (flag == "--crashes") o.crashes = text;
+      if (flag == "--commit") o.commit = text;
     } else if (flag == "--long") {
-      o.verb = Options::Verb::seeds;
-      o.seeds = 100'000;
+      o.verb = Verb::seeds, o.seeds = 100'000;
     } else if (flag == "--sweep") {
-      o.verb = Options::Verb::sweep;
-    } else if (flag == "--sweep-case") {
-      o.verb = Options::Verb::sweep_case;
-      o.sweep_case = seed_of(value());
+      o.verb = Verb::sweep;
     } else if (flag == "--canary") {
-      o.verb = Options::Verb::canary;
-    } else if (flag == "--only") {
-      o.only = seed_of(value());
-    } else if (flag == "--quarter") {
-      o.quarter = seed_of(value());
-    } else if (flag == "--crashes") {
-      o.crashes = value();
-    } else if (flag == "--from") {
-      o.from = seed_of(value());
-    } else if (flag == "--commit") {
-      o.commit = value();
-    } else if (flag == "--jobs") {
-      o.jobs = std::clamp<std::size_t>(seed_of(value()), 1, 64);
+      o.verb = Verb::canary;
     } else if (flag == "--verbose") {
       o.verbose = true;
     } else if (flag == "--twice") {
@@ -497,10 +530,14 @@ bool read(int argc, char** argv, Options& o) {
     } else if (flag == "--full") {
       o.full = true;
     } else {
-      return false;
+      return wrong(flag, "is no option of this program");
     }
   }
-  return o.verb != Options::Verb::none;
+  const std::uint64_t cases = sweep_cases().size();
+  if (o.only.value_or(o.sweep_case) >= cases) {
+    return wrong("the sweep", "has the cases 0 to " + std::to_string(cases - 1));
+  }
+  return o.verb != Verb::none;
 }
 
 int run(int argc, char** argv) {

@@ -391,7 +391,7 @@ void Storm::schedule_troubles() {
     const Duration span = chance_.between(1s, 3 * world_.options().lease);
     world_.loop().after(sometime(), [this, worker, span] {
       if (healed_ || !world_.lives(worker) || world_.paused(worker)) return;
-      world_.report().mark("pause");
+      world_.report().mark(span > world_.options().lease ? "pause.past_the_lease" : "pause");
       world_.pause(worker);
       world_.loop().after(span, [this, worker] { world_.resume(worker); });
     });

@@ -363,6 +363,15 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"mail","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"on_error":"continue",
           "args":{"fate":["broken"]}}]})"},
+      {.name = "an idempotent call whose tries run out, or the time in which it may be repeated",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"stow","args":{"fate":["silent","silent","silent"]}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})"},
+      {.name = "as many lost attempts as the job may have end it, and what was done is undone",
+       .nodes = R"({"schema":1,"max_attempts":2,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
+         {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})",
+       .may_end = {"failed:max_attempts"}},
       {.name = "a timer, then a signal",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},

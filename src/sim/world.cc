@@ -97,7 +97,11 @@ void SimWorld::open_disk() {
                                       [this](const store::Call& call) {
                                         const store::Fault fault =
                                             fates_.store ? fates_.store(call) : store::Fault::none;
-                                        disturbed_ = disturbed_ || fault != store::Fault::none;
+                                        if (fault != store::Fault::none) {
+                                          disturbed_ = true;
+                                          report_.mark("store." + std::string(to_text(fault)) +
+                                                       "." + std::string(to_text(call.method)));
+                                        }
                                         return fault;
                                       },
                                   .delay = options_.store_delay,
@@ -280,6 +284,7 @@ async::PointAction SimWorld::hit(std::string_view name) {
     return after ? async::PointAction::go : async::PointAction::error;
   }
   const bool fails = !after && fates_.fails && fates_.fails(name);
+  if (fails) report_.mark("fails." + std::string(name));
   return fails ? async::PointAction::error : async::PointAction::go;
 }
 

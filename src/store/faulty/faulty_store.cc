@@ -1,10 +1,27 @@
 #include "store/faulty/faulty_store.h"
 
 #include <array>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace ae::store {
+
+std::string_view to_text(Method method) {
+  static constexpr std::string_view kText[] = {
+      "commit", "put_inbox", "claim", "claim_job", "heartbeat", "redact", "record",
+      "due",    "next_due",  "load",  "query",     "audit_log", "census"};
+  static_assert(std::size(kText) == kMethods);
+  return kText[static_cast<std::size_t>(method)];
+}
+
+std::string_view to_text(Fault fault) {
+  static constexpr std::string_view kText[] = {
+      "none", "fail_before", "fail_after", "delay", "delay_answer", "crash_before", "crash_after"};
+  static_assert(std::size(kText) == static_cast<std::size_t>(Fault::crash_after) + 1);
+  return kText[static_cast<std::size_t>(fault)];
+}
 
 struct FaultyStore::State {
   async::Loop& loop;

@@ -43,6 +43,9 @@ enum class Fault : std::uint8_t {
   crash_after,   // it is done, then the caller dies
 };
 
+std::string_view to_text(Method method);
+std::string_view to_text(Fault fault);
+
 struct Call {
   std::uint64_t number = 0;     // from 1, over all methods
   std::uint64_t of_method = 0;  // from 1, of this method
