@@ -295,7 +295,7 @@ const isPattern = (value) => {
     return false;
   }
 };
-const oneOrMore = (check) => (value) => list(value).length > 0 && list(value).every(check);
+const oneOrMore = (check) => (value, path) => list(value).length > 0 && list(value).every((item) => check(item, path));
 const isPointer = (value) => isText(value) && value.startsWith("/");
 const keys = (shape) => (value, path) => checked(value, shape, path) && true;
 
@@ -335,9 +335,9 @@ const TURN = {
   about: isText,
   when: keys(WHEN),
   fail: oneOrMore((rule, path) => checked(rule, FAIL, path) && FAIL_KINDS.some((kind) => rule[kind] !== undefined)),
-  think: oneOrMore((part) => isText(part) || checked(part, THINK, "think")),
+  think: oneOrMore((part, path) => isText(part) || checked(part, THINK, path)),
   say: (value) => value !== null,
-  call: oneOrMore((call) => checked(call, CALL, "call") && isText(call.tool)),
+  call: oneOrMore((call, path) => checked(call, CALL, path) && isText(call.tool)),
   refuse: isText,
   finish: (value) => FINISHES.includes(value),
   pace_ms: isCount,

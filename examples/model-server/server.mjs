@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // A scripted model server: speaks Chat Completions and Messages over HTTP, says what scenario files say. Not a model.
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { closeSync, fdatasync, openSync, readdirSync, write } from "node:fs";
 import { createServer } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -90,11 +91,21 @@ class Desk {
     const path = request.url.split("?")[0];
     const isMessages = path === "/v1/messages" || request.headers["anthropic-version"] !== undefined;
     const protocol = isMessages ? messages : chat;
+    const gone = new AbortController();
+    response.on("close", () => gone.abort());
     const body = await readBody(request);
     const bytes = body ?? Buffer.alloc(0);
     const sha256 = createHash("sha256").update(bytes).digest("hex");
     const number = ++this.received;
-    const visit = { request, response, protocol, path, body, requestId: `req_${sha256.slice(0, 16)}${number}` };
+    const visit = {
+      request,
+      response,
+      gone: gone.signal,
+      protocol,
+      path,
+      body,
+      requestId: `req_${sha256.slice(0, 16)}${number}`,
+    };
     let due;
     try {
       due = this.judge(visit);
@@ -160,10 +171,8 @@ class Desk {
   }
 
   async perform(visit, due) {
-    const { response, protocol, requestId } = visit;
-    const gone = new AbortController();
-    response.on("close", () => gone.abort());
-    const wait = (ms) => (ms > 0 ? sleep(ms, undefined, { signal: gone.signal }) : undefined);
+    const { response, gone, protocol, requestId } = visit;
+    const wait = (ms) => (ms > 0 ? sleep(ms, undefined, { signal: gone }) : undefined);
     const json = (status, value, extra = {}) => {
       const limited = status === 429;
       response.writeHead(status, {
@@ -188,7 +197,7 @@ class Desk {
       const text = JSON.stringify(protocol.answer(due.read, due.answer));
       return this.whole(visit, { text, rule, wait });
     }
-    return this.stream(visit, { due, rule, fault, wait, gone });
+    return this.stream(visit, { due, rule, fault, wait });
   }
 
   // An answer in one piece: or half of it, or something that is no JSON.
@@ -202,15 +211,12 @@ class Desk {
     response.writeHead(200, { ...head, "content-length": Buffer.byteLength(text) });
     if (rule.cut_after === undefined && rule.stall_after === undefined) return response.end(text);
     response.write(half);
-    if (rule.cut_after !== undefined) {
-      await wait(1); // what was written goes out before the connection does
-      return response.destroy();
-    }
+    if (rule.cut_after !== undefined) return cut(response);
     await wait(rule.stall_ms);
     return response.end(text.slice(half.length));
   }
 
-  async stream({ response, protocol, requestId }, { due, rule, fault, wait, gone }) {
+  async stream({ response, gone, protocol, requestId }, { due, rule, fault, wait }) {
     response.writeHead(200, {
       "content-type": "text/event-stream; charset=utf-8",
       "cache-control": "no-cache",
@@ -218,22 +224,15 @@ class Desk {
     });
     const pace = due.pace_ms ?? this.pace;
     const send = async (text) => {
-      if (response.write(text)) return;
-      await new Promise((done) => {
-        response.once("drain", done);
-        gone.signal.addEventListener("abort", done, { once: true });
-      });
-      gone.signal.throwIfAborted();
+      gone.throwIfAborted();
+      if (!response.write(text)) await once(response, "drain", { signal: gone });
     };
     let sent = 0;
     for (const { text, piece, last } of protocol.frames(due.read, due.answer, due.piece ?? PIECE_CHARS)) {
       if (piece || last) {
         // What is due after more pieces than there are is due before the end.
         const isDue = (after) => after !== undefined && (piece ? after === sent : after >= sent);
-        if (isDue(rule.cut_after)) {
-          await wait(1);
-          return response.destroy();
-        }
+        if (isDue(rule.cut_after)) return cut(response);
         if (isDue(rule.error_after)) return response.end(protocol.errorFrame(fault, requestId));
         if (isDue(rule.garbage_after)) await send(protocol.garbageFrame());
         if (isDue(rule.stall_after)) await wait(rule.stall_ms);
@@ -247,6 +246,9 @@ class Desk {
     return response.end();
   }
 }
+
+// Ends a connection in the middle of an answer, after what was written.
+const cut = (response) => response.socket?.destroySoon();
 
 function kindOf(rule) {
   if (rule.error_after !== undefined) return "error_after";
