@@ -1,0 +1,38 @@
+"""Official clients and servers that tests hold ours against: installed once, from tests/oracles, below build/.
+
+Not a test: tests import it. `modules()` gives the folder with the packages, `node()` the Node that they run on.
+"""
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parents[2])
+PINNED = pathlib.Path(__file__).resolve().parent
+FILES = ["package.json", "package-lock.json", ".npmrc"]
+
+
+def modules():
+    """The folder that has node_modules with exactly what package-lock.json says. Installs it if it is not there."""
+    stamp = hashlib.sha256(b"".join((PINNED / name).read_bytes() for name in FILES)).hexdigest()[:16]
+    folder = ROOT / "build/oracles" / stamp
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            if not shutil.which("npm"):
+                raise SystemExit("there is no npm here; ./dev setup installs it")
+            for name in FILES:
+                shutil.copy(PINNED / name, folder / name)
+            done = subprocess.run(["npm", "ci", "--ignore-scripts"], cwd=folder, capture_output=True, text=True, timeout=600,
+                                  stdin=subprocess.DEVNULL)
+            if done.returncode:
+                raise SystemExit(f"npm ci ended with code {done.returncode}\n{done.stdout}{done.stderr}")
+            (folder / "complete").touch()
+    return folder
+
+
+def node():
+    return modules() / "node_modules/.bin/node"
