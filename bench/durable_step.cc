@@ -1,6 +1,6 @@
 // What a durable step costs: steps per second, CPU and bytes per step, latency of a job alone; beside each figure of
-// the embedded store the limit of raw SQLite doing the same writes, measured in the same run. Ratios count: the
-// machine is noisy.
+// a store the limit of the raw database doing the same writes, measured in the same run. Ratios count: the machine is
+// noisy.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,14 +13,18 @@
 #include <vector>
 
 #include "claim_latency.h"
-#include "core/json.h"
+#include "figures.h"
+#include "http_drive.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
 #include "net/system.h"
+#include "plans.h"
+#include "postgres_cost.h"
 #include "raw_limit.h"
 #include "runtime/runtime.h"
 #include "store/memory/memory_store.h"
+#include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_store.h"
 #include "tools/http/http_tool.h"
 #include "tools/native/native.h"
@@ -30,48 +34,6 @@ namespace ae::bench {
 namespace {
 
 using SteadyTime = std::chrono::steady_clock;
-
-std::shared_ptr<const engine::Plan> chain_plan(int steps, std::string_view effect) {
-  std::vector<Value> nodes;
-  for (int i = 0; i < steps; ++i) {
-    std::vector<Member> node{{"id", "s" + std::to_string(i)},
-                             {"kind", "tool"},
-                             {"tool", "work"},
-                             {"args", Value::object({{"bytes", 200}, {"n", i}})}};
-    if (i > 0) node.emplace_back("needs", Value::array({Value("s" + std::to_string(i - 1))}));
-    nodes.push_back(Value::object(std::move(node)));
-  }
-  const Value tool = *parse_json(
-      R"({"dedupe_window":"24h","effect":")" + std::string(effect) +
-      R"(","grace":"30s","on_in_doubt":"resend","retry":{"initial_backoff":"200ms","max_attempts":1,)"
-      R"("max_backoff":"10s","multiplier":2,"retry_on":["connect"]},"timeout":"30s",)"
-      R"("version":"0123456789abcdef"})");
-  auto plan = engine::Plan::compile(Value::object({{"nodes", Value::array(std::move(nodes))},
-                                                   {"output", "${ .steps.s0 | length }"},
-                                                   {"schema", 1},
-                                                   {"tools", Value::object({{"work", tool}})}}));
-  if (!plan) std::abort();
-  return *plan;
-}
-
-std::shared_ptr<const engine::Plan> map_plan(int items) {
-  const auto chain = chain_plan(1, "idempotent");
-  const Value node = Value::object(
-      {{"id", "each"},
-       {"kind", "map"},
-       {"over", "${ [range(" + std::to_string(items) + ")] }"},
-       {"max_parallel", 1},
-       {"do", Value::object({{"tool", "work"}, {"args", Value::object({{"bytes", 20}})}})}});
-  auto plan = engine::Plan::compile(Value::object({{"nodes", Value::array({node})},
-                                                   {"output", "${ .steps.each | length }"},
-                                                   {"schema", 1},
-                                                   {"tools", chain->task_graph["tools"]}}));
-  if (!plan) {
-    std::fprintf(stderr, "%s\n", plan.error().message.c_str());
-    std::abort();
-  }
-  return *plan;
-}
 
 // A process in small: loop, store, tools, runtime; runs jobs of one plan, so many at a time.
 class Bench : public runtime::RuntimeObserver {
@@ -166,15 +128,20 @@ Bench::MakeStore sqlite_at(const std::string& path) {
   };
 }
 
+Bench::MakeStore postgres_at(const std::string& url) {
+  return [url](async::Loop& loop, async::Clock&) -> std::unique_ptr<store::Store> {
+    auto opened = store::PostgresStore::open({.url = url, .loop = loop});
+    if (!opened) {
+      std::fprintf(stderr, "%s\n", opened.error().message.c_str());
+      std::exit(1);
+    }
+    return std::move(*opened);
+  };
+}
+
 std::unique_ptr<tools::Tool> native_tool(async::Loop& loop, async::SteadyClock& clock) {
   return std::make_unique<tools::NativeTool>(loop, clock,
                                              tools::native_functions().at("fill").function);
-}
-
-double percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(p * static_cast<double>(values.size() - 1))];
 }
 
 std::uintmax_t bytes_of(const std::filesystem::path& path) {
@@ -183,45 +150,42 @@ std::uintmax_t bytes_of(const std::filesystem::path& path) {
   return error ? 0 : size;
 }
 
-struct Figures {
+struct Cost {
   double per_second = 0, cpu_ms = 0, p50 = 0, p99 = 0;
 };
 
-Figures measure(Bench& bench, int jobs, int in_flight) {
+Cost measure(Bench& bench, int jobs, int in_flight) {
   const double cpu = cpu_ms();
   const auto start = SteadyTime::now();
-  bench.run(chain_plan(10, "idempotent"), jobs, in_flight);
+  bench.run(chain_plan(10), jobs, in_flight);
   const std::chrono::duration<double> took = SteadyTime::now() - start;
   const double steps = jobs * 10.0;
   return {steps / took.count(), (cpu_ms() - cpu) / steps, percentile(bench.gaps, 0.5),
           percentile(bench.gaps, 0.99)};
 }
 
+constexpr int kInFlight[] = {1, 32, 256};
+
 int jobs_for(int in_flight, bool quick) { return (in_flight == 1 ? 200 : 3000) / (quick ? 10 : 1); }
 
-void memory_table(bool quick) {
-  std::printf(
-      "durable steps in memory, 10 a job, native tool returning ~200 bytes at once (on the "
-      "loop)\n");
-  std::printf("%9s %12s %12s %9s %9s\n", "in flight", "steps/s", "CPU ms/step", "p50 ms", "p99 ms");
-  for (const int in_flight : {1, 32, 256}) {
+void memory_rows(bool quick) {
+  for (const int in_flight : kInFlight) {
     Bench memory(memory_store, native_tool);
-    const Figures m = measure(memory, jobs_for(in_flight, quick), in_flight);
-    std::printf("%9d %12.0f %12.4f %9.3f %9.3f\n", in_flight, m.per_second, m.cpu_ms, m.p50, m.p99);
+    const Cost m = measure(memory, jobs_for(in_flight, quick), in_flight);
+    say("memory", {{"in_flight", in_flight},
+                   {"steps_per_second", m.per_second},
+                   {"cpu_ms", m.cpu_ms},
+                   {"p50_ms", m.p50},
+                   {"p99_ms", m.p99}});
   }
 }
 
 // Beside each figure the limit: raw SQLite writing rows of the same size, so many to a transaction.
-void sqlite_table(const std::filesystem::path& folder, bool quick) {
-  std::printf(
-      "\ndurable steps on SQLite, fsynced, 10 a job, native tool returning ~200 bytes at once (on "
-      "the loop)\n");
-  std::printf("%9s %12s %12s %12s %9s %9s %12s %12s %8s\n", "in flight", "steps/s", "CPU ms/step",
-              "bytes/step", "p50 ms", "p99 ms", "raw steps/s", "raw CPU ms", "ratio");
-  for (const int in_flight : {1, 32, 256}) {
+void sqlite_rows(const std::filesystem::path& folder, bool quick) {
+  for (const int in_flight : kInFlight) {
     const int jobs = jobs_for(in_flight, quick);
     const auto path = folder / ("ours" + std::to_string(in_flight) + ".db");
-    Figures s;
+    Cost s;
     {
       Bench sqlite(sqlite_at(path), native_tool);
       s = measure(sqlite, jobs, in_flight);
@@ -230,13 +194,53 @@ void sqlite_table(const std::filesystem::path& folder, bool quick) {
     const RawResult raw = raw_sqlite(
         folder / ("raw" + std::to_string(in_flight) + ".db"), static_cast<std::size_t>(in_flight),
         static_cast<std::size_t>(jobs) * 10, static_cast<std::size_t>(bytes));
-    std::printf("%9d %12.0f %12.4f %12.0f %9.3f %9.3f %12.0f %12.4f %8.2f\n", in_flight,
-                s.per_second, s.cpu_ms, bytes, s.p50, s.p99, raw.steps_per_second,
-                raw.cpu_ms_per_step, s.per_second / raw.steps_per_second);
+    say("sqlite", {{"in_flight", in_flight},
+                   {"steps_per_second", s.per_second},
+                   {"cpu_ms", s.cpu_ms},
+                   {"bytes", bytes},
+                   {"p50_ms", s.p50},
+                   {"p99_ms", s.p99},
+                   {"raw_steps_per_second", raw.steps_per_second},
+                   {"raw_cpu_ms", raw.cpu_ms_per_step},
+                   {"ratio", s.per_second / raw.steps_per_second}});
   }
 }
 
-void http_row(const std::filesystem::path& folder, bool quick) {
+// The same on a server of its own; what its processes pay is counted apart.
+void postgres_rows(bool quick) {
+  for (const int in_flight : kInFlight) {
+    const testing::PostgresServer server = bench_server();
+    const int jobs = jobs_for(in_flight, quick);
+    const double steps = jobs * 10.0;
+    Cost s;
+    ServerCost before, after;
+    {
+      Bench bench(postgres_at(server.url()), native_tool);
+      before = server_cost(server);
+      s = measure(bench, jobs, in_flight);
+      after = server_cost(server);
+    }
+    const RawResult raw =
+        raw_postgres(server, static_cast<std::size_t>(in_flight), static_cast<std::size_t>(steps),
+                     static_cast<std::size_t>(after.body_bytes));
+    const double server_ms = (after.cpu_ms - before.cpu_ms) / steps;
+    say("postgres", {{"in_flight", in_flight},
+                     {"steps_per_second", s.per_second},
+                     {"worker_cpu_ms", s.cpu_ms},
+                     {"server_cpu_ms", server_ms},
+                     {"cpu_ms", s.cpu_ms + server_ms},
+                     {"table_bytes", (after.table_bytes - before.table_bytes) / steps},
+                     {"index_bytes", (after.index_bytes - before.index_bytes) / steps},
+                     {"wal_bytes", (after.wal_bytes - before.wal_bytes) / steps},
+                     {"p50_ms", s.p50},
+                     {"p99_ms", s.p99},
+                     {"raw_steps_per_second", raw.steps_per_second},
+                     {"raw_cpu_ms", raw.cpu_ms_per_step + raw.server_cpu_ms_per_step},
+                     {"ratio", s.per_second / raw.steps_per_second}});
+  }
+}
+
+void http_tool_row(const std::filesystem::path& folder, bool quick) {
   net::AsioLoop server_loop;
   net::HttpServer server(server_loop, [](net::HttpRequest, net::Responder responder) {
     std::move(responder).answer({.body = R"({"ok":true,"text":")" + std::string(180, 'x') + "\"}"});
@@ -264,11 +268,8 @@ void http_row(const std::filesystem::path& folder, bool quick) {
                   }
                   return std::move(*tool);
                 });
-    const Figures f = measure(bench, quick ? 30 : 300, 32);
-    std::printf(
-        "\nHTTP tool against a local server, sqlite, 32 in flight: %.0f steps/s, %.3f CPU ms/step "
-        "(server included)\n",
-        f.per_second, f.cpu_ms);
+    const Cost f = measure(bench, quick ? 30 : 300, 32);
+    say("http-tool", {{"in_flight", 32}, {"steps_per_second", f.per_second}, {"cpu_ms", f.cpu_ms}});
   }
   server_loop.stop();
   thread.join();
@@ -286,10 +287,6 @@ void map_row(const std::filesystem::path& folder, bool quick) {
   };
   const double first = mean(bench.gaps.begin(), bench.gaps.begin() + tenth);
   const double last = mean(bench.gaps.end() - tenth, bench.gaps.end());
-  std::printf(
-      "\nmap of %d items, one at a time, sqlite: first tenth %.3f ms/step, last tenth %.3f "
-      "ms/step, ratio %.2f\n",
-      items, first, last, last / first);
   std::optional<std::size_t> events;
   double seconds = 0;
   bench.loop().post([&] {
@@ -302,29 +299,39 @@ void map_row(const std::filesystem::path& folder, bool quick) {
   });
   bench.spin();
   if (!events) std::exit(1);
-  std::printf("replay of that job (read, verify the chain, fold): %zu events, %.0f events/s\n",
-              *events, static_cast<double>(*events) / seconds);
+  say("map", {{"items", items},
+              {"first_tenth_ms", first},
+              {"last_tenth_ms", last},
+              {"ratio", last / first},
+              {"replayed_events", static_cast<double>(*events)},
+              {"replayed_per_second", static_cast<double>(*events) / seconds}});
 }
 
 }  // namespace
 }  // namespace ae::bench
 
-// aetheris_bench [--quick] [memory|sqlite|http|map|claim]…      without names: all
+// aetheris_bench [--quick] ROW…            prints rows of figures as JSON; bench/run.py is how it is called
+// aetheris_bench drive ADDRESS PATH BODY CONNECTIONS REQUESTS FIRST RATE      (http_drive.h)
 int main(int argc, char** argv) {
+  using namespace ae::bench;
   const std::vector<std::string_view> arguments(argv + 1, argv + argc);
-  const auto said = [&](std::string_view word) {
-    return std::ranges::find(arguments, word) != arguments.end();
-  };
-  const bool quick = said("--quick");
-  const bool all = arguments.size() == (quick ? 1 : 0);
+  if (!arguments.empty() && arguments[0] == "drive")
+    return drive({arguments.begin() + 1, arguments.end()});
+  const bool quick = std::ranges::find(arguments, "--quick") != arguments.end();
   std::string folder = std::filesystem::temp_directory_path() / "aetheris-bench-XXXXXX";
   if (!mkdtemp(folder.data())) return 1;
-  if (all || said("memory")) ae::bench::memory_table(quick);
-  if (all || said("sqlite")) ae::bench::sqlite_table(folder, quick);
-  if (all || said("http")) ae::bench::http_row(folder, quick);
-  if (all || said("map")) ae::bench::map_row(folder, quick);
-  if (all || said("claim")) {
-    ae::bench::claim_latency_row(ae::bench::chain_plan(1, "idempotent"), quick);
+  const std::pair<std::string_view, std::function<void()>> rows[] = {
+      {"memory", [&] { memory_rows(quick); }},
+      {"sqlite", [&] { sqlite_rows(folder, quick); }},
+      {"postgres", [&] { postgres_rows(quick); }},
+      {"workers", [&] { worker_rows(quick); }},
+      {"claim", [&] { claim_latency_rows(quick); }},
+      {"history", [&] { history_rows(quick); }},
+      {"http-tool", [&] { http_tool_row(folder, quick); }},
+      {"map", [&] { map_row(folder, quick); }},
+  };
+  for (const auto& [name, measure_it] : rows) {
+    if (std::ranges::find(arguments, name) != arguments.end()) measure_it();
   }
   std::filesystem::remove_all(folder);
   return 0;

@@ -71,7 +71,7 @@ RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t ste
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   const RawResult result{static_cast<double>(done) / took.count(),
-                         (cpu_ms() - cpu) / static_cast<double>(done)};
+                         (cpu_ms() - cpu) / static_cast<double>(done), 0};
   sqlite3_finalize(update);
   sqlite3_finalize(insert);
   sqlite3_close(db);

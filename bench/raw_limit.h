@@ -1,4 +1,5 @@
-// The limit that the durable step is measured against: the same rows and fsyncs on raw SQLite, nothing else.
+// The limit that the durable step is measured against: the same rows and fsyncs on raw SQLite, nothing else; of
+// PostgreSQL see postgres_cost.h.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@ namespace ae::bench {
 
 struct RawResult {
   double steps_per_second = 0, cpu_ms_per_step = 0;
+  double server_cpu_ms_per_step = 0;  // of a database server
 };
 
 // `group` steps share one transaction: each updates its job's row and appends one row of `row_bytes`.

@@ -50,7 +50,8 @@ class PostgresServer {
     return "postgres:///" + database + "?host=" + folder_ + "&port=" + std::to_string(port_) +
            "&user=aetheris" + more;
   }
-  int port() const { return port_; }  // also on 127.0.0.1
+  int port() const { return port_; }          // also on 127.0.0.1
+  pid_t process() const { return process_; }  // the parent of all of its others
 
   // SIGQUIT: at once, as if the machine had lost power; SIGINT: its sessions are ended first.
   void stop(int signal) {

@@ -1,0 +1,14 @@
+// The plans that are measured: chains, maps and a wait, with one tool, `work`.
+#pragma once
+
+#include <memory>
+
+#include "engine/plan.h"
+
+namespace ae::bench {
+
+std::shared_ptr<const engine::Plan> chain_plan(int steps);
+std::shared_ptr<const engine::Plan> map_plan(int items);
+std::shared_ptr<const engine::Plan> signal_plan();  // waits for the signal `go`, then one step
+
+}  // namespace ae::bench

@@ -1,0 +1,64 @@
+// WorkerProcess: what a process on a shared PostgreSQL store is in small: a loop, the store, a tool, a runtime.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/plan.h"
+#include "net/asio_loop.h"
+#include "net/system.h"
+#include "runtime/runtime.h"
+#include "store/postgres/postgres_store.h"
+
+namespace ae::bench {
+
+std::int64_t now_us();  // of one steady clock for all processes of a machine
+
+// What a worker says on a pipe, when it is durable.
+struct Said {
+  enum class What : std::int64_t { ready, running, waiting, over };
+  What what = What::ready;
+  std::int64_t at_us = 0;
+};
+void say_on(int pipe, Said::What what);
+Said heard_on(int pipe);
+// When `what` was said next; what else is said before is passed over.
+std::int64_t await_said(int pipe, Said::What what);
+
+class WorkerProcess final : public runtime::RuntimeObserver {
+ public:
+  struct Options {
+    std::string url;
+    int says = -1;  // the pipe on which it says what became of jobs; -1: it claims none
+    Duration poll = std::chrono::seconds(5);  // what comes sooner came by a hint
+  };
+  explicit WorkerProcess(const Options& options);
+
+  void start() { runtime_->start(); }
+  void work() { loop_.run(); }
+  // So many jobs that nobody holds; gives the id of the last.
+  JobId make(const std::shared_ptr<const engine::Plan>& plan, int jobs = 1);
+  void signal(const JobId& job, const std::string& key);
+  store::PostgresStore& store() { return *store_; }
+  // Runs the loop until what `ask` was given has been called.
+  void await(const std::function<void(std::function<void()> done)>& ask);
+
+ private:
+  void make_one(const std::shared_ptr<const engine::Plan>& plan, int& to_start, int& to_end,
+                JobId& last, const std::function<void()>& done);
+  void on_events(const JobId&, const std::vector<Event>& events) override;
+
+  const int says_;
+  net::AsioLoop loop_;
+  net::SystemClock clock_;
+  net::BootClock steady_;
+  net::SystemChance chance_;
+  std::unique_ptr<store::PostgresStore> store_;
+  runtime::Performers performers_;
+  std::optional<runtime::Runtime> runtime_;
+};
+
+}  // namespace ae::bench
