@@ -1,0 +1,193 @@
+"""What rows of whole processes share: a store, `aetheris serve` on it, the driver of requests, and what /proc says of them."""
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/release/aetheris")
+BENCH = os.environ.get("AETHERIS_BENCH_BIN") or str(ROOT / "build/release/aetheris_bench")
+PATIENCE = 1800.0  # seconds for anything that must happen some time
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+
+AGENTS = """
+aetheris: 1
+tools:
+  fill: { native: fill, effect: idempotent }
+  late: { native: nap, effect: read, timeout: 1h }
+agents:
+  one:
+    plan: [ { id: a, tool: fill, args: { bytes: 200 } } ]
+  two:
+    plan:
+      - { id: a, tool: fill, args: { bytes: 200 } }
+      - { id: b, tool: late, needs: [a], args: { ms: 0 } }
+  sleeps:
+    plan:
+      - { id: w, wait: { type: timer, until: "${ .input.at }" } }
+      - { id: a, tool: fill, needs: [w], args: { bytes: 200 } }
+  asks:
+    plan:
+      - { id: w, wait: { type: signal, key: go } }
+      - { id: a, tool: fill, needs: [w], args: { bytes: 200 } }
+"""
+# Jobs of this one occupy every thread on which functions run: calls of `late` are declared and do not come to run.
+BLOCKS = """
+  blocks: { plan: [ { id: x, tool: block, args: { ms: 3600000 } } ] }
+"""
+BLOCK = "  block: { native: nap, effect: read, timeout: 1h }\n"
+THREADS = 16  # docs/decisions/0022-native-threads.md
+
+
+def postgres_script():
+    loader = importlib.machinery.SourceFileLoader("aetheris_postgres", str(ROOT / "scripts/postgres"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def stat(pid):
+    """(parent, CPU ms, CPU ms of children that are gone), or None."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    user, system, gone_user, gone_system = map(int, fields[11:15])
+    return int(fields[1]), (user + system) * TICK_MS, (gone_user + gone_system) * TICK_MS
+
+
+def memory(pid, name="VmRSS"):
+    """Bytes; VmHWM is the most there was."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {name} of {pid}")
+
+
+class Store:
+    """One of the two stores, fresh, in a folder of its own."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-bench-"))
+        self.server = postgres_script().Server(["shared_buffers=256MB", "max_wal_size=2GB"]) if kind == "postgres" else None
+        self.url = self.server.url() if self.server else f"sqlite:{self.folder}/aetheris.db"
+        self.serving = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for serve in self.serving:
+            serve.kill()
+        if self.server:
+            self.server.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def serve(self, *words, blocks=False):
+        agents = AGENTS.replace("agents:\n", BLOCK + "agents:\n") + BLOCKS if blocks else AGENTS
+        (self.folder / "agents.yaml").write_text(agents)
+        self.serving.append(Serve(self, words))
+        return self.serving[-1]
+
+    def server_cpu_ms(self):
+        if not self.server:
+            return 0.0
+        _, own, gone = stat(self.server.process.pid)
+        found = [stat(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+        return own + gone + sum(one[1] for one in found if one and one[0] == self.server.process.pid)
+
+    def ask(self, sql):
+        """One integer, of the tables `jobs`, `heads` and `commits`; the store may be in use."""
+        if self.server:
+            psql = [self.server.bin / "psql", "-h", "127.0.0.1", "-p", str(self.server.port), "-U", "aetheris", "-d", "postgres",
+                    "-Atc", "SET search_path = aetheris", "-c", sql]
+            out = subprocess.run(psql, check=True, capture_output=True, text=True, cwd="/").stdout
+            return int(out.split()[-1])
+        with sqlite3.connect(f"file:{self.folder}/aetheris.db?mode=ro", uri=True, timeout=60) as db:
+            return int(db.execute(sql).fetchone()[0])
+
+    def status_table(self):
+        return "heads" if self.server else "jobs"
+
+    def count(self, condition):
+        return self.ask(f"SELECT count(*) FROM {self.status_table()} WHERE {condition}")
+
+    def await_status(self, status, jobs, every=0.5):
+        """Until exactly so many jobs have it; a job that failed or needs somebody is the end of the run."""
+        def so_many():
+            if bad := self.count("status IN ('failed', 'parked', 'cancelled')"):
+                sys.exit(f"{bad} jobs failed or are parked")
+            return self.count(f"status = '{status}'") == jobs
+        until(so_many, every, f"{jobs} jobs are {status}")
+
+    def last_written(self):
+        """When the last event of any job was written, by the wall clock."""
+        return self.ask("SELECT max(updated_at) FROM heads") / 1e6
+
+    def first_written_since(self, when):
+        """Of the jobs as they stand: when the one that was written first was written."""
+        return self.ask(f"SELECT min(updated_at) FROM heads WHERE updated_at > {int(when * 1e6)}") / 1e6
+
+
+class Serve:
+    """`aetheris serve`, a real process; what it says goes nowhere but its first line."""
+
+    def __init__(self, store, words):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        self.started = time.time()
+        self.process = subprocess.Popen(
+            [BIN, "serve", "agents.yaml", "--store", store.url, "--listen", "127.0.0.1:0", "--json", *words],
+            cwd=store.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(store.folder / "said", "a"),
+            text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("serve did not start: " + (store.folder / "said").read_text()[-2000:])
+        self.url = json.loads(line)["listening"]
+
+    pid = property(lambda self: self.process.pid)
+
+    def rss(self):
+        return memory(self.pid)
+
+    def cpu_ms(self):
+        return stat(self.pid)[1]
+
+    def drive(self, path, body, requests, connections=16, first=0, rate=0):
+        """Requests by the driver, a process of its own: its row of figures."""
+        command = [BENCH, "drive", self.url.removeprefix("http://"), path, json.dumps(body), connections, requests, first, rate]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"requests were refused: {done.stdout}{done.stderr[:2000]}")
+        return json.loads(done.stdout)
+
+    def counter(self, name):
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        text = opener.open(self.url + "/metrics", timeout=60).read().decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        if self.process.wait(timeout=120) != 0:
+            raise RuntimeError("serve did not end as it should")
+
+
+def until(condition, every, what):
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > give_up:
+            sys.exit(f"it did not happen in {PATIENCE:.0f} s: {what}")
+        time.sleep(every)
