@@ -17,6 +17,7 @@ namespace {
 constexpr int kUnknownTries = 8;
 // A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
 constexpr int kLateTries = 30;
+constexpr std::size_t kDuePage = 256;      // jobs that are looked up and fired at once
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
 // A plan in the inbox is looked after for about ten seconds, ever more slowly, until its holder has taken it or not.
 constexpr int kPlanLooks = 20;
@@ -288,17 +289,29 @@ void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
       });
 }
 
-// Jobs that nobody holds and for which a timer, an expiry or the deadline has come.
+// Jobs that nobody holds and for which a timer, an expiry or the deadline has come. A full page is followed by the next
+// one as soon as it is done, and not with the next poll: many may be due at one instant. One of which nothing fired is
+// not: the same would be found again.
 void Runtime::fire_due() {
   if (stopping_ || firing_) return;
   firing_ = true;
-  world_.store.due(256, [this](Result<std::vector<JobId>> due) {
+  world_.store.due(kDuePage, [this](Result<std::vector<JobId>> due) {
     firing_ = false;
     // Who claims hears of an outage there.
     if (!options_.claims) store_answered(due ? nullptr : &due.error());
     if (!due) return;
+    struct Page {
+      std::size_t left = 0;
+      bool full = false, fired = false;
+    };
+    auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
     for (const JobId& job : *due) {
-      act(job, {.kind = engine::Act::Kind::timers}, [](Result<Value>) {});
+      act(job, {.kind = engine::Act::Kind::timers},
+          [this, alive = handle(), page](const Result<Value>& answer) {
+            page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
+            if (--page->left > 0 || !page->full || !page->fired || !alive.lock()) return;
+            fire_due();
+          });
     }
   });
 }

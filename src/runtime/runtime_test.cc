@@ -649,6 +649,32 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   EXPECT_GT(desk.read().events.size(), before);
 }
 
+AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for the poll") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  constexpr int kJobs = 800;
+  const auto waits =
+      plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'600s'}}]");
+  for (int i = 0; i < kJobs; ++i) {
+    NewJobRequest request;
+    request.agent = "agent";
+    request.plan = waits;
+    ASSERT_TRUE(ground.loop.await<Result<Created>>(
+        [&](auto done) { desk.runtime->create(request, std::move(done)); }));
+  }
+  const auto completed = [&] {
+    auto jobs = ground.loop.await<Result<std::vector<store::JobRow>>>([&](auto done) {
+      desk.memory->query({.status = "completed", .limit = kJobs}, std::move(done));
+    });
+    return jobs ? jobs->size() : 0;
+  };
+  ground.loop.advance(599s);
+  EXPECT_EQ(completed(), 0u);
+  ground.loop.advance(1500ms);
+  EXPECT_EQ(completed(), std::size_t{kJobs});
+}
+
 // The claim under way had looked before the job was there, and its answer says that there is nothing.
 AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
   Ground ground;
