@@ -169,13 +169,14 @@ BUDGETS = [
     ("sqlite", {"in_flight": 256}, "bytes", "<=", 1000),
     ("postgres", {"in_flight": 256}, "steps_per_second", ">=", 30000),
     ("postgres", {"in_flight": 256}, "cpu_ms", "<=", 0.06),
+    ("postgres", {"in_flight": 256}, "table_bytes", "<=", 1000),
     ("claim", {}, "p99_ms", "<=", 50),
     ("signal", {}, "p99_ms", "<=", 50),
     ("history", {}, "ratio", "<=", 2),
     ("map", {}, "ratio", "<=", 1.25),
     ("parked", {"wait": "signal"}, "bytes_each", "<=", 100),
     ("idle", {}, "cpu_percent", "<=", 1),
-    ("idle", {}, "server_cpu_percent", "<=", 1),
+    ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
     ("load", {}, "last_to_second", "<=", 1.1),
 ]
 
