@@ -85,7 +85,7 @@ Decision Decider::run() {
     if (full() || failed_ || unconfirmed_ || held_back_) break;
     step(index);
   }
-  if (decision_.events.empty() && s_.calling.empty()) rest();
+  if (decision_.events.empty() && !s_.any_is_live()) rest();
   if (decision_.events.empty()) {
     if (auto due = s_.next_due()) ask_again(*due);
   }

@@ -180,7 +180,7 @@ void Decider::orphan(const Step& step) {
            .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
     const Instant left = call.left_at.value_or(call.send_by);
     const Instant settled = std::max(call.send_by, left) + tool.grace;
-    if (stamp_.now < settled) return ask_again(settled);
+    if (stamp_.now < settled) return come_back(settled);
   }
   const bool changed = has_changed(step);
   if (step.role == Role::probe && !changed) return declare(step, true);  // it only reads

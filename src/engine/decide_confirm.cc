@@ -80,8 +80,6 @@ bool Decider::unsettled_changes() {
     unsettled = true;
     step(index);
   }
-  const bool live = std::ranges::any_of(
-      s_.calling, [&](std::uint32_t index) { return s_.is_live(s_.steps[index]); });
   for (const std::uint32_t index : s_.calling) {  // a probe asks
     const Step& step = s_.steps[index];
     unsettled = unsettled || (step.role == Role::probe && s_.may_have_changed(step));
@@ -90,7 +88,7 @@ bool Decider::unsettled_changes() {
     unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
   }
   settling_ = unsettled;
-  if (unsettled && decision_.events.empty() && !live) rest();
+  if (unsettled && decision_.events.empty() && !s_.any_is_live()) rest();
   return unsettled;
 }
 
@@ -105,9 +103,7 @@ bool Decider::confirm() {
   // A job that may come to rest here rests with nothing in flight.
   const bool deviating =
       std::ranges::any_of(keys, [&](const std::string& key) { return deviates(seen_of(key)); });
-  const bool calls = std::ranges::any_of(
-      s_.calling, [&](std::uint32_t index) { return s_.is_live(s_.steps[index]); });
-  if (!deviating || !calls) confirmed(keys);
+  if (!deviating || !s_.any_is_live()) confirmed(keys);
   return false;
 }
 

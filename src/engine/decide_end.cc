@@ -143,7 +143,8 @@ void Decider::end(const Ending& ending) {
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
   if (*backoff - stamp_.now > limits_.held_backoff_max) {
-    decision_.events.push_back(requeued_event("backoff", backoff));
+    const bool settles = later_ && *later_ == *backoff;
+    decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
     decision_.release = true;
   }
   return true;
@@ -170,11 +171,9 @@ void Decider::pause() {
     }
   }
   if (!decision_.events.empty()) return;
-  for (std::uint32_t index : s_.calling) {
-    if (s_.is_live(s_.steps[index])) {
-      if (auto due = s_.next_due()) ask_again(*due);
-      return;
-    }
+  if (s_.any_is_live()) {
+    if (auto due = s_.next_due()) ask_again(*due);
+    return;
   }
   if (s_.nodes_left == 0) return complete();
   decision_.events.push_back(paused_event(s_.pausing->reason));
@@ -189,7 +188,6 @@ void Decider::rest() {
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
     if (settling_ && !s_.may_have_changed(step)) continue;  // it cannot move before that is known
-    if (step.phase == StepPhase::calling) return;           // an orphan whose time has not come
     if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
       backoff = step.not_before;
     }

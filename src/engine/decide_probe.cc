@@ -16,8 +16,7 @@ void Decider::probe(const Step& step) {
   const bool past = stamp_.owned && call.attempt != s_.attempt;
   const Instant settled = call.deadline + s_.tool_of(step).grace;
   if (!past && stamp_.now < settled) {
-    if (!later_ || settled < *later_) later_ = settled;
-    return ask_again(settled);
+    return come_back(settled);
   }
   const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
   if (open_ - (own_place ? 1 : 0) >= limits_.parallel_max) {

@@ -142,6 +142,11 @@ class Decider {
   void ask_again(Instant at) {
     if (!decision_.ask_again || at < *decision_.ask_again) decision_.ask_again = at;
   }
+  // A call in doubt is left alone until then: nobody has to hold the job for it.
+  void come_back(Instant at) {
+    if (!later_ || at < *later_) later_ = at;
+    ask_again(at);
+  }
   const std::string& offered(std::uint32_t tool) const {
     return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
@@ -154,7 +159,7 @@ class Decider {
   bool settling_ = false;   // calls that may have changed something come before everything else
   bool held_back_ = false;  // something could start but for a limit
   bool undoable_ = false;   // a step that can be undone is committed in this decision
-  std::optional<Instant> later_;  // a call in doubt may be asked about then
+  std::optional<Instant> later_;  // a call in doubt may be sent again, asked about or given up then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
   bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it

@@ -7,6 +7,7 @@
 // decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -311,6 +312,9 @@ class State {
   bool is_live(const Step& step) const {
     return step.call && step.call->open && status == JobStatus::running &&
            step.call->attempt == attempt;
+  }
+  bool any_is_live() const {
+    return std::ranges::any_of(calling, [&](std::uint32_t index) { return is_live(steps[index]); });
   }
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;

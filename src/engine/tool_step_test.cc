@@ -438,10 +438,21 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
   const Instant settles = job.step("a").call->send_by + 30s;
   job.crash();
   EXPECT_EQ(job.tries("a"), 1u);
-  EXPECT_EQ(job.ask_again, settles);
-  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.status(), "queued") << "nobody has to hold it meanwhile";
+  EXPECT_EQ(job.state.not_before, settles);
+  EXPECT_EQ(job.last(EventType::job_requeued)["reason"], "settling");
   job.after(settles - job.now);
   EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("crash/a call that settles soon is waited for") {
+  GivenJob job(one("once"));
+  job.owned = false;
+  job.claim().after(26s).crash();
+  const Instant settles = job.now + 30s;
+  job.after(26s).crash();
+  EXPECT_EQ(job.status(), "running");
+  EXPECT_EQ(job.ask_again, settles);
 }
 
 AE_TEST(
@@ -451,10 +462,10 @@ AE_TEST(
   job.owned = false;
   job.claim().after(20s).crash();
   const Instant settles = job.now + 30s;
-  EXPECT_EQ(job.ask_again, settles);
+  EXPECT_EQ(job.state.not_before, settles);
   for (int death = 0; death < 3; death++) {
     job.after(5s).crash();
-    EXPECT_EQ(job.ask_again, settles);
+    EXPECT_EQ(job.state.not_before, settles);
     EXPECT_EQ(job.tries("a"), 1u);
   }
   job.after(settles - job.now);
