@@ -163,6 +163,16 @@ void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
     s.query(std::move(filter), std::move(d));
   });
 }
+void FaultyStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  call(Method::ended, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
+    s.ended(std::move(filter), std::move(d));
+  });
+}
+void FaultyStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
+  call(Method::prune, std::move(done), [pruning = std::move(pruning)](Store& s, auto d) mutable {
+    s.prune(std::move(pruning), std::move(d));
+  });
+}
 void FaultyStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   call(Method::redact, std::move(done),
        [redaction = std::move(redaction)](Store& s, auto d) mutable {
