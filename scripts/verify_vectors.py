@@ -134,7 +134,9 @@ def verify(events):
 def logs_of(arguments):
     if arguments[0] == "--events":
         with open(arguments[1], encoding="utf-8") as file:
-            events = [read_json(line) for line in file if line.strip()]
+            values = [read_json(line) for line in file if line.strip()]
+        # All of them in one value, or one a line.
+        events = [event for value in values for event in value.get("events", [value])]
         return [{"name": arguments[1], "events": events}]
     logs = []
     for path in arguments:

@@ -236,7 +236,12 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
 Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::Loaded& loaded) {
   AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
   std::vector<Archive::File> files{{.name = job.text + ".json", .bytes = {}}};
-  for (const Event& event : events) files[0].bytes += canonical(envelope(job, event)) + "\n";
+  std::vector<Value> shown;
+  shown.reserve(events.size());
+  for (const Event& event : events) shown.push_back(envelope(job, event));
+  files[0].bytes =
+      canonical(Value::object({{"events", Value::array(std::move(shown))}, {"next", Value()}})) +
+      "\n";
   if (loaded.signed_head) {
     files.push_back({.name = job.text + ".signed_head", .bytes = *loaded.signed_head});
   }

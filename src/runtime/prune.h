@@ -61,8 +61,8 @@ struct Pruned {
   std::uint64_t left_jobs = 0;
 };
 
-// The files of a job in an archive: `<id>.json`, its events as `aetheris events ID --json` prints them, one a line, which is
-// what proves the chain; and `<id>.signed_head`, if its head was signed. Fails with log_corrupt · needs_version.
+// The files of a job in an archive: `<id>.json`, its events as `aetheris events ID --json` prints them, which is what proves
+// the chain; and `<id>.signed_head`, if its head was signed. Fails with log_corrupt · needs_version.
 Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::Loaded& loaded);
 
 // `gone`: called for each job once it is deleted. Fails with already_exists, unavailable (the archive) · unavailable ·
