@@ -2,7 +2,7 @@
 """Verifies the hash chain of events: a second implementation of SPEC §13, which knows no stored bytes.
 
   verify_vectors.py testdata/vectors/chain.json     the published vectors
-  verify_vectors.py --events FILE                   envelopes, one a line, as `aetheris events --json` prints them
+  verify_vectors.py --events FILE                   envelopes as `aetheris events --json` prints them, or one a line
 
 Prints `ok NAME` or `not ok NAME` and why, one line for each log; ends with 1 if any is not ok.
 Needs nothing but Python's standard library.

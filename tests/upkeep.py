@@ -320,7 +320,7 @@ def old_jobs_are_archived_and_deleted_whatever_dies_meanwhile():
 def a_fork_needs_nothing_of_a_job_that_is_deleted():
     with home() as h:
         expect(h.run("run", "agents.yaml", "echo", "--input", json.dumps({"n": 7, "text": "x" * 600}), "--job-id", "origin"), 0)
-        last = len(expect(h.run("events", "origin", "--json"), 0).out.splitlines())
+        last = len(expect(h.run("events", "origin", "--json"), 0).json()["events"]) - 1
         expect(h.run("fork", "origin", "--at", str(last), "--job-id", "waits", "--repeat-effects"), 0)
         said = expect(h.run("prune", "--older-than", "0s", "--json"), 0).json()
         assert said["jobs"] == 1, said
