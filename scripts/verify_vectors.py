@@ -2,7 +2,7 @@
 """Verifies the hash chain of events: a second implementation of SPEC §13, which knows no stored bytes.
 
   verify_vectors.py testdata/vectors/chain.json     the published vectors
-  verify_vectors.py --events FILE                   envelopes, one a line, as `aetheris events --json` prints them
+  verify_vectors.py --events FILE                   envelopes as `aetheris events --json` prints them, or one a line
 
 Prints `ok NAME` or `not ok NAME` and why, one line for each log; ends with 1 if any is not ok.
 Needs nothing but Python's standard library.
@@ -134,7 +134,9 @@ def verify(events):
 def logs_of(arguments):
     if arguments[0] == "--events":
         with open(arguments[1], encoding="utf-8") as file:
-            events = [read_json(line) for line in file if line.strip()]
+            values = [read_json(line) for line in file if line.strip()]
+        # All of them in one value, or one a line.
+        events = [event for value in values for event in value.get("events", [value])]
         return [{"name": arguments[1], "events": events}]
     logs = []
     for path in arguments:

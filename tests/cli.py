@@ -427,7 +427,8 @@ def jobs_are_listed_newest_first_and_filtered():
         assert listed("--status", "failed") == ["bad"]
         assert listed("--agent", "echo", "--limit", "2") == ["j2", "j1"]
         page = expect(h.run("jobs", "--json", "--limit", "2"), 0).json()
-        assert page["next_cursor"] == "j2"
+        assert page["next_cursor"].startswith("j2@"), page
+        assert listed("--limit", "2", "--cursor", page["next_cursor"]) == ["j1", "j0"]
         assert listed("--limit", "2", "--cursor", "j2") == ["j1", "j0"]
         text = expect(h.run("jobs"), 0).out
         assert text.splitlines()[0].split()[:3] == ["ID", "STATUS", "AGENT"] and "\x1b" not in text

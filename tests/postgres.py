@@ -15,6 +15,7 @@ import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import retention  # noqa: E402
 from cli import ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -364,6 +365,12 @@ def doctor_says_what_a_lost_server_would_lose():
         assert "no_synchronous_standby" in codes, said
         nobody = h.run("doctor", "--json", "--store", "postgres://127.0.0.1:1/x")
         assert "unavailable" in [problem["code"] for problem in nobody.json()["problems"]], nobody
+
+
+@test
+def old_jobs_are_archived_and_deleted_whatever_dies_meanwhile():
+    with shared() as (h, env):
+        retention.delete_them_whatever_dies(h, env)
 
 
 def main():

@@ -5,6 +5,7 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
   upkeep.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
+import json
 import os
 import pathlib
 import pty
@@ -17,11 +18,12 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import retention  # noqa: E402
 from cli import BIN, ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
-NEWEST = 4  # the layout that this version writes
+NEWEST = 5  # the layout that this version writes
 
 
 def test(function):
@@ -302,6 +304,71 @@ def a_restore_is_refused_while_the_store_is_owned():
         said = expect(h.run("restore", "b.db"), 7)
         assert "store_locked" in said.err, said
         expect(server.stop(), 0)
+
+
+@test
+def old_jobs_are_archived_and_deleted_whatever_dies_meanwhile():
+    with home() as h:
+        retention.delete_them_whatever_dies(h, None)
+        assert sql(h.store, "SELECT count(*) FROM jobs")[0][0] == retention.WAITING + 1
+        for table in ("heads", "commits", "labels", "checkpoints", "value_uses", "effects", "inbox"):
+            of_nobody = sql(h.store, f"SELECT count(*) FROM {table} WHERE job NOT IN (SELECT id FROM jobs)")
+            assert of_nobody == [(0,)], table
+
+
+@test
+def a_fork_needs_nothing_of_a_job_that_is_deleted():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--input", json.dumps({"n": 7, "text": "x" * 600}), "--job-id", "origin"), 0)
+        last = len(expect(h.run("events", "origin", "--json"), 0).json()["events"]) - 1
+        expect(h.run("fork", "origin", "--at", str(last), "--job-id", "waits", "--repeat-effects"), 0)
+        said = expect(h.run("prune", "--older-than", "0s", "--json"), 0).json()
+        assert said["jobs"] == 1, said
+        expect(h.run("job", "origin"), 3)
+        expect(h.run("verify", "waits"), 0)
+        expect(h.run("run", "agents.yaml", "--job-id", "waits"), 0)
+        expect(h.run("replay", "waits"), 0)
+
+
+@test
+def a_prune_goes_through_the_owner_and_an_archive_never_through_the_network():
+    with home() as h:
+        server = Server(h)
+        for i in range(3):
+            server.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": i}, "id": f"e{i}", "labels": {"i": str(i)}})
+        status, body = server.post("/api/prune", {"older_than": "0s", "archive": str(h.path / "no")})
+        assert (status, body["code"]) == (400, "unsupported") and not (h.path / "no").exists(), body
+        said = expect(h.run("prune", "--older-than", "0s", "--archive", "no", env=server.env), 2)
+        assert "machine of the store" in said.err, said
+        status, body = server.post("/api/prune", {"older_than": "0s", "labels": {"i": "2"}})
+        assert (status, body["jobs"], body["more"]) == (200, 1, False), body
+        said = expect(h.run("prune", "--older-than", "0s", "--status", "completed", "--agent", "echo",
+                            "--archive", "kept", "--json"), 0).json()
+        assert said["jobs"] == 2 and (h.path / "kept/e0.json").exists(), said
+        assert server.get("/api/jobs")[1]["jobs"] == []
+        # The same id is another job, also for who follows its events.
+        server.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 77}, "id": "e0"})
+        events = server.get("/api/jobs/e0/events")[1]["events"]
+        assert events[0]["payload"]["input"] == {"n": 77}, events[0]
+        for bad in ({}, {"older_than": "soon"}, {"older_than": "1d", "status": ["running"]},
+                    {"older_than": "1d", "labels": {"a": 1}}, {"older_than": "1d", "dry_run": 1},
+                    {"older_than": "1d", "archive": 5}, {"older_than": "1d", "folder": "x"}, {"older_than": "1d", "after": -1}):
+            assert server.post("/api/prune", bad)[0] == 400, bad
+        expect(server.stop(), 0)
+
+
+@test
+def an_archive_that_cannot_be_written_stops_the_prune():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 1}', "--job-id", "a"), 0)
+        (h.path / "file").write_text("")
+        for folder in ("file", "none/deeper", "/proc/archive"):
+            said = h.run("prune", "--older-than", "0s", "--archive", folder, "--json")
+            assert said.code != 0 and said.json()["code"] in ("unavailable", "usage"), said
+        expect(h.run("job", "a"), 0)
+        expect(h.run("prune", "--older-than", "0s", "--label", "a"), 2)
+        expect(h.run("prune", "--older-than", "0s", "--status", "completed,"), 2)
+        expect(h.run("prune"), 2)
 
 
 if __name__ == "__main__":

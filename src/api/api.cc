@@ -72,6 +72,7 @@ const Api::Route Api::kRoutes[] = {
     {"POST", {"api", "jobs", "{id}", "retry"}, Access::operate, &Api::retry},
     {"POST", {"api", "jobs", "{id}", "plan"}, Access::operate, &Api::plan},
     {"POST", {"api", "jobs", "{id}", "redact"}, Access::manage, &Api::redact},
+    {"POST", {"api", "prune"}, Access::manage, &Api::prune},
     {"GET", {"api", "audit"}, Access::manage, &Api::audit},
     {"GET", {"api", "audit", "verify"}, Access::manage, &Api::verify_audit},
     {"GET", {"api", "keys"}, Access::manage, &Api::keys},

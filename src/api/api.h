@@ -21,6 +21,7 @@
 #include "async/loop.h"
 #include "core/event.h"
 #include "core/value.h"
+#include "runtime/prune.h"
 #include "runtime/runtime.h"
 #include "store/measured_store.h"
 #include "store/store.h"
@@ -43,6 +44,7 @@ struct ApiRequest {
   std::string traceparent, tracestate;  // these headers, as they came
   std::string by;                       // who asks, for the record
   Role role = Role::admin;              // what they may; our own user may everything
+  bool local = true;                    // our own user, on this machine
 };
 
 struct ApiResponse {
@@ -65,7 +67,9 @@ struct ApiOptions {
                                            agents::Agent& out)>
       read_agent{};
   const store::MeasuredStore* measured = nullptr;  // whose times are shown; nullptr = nobody's
-  bool looks_only = false;                         // health, ready and metrics, and nothing else
+  // A folder of this machine that jobs are archived in before they are deleted; empty = nobody archives here.
+  std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
+  bool looks_only = false;  // health, ready and metrics, and nothing else
   // A request was refused: its method and path, the status, the code. May be empty.
   std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
@@ -164,6 +168,7 @@ class Api {
   void retry(Ask ask);
   void plan(Ask ask);
   void redact(Ask ask);
+  void prune(Ask ask);
   void audit(Ask ask);
   void verify_audit(Ask ask);
   void keys(Ask ask);

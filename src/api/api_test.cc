@@ -702,6 +702,7 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(here.get({"api", "jobs"}, {{"state", "running"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
+  expect_problem(here.get({"api", "jobs"}, {{"cursor", "j@x"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"limit", "-1"}}), 400, "input_invalid");
   ApiRequest put;
   put.method = "PUT";
@@ -737,12 +738,14 @@ AE_TEST("api/jobs come newest first, in pages") {
     return text + (page.body["next_cursor"].is_null() ? "." : page.body["next_cursor"].as_string());
   };
   EXPECT_EQ(ids(here.get({"api", "jobs"})), "j4 j3 j2 j1 j0 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "2"}})), "j4 j3 j3");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "2"}})), "j4 j3 j3@4");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3@4"}})), "j2 j1 j0 .");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"cursor", "gone@2"}})), "j0 .") << "it was deleted";
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"limit", "3"}, {"cursor", "j3"}})), "j2 j1 j0 .");
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"label", "i:1"}})), "j3 j1 .");
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"status", "running"}})), ".");
   EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "j3"}})), "j3 .");
-  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3");
+  EXPECT_EQ(ids(here.get({"api", "jobs"}, {{"q", "by-hand"}, {"limit", "2"}})), "j4 j3 j3@4");
 }
 
 AE_TEST("api/events are envelopes, in pages, by class and by type") {

@@ -25,7 +25,7 @@ struct Api::Inbox {
   std::size_t status = 0;  // index into kOpenStatuses
   std::string after;       // the last job that was looked at
   std::size_t wanted = kApprovalsDefault;
-  std::deque<JobId> rows;
+  std::deque<store::JobRow> rows;
   bool last_page = false;
   std::vector<Value> found;
 };
@@ -54,7 +54,7 @@ void Api::approvals(Ask ask) {
 void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
   store::Filter filter;
   filter.status = kOpenStatuses[inbox->status];
-  filter.after = inbox->after;
+  go_on_after(inbox->after, filter);
   filter.limit = kRowsAtOnce;
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
                                    inbox](Result<std::vector<store::JobRow>> rows) {
@@ -63,7 +63,7 @@ void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
     }
     if (!rows) return ask->refuse(rows.error());
     inbox->last_page = rows->size() < kRowsAtOnce;
-    for (store::JobRow& row : *rows) inbox->rows.push_back(std::move(row.id));
+    for (store::JobRow& row : *rows) inbox->rows.push_back(std::move(row));
     if (alive.lock()) next_job(ask, inbox);
   });
 }
@@ -76,9 +76,9 @@ void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
     if (inbox->status == std::size(kOpenStatuses)) return answer_inbox(ask, *inbox);
   }
   if (inbox->rows.empty()) return next_jobs(std::move(ask), std::move(inbox));
-  const JobId job = std::move(inbox->rows.front());
+  const JobId job = inbox->rows.front().id;
+  inbox->after = cursor_of(inbox->rows.front());
   inbox->rows.pop_front();
-  inbox->after = job.text;
   runtime_.read(
       job, [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
         if (!alive.lock()) return;

@@ -46,6 +46,10 @@ Error role_missing(Role role, const std::vector<Role>& needed);
 // A job's row, as lists show it.
 Value row_json(const store::JobRow& row);
 
+// Where a list goes on: `ID@NUMBER`, or the id alone. The number counts, also when that job has been deleted meanwhile.
+std::string cursor_of(const store::JobRow& row);
+void go_on_after(std::string_view cursor, store::Filter& filter);
+
 // A key or word that a request may have later.
 struct Later {
   std::string_view name, why;

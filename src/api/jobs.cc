@@ -1,5 +1,6 @@
 // Creating jobs, listing them, and looking at one: its state, its events, its past.
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <utility>
 
@@ -114,6 +115,23 @@ Value row_json(const store::JobRow& row) {
   return Value::object(std::move(members));
 }
 
+std::string cursor_of(const store::JobRow& row) {
+  return row.id.text + "@" + std::to_string(row.number);
+}
+
+void go_on_after(std::string_view cursor, store::Filter& filter) {
+  const std::size_t at = cursor.find('@');
+  filter.after = std::string(cursor.substr(0, at));
+  if (at == cursor.npos) return;
+  std::uint64_t number = 0;
+  const auto read = std::from_chars(cursor.data() + at + 1, cursor.data() + cursor.size(), number);
+  if (read.ec == std::errc() && read.ptr == cursor.data() + cursor.size()) {
+    filter.after_number = number;
+  } else {
+    filter.after = std::string(cursor);  // no job has such an id
+  }
+}
+
 // ---------------------------------------------------------------- lists
 
 struct Api::Search {
@@ -142,7 +160,7 @@ void Api::jobs(Ask ask) {
       AE_ASSIGN(auto pair, label(text));
       wanted.labels.push_back(std::move(pair));
     }
-    if (const auto* cursor = ask->query.find("cursor")) wanted.after = *cursor;
+    if (const auto* cursor = ask->query.find("cursor")) go_on_after(*cursor, wanted);
     AE_ASSIGN(const auto limit, ask->query.number("limit"));
     wanted.limit = std::clamp<std::size_t>(limit.value_or(100), 1, kJobsMax);
     return wanted;
@@ -169,6 +187,7 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
     const bool last = rows->size() < search->filter.limit;
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
+      search->filter.after_number = row.number;
       if (holds_text(row, search->text)) search->found.push_back(std::move(row));
     }
     if (!last && search->found.size() <= search->wanted && alive.lock()) {
@@ -179,7 +198,7 @@ void Api::search_jobs(Ask ask, std::shared_ptr<Search> search) {
     std::vector<Value> items;
     items.reserve(search->found.size());
     for (const store::JobRow& row : search->found) items.push_back(row_json(row));
-    const Value next = more ? Value(search->found.back().id.text) : Value();
+    const Value next = more ? Value(cursor_of(search->found.back())) : Value();
     ask->answer(200,
                 Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
   });
@@ -455,7 +474,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
   }
   store_.load(
       job, from.seq + 1,
-      [this, alive = std::weak_ptr(alive_), job, from,
+      [this, alive = std::weak_ptr(alive_), job, from, after,
        done = std::move(done)](Result<store::Loaded> loaded) mutable {
         if (!loaded && loaded.error().code == Code::not_found) {
           return done(fail(Code::not_found, "there is no job " + job.text +
@@ -470,21 +489,28 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
         };
         Log log{std::move(loaded->row), {}};
         Mark mark = from;
-        for (const std::string& bytes : loaded->commits) {
-          auto opened = open(job, bytes, mark.head, blobs);
-          if (!opened) return done(std::unexpected(opened.error()));
-          if (opened->first_seq != mark.seq + 1) {
-            return done(
-                fail(Code::log_corrupt, "event " + std::to_string(mark.seq + 1) + " is missing"));
+        const auto read = [&]() -> Status {
+          for (const std::string& bytes : loaded->commits) {
+            AE_ASSIGN(Opened opened, open(job, bytes, mark.head, blobs));
+            if (opened.first_seq != mark.seq + 1) {
+              return fail(Code::log_corrupt,
+                          "event " + std::to_string(mark.seq + 1) + " is missing");
+            }
+            mark = {opened.last_seq, opened.head};
+            for (Event& event : opened.events) log.events.push_back(std::move(event));
           }
-          mark = {opened->last_seq, opened->head};
-          for (Event& event : opened->events) log.events.push_back(std::move(event));
+          const bool is_end = mark.seq == log.row.last_seq && mark.head == log.row.head;
+          if (is_end || (from.seq == 0 && mark.seq >= log.row.last_seq)) return {};
+          return fail(Code::log_corrupt, "the log ends at event " + std::to_string(mark.seq) +
+                                             ", the job's row says " +
+                                             std::to_string(log.row.last_seq));
+        }();
+        // It may be another log than the one that was read to there: that job was deleted, and this one has its id.
+        if (!read && from.seq > 0 && alive.lock()) {
+          marks_.erase(job);
+          return read_log(job, after, std::move(done));
         }
-        if (mark.seq < log.row.last_seq) {
-          return done(fail(Code::log_corrupt, "the log ends at event " + std::to_string(mark.seq) +
-                                                  ", the job's row says " +
-                                                  std::to_string(log.row.last_seq)));
-        }
+        if (!read) return done(std::unexpected(read.error()));
         if (alive.lock()) {
           if (marks_.size() >= kMarksMax) marks_.clear();
           marks_[job] = mark;

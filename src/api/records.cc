@@ -1,8 +1,9 @@
-// What is done to the records themselves: values dropped, and the audit log that tells of it.
+// What is done to the records themselves: values dropped, jobs deleted, and the audit log that tells of it.
 #include <utility>
 
 #include "api/asked.h"
 #include "runtime/redact.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -63,7 +64,112 @@ Value names_json(const std::vector<runtime::ValueName>& names) {
   return Value::array(std::move(list));
 }
 
+constexpr std::size_t kPruneJobs = 512;  // of one request
+
+Result<std::vector<std::string>> statuses_of(const Value& status) {
+  std::vector<std::string> all;
+  bool fine = status.is_null() || (status.is_array() && status.size() > 0);
+  for (std::size_t i = 0; fine && i < status.size(); ++i) {
+    const Value& one = status.items()[i];
+    fine = one.is_string() && store::has_ended(one.as_string());
+    if (fine) all.push_back(one.as_string());
+  }
+  if (!fine) {
+    return fail(Code::input_invalid,
+                "\"status\" is a list of completed, failed and cancelled: other jobs stay");
+  }
+  return all;
+}
+
+Result<runtime::PruneRequest> prune_of(const Fields& fields) {
+  runtime::PruneRequest wish;
+  AE_ASSIGN(const std::string age, fields.text("older_than"));
+  if (age.empty()) {
+    return fail(Code::input_invalid, "\"older_than\" is missing: how long ago they ended, as 90d");
+  }
+  AE_ASSIGN(wish.older_than, duration_from_text(age));
+  AE_ASSIGN(wish.statuses, statuses_of(fields["status"]));
+  AE_ASSIGN(wish.agent, fields.text("agent"));
+  const Value& labels = fields["labels"];
+  if (!labels.is_null() && !labels.is_object()) {
+    return fail(Code::input_invalid, "\"labels\" is an object of texts");
+  }
+  if (labels.is_object()) {
+    for (const auto& [key, value] : labels.members()) {
+      if (!value.is_string()) return fail(Code::input_invalid, "\"labels\" is an object of texts");
+      wish.labels.emplace_back(key, value.as_string());
+    }
+  }
+  if (const Value& dry = fields["dry_run"]; !dry.is_null()) {
+    if (!dry.is_bool()) return fail(Code::input_invalid, "\"dry_run\" is true or false");
+    wish.dry_run = dry.as_bool();
+  }
+  if (const Value& after = fields["after"]; !after.is_null()) {
+    if (!after.is_integer() || after.as_int() < 0) {
+      return fail(Code::input_invalid, "\"after\" is the \"next\" of an answer");
+    }
+    wish.after = static_cast<std::uint64_t>(after.as_int());
+  }
+  wish.jobs_max = kPruneJobs;
+  return wish;
+}
+
+Value pruned_json(const runtime::Pruned& pruned) {
+  std::vector<Value> left;
+  left.reserve(pruned.left.size());
+  for (const auto& [job, error] : pruned.left) {
+    left.push_back(Value::object(
+        {{"code", code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
+  }
+  const auto time = [](const std::optional<Instant>& at) {
+    return at ? Value(to_text(*at)) : Value();
+  };
+  return Value::object({{"before", to_text(pruned.before)},
+                        {"events", pruned.events},
+                        {"jobs", pruned.jobs},
+                        {"left", Value::array(std::move(left))},
+                        {"left_jobs", pruned.left_jobs},
+                        {"more", pruned.next.has_value()},
+                        {"newest", time(pruned.newest)},
+                        {"next", pruned.next ? Value(*pruned.next) : Value()},
+                        {"oldest", time(pruned.oldest)}});
+}
+
 }  // namespace
+
+void Api::prune(Ask ask) {
+  auto wish = [&]() -> Result<runtime::PruneRequest> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"older_than", "status", "agent", "labels",
+                                                "archive", "dry_run", "after"}));
+    AE_ASSIGN(runtime::PruneRequest read, prune_of(fields));
+    const Value& archive = fields["archive"];
+    if (archive.is_null()) return read;
+    if (!archive.is_string() || archive.as_string().empty()) {
+      return fail(Code::input_invalid, "\"archive\" is the path of a folder");
+    }
+    if (!ask->request.local || !options_.archive) {
+      return fail(Code::unsupported,
+                  "an archive is a folder of the machine of the store, and nobody else's to name: "
+                  "run `aetheris prune --archive` there");
+    }
+    if (read.dry_run) return read;
+    AE_ASSIGN(read.archive, options_.archive(archive.as_string()));
+    return read;
+  }();
+  if (!wish) return ask->refuse(wish.error());
+  wish->by = ask->request.by;
+  const auto gone = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
+    if (!alive.lock()) return;
+    runtime_.forget(job);
+    marks_.erase(job);
+  };
+  runtime::prune(store_, *std::move(wish), gone, [ask](Result<runtime::Pruned> pruned) {
+    if (!pruned) return ask->refuse(pruned.error());
+    ask->answer(200, pruned_json(*pruned));
+  });
+}
 
 void Api::redact(Ask ask) {
   auto wish = [&]() -> Result<runtime::RedactRequest> {

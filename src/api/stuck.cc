@@ -232,7 +232,7 @@ void Api::begin_walk(Ask ask, std::shared_ptr<Walk> walk) {
 void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
   store::Filter filter;
   filter.status = walk->statuses[walk->status];
-  filter.after = walk->after;
+  go_on_after(walk->after, filter);
   filter.limit = kRowsAtOnce;
   // A job that has stood still for long was not written to; of a lease that ran out the row says when.
   if (!walk->doubts && filter.status == "queued") {
@@ -262,7 +262,7 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
     }
     store::JobRow row = std::move(walk->rows.front());
     walk->rows.pop_front();
-    walk->after = row.id.text;
+    walk->after = cursor_of(row);
     std::optional<Stuck> why;
     if (!walk->doubts) {
       why = stuck(row, store_.now(), walk->older_than, walk->offers);
@@ -353,7 +353,7 @@ void Api::count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::
   }
   store::Filter filter;
   filter.status = kStatuses[status];
-  filter.after = after;
+  go_on_after(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);
   store_.query(std::move(filter),
@@ -367,7 +367,7 @@ void Api::count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::
                  }
                  fresh->looked_at += rows->size();
                  const bool more = rows->size() == kJobsMax;
-                 std::string last = more ? rows->back().id.text : "";
+                 std::string last = more ? cursor_of(rows->back()) : "";
                  count_stuck(fresh, more ? status : status + 1, std::move(last), std::move(then));
                });
 }

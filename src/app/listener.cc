@@ -36,8 +36,10 @@ std::string listed_header(const net::HttpHeaders& headers, std::string_view name
 }
 
 // `pass`: who it is, if the gate knows; otherwise they say it themselves.
-api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass) {
+// `local`: on the socket of our own user.
+api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool local) {
   api::ApiRequest out;
+  out.local = local;
   out.method = std::move(in.method);
   if (const auto key = net::find_header(in.headers, "idempotency-key")) {
     out.idempotency_key = *key;
@@ -226,17 +228,18 @@ void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
       right = *std::move(given);
     }
     const std::string last(request.header("last-event-id").value_or(""));
-    auto live = std::make_shared<Live>(api, request_of(std::move(request), pass),
+    auto live = std::make_shared<Live>(api, request_of(std::move(request), pass, gate == nullptr),
                                        std::move(responder), still, std::move(right));
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
     return live->begin();
   }
-  api.handle(request_of(std::move(request), pass), [still, responder = std::move(responder)](
-                                                       api::ApiResponse answer) mutable {
-    still([responder = std::move(responder), answer = std::move(answer)](Status may) mutable {
-      std::move(responder).answer(response_of(may ? answer : refusal(may.error())));
-    });
-  });
+  api.handle(
+      request_of(std::move(request), pass, gate == nullptr),
+      [still, responder = std::move(responder)](api::ApiResponse answer) mutable {
+        still([responder = std::move(responder), answer = std::move(answer)](Status may) mutable {
+          std::move(responder).answer(response_of(may ? answer : refusal(may.error())));
+        });
+      });
 }
 
 net::HttpServer::Options server_options() {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "api/problem.h"
+#include "app/archive_folder.h"
 #include "app/key_file.h"
 #include "app/toolbox.h"
 #include "net/system.h"
@@ -111,6 +112,11 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                         .hears = options_.mode != SiteOptions::Mode::read,
                         .read_agent = options_.read_agent,
                         .measured = &*measured_,
+                        .archive = [this](const std::string& folder)
+                            -> Result<std::shared_ptr<runtime::Archive>> {
+                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+                          return std::shared_ptr<runtime::Archive>(std::move(opened));
+                        },
                         .looks_only = options_.looks_only,
                         .refused = options_.refused,
                         .version = std::string(kVersion),

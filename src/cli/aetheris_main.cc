@@ -50,6 +50,7 @@ constexpr struct {
     {"backup", backup_command},
     {"restore", restore_command},
     {"redact", redact_command},
+      {"prune", prune_command},
     {"audit", audit_command},
     {"keys", keys_command},
     {"completion", completion_command},

@@ -48,6 +48,7 @@ int approve_command(const Options& options, Terminal& terminal);  // and reject
 int fork_command(const Options& options, Terminal& terminal);     // and retry
 int plan_command(const Options& options, Terminal& terminal);
 int redact_command(const Options& options, Terminal& terminal);
+int prune_command(const Options& options, Terminal& terminal);
 int audit_command(const Options& options, Terminal& terminal);
 int keys_command(const Options& options, Terminal& terminal);
 int approvals_command(const Options& options, Terminal& terminal);

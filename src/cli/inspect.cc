@@ -145,6 +145,7 @@ Result<Value> all_jobs(app::Site& site) {
     for (const store::JobRow& row : rows) jobs.push_back(row_view(row));
     if (rows.size() < kPage) break;
     filter.after = rows.back().id.text;
+    filter.after_number = rows.back().number;
   }
   return Value::object({{"jobs", Value::array(std::move(jobs))}});
 }

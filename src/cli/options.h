@@ -60,6 +60,9 @@ struct Options {
   std::vector<std::string> values;
   bool all = false, proves = false;
 
+  // prune, with older_than, status, agent, labels and dry_run
+  std::string archive;
+
   // rebuild, with job_id; migrate
   bool check_only = false;
 

@@ -439,6 +439,24 @@ class Grammar {
     redact->add_flag("--all", options_.all, "every value of the job");
     redact->add_option("--reason", options_.reason, "why, for the audit log")->required();
 
+    CLI::App* prune = command(
+        "prune",
+        "delete jobs that ended long ago, with everything that belongs to them; their ids and "
+        "idempotency keys make new jobs then",
+        "aetheris prune --older-than 90d --archive /archive/aetheris");
+    prune
+        ->add_option("--older-than", options_.older_than,
+                     "how long ago they ended, as 90d, by the store's clock")
+        ->required();
+    prune->add_option("--status", options_.status,
+                      "of completed,failed,cancelled (default: all three)");
+    prune->add_option("--agent", options_.agent, "only jobs of this agent");
+    prune->add_option("--label", options_.labels, "NAME=VALUE; all must match")
+        ->allow_extra_args(false);
+    prune->add_option("--archive", options_.archive,
+                      "a folder: each job's log is written to DIR/ID.json before it is deleted");
+    prune->add_flag("--dry-run", options_.dry_run, "only count; delete nothing");
+
     CLI::App* audit = command("audit", "show what was done to this store's records, and by whom",
                               "aetheris audit --verify");
     audit->add_flag("--verify", options_.proves,

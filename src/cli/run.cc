@@ -162,6 +162,7 @@ void Run::look_at_others() {
   struct Search {
     std::vector<std::string> statuses{"running", "queued"};
     std::string after;
+    std::optional<std::uint64_t> after_number;
   };
   auto search = std::make_shared<Search>();
   auto step = std::make_shared<std::function<void()>>();
@@ -176,6 +177,7 @@ void Run::look_at_others() {
     store::Filter filter;
     filter.status = search->statuses.back();
     filter.after = search->after;
+    filter.after_number = search->after_number;
     site_->store().query(filter, [this, search, self](Result<std::vector<store::JobRow>> rows) {
       if (finished_ || stopping_) return;
       if (!rows) {
@@ -195,8 +197,10 @@ void Run::look_at_others() {
       if (rows->size() < 100) {
         search->statuses.pop_back();
         search->after.clear();
+        search->after_number.reset();
       } else {
         search->after = rows->back().id.text;
+        search->after_number = rows->back().number;
       }
       (*self)();
     });

@@ -39,8 +39,10 @@ class Parking : public std::enable_shared_from_this<Parking> {
     if (rows_.size() < kPage) {
       statuses_.pop_back();
       filter_.after.clear();
+      filter_.after_number.reset();
     } else {
       filter_.after = rows_.back().id.text;
+      filter_.after_number = rows_.back().number;
     }
     look();
   }

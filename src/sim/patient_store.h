@@ -91,6 +91,13 @@ class PatientStore final : public store::Store {
     await<std::vector<store::JobRow>>(
         std::move(done), [&](auto d) { inner_->query(std::move(filter), std::move(d)); });
   }
+  void ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
+    await<store::EndedPage>(std::move(done),
+                            [&](auto d) { inner_->ended(std::move(filter), std::move(d)); });
+  }
+  void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
+    await<bool>(std::move(done), [&](auto d) { inner_->prune(std::move(pruning), std::move(d)); });
+  }
   void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
     await<void>(std::move(done),
                 [&](auto d) { inner_->redact(std::move(redaction), std::move(d)); });

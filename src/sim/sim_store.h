@@ -94,6 +94,14 @@ class SimStore final : public store::Store {
       host_.inner->query(std::move(filter), std::move(d));
     });
   }
+  void ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
+    call<store::EndedPage>({"ended", "ended.answer"}, std::move(done),
+                           [&](auto d) { host_.inner->ended(std::move(filter), std::move(d)); });
+  }
+  void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
+    call<bool>({"prune", "prune.answer"}, std::move(done),
+               [&](auto d) { host_.inner->prune(std::move(pruning), std::move(d)); });
+  }
   void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
     call<void>({"redact", "redact.answer"}, std::move(done),
                [&](auto d) { host_.inner->redact(std::move(redaction), std::move(d)); });

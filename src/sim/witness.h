@@ -103,6 +103,13 @@ class Witness final : public store::Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::Loaded>> done) override;
   void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
+  void ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
+    inner_->ended(std::move(filter), std::move(done));
+  }
+  void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
+    writes_++;
+    inner_->prune(std::move(pruning), std::move(done));
+  }
   void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
     writes_++;
     inner_->redact(std::move(redaction), std::move(done));

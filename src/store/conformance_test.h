@@ -11,15 +11,16 @@
 
 #include "store/conformance_claim_test.h"
 #include "store/conformance_commit_test.h"
+#include "store/conformance_prune_test.h"
 #include "store/conformance_random_test.h"
 #include "store/conformance_rig_test.h"
 
 namespace ae::store::conformance {
 
 inline bool register_conformance(const std::string& suite, Factory factory) {
-  const auto add = [&](const std::string& sentence, std::function<void()> body) {
-    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, testing::Pace::quick,
-                           std::move(body));
+  const auto add = [&](const std::string& sentence, std::function<void()> body,
+                       testing::Pace pace = testing::Pace::quick) {
+    testing::register_test(suite + "/" + sentence, __FILE__, __LINE__, pace, std::move(body));
   };
   const auto add_all = [&](const std::vector<Case>& cases) {
     for (const Case& c : cases) {
@@ -37,6 +38,14 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   };
   add_all(commit_cases());
   add_all(claim_cases());
+  add_all(prune_cases());
+  add(
+      "a thousand jobs are deleted between those that wait",
+      [factory] {
+        Rig rig(factory);
+        prunes_many(rig);
+      },
+      testing::Pace::slow);
   add_many("a random history gives the answers and logs of the memory store", random_lives);
   add_many("a life in which each call fails once ends like any other", every_call_fails_once);
   add_many("after a crash at any call, what was sent can be sent again", every_call_is_the_last);

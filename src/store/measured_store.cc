@@ -60,6 +60,12 @@ void MeasuredStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<L
 void MeasuredStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   inner_.query(std::move(filter), timed("query", std::move(done)));
 }
+void MeasuredStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  inner_.ended(std::move(filter), timed("ended", std::move(done)));
+}
+void MeasuredStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
+  inner_.prune(std::move(pruning), timed("prune", std::move(done)));
+}
 void MeasuredStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   inner_.redact(std::move(redaction), timed("redact", std::move(done)));
 }

@@ -56,6 +56,11 @@ void check_claim(const ClaimRequest& request) {
   AE_CHECK(request.lease.count() > 0, request.worker);
 }
 
+void check_pruning(const Pruning& pruning) {
+  AE_CHECK(!pruning.jobs.empty() && pruning.jobs.size() <= kPruneJobsMax,
+           std::to_string(pruning.jobs.size()));
+}
+
 Status admit(const Batch& batch, const Standing& standing) {
   if (std::holds_alternative<Batch::Late>(batch.authority)) return {};
   if (const auto* held = std::get_if<Batch::Held>(&batch.authority)) {
@@ -100,6 +105,63 @@ std::string turn_of(const std::vector<std::pair<std::string, std::string>>& labe
 }
 
 bool may_run(std::string_view status) { return status == "queued" || status == "running"; }
+
+bool has_ended(std::string_view status) {
+  return status == "completed" || status == "failed" || status == "cancelled";
+}
+
+namespace {
+
+bool fits(const JobRow& row, const EndedFilter& filter) {
+  return has_ended(row.status) && !row.claim && row.updated_at < filter.before &&
+         (filter.statuses.empty() ||
+          std::ranges::find(filter.statuses, row.status) != filter.statuses.end()) &&
+         (filter.agent.empty() || row.agent == filter.agent) &&
+         std::ranges::all_of(
+             filter.labels,
+             [&](const auto& label) {
+               return std::ranges::find(row.labels, label) != row.labels.end();
+             });
+}
+
+}  // namespace
+
+EndedPage ended_of(std::vector<JobRow> looked_at, const EndedFilter& filter) {
+  EndedPage page;
+  const bool too_young = std::ranges::all_of(
+      looked_at, [&](const JobRow& row) { return row.created_at >= filter.before; });
+  if (looked_at.size() == kEndedLook && !too_young) page.next = looked_at.back().number;
+  for (JobRow& row : looked_at) {
+    if (!fits(row, filter)) continue;
+    if (page.rows.size() == filter.limit) {
+      page.next = page.rows.back().number;
+      break;
+    }
+    page.rows.push_back(std::move(row));
+  }
+  return page;
+}
+
+Hash contents_of(const std::vector<Hash>& commits, const std::optional<std::string>& signed_head) {
+  std::string text;
+  const auto add = [&](const Hash& hash) {
+    text.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+  };
+  for (const Hash& commit : commits) add(commit);
+  if (signed_head) add(sha256(*signed_head));
+  return sha256(text);
+}
+
+Status may_prune(const Pruning::Job& wish, const std::optional<Remains>& stands) {
+  if (!stands) return std::unexpected(job_not_found(wish.job));
+  if (stands->held) return std::unexpected(still_held(wish.job));
+  const bool same = has_ended(stands->status) && stands->last_seq == wish.last_seq &&
+                    stands->head == wish.head &&
+                    (!wish.contents || stands->contents == wish.contents);
+  if (same) return {};
+  return fail(Code::sequence_conflict,
+              "job " + wish.job.text + " is not as it was read, or has not ended: look again");
+}
 
 Ripeness ripeness(const RowState& row, const std::optional<Instant>& lease_until) {
   if (!may_run(row.status)) return {};

@@ -19,6 +19,7 @@ namespace ae::store {
 // A batch that breaks a REQUIRES of store.h is a bug of the caller (AE_CHECK).
 void check_batch(const Batch& batch);
 void check_claim(const ClaimRequest& request);
+void check_pruning(const Pruning& pruning);
 
 // What a commit must know of an existing job.
 struct Standing {
@@ -34,6 +35,23 @@ bool inbox_refuses(const Batch& batch, std::uint64_t entry);
 
 // Queued or running: what a claim may take.
 bool may_run(std::string_view status);
+
+// Completed, failed or cancelled.
+bool has_ended(std::string_view status);
+// What `ended` answers, of the next kEndedLook rows, or all that are left, in order of creation.
+EndedPage ended_of(std::vector<JobRow> looked_at, const EndedFilter& filter);
+
+// What a pruning says of the contents of a job: the commits' SHA-256, in order, and its signed head.
+Hash contents_of(const std::vector<Hash>& commits, const std::optional<std::string>& signed_head);
+// What a pruning must know of a job, and whether it may go.
+struct Remains {
+  std::string status;
+  bool held = false;
+  std::uint64_t last_seq = 0;
+  Hash head;
+  std::optional<Hash> contents;  // if it was asked for
+};
+Status may_prune(const Pruning::Job& wish, const std::optional<Remains>& stands);
 
 // When a job may be claimed: at once, at an instant, or not by the passing of time.
 struct Ripeness {

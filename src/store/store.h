@@ -158,6 +158,20 @@ struct Redaction {
   AuditEntry audit;
 };
 
+// Jobs that go, with everything that belongs to them.
+struct Pruning {
+  struct Job {
+    JobId job;
+    std::uint64_t last_seq = 0;  // as it was read …
+    Hash head;
+    std::optional<Hash>
+        contents;  // … and what was kept of it elsewhere (contents_of in store/rules.h)
+  };
+  std::vector<Job> jobs;  // REQUIRES: at least one, each once, at most kPruneJobsMax
+  AuditEntry audit;
+};
+inline constexpr std::size_t kPruneJobsMax = 64;
+
 struct Committed {
   std::uint64_t last_seq = 0;  // of the log after this commit (or as it stands, without events)
   bool repeated = false;       // these very bytes were already there: nothing written again
@@ -171,6 +185,7 @@ struct Committed {
 // A job's row as it stands.
 struct JobRow {
   JobId id;
+  std::uint64_t number = 0;  // order of creation; never given to another job of this store
   std::string agent;
   std::string status;
   std::string idempotency_key;
@@ -211,8 +226,26 @@ struct Filter {
   std::string status, agent;  // "" = any
   std::vector<std::pair<std::string, std::string>> labels;
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
-  std::optional<Instant> updated_before;  // nothing was written to it since
+  std::optional<std::uint64_t> after_number;  // its number: counts also when the job is gone
+  std::optional<Instant> updated_before;      // nothing was written to it since
   std::size_t limit = 100;
+};
+
+// Jobs that have ended, that nobody holds, and whose last event is older than `before`.
+struct EndedFilter {
+  Instant before;
+  std::vector<std::string> statuses;  // of completed failed cancelled; empty = all three
+  std::string agent;                  // "" = any
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::uint64_t after = 0;  // behind the job with this number
+  std::size_t limit = 100;
+};
+// A page looks at so many rows at most, whatever it finds. The walk ends where all of them are of jobs made since `before`:
+// one whose clock was wrong hides no other.
+inline constexpr std::size_t kEndedLook = 1024;
+struct EndedPage {
+  std::vector<JobRow> rows;           // oldest first
+  std::optional<std::uint64_t> next;  // `after` of the next page; nullopt = there is none
 };
 
 struct QueueLimit {
@@ -282,8 +315,10 @@ class Store {
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) = 0;
-  // Newest first. An unknown `after` is not_found.
+  // Newest first. An unknown `after` without its number is not_found.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
+  // Reads rows of jobs in the order of their creation, and no event.
+  virtual void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) = 0;
 
   // Replaces the bytes of commits that hold the same events with fewer values, drops values that stood apart and that no
   // commit of any job names any more, the named effects and the job's checkpoint, and writes the audit entry: all or
@@ -292,6 +327,13 @@ class Store {
   // Fails with held (somebody holds the job) · sequence_conflict (other bytes stand there: load again) · not_found ·
   // unavailable · unknown_outcome.
   virtual void redact(Redaction redaction, async::Done<Result<void>> done) = 0;
+  // Deletes these jobs: rows, log, everything beside it, and what stood apart and no other job names; and writes the audit
+  // entry: all or nothing, in one transaction that costs what the jobs hold, whatever else the store holds. Their ids and
+  // idempotency keys are free again. False: nothing is deleted yet, the store has made up a part of its list of values
+  // (each commit of its life is looked at once for that): ask again.
+  // Fails with sequence_conflict (one is not as it was read, or has not ended) · held · not_found · unavailable ·
+  // unknown_outcome.
+  virtual void prune(Pruning pruning, async::Done<Result<bool>> done) = 0;
   // Adds to the audit log. Fails with unavailable · unknown_outcome.
   virtual void record(AuditEntry entry, async::Done<Result<void>> done) = 0;
   // The entries above `after`, and where the log ends, as of one moment. From 0 it can be proved (store/audit.h).

@@ -10,8 +10,8 @@ namespace ae::store {
 
 std::string_view to_text(Method method) {
   static constexpr std::string_view kText[] = {
-      "commit", "put_inbox", "claim", "claim_job", "heartbeat", "redact", "record",
-      "due",    "next_due",  "load",  "query",     "audit_log", "census"};
+      "commit", "put_inbox", "claim", "claim_job", "heartbeat", "redact",    "prune", "record",
+      "due",    "next_due",  "load",  "query",     "ended",     "audit_log", "census"};
   static_assert(std::size(kText) == kMethods);
   return kText[static_cast<std::size_t>(method)];
 }
@@ -161,6 +161,16 @@ void FaultyStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loa
 void FaultyStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   call(Method::query, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
     s.query(std::move(filter), std::move(d));
+  });
+}
+void FaultyStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  call(Method::ended, std::move(done), [filter = std::move(filter)](Store& s, auto d) mutable {
+    s.ended(std::move(filter), std::move(d));
+  });
+}
+void FaultyStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
+  call(Method::prune, std::move(done), [pruning = std::move(pruning)](Store& s, auto d) mutable {
+    s.prune(std::move(pruning), std::move(d));
   });
 }
 void FaultyStore::redact(Redaction redaction, async::Done<Result<void>> done) {

@@ -21,11 +21,13 @@ enum class Method : std::uint8_t {
   claim_job,
   heartbeat,
   redact,
+  prune,
   record,
   due,
   next_due,
   load,
   query,
+  ended,
   audit_log,
   census,
 };
@@ -89,6 +91,8 @@ class FaultyStore final : public Store {
   void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<Loaded>> done) override;
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
+  void ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
+  void prune(Pruning pruning, async::Done<Result<bool>> done) override;
   void redact(Redaction redaction, async::Done<Result<void>> done) override;
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;

@@ -146,6 +146,17 @@ struct MemoryDisk::Data {
     job.row.lease_until.reset();
   }
 
+  // What no commit of any job names goes.
+  void drop_blobs() {
+    std::set<Hash> named;
+    for (const auto& [number, job] : jobs) {
+      for (const Commit& commit : job.commits) {
+        named.insert(commit.blobs.begin(), commit.blobs.end());
+      }
+    }
+    std::erase_if(blobs, [&](const auto& blob) { return !named.contains(blob.first); });
+  }
+
   bool stands(const Job& job, const Sealed& sealed) const {
     const auto it = std::ranges::lower_bound(job.commits, sealed.first_seq, {}, &Commit::first_seq);
     return it != job.commits.end() && it->first_seq == sealed.first_seq &&
@@ -220,6 +231,7 @@ Result<Committed> MemoryDisk::Data::create(const Batch& batch, BatchPoints& poin
   written = true;
   Job& job = jobs[++last_job];
   job.number = last_job;
+  job.row.number = last_job;
   job.request_hash = wish.request_hash;
   JobRow& row = job.row;
   row.id = batch.job;
@@ -513,7 +525,9 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
 void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   const auto run = [&]() -> Result<std::vector<JobRow>> {
     auto it = data_.jobs.end();
-    if (!filter.after.empty()) {
+    if (filter.after_number) {
+      it = data_.jobs.lower_bound(*filter.after_number);
+    } else if (!filter.after.empty()) {
       const auto found = data_.by_id.find(JobId(filter.after));
       if (found == data_.by_id.end()) return std::unexpected(job_not_found(JobId(filter.after)));
       it = data_.jobs.find(found->second);
@@ -531,6 +545,50 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       if (fits(it->second.row)) rows.push_back(it->second.row);
     }
     return rows;
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  std::vector<JobRow> looked_at;
+  for (auto it = data_.jobs.upper_bound(filter.after);
+       it != data_.jobs.end() && looked_at.size() < kEndedLook; ++it) {
+    looked_at.push_back(it->second.row);
+  }
+  answer(std::move(done), Result<EndedPage>(ended_of(std::move(looked_at), filter)));
+}
+
+void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
+  check_pruning(pruning);
+  const auto stands = [&](const JobId& id) -> std::optional<Remains> {
+    const Job* job = data_.find(id);
+    if (job == nullptr) return std::nullopt;
+    std::vector<Hash> commits;
+    for (const Commit& commit : job->commits) commits.push_back(sha256(commit.bytes));
+    return Remains{.status = job->row.status,
+                   .held = job->row.claim.has_value(),
+                   .last_seq = job->row.last_seq,
+                   .head = job->row.head,
+                   .contents = contents_of(commits, job->signed_head)};
+  };
+  const auto run = [&]() -> Result<bool> {
+    PointBefore point = point_before("prune.before");
+    if (point.now) return std::unexpected(*std::move(point.now));
+    for (const Pruning::Job& wish : pruning.jobs) AE_TRY(may_prune(wish, stands(wish.job)));
+    for (const Pruning::Job& wish : pruning.jobs) {
+      const Job& job = *data_.find(wish.job);
+      data_.unlist(job);
+      if (!job.row.idempotency_key.empty()) {
+        data_.by_key.erase({job.row.agent, job.row.idempotency_key});
+      }
+      data_.jobs.erase(job.number);
+      data_.by_id.erase(wish.job);
+    }
+    data_.drop_blobs();
+    data_.record(pruning.audit);
+    if (point.afterwards) return std::unexpected(*std::move(point.afterwards));
+    if (auto error = point_after("prune.after")) return std::unexpected(*std::move(error));
+    return true;
   };
   answer(std::move(done), run());
 }
@@ -557,13 +615,7 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
       stand[i]->bytes = redaction.commits[i].bytes;
       stand[i]->blobs = redaction.commits[i].blobs;
     }
-    std::set<Hash> named;
-    for (const auto& [number, other] : data_.jobs) {
-      for (const Commit& commit : other.commits) {
-        named.insert(commit.blobs.begin(), commit.blobs.end());
-      }
-    }
-    std::erase_if(data_.blobs, [&](const auto& blob) { return !named.contains(blob.first); });
+    data_.drop_blobs();
     std::erase_if(job->effects, [&](const auto& effect) {
       return contains(redaction.effects, InvocationId(effect.first.first));
     });

@@ -197,5 +197,111 @@ AE_TEST("rollback/a mark that is torn or of another store refuses nothing") {
   }
 }
 
+// As `aetheris prune` does it: the audit entry says which numbers went.
+Result<bool> prune(Desk& desk, const std::string& job) {
+  const JobRow row = desk.load(job)->row;
+  Pruning pruning;
+  pruning.jobs.push_back(
+      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+  pruning.audit = {.at = Instant{1},
+                   .by = "me",
+                   .act = "prune",
+                   .job = {},
+                   .detail = Value::object({{"numbers", std::to_string(row.number)}})};
+  return desk.loop.await<Result<bool>>(
+      [&](auto done) { desk.store().prune(pruning, std::move(done)); });
+}
+
+void end(Desk& desk, const std::string& job) {
+  Batch last = Desk::append(job, 2);
+  last.row.status = "completed";
+  last.release = true;
+  ASSERT_TRUE(desk.commit(last));
+}
+
+AE_TEST(
+    "rollback/a job that another process deleted is not missed, and what it remembers then is") {
+  const OwnSchema schema;
+  const Folder folder;
+  Desk desk(schema.name()), other(schema.name());
+  ASSERT_TRUE(desk.open(remembering(desk, folder)));
+  ASSERT_TRUE(other.open(remembering(other, Folder())));
+  ASSERT_TRUE(other.commit(Desk::create_claimed("j1")));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  end(desk, "j0");
+  EXPECT_EQ(*prune(other, "j0"), true);
+  // Another job gets its id, and stands earlier in its life.
+  ASSERT_TRUE(other.commit(Desk::create("j0")));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next look
+  EXPECT_TRUE(desk.load("j0")) << desk.load("j0").error().message;
+  EXPECT_EQ(word_of(schema, "lost"), "");
+  desk.close();
+  ASSERT_TRUE(desk.open(remembering(desk, folder))) << "nor when it begins anew";
+  desk.close();
+  // The store as it was before that entry of the audit log.
+  sql("DELETE FROM audit; UPDATE meta SET value = '0 ' || repeat('0', 64) "
+      "WHERE key = 'audit_head'",
+      schema.name());
+  const auto refused = desk.open(remembering(desk, folder));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::store_rolled_back);
+  EXPECT_TRUE(refused.error().message.contains("audit log")) << refused.error().message;
+}
+
+AE_TEST("rollback/who deleted jobs misses it when they are back") {
+  const OwnSchema schema;
+  const Folder folder;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open(remembering(desk, folder)));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  end(desk, "j0");
+  EXPECT_EQ(*prune(desk, "j0"), true);
+  desk.close();
+  ASSERT_TRUE(desk.open(remembering(desk, folder)));
+  desk.close();
+  sql("DELETE FROM audit", schema.name());
+  EXPECT_EQ(desk.open(remembering(desk, folder)).error().code, Code::store_rolled_back);
+}
+
+AE_TEST("rollback/a job that is missing is missed, whichever others were deleted") {
+  const OwnSchema schema;
+  const Folder folder;
+  Desk desk(schema.name()), other(schema.name());
+  ASSERT_TRUE(other.open(remembering(other, Folder())));
+  ASSERT_TRUE(other.commit(Desk::create_claimed("j1")));
+  end(other, "j1");
+  EXPECT_EQ(*prune(other, "j1"), true);
+  ASSERT_TRUE(desk.open(remembering(desk, folder)));
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  desk.close();
+  sql("DELETE FROM heads; DELETE FROM jobs", schema.name());
+  const auto refused = desk.open(remembering(desk, folder));
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().message.contains("j0")) << refused.error().message;
+}
+
+AE_TEST("prune/of a deleted job no row is left in any table") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  Batch create = Desk::create_claimed("j0");
+  create.sealed->blobs = {conformance::blob("plan"), conformance::blob("own")};
+  create.effects = {{InvocationId("i1"), 1, "{}"}};
+  create.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "{}"}};
+  create.signed_head = "signed";
+  std::get<Batch::Create>(create.authority).job.labels = {{"a", "b"}};
+  ASSERT_TRUE(desk.commit(create));
+  end(desk, "j0");
+  const auto rows = [&](const std::string& table) {
+    return sql("SELECT count(*) FROM " + table, schema.name()).at(1).count(0, 0);
+  };
+  EXPECT_EQ(rows("value_uses"), 2U);
+  EXPECT_EQ(*prune(desk, "j0"), true);
+  for (const char* table : {"jobs", "heads", "commits", "blobs", "labels", "effects", "ledger",
+                            "inbox", "signed_heads", "checkpoints", "value_uses"}) {
+    EXPECT_EQ(rows(table), 0U) << table;
+  }
+}
+
 }  // namespace
 }  // namespace ae::store

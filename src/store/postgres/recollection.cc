@@ -11,19 +11,27 @@
 #include <sstream>
 
 #include "core/hash.h"
+#include "core/json.h"
 #include "store/postgres/transaction.h"
 
 namespace ae::store::postgres {
 namespace {
 
-constexpr std::string_view kMagic = "aetheris.mark.v1";
+constexpr std::string_view kFirstMagic = "aetheris.mark.v1";
+constexpr std::string_view kMagic = "aetheris.mark.v2";
+constexpr std::uint64_t kNever = 1ULL << 62;  // no entry has this number
 constexpr std::size_t kSum = 16;
 constexpr std::chrono::milliseconds kKeep{1000};  // at most this often
 
 // None of them is prepared: the first look comes before a pooler is found out.
 constexpr const char* kRow =
-    "SELECT epoch, last_seq FROM heads WHERE job = "
+    "SELECT epoch, last_seq, job FROM heads WHERE job = "
     "(SELECT number FROM jobs WHERE job_id = $1::text)";
+constexpr const char* kEntry = "SELECT hash FROM audit WHERE seq = $1::bigint";
+// A canonical body begins with its act.
+constexpr const char* kPrunes =
+    "SELECT seq, body, hash FROM audit WHERE seq < $1::bigint AND "
+    "substring(body FROM 1 FOR 15) = '{\"act\":\"prune\",'::bytea ORDER BY seq DESC LIMIT 64";
 constexpr const char* kWord =
     "SELECT key, value FROM meta WHERE key IN ('timeline', 'timelines', 'lost', 'accepting')";
 // Not of a store in which it was accepted meanwhile.
@@ -40,6 +48,21 @@ std::vector<std::string> lines(const std::string& text) {
   std::istringstream from(text);
   for (std::string line; std::getline(from, line);) all.push_back(line);
   return all;
+}
+
+// "1-64,70": is it one of these?
+bool in_numbers(std::string_view list, std::uint64_t number) {
+  while (!list.empty()) {
+    const std::string_view one = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(one.size() + 1, list.size()));
+    const char* const end = one.data() + one.size();
+    std::uint64_t from = 0;
+    const auto first = std::from_chars(one.data(), end, from);
+    std::uint64_t to = from;
+    if (first.ptr != end) std::from_chars(first.ptr + 1, end, to);
+    if (from <= number && number <= to) return true;
+  }
+  return false;
 }
 
 std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0, kSum); }
@@ -102,6 +125,10 @@ std::optional<std::string> Recollection::compare(const StoreWord& word,
     if (std::ranges::find(word.before, timeline) != word.before.end()) return std::nullopt;
     return "it is from before a loss that was accepted";
   }
+  if (mark.job.empty()) {
+    if (stands) return std::nullopt;
+    return "entry " + std::to_string(mark.audit.seq) + " of its audit log is not in it any more";
+  }
   if (!stands) return "job " + mark.job.text + " is not in it any more";
   if (stands->epoch >= mark.epoch && stands->last_seq >= mark.last_seq) return std::nullopt;
   return "job " + mark.job.text + " stands at event " + std::to_string(stands->last_seq) +
@@ -109,17 +136,49 @@ std::optional<std::string> Recollection::compare(const StoreWord& word,
          std::to_string(mark.last_seq) + " (epoch " + std::to_string(mark.epoch) + ")";
 }
 
-Result<std::optional<Mark>> Recollection::row_of(Connection& connection, const JobId& job) {
-  connection.add_once(kRow, Params().add(job.text));
+// The same row, or entry, as the store has it now; nullopt: it has none.
+Result<std::optional<Mark>> Recollection::stands(Connection& connection, const Mark& mark) {
+  const bool is_entry = mark.job.empty();
+  connection.add_once(is_entry ? kEntry : kRow,
+                      is_entry ? Params().add(mark.audit.seq) : Params().add(mark.job.text));
   auto answers = connection.run();
   if (!answers) return std::unexpected(cannot(answers.error()));
   const Rows& row = answers->back();
   if (row.empty()) return std::nullopt;
-  return Mark{.job = job, .epoch = row.count(0, 0), .last_seq = row.count(0, 1)};
+  if (is_entry) return row.hash(0, 0) == mark.audit.hash ? std::optional(mark) : std::nullopt;
+  const Mark found{.job = mark.job,
+                   .number = row.count(0, 2),
+                   .epoch = row.count(0, 0),
+                   .last_seq = row.count(0, 1),
+                   .audit = {}};
+  // Another job may have the id by now.
+  if (mark.number != 0 && found.number != mark.number) return std::nullopt;
+  return found;
+}
+
+// The entry of the audit log that tells of the deletion of this job, the newest first; nullopt: it was not deleted. Of a
+// mark without a number nobody can tell, and any deletion counts.
+Result<std::optional<Mark>> Recollection::pruned(Connection& connection, const Mark& mark) {
+  if (mark.job.empty()) return std::nullopt;
+  for (std::uint64_t before = kNever;;) {
+    connection.add_once(kPrunes, Params().add(before));
+    auto answers = connection.run();
+    if (!answers) return std::unexpected(cannot(answers.error()));
+    const Rows& rows = answers->back();
+    if (rows.empty()) return std::nullopt;
+    for (int i = 0; i < rows.size(); ++i) {
+      before = rows.count(i, 0);
+      const auto entry = parse_json(rows.text(i, 1), {.depth_max = 128});
+      if (!entry) continue;
+      if (mark.number == 0 || in_numbers((*entry)["detail"].text("numbers"), mark.number)) {
+        return Mark{.job = {}, .audit = {.seq = before, .hash = rows.hash(i, 2)}};
+      }
+    }
+  }
 }
 
 Result<std::optional<std::string>> Recollection::missing(Connection& connection,
-                                                         const StoreWord& word) const {
+                                                         const StoreWord& word) {
   if (!word.lost.empty()) return word.lost;
   std::optional<Remembered> remembered;
   {
@@ -127,11 +186,23 @@ Result<std::optional<std::string>> Recollection::missing(Connection& connection,
     remembered = remembered_;
   }
   if (!remembered) return std::nullopt;
-  AE_ASSIGN(const auto stands, row_of(connection, remembered->mark.job));
-  return compare(word, *remembered, stands);
+  AE_ASSIGN(const auto found, stands(connection, remembered->mark));
+  if (!found && remembered->timeline == word.timeline) {
+    AE_ASSIGN(const auto entry, pruned(connection, remembered->mark));
+    if (entry) {
+      // What was written meanwhile is remembered already, and says more.
+      const std::lock_guard lock(mutex_);
+      if (remembered_ && remembered_->mark == remembered->mark) {
+        remembered_->mark = *entry;
+        changed_ = true;
+      }
+      return std::nullopt;
+    }
+  }
+  return compare(word, *remembered, found);
 }
 
-Status Recollection::look(Connection& connection) const {
+Status Recollection::look(Connection& connection) {
   AE_ASSIGN(const StoreWord word, store_word(connection, store_id_));
   AE_ASSIGN(const auto lost, missing(connection, word));
   if (lost) return std::unexpected(rolled_back(*lost));
@@ -236,9 +307,22 @@ std::optional<Recollection::Remembered> Recollection::read() const {
   std::istringstream words(line);
   Remembered found;
   std::string magic, store;
-  words >> magic >> store >> found.timeline >> found.mark.epoch >> found.mark.last_seq >>
-      found.mark.job.text;
-  if (!words || magic != kMagic || store != store_id_) return std::nullopt;
+  Mark& mark = found.mark;
+  std::string kind, hash;
+  words >> magic >> store >> found.timeline;
+  if (magic == kFirstMagic) {
+    words >> mark.epoch >> mark.last_seq >> mark.job.text;
+  } else if (magic == kMagic && words >> kind && kind == "audit") {
+    words >> mark.audit.seq >> hash;
+    const auto read = hash_from_hex(hash);
+    if (!read) return std::nullopt;
+    mark.audit.hash = *read;
+  } else if (magic == kMagic) {
+    words >> mark.number >> mark.epoch >> mark.last_seq >> mark.job.text;
+  } else {
+    return std::nullopt;
+  }
+  if (!words || store != store_id_) return std::nullopt;
   return found;
 }
 
@@ -251,8 +335,13 @@ void Recollection::keep() {
     if (path_.empty() || !changed_ || !remembered_) return;
     changed_ = false;
     const auto& [timeline, mark] = *remembered_;
-    text = std::string(kMagic) + " " + store_id_ + " " + timeline + " " +
-           std::to_string(mark.epoch) + " " + std::to_string(mark.last_seq) + " " + mark.job.text;
+    text = std::string(kMagic) + " " + store_id_ + " " + timeline;
+    if (mark.job.empty()) {
+      text += " audit " + std::to_string(mark.audit.seq) + " " + to_hex(mark.audit.hash);
+    } else {
+      text += " job " + std::to_string(mark.number) + " " + std::to_string(mark.epoch) + " " +
+              std::to_string(mark.last_seq) + " " + mark.job.text;
+    }
   }
   text += " " + sum_of(text) + "\n";
   const std::string part = path_ + "." + std::to_string(::getpid());

@@ -4,6 +4,8 @@
 // had been. So each process remembers the last row that it wrote of a job (its epoch and last seq never go down), and looks
 // whether it is still there: when it begins, on every new connection, and every few seconds. What it remembers is kept in a
 // file of its machine too, about once a second. Whoever finds something missing says so in the store, and then all stop.
+// A row that was deleted with its job (store/postgres/prune.h) is not missing: the audit log says so, and from then on that
+// entry is what is remembered.
 // Stored: rows of `meta`: `lost` (what was found missing; nobody writes), `timeline` (absent = the store's id), `timelines`
 // (earlier ones, one a line: what was lost of them was accepted), `accepting` (not every job has been parked yet). The file:
 // one line of text with a checksum. See docs/decisions/0035-backup-and-restore.md.
@@ -20,15 +22,18 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/time.h"
+#include "store/audit.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/schema.h"
 
 namespace ae::store::postgres {
 
-// A job's row as this process left it.
+// What this process wrote last: a job's row, or, without a job, an entry of the audit log.
 struct Mark {
   JobId job;
+  std::uint64_t number = 0;  // 0 = an older version kept it, and did not say
   std::uint64_t epoch = 0, last_seq = 0;
+  AuditHead audit;
   friend bool operator==(const Mark&, const Mark&) = default;
 };
 
@@ -51,12 +56,12 @@ class Recollection {
   // holds what the store does not know, and has to begin anew) · unavailable.
   Status check(Connection& connection);
   // The same of one that is being opened, and nothing is said in the store. Fails with store_rolled_back · unavailable.
-  Status look(Connection& connection) const;
+  Status look(Connection& connection);
   // What this process has written, once it is durable.
   void wrote(const Mark& mark);
 
   // The loss, in words, if there is one; of a store that is being opened.
-  Result<std::optional<std::string>> missing(Connection& connection, const StoreWord& word) const;
+  Result<std::optional<std::string>> missing(Connection& connection, const StoreWord& word);
   // A new timeline, and an entry in the audit log; until `finish_accepting` nobody else opens the store.
   Status accept(Connection& connection, const std::string& lost, Instant at, const std::string& by);
   std::string timeline() const;
@@ -68,7 +73,8 @@ class Recollection {
   };
   static std::optional<std::string> compare(const StoreWord& word, const Remembered& remembered,
                                             const std::optional<Mark>& stands);
-  static Result<std::optional<Mark>> row_of(Connection& connection, const JobId& job);
+  static Result<std::optional<Mark>> stands(Connection& connection, const Mark& mark);
+  static Result<std::optional<Mark>> pruned(Connection& connection, const Mark& mark);
   std::optional<Remembered> read() const;
   void keep();
 

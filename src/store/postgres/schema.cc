@@ -108,14 +108,41 @@ constexpr const char* kWorkers[] = {
       says bytea NOT NULL))sql",
 };
 
+// Which job names which value that stands apart. The server keeps it, whoever writes: a process of an older version that
+// goes on beside a newer one must not leave out a use. Uses of commits that were written anew (redaction) stay as well: what
+// it says too much keeps a value longer, what it would say too little would lose one.
+constexpr const char* kValueUses[] = {
+    R"sql(CREATE TABLE value_uses(
+      job bigint NOT NULL,
+      hash bytea NOT NULL,
+      PRIMARY KEY(job, hash)))sql",
+    "CREATE INDEX value_uses_hash ON value_uses(hash)",
+    R"sql(CREATE FUNCTION note_values() RETURNS trigger
+    LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+    BEGIN
+      INSERT INTO value_uses(job, hash)
+        SELECT DISTINCT NEW.job, substring(NEW.blobs FROM 1 + 32 * n FOR 32)
+        FROM generate_series(0, length(NEW.blobs) / 32 - 1) AS n ON CONFLICT DO NOTHING;
+      RETURN NULL;
+    END $$)sql",
+    "CREATE TRIGGER note_values AFTER INSERT OR UPDATE OF blobs ON commits FOR EACH ROW "
+    "WHEN (NEW.blobs IS NOT NULL) EXECUTE FUNCTION note_values()",
+    // The trigger has locked the table against writers.
+    "INSERT INTO value_uses(job, hash) "
+    "SELECT DISTINCT job, substring(blobs FROM 1 + 32 * n FOR 32) "
+    "FROM commits CROSS JOIN LATERAL generate_series(0, length(blobs) / 32 - 1) AS n "
+    "WHERE blobs IS NOT NULL",
+};
+
 struct Step {
   const char* const* statements;
   std::size_t count;
 };
 // From each layout to the next, beginning with nothing.
 constexpr Step kMigrations[] = {
-    {kTables, std::size(kTables)},    // 0 → 1
-    {kWorkers, std::size(kWorkers)},  // 1 → 2
+    {kTables, std::size(kTables)},        // 0 → 1
+    {kWorkers, std::size(kWorkers)},      // 1 → 2
+    {kValueUses, std::size(kValueUses)},  // 2 → 3
 };
 
 std::string literal(std::string_view text) {

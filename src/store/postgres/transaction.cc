@@ -241,7 +241,11 @@ std::vector<std::optional<Instant>> Transaction::heartbeat(const Held& held, Ins
 std::optional<Mark> Transaction::mark() const {
   const auto left = std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
   if (left == jobs_.end()) return std::nullopt;
-  return Mark{.job = left->first, .epoch = left->second.epoch, .last_seq = left->second.last_seq};
+  return Mark{.job = left->first,
+              .number = static_cast<std::uint64_t>(left->second.number),
+              .epoch = left->second.epoch,
+              .last_seq = left->second.last_seq,
+              .audit = {}};
 }
 
 void Transaction::record(const AuditEntry& entry) {

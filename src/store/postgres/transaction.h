@@ -59,6 +59,8 @@ class Transaction {
   std::vector<std::optional<Instant>> heartbeat(const Held& held, Instant now);
 
   void record(const AuditEntry& entry);
+  // Of the audit log, with what was recorded. REQUIRES: needs_audit.
+  const AuditHead& audit_end() const { return audit_head_; }
 
   // ---- adds everything that was decided, and the COMMIT; gives its place among the statements.
   std::size_t send(Connection& connection);

@@ -28,6 +28,8 @@ using Type = Column::Type;
 constexpr Statement kBegin{"begin_load", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"};
 constexpr Statement kCommit{"commit_load", "COMMIT"};
 constexpr Statement kRow{"load_row", ROW_COLUMNS "WHERE j.job_id = $1::text"};
+constexpr Statement kOldest{
+    "oldest", ROW_COLUMNS "WHERE j.number > $1::bigint ORDER BY j.number LIMIT $2::bigint"};
 constexpr Statement kLabels{
     "load_labels", "SELECT key, value FROM labels WHERE job = " JOB_NUMBER " ORDER BY number"};
 constexpr Statement kEffects{"load_effects",
@@ -92,6 +94,7 @@ std::vector<std::string> lines(std::string_view text) {
 JobRow row_of(const Rows& rows, int i) {
   JobRow job;
   job.id = JobId(rows.text(i, 1));
+  job.number = rows.count(i, 0);
   job.agent = rows.text(i, 2);
   job.status = rows.text(i, 3);
   job.idempotency_key = rows.text(i, 4);
@@ -108,6 +111,25 @@ JobRow row_of(const Rows& rows, int i) {
   job.capabilities = lines(rows.bytes(i, 16));
   job.queue = rows.text(i, 17);
   return job;
+}
+
+Pg<std::vector<JobRow>> with_labels(Connection& connection, const Rows& found) {
+  std::vector<JobRow> rows;
+  std::unordered_map<std::int64_t, std::size_t> places;
+  Column numbers(Type::integer);
+  for (int i = 0; i < found.size(); ++i) {
+    places[found.integer(i, 0)] = rows.size();
+    numbers.add(found.integer(i, 0));
+    rows.push_back(row_of(found, i));
+  }
+  if (rows.empty()) return rows;
+  connection.add(kLabelsOf, Params().add(numbers));
+  AE_ASSIGN(const auto labels, connection.run());
+  for (int i = 0; i < labels[0].size(); ++i) {
+    rows[places.at(labels[0].integer(i, 0))].labels.emplace_back(labels[0].text(i, 1),
+                                                                 labels[0].text(i, 2));
+  }
+  return rows;
 }
 
 // After a failure that left the connection: the transaction is ended.
@@ -190,6 +212,13 @@ Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t 
     }
   }
   AE_TRY(read_blobs(connection, blobs, loaded));
+  if (loaded.blobs.size() < std::unordered_set<Hash>(blobs.begin(), blobs.end()).size()) {
+    // Deleted meanwhile? Its id may be another job's by now.
+    connection.add(kNumber, id);
+    AE_ASSIGN(const auto there, connection.run());
+    const bool same = !there[0].empty() && there[0].count(0, 0) == loaded.row.number;
+    if (!same) return load(connection, job, from_seq);
+  }
   return Result<Loaded>(std::move(loaded));
 }
 
@@ -201,7 +230,9 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
     params.add(value);
     return "$" + std::to_string(++count) + "::" + type;
   };
-  if (!filter.after.empty()) {
+  if (filter.after_number) {
+    sql += " AND j.number < " + next(*filter.after_number, "bigint");
+  } else if (!filter.after.empty()) {
     connection.add(kNumber, Params().add(filter.after));
     AE_ASSIGN(const auto answers, connection.run());
     if (answers[0].empty()) {
@@ -222,22 +253,15 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   sql += " ORDER BY j.number DESC LIMIT " + next(std::uint64_t{filter.limit}, "bigint");
   connection.add_once(sql, params);
   AE_ASSIGN(const auto answers, connection.run());
-  std::vector<JobRow> rows;
-  std::unordered_map<std::int64_t, std::size_t> places;
-  Column numbers(Type::integer);
-  for (int i = 0; i < answers[0].size(); ++i) {
-    places[answers[0].integer(i, 0)] = rows.size();
-    numbers.add(answers[0].integer(i, 0));
-    rows.push_back(row_of(answers[0], i));
-  }
-  if (rows.empty()) return Result<std::vector<JobRow>>(std::move(rows));
-  connection.add(kLabelsOf, Params().add(numbers));
-  AE_ASSIGN(const auto labels, connection.run());
-  for (int i = 0; i < labels[0].size(); ++i) {
-    rows[places.at(labels[0].integer(i, 0))].labels.emplace_back(labels[0].text(i, 1),
-                                                                 labels[0].text(i, 2));
-  }
+  AE_ASSIGN(auto rows, with_labels(connection, answers[0]));
   return Result<std::vector<JobRow>>(std::move(rows));
+}
+
+Pg<EndedPage> ended(Connection& connection, const EndedFilter& filter) {
+  connection.add(kOldest, Params().add(filter.after).add(std::uint64_t{kEndedLook}));
+  AE_ASSIGN(const auto answers, connection.run());
+  AE_ASSIGN(auto rows, with_labels(connection, answers[0]));
+  return ended_of(std::move(rows), filter);
 }
 
 Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optional<Instant> at,

@@ -15,6 +15,7 @@ namespace ae::store::postgres {
 
 Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq);
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter);
+Pg<EndedPage> ended(Connection& connection, const EndedFilter& filter);
 // `at`: a test's time in place of the database's. The clock hears what time it is there.
 Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optional<Instant> at,
                            DatabaseClock& clock);

@@ -120,6 +120,9 @@ Writer::Attempt Writer::alone(Connection& connection, Write& write) {
     // What it may have claimed is held by attempts that nobody works for: their leases run out.
     return failed(connection, done.error(), done.error().lost && done.error().sqlstate.empty());
   }
+  if (const auto mark = write.mark(); mark && session_.recollection() != nullptr) {
+    session_.recollection()->wrote(*mark);
+  }
   return {Fate::committed, {}, false};
 }
 

@@ -1,6 +1,7 @@
 #include "store/postgres/writes.h"
 
 #include "store/postgres/claims.h"
+#include "store/postgres/prune.h"
 #include "store/postgres/redaction.h"
 
 namespace ae::store::postgres {
@@ -56,6 +57,31 @@ Pg<void> RedactWrite::alone(Connection& connection) {
   AE_ASSIGN(auto answer, redact(connection, redaction_));
   keep(std::move(answer));
   return {};
+}
+
+Pg<void> PruneWrite::alone(Connection& connection) {
+  PointBefore point = point_before("prune.before");
+  lost_ = std::move(point.afterwards);
+  left_.reset();
+  if (point.now) {
+    keep(std::unexpected(*std::move(point.now)));
+    return {};
+  }
+  AuditHead at;
+  AE_ASSIGN(auto answer, prune(connection, pruning_, at));
+  if (answer) left_ = at;
+  keep(std::move(answer));
+  return {};
+}
+
+std::optional<Mark> PruneWrite::mark() const {
+  if (!left_) return std::nullopt;
+  return Mark{.job = {}, .audit = *left_};
+}
+
+void PruneWrite::committed() {
+  if (kept()) replace(point_after("prune.after"));
+  replace(std::move(lost_));
 }
 
 void HeartbeatWrite::needs(Transaction& transaction) const {

@@ -25,6 +25,8 @@ class Write {
   // A write that has a transaction of its own, and does all of it here. True when it is one.
   virtual bool is_alone() const { return false; }
   virtual Pg<void> alone(Connection&) { return {}; }
+  // … and what it left, to be remembered; nullopt: nothing.
+  virtual std::optional<Mark> mark() const { return std::nullopt; }
   // The transaction is durable: failpoints, freeing what is no longer needed.
   virtual void committed() = 0;
   // In place of an answer: nothing happened, or nobody knows.
@@ -159,6 +161,23 @@ class RedactWrite final : public Answering<void> {
 
  private:
   const Redaction redaction_;
+};
+
+class PruneWrite final : public Answering<bool> {
+ public:
+  PruneWrite(Pruning pruning, async::Done<Result<bool>> done)
+      : Answering(std::nullopt, std::move(done)), pruning_(std::move(pruning)) {}
+  void needs(Transaction&) const override {}
+  void decide(Transaction&) override {}
+  bool is_alone() const override { return true; }
+  Pg<void> alone(Connection& connection) override;
+  std::optional<Mark> mark() const override;
+  void committed() override;
+
+ private:
+  const Pruning pruning_;
+  std::optional<AuditHead> left_;
+  std::optional<Error> lost_;
 };
 
 class RecordWrite final : public Answering<void> {

@@ -78,6 +78,7 @@ Sql<Views> Views::open(Database db) {
        "SELECT ripe_at FROM jobs WHERE ready = 0 AND ripe_at IS NOT NULL AND ripe_at > ?1 "
        "AND attempt IS NULL ORDER BY ripe_at LIMIT 1"},
       {v.number_, "SELECT id FROM jobs WHERE job_id = ?1"},
+      {v.is_there_, "SELECT 1 FROM jobs WHERE id = ?1"},
   };
   for (const Wish& wish : wishes) {
     AE_ASSIGN(wish.statement, v.db_.prepare(wish.sql));
@@ -89,6 +90,7 @@ Sql<JobRow> Views::read_row(Statement& row) {
   JobRow job;
   const std::int64_t id = row.integer(0);
   job.id = JobId(row.text(1));
+  job.number = static_cast<std::uint64_t>(id);
   job.agent = row.text(2);
   job.status = row.text(3);
   job.idempotency_key = row.text(4);
@@ -136,10 +138,23 @@ Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
       if (there) loaded.checkpoint = Checkpoint{row->count(0), row->text(1)};
     }
   }
+  const std::uint64_t asked = from_seq;
   if (from_seq == kFromCheckpoint) from_seq = loaded.checkpoint ? loaded.checkpoint->seq + 1 : 1;
   loaded.row = found->row;
-  if (from_seq <= loaded.row.last_seq) AE_TRY(read_commits(*found, from_seq, loaded));
+  if (from_seq <= loaded.row.last_seq) {
+    AE_TRY(read_commits(*found, from_seq, loaded));
+    // Deleted while it was read. Its id may be another job's by now.
+    AE_ASSIGN(const bool gone, is_gone(*found));
+    if (gone) return load(job, asked);
+  }
   return Result<Loaded>(std::move(loaded));
+}
+
+// No number is given to another job.
+Sql<bool> Views::is_gone(const Found& found) {
+  Rows row(is_there_, found.id);
+  AE_ASSIGN(const bool there, row.next());
+  return !there;
 }
 
 Sql<void> Views::read_rows(const Found& found, Loaded& into) {
@@ -174,7 +189,10 @@ Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
     Snapshot snapshot(begin_, end_);
     AE_TRY(snapshot.open());
     AE_ASSIGN(commit, step_back(commit, kPageBytes, found, from_seq, into, blobs));
-    if (commit == kMissing) return read_left(found, from_seq, into);
+    if (commit != kMissing) continue;
+    AE_ASSIGN(const bool gone, is_gone(found));
+    if (gone) return {};
+    return read_left(found, from_seq, into);
   }
   std::ranges::reverse(into.commits);
   std::ranges::reverse(blobs);
@@ -235,7 +253,9 @@ Sql<void> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
 
 Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
   std::optional<std::int64_t> before;
-  if (!filter.after.empty()) {
+  if (filter.after_number) {
+    before = static_cast<std::int64_t>(*filter.after_number);
+  } else if (!filter.after.empty()) {
     Rows row(number_, filter.after);
     AE_ASSIGN(const bool found, row.next());
     if (!found) {
@@ -274,6 +294,18 @@ Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {
     if (!more) return Result<std::vector<JobRow>>(std::move(rows));
     AE_ASSIGN(JobRow row, read_row(statement));
     rows.push_back(std::move(row));
+  }
+}
+
+Sql<EndedPage> Views::ended(const EndedFilter& filter) {
+  AE_ASSIGN(Statement statement,
+            db_.prepare(std::string(kRow) + "WHERE jobs.id > ?1 ORDER BY jobs.id LIMIT ?2"));
+  std::vector<JobRow> looked_at;
+  for (Rows row(statement, filter.after, std::uint64_t{kEndedLook});;) {
+    AE_ASSIGN(const bool more, row.next());
+    if (!more) return ended_of(std::move(looked_at), filter);
+    AE_ASSIGN(JobRow found, read_row(statement));
+    looked_at.push_back(std::move(found));
   }
 }
 

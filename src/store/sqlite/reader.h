@@ -25,6 +25,7 @@ class Views {
 
   Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq);
   Sql<Result<std::vector<JobRow>>> query(const Filter& filter);
+  Sql<EndedPage> ended(const EndedFilter& filter);
   Sql<std::vector<JobId>> due(std::size_t limit, Instant now);
   Sql<std::optional<Instant>> next_due(Instant now);
   Sql<AuditLog> audit_log(std::uint64_t after);
@@ -40,6 +41,7 @@ class Views {
 
   Sql<std::optional<Found>> find(const JobId& job);
   Sql<JobRow> read_row(Statement& row);
+  Sql<bool> is_gone(const Found& found);
   Sql<void> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
   Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,
                               std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs);
@@ -50,7 +52,7 @@ class Views {
   Database db_;
   Statement begin_, end_;
   Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, checkpoint_;
-  Statement due_, next_wake_, next_ripe_, number_;
+  Statement due_, next_wake_, next_ripe_, number_, is_there_;
 };
 
 class Reader {

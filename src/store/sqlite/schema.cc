@@ -146,6 +146,17 @@ INSERT INTO meta VALUES('timeline', lower(hex(randomblob(16))));
 INSERT INTO meta VALUES('position', 0);
 )sql";
 
+// What layout 5 added: which job names which value that stands apart. Commits are looked at once each, when jobs are to be
+// deleted; `meta.values_listed` is the last one that was.
+constexpr const char* kValueUses = R"sql(
+CREATE TABLE value_uses(
+  job INTEGER NOT NULL,
+  hash BLOB NOT NULL,
+  PRIMARY KEY(job, hash)
+) WITHOUT ROWID;
+CREATE INDEX value_uses_hash ON value_uses(hash);
+)sql";
+
 constexpr const char* kToLines = R"sql(
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
@@ -157,6 +168,7 @@ constexpr std::initializer_list<const char*> kMigrations[] = {
     {"ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''"},  // 1 → 2
     {kBesides},                                                             // 2 → 3
     {kToLines, kLines},                                                     // 3 → 4
+    {kValueUses},                                                           // 4 → 5
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -225,6 +237,7 @@ Status prepare_schema(Database& db, const std::string& path) {
       AE_TRY(db.execute(kTables));
       AE_TRY(db.execute(kBesides));
       AE_TRY(db.execute(kLines));
+      AE_TRY(db.execute(kValueUses));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));

@@ -190,7 +190,7 @@ int fill_up(Bench& bench, const std::function<void()>& make_room) {
   for (;; ++seq) {
     if (seq > 5000) return 2;
     // Large ones: what is left when one does not fit is enough for two small ones.
-    const auto answer = bench.commit(Bench::append("j0", seq, 200'000));
+    const auto answer = bench.commit(Bench::append("j0", seq, 210'000));
     if (answer) continue;
     if (answer.error().code != Code::unavailable) return 3;
     if (answer.error().message.find("space") == std::string::npos) return 4;

@@ -251,6 +251,17 @@ void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       [filter = std::move(filter)](Views& views) { return views.query(filter); });
 }
 
+void SqliteStore::ended(EndedFilter filter, async::Done<Result<EndedPage>> done) {
+  ask(parts_->loop, *parts_->questions, std::move(done),
+      [filter = std::move(filter)](Views& views) { return views.ended(filter); });
+}
+
+void SqliteStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
+  check_pruning(pruning);
+  if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
+  parts_->writer->write(std::make_unique<PruneWrite>(std::move(pruning), std::move(done)));
+}
+
 void SqliteStore::redact(Redaction redaction, async::Done<Result<void>> done) {
   if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
   parts_->writer->write(std::make_unique<RedactWrite>(std::move(redaction), std::move(done)));

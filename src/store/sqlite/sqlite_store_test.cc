@@ -273,6 +273,7 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   run_sql(path,
           "DELETE FROM meta WHERE key <> 'store_id';"
           "DROP TABLE signed_heads; DROP TABLE checkpoints; DROP TABLE turns; DROP TABLE audit;"
+          "DROP TABLE value_uses;"
           "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
           "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
           "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
@@ -439,6 +440,137 @@ AE_TEST("sqlite/the label between whose values claims take turns stays with the 
 // Copies the one file of a closed store.
 void copy(const std::string& from, const std::string& to) {
   std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
+}
+
+std::int64_t count_in(const std::string& path, const std::string& question) {
+  sqlite3* db = nullptr;
+  sqlite3_stmt* statement = nullptr;
+  EXPECT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  EXPECT_EQ(sqlite3_prepare_v2(db, question.c_str(), -1, &statement, nullptr), SQLITE_OK)
+      << question;
+  EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW);
+  const std::int64_t count = sqlite3_column_int64(statement, 0);
+  sqlite3_finalize(statement);
+  sqlite3_close(db);
+  return count;
+}
+
+constexpr const char* kTablesOfJobs[] = {"jobs",         "heads",       "commits",   "blobs",
+                                         "labels",       "effects",     "ledger",    "inbox",
+                                         "signed_heads", "checkpoints", "value_uses"};
+
+Result<bool> prune(Bench& bench, const std::string& job) {
+  const JobRow row = bench.load(job)->row;
+  Pruning pruning;
+  pruning.jobs.push_back(
+      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+  pruning.audit = {
+      .at = bench.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
+  return bench.loop.await<Result<bool>>(
+      [&](auto done) { bench.store().prune(pruning, std::move(done)); });
+}
+
+// A claimed job with something in every table.
+void fill_tables(Bench& bench, const std::string& job, const std::string& status) {
+  Batch create = Bench::create(job);
+  std::get<Batch::Create>(create.authority).job.labels = {{"who", job}};
+  create.sealed->blobs = {conformance::blob("plan"), conformance::blob("of " + job)};
+  ASSERT_TRUE(bench.commit(create));
+  Batch more = Bench::append(job, 2);
+  more.effects = {{InvocationId("i1"), 1, "secret effect"}};
+  more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call"}};
+  more.checkpoint = "state";
+  more.signed_head = "signed";
+  ASSERT_TRUE(bench.commit(more));
+  Batch end = Bench::append(job, 3);
+  end.row.status = status;
+  end.release = true;
+  ASSERT_TRUE(bench.commit(end));
+}
+
+AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the file") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  fill_tables(bench, "secret-job", "completed");
+  EXPECT_EQ(*prune(bench, "secret-job"), true);
+  bench.close();
+  for (const std::string table : kTablesOfJobs) {
+    EXPECT_EQ(count_in(path, "SELECT count(*) FROM " + table), 0) << table;
+  }
+  EXPECT_EQ(integrity(path), "ok");
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(bytes.find("secret-job"), bytes.npos);
+  EXPECT_EQ(bytes.find("secret effect"), bytes.npos);
+}
+
+AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  fill_tables(bench, "j0", "completed");
+  fill_tables(bench, "j1", "waiting");
+  const JobRow row = bench.load("j0")->row;
+  bench.close();
+  run_sql(path, "DELETE FROM commits WHERE job = 1 AND first_seq = 3");
+  std::filesystem::remove(path + ".position");
+  ASSERT_TRUE(bench.open());
+  Pruning pruning;
+  pruning.jobs.push_back(
+      {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+  pruning.audit = {
+      .at = bench.loop.now(), .by = "me", .act = "prune", .job = {}, .detail = Value::object({})};
+  const auto done = bench.loop.await<Result<bool>>(
+      [&](auto answer) { bench.store().prune(pruning, std::move(answer)); });
+  EXPECT_EQ(*done, true);
+  EXPECT_EQ(bench.load("j1")->commits.size(), 3U);
+  bench.close();
+  EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0);
+  EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
+}
+
+AE_TEST("prune/each commit is looked at once, and not in the transactions of others") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("long")));
+  for (std::uint64_t seq = 2; seq < 5000; ++seq) {
+    bench.store().commit(Bench::append("long", seq), [](Result<Committed>) {});
+  }
+  fill_tables(bench, "old", "completed");
+  fill_tables(bench, "older", "completed");
+  EXPECT_EQ(*prune(bench, "old"), false) << "not all in one transaction";
+  EXPECT_EQ(bench.load("old")->commits.size(), 3U) << "nothing is deleted by then";
+  EXPECT_EQ(*prune(bench, "old"), true);
+  const std::int64_t listed = count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'");
+  EXPECT_EQ(*prune(bench, "older"), true) << "at once";
+  EXPECT_LE(count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'"), listed);
+  EXPECT_EQ(count_in(path, "SELECT max(id) FROM commits"),
+            count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'"));
+}
+
+AE_TEST("prune/a deletion is no rollback, and a copy from before it is one") {
+  const Folder folder(true);
+  const std::string path = folder / "a.db";
+  Bench bench(path);
+  ASSERT_TRUE(bench.open());
+  fill_tables(bench, "j0", "completed");
+  bench.close();
+  copy(path, folder / "backup.db");
+  ASSERT_TRUE(bench.open());
+  EXPECT_EQ(*prune(bench, "j0"), true);
+  bench.close();
+  ASSERT_TRUE(bench.open());
+  bench.close();
+  EXPECT_TRUE(check_position(path));
+  copy(folder / "backup.db", path);
+  const auto opened = bench.open();
+  ASSERT_FALSE(opened) << "the deleted job is back, and nobody said why";
+  EXPECT_EQ(opened.error().code, Code::store_rolled_back);
 }
 
 AE_TEST("rollback/an older copy in a store's place is not written to, and may be read") {

@@ -48,8 +48,9 @@ Sql<Tables> Tables::open(Database& db) {
       {t.insert_job_,
        "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
        "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at, "
-       "capabilities, queue, turn) "
-       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"},
+       "capabilities, queue, turn, id) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, "
+       "?19)"},
       {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
       {t.insert_head_,
        "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
@@ -117,6 +118,7 @@ Sql<Tables> Tables::open(Database& db) {
 void Tables::forget() {
   jobs_.clear();
   blobs_.clear();
+  last_number_.reset();
 }
 
 Sql<void> Tables::end_leases() {
@@ -412,20 +414,21 @@ Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
 
 Sql<void> Tables::insert_job(const Batch& batch, const NewJob& wish, Job& job) {
   const Ripeness ripe = ripeness(job.row, job.lease_until);
+  AE_ASSIGN(const std::optional<std::int64_t> number, next_number());
   std::optional<std::string> attempt, worker;
   if (wish.claim) {
     attempt = wish.claim->attempt.text;
     worker = wish.claim->worker;
   }
-  AE_TRY(insert_job_.run(batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash,
-                         wish.priority, batch.sealed->created_at, job.row.status,
-                         job.row.not_before, job.row.wake_at, job.epoch, attempt, worker,
-                         job.lease_until, std::int64_t{ripe.ready}, ripe.at,
-                         joined(wish.capabilities), wish.queue, turn_of(wish.labels, fair_by_)));
+  AE_TRY(insert_job_.run(
+      batch.job.text, wish.agent, wish.idempotency_key, wish.request_hash, wish.priority,
+      batch.sealed->created_at, job.row.status, job.row.not_before, job.row.wake_at, job.epoch,
+      attempt, worker, job.lease_until, std::int64_t{ripe.ready}, ripe.at,
+      joined(wish.capabilities), wish.queue, turn_of(wish.labels, fair_by_), number));
   job.id = db_->last_rowid();
-  std::int64_t number = 0;
+  std::int64_t place = 0;
   for (const auto& [key, value] : wish.labels) {
-    AE_TRY(insert_label_.run(job.id, number++, key, value));
+    AE_TRY(insert_label_.run(job.id, place++, key, value));
   }
   return {};
 }

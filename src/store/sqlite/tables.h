@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "store/points.h"
+#include "store/rules.h"
 #include "store/sqlite/database.h"
 #include "store/sqlite/position_file.h"
 #include "store/sqlite/spine.h"
@@ -58,6 +59,8 @@ class Tables {
   };
   Sql<Commit> commit(const Batch& batch, BatchPoints& points, Instant now);
   Answer<void> redact(const Redaction& redaction);
+  // As Store::prune; false: only a part of the list of values was made up.
+  Answer<bool> prune(const Pruning& pruning);
   Sql<void> record(const AuditEntry& entry);
   Answer<void> put_inbox(const JobId& job, const InboxEntry& entry);
   Answer<std::vector<Lease>> claim(const ClaimRequest& request, Instant now);
@@ -114,6 +117,16 @@ class Tables {
   Sql<std::optional<Result<void>>> answer_redact(const Redaction& redaction, const Job& job,
                                                  std::vector<std::int64_t>& commits);
   Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes);
+  struct Leaving {
+    std::int64_t id = 0;
+    std::vector<std::int64_t> commits;
+  };
+  Sql<bool> list_values();
+  Sql<std::optional<Remains>> remains(const Pruning::Job& wish, Leaving& leaving);
+  Sql<void> drop_job(const Leaving& leaving, std::unordered_set<Hash>& named);
+  Sql<void> drop_unnamed(const std::unordered_set<Hash>& hashes);
+  Sql<void> keep_numbers(std::int64_t last_job);
+  Sql<std::optional<std::int64_t>> next_number();
   Sql<bool> inbox_left(const Job& job, const Batch& batch);
   Sql<std::optional<Error>> refuse(const Batch& batch, const Job& job);
 
@@ -135,6 +148,8 @@ class Tables {
   std::string fair_by_;                  // a label; "" = claims take no turns
   std::unordered_map<JobId, Job> jobs_;  // held ones
   std::unordered_set<Hash> blobs_;       // known to be stored; bounded
+  // A number of a job that is gone, above those that are there; nullopt: to be read.
+  std::optional<std::int64_t> last_number_;
 
   Statement find_job_, commit_pointers_, commit_bytes_, find_key_;
   Statement insert_job_, insert_label_, insert_head_, update_head_, insert_commit_, update_state_;

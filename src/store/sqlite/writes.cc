@@ -77,6 +77,23 @@ void RedactWrite::committed() {
   if (kept()) replace(point_after("redact.after"));
 }
 
+Sql<void> PruneWrite::apply(Tables& tables) {
+  PointBefore point = point_before("prune.before");
+  lost_ = std::move(point.afterwards);
+  if (point.now) {
+    keep(std::unexpected(*std::move(point.now)));
+    return {};
+  }
+  AE_ASSIGN(auto answer, tables.prune(pruning_));
+  keep(std::move(answer));
+  return {};
+}
+
+void PruneWrite::committed() {
+  if (kept() && *kept()) replace(point_after("prune.after"));
+  replace(std::move(lost_));
+}
+
 Sql<void> RecordWrite::apply(Tables& tables) {
   AE_TRY(tables.record(entry_));
   keep({});

@@ -99,6 +99,18 @@ class RedactWrite final : public Answering<void> {
   const Redaction redaction_;
 };
 
+class PruneWrite final : public Answering<bool> {
+ public:
+  PruneWrite(Pruning pruning, async::Done<Result<bool>> done)
+      : Answering(std::move(done)), pruning_(std::move(pruning)) {}
+  Sql<void> apply(Tables& tables) override;
+  void committed() override;
+
+ private:
+  const Pruning pruning_;
+  std::optional<Error> lost_;
+};
+
 class RecordWrite final : public Answering<void> {
  public:
   RecordWrite(AuditEntry entry, async::Done<Result<void>> done)

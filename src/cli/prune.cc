@@ -1,0 +1,156 @@
+// prune: jobs that ended long ago are deleted, a few hundred a request, until there are no more.
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "api/problem.h"
+#include "app/door.h"
+#include "cli/commands.h"
+#include "cli/progress_line.h"
+#include "core/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kLeftShown = 10;
+
+std::string jobs_text(std::uint64_t count) {
+  return std::to_string(count) + (count == 1 ? " job" : " jobs");
+}
+
+Result<Value> statuses_of(const std::string& text) {
+  std::vector<Value> all;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t end = std::min(text.find(',', from), text.size());
+    const std::string one = text.substr(from, end - from);
+    if (one != "completed" && one != "failed" && one != "cancelled") {
+      return fail(Code::usage,
+                  "--status takes completed, failed and cancelled, with commas between "
+                  "them, not \"" +
+                      one.substr(0, 64) + "\": other jobs stay");
+    }
+    all.emplace_back(one);
+    from = end + 1;
+  }
+  return Value::array(std::move(all));
+}
+
+Result<std::vector<Member>> wish_of(const Options& options) {
+  if (auto age = duration_from_text(options.older_than); !age) {
+    return fail(Code::usage, "--older-than: " + age.error().message);
+  }
+  std::vector<Member> wish{{"older_than", options.older_than}, {"dry_run", options.dry_run}};
+  if (!options.status.empty()) {
+    AE_ASSIGN(Value statuses, statuses_of(options.status));
+    wish.emplace_back("status", std::move(statuses));
+  }
+  if (!options.agent.empty()) wish.emplace_back("agent", options.agent);
+  std::vector<Member> labels;
+  for (const std::string& text : options.labels) {
+    const std::size_t at = text.find('=');
+    if (at == 0 || at == text.npos) {
+      return fail(Code::usage, "--label takes NAME=VALUE, not \"" + text + "\"");
+    }
+    const std::string name = text.substr(0, at);
+    if (std::ranges::find(labels, name, &Member::first) != labels.end()) {
+      return fail(Code::usage,
+                  "--label " + name + " is given twice: a job has one label of a name");
+    }
+    labels.emplace_back(name, text.substr(at + 1));
+  }
+  if (!labels.empty()) wish.emplace_back("labels", Value::object(std::move(labels)));
+  if (!options.archive.empty()) {
+    // The process that owns the store stands elsewhere.
+    std::error_code unknown;
+    const auto whole = std::filesystem::absolute(options.archive, unknown).lexically_normal();
+    if (unknown) return fail(Code::usage, "--archive: " + unknown.message());
+    wish.emplace_back("archive", whole.string());
+  }
+  return wish;
+}
+
+// What all requests together have done.
+struct Sum {
+  std::uint64_t jobs = 0, events = 0, left_jobs = 0;
+  std::string oldest, newest, before;  // instants as text: they are compared as such
+  std::vector<Value> left;
+
+  void add(const Value& body) {
+    jobs += static_cast<std::uint64_t>(body["jobs"].as_int());
+    events += static_cast<std::uint64_t>(body["events"].as_int());
+    left_jobs += static_cast<std::uint64_t>(body["left_jobs"].as_int());
+    const std::string first(body.text("oldest")), last(body.text("newest"));
+    if (!first.empty() && (oldest.empty() || first < oldest)) oldest = first;
+    if (last > newest) newest = last;
+    if (before.empty()) before = body.text("before");
+    for (const Value& one : body["left"].items()) {
+      if (left.size() < 100) left.push_back(one);
+    }
+  }
+  Value json(bool dry_run) const {
+    const auto time = [](const std::string& at) { return at.empty() ? Value() : Value(at); };
+    return Value::object({{"before", before},
+                          {"dry_run", dry_run},
+                          {"events", events},
+                          {"jobs", jobs},
+                          {"left", Value::array(left)},
+                          {"left_jobs", left_jobs},
+                          {"newest", time(newest)},
+                          {"oldest", time(oldest)}});
+  }
+};
+
+Result<Sum> prune_all(const Options& options, const Terminal& terminal, Sum& sum) {
+  AE_ASSIGN(const std::vector<Member> wish, wish_of(options));
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto door, app::Door::open(store, app::Purpose::write));
+  ProgressLine line(terminal);
+  for (Value after;;) {
+    std::vector<Member> members = wish;
+    if (!after.is_null()) members.emplace_back("after", after);
+    api::ApiRequest request;
+    request.method = "POST";
+    request.path = {"api", "prune"};
+    request.body = canonical(Value::object(std::move(members)));
+    request.by = who();
+    AE_ASSIGN(const api::ApiResponse response, door->ask(request));
+    if (response.status >= 400) {
+      return std::unexpected(api::error_of_problem(response.body, response.status));
+    }
+    sum.add(response.body);
+    line.show(jobs_text(sum.jobs) + (options.dry_run ? " found" : " deleted"));
+    if (response.body["more"] != Value(true)) return sum;
+    after = response.body["next"];
+  }
+}
+
+}  // namespace
+
+int prune_command(const Options& options, Terminal& terminal) {
+  Sum sum;
+  const auto done = prune_all(options, terminal, sum);
+  if (!done) {
+    if (sum.jobs > 0) terminal.note(jobs_text(sum.jobs) + " had been deleted before this:");
+    return terminal.fail_with(done.error());
+  }
+  if (terminal.json()) {
+    terminal.print_json(sum.json(options.dry_run));
+  } else {
+    std::string text = jobs_text(sum.jobs) + ", " + std::to_string(sum.events) + " events " +
+                       (options.dry_run ? "would be deleted" : "deleted");
+    if (!sum.oldest.empty()) {
+      text.append(": ended ").append(safe(sum.oldest)).append(" to ").append(safe(sum.newest));
+    }
+    terminal.print(text + "\n");
+  }
+  for (std::size_t i = 0; i < sum.left.size() && i < kLeftShown; ++i) {
+    terminal.warn("job " + safe(sum.left[i].text("id")) +
+                  " stays, its log cannot be archived: " + safe(sum.left[i].text("message")));
+  }
+  if (sum.left_jobs > kLeftShown) {
+    terminal.warn(std::to_string(sum.left_jobs - kLeftShown) + " more stay for such reasons");
+  }
+  return sum.left_jobs > 0 ? kUnproved : kDone;
+}
+
+}  // namespace ae::cli

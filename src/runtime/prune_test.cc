@@ -1,0 +1,189 @@
+// Pruning by the runtime's hands: what it gathers, archives and deletes, and what a failing store or archive leaves.
+#include "runtime/prune.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/event.h"
+#include "core/json.h"
+#include "core/seal.h"
+#include "store/faulty/faulty_store.h"
+#include "store/memory/memory_store.h"
+#include "testing/test.h"
+#include "testing/test_loop.h"
+
+namespace ae::runtime {
+namespace {
+
+// Keeps files as a folder would.
+class Shelf final : public Archive {
+ public:
+  explicit Shelf(async::Loop& loop) : loop_(loop) {}
+  void keep(std::vector<File> files, async::Done<Status> done) override {
+    Status kept = full ? fail(Code::unavailable, "the shelf is full") : Status();
+    for (File& file : files) {
+      if (!kept) break;
+      const auto [it, fresh] = files_.emplace(file.name, file.bytes);
+      if (!fresh && it->second != file.bytes) kept = fail(Code::already_exists, file.name);
+    }
+    loop_.post([done = std::move(done), kept]() mutable { done(kept); });
+  }
+  std::map<std::string, std::string> files_;
+  bool full = false;
+
+ private:
+  async::Loop& loop_;
+};
+
+struct Here {
+  testing::TestLoop loop;
+  store::MemoryDisk disk;
+  store::MemoryStore memory{loop, loop, disk};
+  std::shared_ptr<Shelf> shelf = std::make_shared<Shelf>(loop);
+  std::uint64_t chance = 0;
+
+  // A job of two narrative events, as far as the store can tell ended.
+  void job(const std::string& id, const std::string& status = "completed") {
+    store::Batch batch{.job = JobId(id), .authority = store::Batch::Create{{.agent = "a"}}};
+    std::vector<EventDraft> drafts;
+    drafts.push_back({EventType::job_created,
+                      Value::object({{"agent", "a"}, {"execution_version", "1"}, {"input", id}})});
+    const Hash nothing{};
+    ++chance;
+    auto sealed = seal({.job = batch.job,
+                        .first_seq = 1,
+                        .prev_hash = nothing,
+                        .first_id = uuid_v7(chance, chance, chance),
+                        .created_at = loop.now(),
+                        .attempt_id = std::nullopt,
+                        .salt_seed_a = chance,
+                        .salt_seed_b = chance},
+                       drafts);
+    ASSERT_TRUE(sealed) << sealed.error().message;
+    batch.sealed = *std::move(sealed);
+    batch.row.status = status;
+    ASSERT_TRUE(loop.await<Result<store::Committed>>(
+        [&](auto done) { memory.commit(std::move(batch), std::move(done)); }));
+  }
+  Result<Pruned> prune(store::Store& store, PruneRequest wish) {
+    return loop.await<Result<Pruned>>(
+        [&](auto done) { runtime::prune(store, std::move(wish), {}, std::move(done)); });
+  }
+  std::string left() {
+    const auto rows = loop.await<Result<std::vector<store::JobRow>>>(
+        [&](auto done) { memory.query({.limit = 1000}, std::move(done)); });
+    std::string text;
+    for (const store::JobRow& row : *rows) text += row.id.text + " ";
+    return text;
+  }
+};
+
+AE_TEST("prune/jobs are deleted by age, each after its log is in the archive") {
+  Here here;
+  for (int i = 0; i < 150; ++i)
+    here.job("j" + std::to_string(i), i % 50 == 0 ? "waiting" : "failed");
+  here.loop.advance(std::chrono::hours(2));
+  here.job("young");
+  const auto dry = here.prune(here.memory, {.older_than = std::chrono::hours(1), .dry_run = true});
+  ASSERT_TRUE(dry);
+  EXPECT_EQ(dry->jobs, 147u);
+  EXPECT_EQ(here.shelf->files_.size(), 0u);
+  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf, .jobs_max = 100};
+  auto done = here.prune(here.memory, wish);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(done->jobs, 100u);
+  ASSERT_TRUE(done->next.has_value()) << "there are more";
+  wish.after = *done->next;
+  done = here.prune(here.memory, wish);
+  EXPECT_EQ(done->jobs, 47u);
+  EXPECT_FALSE(done->next.has_value());
+  EXPECT_EQ(here.left(), "young j100 j50 j0 ");
+  EXPECT_EQ(here.shelf->files_.size(), 147u);
+  const auto file = parse_json(here.shelf->files_.at("j7.json"));
+  EXPECT_EQ((*file)["events"].items()[0]["payload"].text("input"), "j7");
+}
+
+AE_TEST("prune/what an archive does not take is not deleted") {
+  Here here;
+  here.job("a");
+  here.job("b");
+  here.loop.advance(std::chrono::hours(2));
+  here.shelf->files_["a.json"] = "something else";
+  const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
+  EXPECT_EQ(here.prune(here.memory, wish).error().code, Code::already_exists);
+  here.shelf->files_.clear();
+  here.shelf->full = true;
+  EXPECT_EQ(here.prune(here.memory, wish).error().code, Code::unavailable);
+  EXPECT_EQ(here.left(), "b a ");
+  here.shelf->full = false;
+  EXPECT_EQ(here.prune(here.memory, wish)->jobs, 2u);
+}
+
+AE_TEST_SLOW(
+    "prune/whichever call fails or is lost, asked again it does the rest, and archives all") {
+  for (const store::Fault fault : {store::Fault::fail_before, store::Fault::fail_after}) {
+    bool failed = true;
+    for (std::uint64_t n = 1; failed; ++n) {
+      ASSERT_LT(n, 500u);
+      Here here;
+      for (int i = 0; i < 70; ++i) here.job("j" + std::to_string(i));
+      here.job("w", "waiting");
+      here.loop.advance(std::chrono::hours(2));
+      store::FaultyStore faulty(here.loop, here.memory,
+                                {.script = store::fault_at(n, fault), .on_crash = {}});
+      const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
+      const auto first = here.prune(faulty, wish);
+      failed = !first;
+      if (failed) {
+        EXPECT_TRUE(first.error().code == Code::unavailable ||
+                    first.error().code == Code::unknown_outcome)
+            << first.error().message;
+        ASSERT_TRUE(here.prune(faulty, wish));
+      }
+      EXPECT_EQ(here.left(), "w ");
+      EXPECT_EQ(here.shelf->files_.size(), 70u);
+    }
+  }
+}
+
+AE_TEST("prune/two that prune at once delete each job once, and both come to an end") {
+  Here here;
+  for (int i = 0; i < 300; ++i) here.job("j" + std::to_string(i));
+  here.loop.advance(std::chrono::hours(2));
+  std::vector<Result<Pruned>> said;
+  for (int i = 0; i < 2; ++i) {
+    runtime::prune(here.memory, {.older_than = std::chrono::hours(1), .archive = here.shelf}, {},
+                   [&](Result<Pruned> pruned) { said.push_back(std::move(pruned)); });
+  }
+  here.loop.run_until([&] { return said.size() == 2; });
+  ASSERT_TRUE(said[0] && said[1]);
+  EXPECT_EQ(said[0]->jobs + said[1]->jobs, 300u);
+  EXPECT_EQ(here.left(), "");
+}
+
+AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to be archived") {
+  Here here;
+  here.job("good");
+  store::Batch broken{.job = JobId("broken"), .authority = store::Batch::Create{{.agent = "a"}}};
+  broken.sealed = Sealed{};
+  broken.sealed->first_seq = broken.sealed->last_seq = 1;
+  broken.sealed->bytes = "no commit";
+  broken.sealed->created_at = here.loop.now();
+  broken.row.status = "completed";
+  ASSERT_TRUE(here.loop.await<Result<store::Committed>>(
+      [&](auto done) { here.memory.commit(std::move(broken), std::move(done)); }));
+  here.loop.advance(std::chrono::hours(2));
+  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = here.shelf};
+  const auto done = here.prune(here.memory, wish);
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->jobs, 1u);
+  ASSERT_EQ(done->left.size(), 1u);
+  EXPECT_EQ(done->left[0].first.text, "broken");
+  wish.archive = nullptr;
+  EXPECT_EQ(here.prune(here.memory, wish)->jobs, 1u) << "nobody needs to read it to delete it";
+}
+
+}  // namespace
+}  // namespace ae::runtime

@@ -1,0 +1,292 @@
+// Conformance: jobs that have ended are found and deleted, whole, and nothing else is.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/conformance_rig_test.h"
+#include "store/rules.h"
+
+namespace ae::store::conformance {
+
+inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
+
+// Made in one hour, ended in another.
+inline void ended_job(Rig& r, const std::string& id, int made, int ended,
+                      const std::string& status = "completed", NewJob job = {}) {
+  Batch create = r.create(id, std::move(job));
+  create.sealed->created_at = hour(made);
+  r.must(create);
+  Batch end = r.append(id, r.free(), 2, status);
+  end.sealed->created_at = hour(ended);
+  r.must(end);
+}
+
+inline Pruning pruning_of(Rig& r, const std::vector<std::string>& jobs) {
+  Pruning pruning;
+  for (const std::string& job : jobs) {
+    const JobRow row = r.row(job);
+    pruning.jobs.push_back(
+        {.job = JobId(job), .last_seq = row.last_seq, .head = row.head, .contents = {}});
+  }
+  pruning.audit = {.at = r.loop.now(),
+                   .by = "me",
+                   .act = "prune",
+                   .job = {},
+                   .detail = Value::object({{"jobs", std::uint64_t{jobs.size()}}})};
+  return pruning;
+}
+
+inline Result<bool> prune(Rig& r, const Pruning& pruning) {
+  for (int asked = 0; asked < 1000; ++asked) {
+    auto done = r.loop.await<Result<bool>>(
+        [&](auto answer) { r.store().prune(pruning, std::move(answer)); });
+    if (!done || *done) return done;
+  }
+  return fail(Code::unavailable, "it never comes to an end");
+}
+
+inline std::string pruned(Rig& r, const Pruning& pruning) {
+  const auto done = prune(r, pruning);
+  return done ? "gone" : std::string(code_name(done.error().code));
+}
+
+inline std::string ended(Rig& r, EndedFilter filter, std::optional<std::uint64_t>* next = nullptr) {
+  const auto page = r.loop.await<Result<EndedPage>>(
+      [&](auto done) { r.store().ended(std::move(filter), std::move(done)); });
+  if (!page) return std::string(code_name(page.error().code));
+  if (next != nullptr) *next = page->next;
+  std::string text;
+  for (const JobRow& row : page->rows) text += (text.empty() ? "" : " ") + row.id.text;
+  return text;
+}
+
+// Something in every place that a job has.
+inline void everywhere(Rig& r, const std::string& id, const std::string& last_status) {
+  NewJob job{.agent = "refund", .idempotency_key = "key of " + id, .labels = {{"who", id}}};
+  Batch create = r.create_claimed(id, "A-" + id, std::move(job));
+  create.sealed->blobs = {blob("the plan"), blob("a value of " + id)};
+  r.must(create);
+  EXPECT_EQ(show(r.put(id, "s1")), "ok");
+  Batch more = r.append(id, r.held("A-" + id), 2);
+  more.effects = {{InvocationId("i1"), 1, "an effect of " + id}};
+  more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call of " + id}};
+  more.checkpoint = "a checkpoint of " + id;
+  more.signed_head = "a signed head of " + id;
+  more.inbox_taken = {r.load(id)->inbox.at(0).number};
+  r.must(more);
+  Batch end = r.append(id, r.held("A-" + id), 3, last_status);
+  end.release = last_status != "running";
+  r.must(end);
+}
+
+inline void prunes_whole_jobs(Rig& r) {
+  everywhere(r, "old", "completed");
+  everywhere(r, "waits", "waiting");
+  everywhere(r, "runs", "running");
+  everywhere(r, "other", "failed");
+  const auto others = [&] {
+    return show(r.load("waits")) + show(r.load("runs")) + show(r.load("other"));
+  };
+  const std::string before = others();
+  const std::uint64_t waiting = r.census().statuses.at("waiting");
+  EXPECT_EQ(pruned(r, pruning_of(r, {"old"})), "gone");
+  EXPECT_EQ(show(r.load("old")), "not_found");
+  EXPECT_EQ(r.listed({}), "other runs waits");
+  EXPECT_EQ(r.listed({.labels = {{"who", "old"}}}), "");
+  EXPECT_EQ(others(), before);
+  EXPECT_EQ(r.census().statuses.at("waiting"), waiting);
+  EXPECT_EQ(r.census().statuses.at("running"), 1u);
+  r.driver->restart();
+  EXPECT_EQ(show(r.load("old")), "not_found");
+  EXPECT_EQ(r.listed({}), "other runs waits");
+  // They go on.
+  r.must(r.append("waits", r.free(), 4, "completed"));
+  EXPECT_EQ(r.audit().rows.size(), 1u);
+  EXPECT_TRUE(prove(r.audit()).ok);
+}
+
+inline void prunes_only_what_was_read(Rig& r) {
+  ended_job(r, "old", 1, 2);
+  ended_job(r, "other", 1, 2);
+  r.must(r.create("new"));
+  r.must(r.create_claimed("held"));
+  EXPECT_EQ(pruned(r, pruning_of(r, {"old", "new"})), "sequence_conflict") << "it has not ended";
+  EXPECT_EQ(pruned(r, pruning_of(r, {"old", "held"})), "held");
+  Pruning wish = pruning_of(r, {"old", "other"});
+  wish.jobs[1].last_seq = 2;
+  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
+  wish = pruning_of(r, {"old", "other"});
+  wish.jobs[1].head = sha256("another");
+  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
+  wish = pruning_of(r, {"old", "other"});
+  wish.jobs[0].job = JobId("none");
+  EXPECT_EQ(pruned(r, wish), "not_found");
+  EXPECT_EQ(r.listed({}), "held new other old") << "all of them or none";
+  EXPECT_EQ(r.audit().rows.size(), 0u);
+  EXPECT_EQ(pruned(r, pruning_of(r, {"old", "other"})), "gone");
+  EXPECT_EQ(pruned(r, wish), "not_found");
+  EXPECT_EQ(r.audit().rows.size(), 1u);
+}
+
+// Who redacted a job, or signed its head, after it was read: what was kept of it elsewhere is another job.
+inline void prunes_only_these_contents(Rig& r) {
+  everywhere(r, "old", "completed");
+  const auto contents = [&] {
+    const auto loaded = r.load("old");
+    std::vector<Hash> commits;
+    for (const std::string& bytes : loaded->commits) commits.push_back(sha256(bytes));
+    return contents_of(commits, loaded->signed_head);
+  };
+  Pruning wish = pruning_of(r, {"old"});
+  wish.jobs[0].contents = contents();
+  Redaction redaction{.job = JobId("old")};
+  redaction.commits.push_back(
+      {.first_seq = 4, .replaces = sha256(sealed("old", 4).bytes), .bytes = "left", .blobs = {}});
+  redaction.audit = {.at = r.loop.now(),
+                     .by = "me",
+                     .act = "redact",
+                     .job = JobId("old"),
+                     .detail = Value::object({})};
+  EXPECT_EQ(show(r.redact(redaction)), "ok");
+  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
+  wish.jobs[0].contents = contents();
+  Batch sign = r.rows_only("old", r.free(), 4);
+  sign.signed_head = "signed anew";
+  r.must(sign);
+  EXPECT_EQ(pruned(r, wish), "sequence_conflict");
+  wish.jobs[0].contents = contents();
+  EXPECT_EQ(pruned(r, wish), "gone");
+}
+
+inline void pruned_values(Rig& r) {
+  everywhere(r, "old", "completed");
+  everywhere(r, "young", "completed");
+  EXPECT_EQ(pruned(r, pruning_of(r, {"old"})), "gone");
+  const auto values = [&](std::string_view job) {
+    std::string text;
+    const auto loaded = r.load(job);
+    for (const Blob& b : loaded->blobs) text += b.bytes + "; ";
+    return text;
+  };
+  EXPECT_EQ(values("young"), "the plan; a value of young; ");
+  // What went is stored again by whoever brings it.
+  Batch again = r.create("again");
+  again.sealed->blobs = {blob("a value of old"), blob("the plan")};
+  r.must(again);
+  EXPECT_EQ(values("again"), "a value of old; the plan; ");
+  EXPECT_EQ(pruned(r, pruning_of(r, {"young"})), "gone");
+  EXPECT_EQ(values("again"), "a value of old; the plan; ");
+  r.driver->restart();
+  EXPECT_EQ(values("again"), "a value of old; the plan; ");
+}
+
+inline void pruned_names_are_free(Rig& r) {
+  ended_job(r, "j1", 1, 2, "completed", {.agent = "refund", .idempotency_key = "k"});
+  const std::uint64_t number = r.row("j1").number;
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
+  r.driver->restart();
+  ended_job(r, "j1", 3, 4, "failed", {.agent = "refund", .idempotency_key = "k"});
+  EXPECT_EQ(r.row("j1").status, "failed");
+  EXPECT_GT(r.row("j1").number, number) << "no number is given twice";
+  EXPECT_EQ(r.load("j1")->commits.size(), 2u);
+  // Who was late meets nothing of the old one.
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
+  Batch late = r.rows_only("j1", Batch::Late{}, 0);
+  late.effects = {{InvocationId("i1"), 1, "late"}};
+  EXPECT_EQ(r.refused(late), Code::not_found);
+  EXPECT_EQ(show(r.put("j1", "s1")), "not_found");
+}
+
+inline void lists_over_pruned_jobs(Rig& r) {
+  for (int i = 0; i < 6; ++i) ended_job(r, "j" + std::to_string(i), 1, 2);
+  const std::uint64_t at = r.row("j3").number;
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j3", "j1"})), "gone");
+  EXPECT_EQ(r.listed({.after = "j3"}), "not_found");
+  EXPECT_EQ(r.listed({.after = "j3", .after_number = at}), "j2 j0");
+  EXPECT_EQ(ended(r, {.before = hour(9), .after = at}), "j4 j5");
+}
+
+inline void finds_ended_jobs(Rig& r) {
+  ended_job(r, "a", 1, 5);
+  ended_job(r, "b", 1, 2, "failed", {.agent = "other"});
+  ended_job(r, "c", 2, 3, "cancelled", {.labels = {{"env", "test"}, {"x", "y"}}});
+  r.must(r.create("queued"));
+  r.must(r.create_claimed("running"));
+  Batch waits = r.create("waits", {}, {.status = "waiting"});
+  r.must(waits);
+  ended_job(r, "future", 100, 100);  // its clock was wrong
+  ended_job(r, "d", 3, 4);
+  std::optional<std::uint64_t> next;
+  EXPECT_EQ(ended(r, {.before = hour(50)}, &next), "a b c d");
+  EXPECT_FALSE(next.has_value());
+  EXPECT_EQ(ended(r, {.before = hour(5)}), "b c d");
+  EXPECT_EQ(ended(r, {.before = hour(2)}), "") << "not yet";
+  EXPECT_EQ(ended(r, {.before = hour(50), .statuses = {"failed", "cancelled"}}), "b c");
+  EXPECT_EQ(ended(r, {.before = hour(50), .agent = "other"}), "b");
+  EXPECT_EQ(ended(r, {.before = hour(50), .labels = {{"x", "y"}}}), "c");
+  EXPECT_EQ(ended(r, {.before = hour(50), .labels = {{"x", "z"}}}), "");
+  EXPECT_EQ(ended(r, {.before = hour(50), .limit = 2}, &next), "a b");
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(ended(r, {.before = hour(50), .after = *next, .limit = 2}, &next), "c d");
+}
+
+inline void prune_points(Rig& r) {
+  ended_job(r, "j1", 1, 2);
+  ended_job(r, "j2", 1, 2);
+  Points points;
+  points.action_at = "prune.before";
+  points.action = async::PointAction::error;
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "unavailable");
+  EXPECT_EQ(r.listed({}), "j2 j1");
+  points.action = async::PointAction::error_after;
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "unknown_outcome");
+  EXPECT_EQ(r.listed({}), "j2") << "it was done";
+  points.action_at = "prune.after";
+  EXPECT_EQ(pruned(r, pruning_of(r, {"j2"})), "unknown_outcome");
+  EXPECT_EQ(r.listed({}), "");
+  EXPECT_EQ(r.audit().rows.size(), 2u);
+}
+
+// More than one transaction makes up what the store has to know of them.
+inline void prunes_many(Rig& r) {
+  std::vector<std::string> all;
+  for (int i = 0; i < 1100; ++i) {
+    const std::string id = "j" + std::to_string(i);
+    Batch create = r.create(id);
+    create.sealed->blobs = {blob("the plan"), blob("of " + id)};
+    r.must(create);
+    r.must(r.append(id, r.free(), 2, i % 5 == 0 ? "waiting" : "completed"));
+    if (i % 5 != 0) all.push_back(id);
+  }
+  EXPECT_EQ(ended(r, {.before = hour(1), .limit = 3}), "j1 j2 j3");
+  while (!all.empty()) {
+    const std::size_t count = std::min(all.size(), kPruneJobsMax);
+    const std::vector<std::string> some(all.begin(),
+                                        all.begin() + static_cast<std::ptrdiff_t>(count));
+    ASSERT_EQ(pruned(r, pruning_of(r, some)), "gone");
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  EXPECT_EQ(r.census().statuses.at("waiting"), 220u);
+  for (const char* job : {"j0", "j5", "j1095"}) EXPECT_EQ(r.load(job)->blobs.size(), 2u);
+  std::optional<std::uint64_t> next;
+  EXPECT_EQ(ended(r, {.before = hour(1)}, &next), "");
+}
+
+inline std::vector<Case> prune_cases() {
+  return {
+      {"a pruning deletes a job whole, and touches no other", prunes_whole_jobs},
+      {"a pruning deletes the jobs that were read, all of them or none", prunes_only_what_was_read},
+      {"a pruning deletes what was archived, and nothing that came after",
+       prunes_only_these_contents},
+      {"a value goes with the last job that names it", pruned_values},
+      {"the id, key and number of a deleted job: two are free, one never", pruned_names_are_free},
+      {"a list goes on where a deleted job stood", lists_over_pruned_jobs},
+      {"ended jobs are found oldest first, by age and what they are", finds_ended_jobs},
+      {"a pruning that fails says whether it was done", prune_points},
+  };
+}
+
+}  // namespace ae::store::conformance

@@ -1,0 +1,147 @@
+#include "store/postgres/prune.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "store/postgres/transaction.h"
+#include "store/rules.h"
+
+namespace ae::store::postgres {
+namespace {
+
+using Type = Column::Type;
+
+constexpr Statement kBegin{"begin_prune", "BEGIN"};
+constexpr Statement kCommit{"commit_prune", "COMMIT"};
+// In the order of their numbers, as everybody locks them.
+constexpr Statement kLock{
+    "prune_lock",
+    "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
+    "ORDER BY number + 0) "
+    "SELECT j.job_id, j.number, h.status, h.attempt IS NOT NULL, h.last_seq, h.head FROM wanted j "
+    "CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
+constexpr Statement kCommits{"prune_commits",
+                             "SELECT job, sha256(body) FROM commits WHERE job = ANY($1::bigint[]) "
+                             "ORDER BY job, first_seq"};
+constexpr Statement kSignedHeads{
+    "prune_signed_heads", "SELECT job, body FROM signed_heads WHERE job = ANY($1::bigint[])"};
+constexpr Statement kDrop[] = {
+    {"prune_labels", "DELETE FROM labels WHERE job = ANY($1::bigint[])"},
+    {"prune_effects", "DELETE FROM effects WHERE job = ANY($1::bigint[])"},
+    {"prune_ledger", "DELETE FROM ledger WHERE job = ANY($1::bigint[])"},
+    {"prune_inbox", "DELETE FROM inbox WHERE job = ANY($1::bigint[])"},
+    {"prune_heads_signed", "DELETE FROM signed_heads WHERE job = ANY($1::bigint[])"},
+    {"prune_checkpoints", "DELETE FROM checkpoints WHERE job = ANY($1::bigint[])"},
+    {"prune_log", "DELETE FROM commits WHERE job = ANY($1::bigint[])"},
+    {"prune_heads", "DELETE FROM heads WHERE job = ANY($1::bigint[])"},
+    {"prune_jobs", "DELETE FROM jobs WHERE number = ANY($1::bigint[])"}};
+constexpr Statement kDropUses{
+    "prune_value_uses", "DELETE FROM value_uses WHERE job = ANY($1::bigint[]) RETURNING hash"};
+constexpr Statement kUnnamed{
+    "prune_unnamed",
+    "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE "
+    "(SELECT true FROM value_uses WHERE value_uses.hash = w.hash LIMIT 1) IS NULL"};
+// Whoever has found a value stored holds this table until its commit is there; those that come later look again.
+constexpr Statement kLockBlobs{"prune_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
+constexpr Statement kDropBlobs{
+    "prune_blobs",
+    "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND "
+    "(SELECT true FROM value_uses WHERE value_uses.hash = blobs.hash LIMIT 1) IS NULL"};
+
+struct Found {
+  std::map<std::string, Remains> jobs;
+  std::vector<std::int64_t> numbers;
+};
+
+Column column_of(const std::vector<std::int64_t>& numbers) {
+  Column column(Type::integer);
+  for (const std::int64_t number : numbers) column.add(number);
+  return column;
+}
+
+// Locks them, and reads what stands.
+Pg<Found> find(Connection& connection, const Pruning& pruning) {
+  Column ids(Type::text);
+  bool contents = false;
+  for (const Pruning::Job& wish : pruning.jobs) {
+    ids.add(wish.job.text);
+    contents |= wish.contents.has_value();
+  }
+  connection.add(kBegin);
+  connection.add(kLock, Params().add(ids));
+  AE_ASSIGN(const auto locked, connection.run());
+  Found found;
+  std::map<std::int64_t, std::string> names;
+  const Rows& rows = locked[1];
+  for (int i = 0; i < rows.size(); ++i) {
+    found.jobs[rows.text(i, 0)] = {.status = rows.text(i, 2),
+                                   .held = rows.boolean(i, 3),
+                                   .last_seq = rows.count(i, 4),
+                                   .head = rows.hash(i, 5),
+                                   .contents = {}};
+    found.numbers.push_back(rows.integer(i, 1));
+    names[rows.integer(i, 1)] = rows.text(i, 0);
+  }
+  if (!contents || found.numbers.empty()) return found;
+  connection.add(kCommits, Params().add(column_of(found.numbers)));
+  connection.add(kSignedHeads, Params().add(column_of(found.numbers)));
+  AE_ASSIGN(const auto read, connection.run());
+  std::map<std::int64_t, std::vector<Hash>> commits;
+  std::map<std::int64_t, std::string> signed_heads;
+  for (int i = 0; i < read[0].size(); ++i) {
+    commits[read[0].integer(i, 0)].push_back(read[0].hash(i, 1));
+  }
+  for (int i = 0; i < read[1].size(); ++i) signed_heads[read[1].integer(i, 0)] = read[1].text(i, 1);
+  for (const auto& [number, name] : names) {
+    const auto head = signed_heads.find(number);
+    found.jobs[name].contents = contents_of(
+        commits[number], head == signed_heads.end() ? std::nullopt : std::optional(head->second));
+  }
+  return found;
+}
+
+Pg<void> drop_blobs(Connection& connection, const Rows& uses) {
+  if (uses.empty()) return {};
+  Column hashes(Type::bytes);
+  for (int i = 0; i < uses.size(); ++i) hashes.add(uses.hash(i, 0));
+  connection.add(kUnnamed, Params().add(hashes));
+  AE_ASSIGN(const auto unnamed, connection.run());
+  if (unnamed[0].empty()) return {};
+  Column gone(Type::bytes);
+  for (int i = 0; i < unnamed[0].size(); ++i) gone.add(unnamed[0].hash(i, 0));
+  connection.add(kLockBlobs);
+  connection.add(kDropBlobs, Params().add(gone));
+  AE_TRY(connection.run());
+  return {};
+}
+
+}  // namespace
+
+Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead& at) {
+  AE_ASSIGN(const Found found, find(connection, pruning));
+  for (const Pruning::Job& wish : pruning.jobs) {
+    const auto it = found.jobs.find(wish.job.text);
+    const auto stands = it == found.jobs.end() ? std::nullopt : std::optional(it->second);
+    if (auto may = may_prune(wish, stands); !may) {
+      connection.add(kCommit);
+      AE_TRY(connection.run());
+      return Result<bool>(std::unexpected(std::move(may).error()));
+    }
+  }
+  const Params numbers = Params().add(column_of(found.numbers));
+  for (const Statement& statement : kDrop) connection.add(statement, numbers);
+  connection.add(kDropUses, numbers);
+  AE_ASSIGN(const auto dropped, connection.run());
+  AE_TRY(drop_blobs(connection, dropped.back()));
+  Transaction audit;  // goes on in this one
+  audit.needs_audit();
+  AE_TRY(audit.read(connection));
+  audit.record(pruning.audit);
+  at = audit.audit_end();
+  audit.send(connection);
+  AE_TRY(connection.run());
+  return Result<bool>(true);
+}
+
+}  // namespace ae::store::postgres
