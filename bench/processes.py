@@ -22,7 +22,7 @@ AGENTS = """
 aetheris: 1
 tools:
   fill: { native: fill, effect: idempotent }
-  late: { native: nap, effect: read, timeout: 1h, grace: 1s }
+  late: { native: nap, effect: read, timeout: 1h }
 agents:
   one:
     plan: [ { id: a, tool: fill, args: { bytes: 200 } } ]
