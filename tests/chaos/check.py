@@ -15,6 +15,7 @@ What must hold (the letters are those of docs/guarantees.md and docs/chaos.md):
   end       every job has ended; the attempts that died were taken over in time
 """
 import argparse
+import bisect
 import collections
 import datetime
 import json
@@ -32,6 +33,7 @@ ENDS = {"job_completed": "completed", "job_failed": "failed", "job_cancelled": "
 NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "progress", "agent_thought_recorded",
              "state_checkpointed"}
 POLL_S, MARGIN_S = 1.0, 5.0
+STRIKES = {"end", "stop", "outage", "outage_over", "backends"}  # of faults: what can end a claim before its first event
 SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
 
 
@@ -51,7 +53,8 @@ class Job:
         self.waits, self.undelivered = {}, []
         self.decided = set()  # keys of calls whose doubt was decided
         self.cancel = False
-        self.dead = []                                         # attempts that were taken over: (worker, when)
+        self.workers = []                                      # of its attempts
+        self.dead = []                                         # attempts that were taken over: (worker, when, claims between that wrote nothing)
         self.problems = []
         self.fold()
 
@@ -74,8 +77,9 @@ class Job:
                 if payload["epoch"] <= epoch:
                     self.wrong("fencing", f"epoch {payload['epoch']} behind {epoch}")
                 if holds:
-                    self.dead.append((worker, seconds(event["created_at"])))
+                    self.dead.append((worker, seconds(event["created_at"]), payload["epoch"] - epoch - 1))
                 epoch, attempt, holds, worker = payload["epoch"], payload["attempt_id"], True, payload["worker_id"]
+                self.workers.append(worker)
             elif event.get("attempt_id") and attempt and event["attempt_id"] != attempt:
                 self.wrong("fencing", f"event {number} ({kind}) was written by an attempt that had lost the job")
             if kind in ("job_requeued", "job_waiting", "job_parked") or kind in ENDS:
@@ -131,7 +135,7 @@ class Judge:
         self.folder, self.every = pathlib.Path(folder), every
         self.violations = []
         self.numbers = collections.Counter()
-        self.recovery = []
+        self.recovery, self.left_alone = [], []
 
     def wrong(self, kind, text):
         self.violations.append((kind, text))
@@ -188,16 +192,39 @@ class Judge:
             self.numbers[f"{intent['op']}s asked"] += 1
 
     def read_faults(self):
-        self.deaths, outage = {}, None
-        self.outages = []
-        for line in files.read(self.folder / "faults.ndjson"):
-            if line["what"] == "end":
-                self.deaths[line["worker"]] = line["t"]
-            elif line["what"] == "outage":
-                outage = line["t"]
-            elif line["what"] == "outage_over" and outage is not None:
-                self.outages.append((outage, line["t"]))
-                outage = None
+        self.deaths = collections.defaultdict(list)  # a number may come again, for another process
+        self.of_workers = set()
+        self.strikes = []
+        self.away = []  # (from, to): the store, or every process that runs jobs, was not there
+        running, stopped, outage, since = set(), set(), False, 0.0
+        for line in sorted(files.read(self.folder / "faults.ndjson"), key=lambda line: line["t"]):
+            what, server = line["what"], line.get("server")
+            if what in STRIKES:
+                self.strikes.append(line["t"])
+            if what == "start":
+                if line["runs"]:
+                    running.add(server)
+                if line["kind"] == "worker":
+                    self.of_workers.add(line["worker"])
+            elif what == "end":
+                self.deaths[line["worker"]].append(line["t"])
+                running.discard(server)
+                stopped.discard(server)
+            elif what == "stop":
+                stopped.add(server)
+            elif what == "continue":
+                stopped.discard(server)
+            elif what in ("outage", "outage_over"):
+                outage = what == "outage"
+            there = bool(running - stopped) and not outage
+            # One that starts when no other was there: from then on.
+            if since is None and not there:
+                since = line["t"]
+            elif since is not None and there:
+                self.away.append((since, line["t"]))
+                since = None
+        if since is not None:
+            self.away.append((since, float("inf")))
 
     # ---------------------------------------------------------------- one job
 
@@ -220,6 +247,7 @@ class Judge:
         elif job.status_shown != job.end:
             self.wrong("log", f"{job.id} is shown as {job.status_shown}, its log ends {job.end}")
         self.judge_recovery(job)
+        self.numbers["attempts of workers"] += sum(worker in self.of_workers for worker in job.workers)
         self.violations += job.problems
 
     def judge_effects(self, job):
@@ -293,18 +321,41 @@ class Judge:
                     self.wrong("lost", f"{job.id}: a resolution was acknowledged, and is not in the log")
 
     def judge_recovery(self, job):
-        """How long after its process had died, and the store was there again, an attempt was taken over."""
-        for worker, when in job.dead:
-            died = self.deaths.get(worker)
-            if died is None or died > when:
+        """How long after its process had died an attempt was taken over; and that nobody who could left it alone."""
+        for worker, when, missed in job.dead:
+            died = max((at for at in self.deaths.get(worker, []) if at <= when), default=None)
+            if died is None:
                 self.numbers["taken from the living"] += 1  # it was stopped, or cut off, for longer than its lease
                 continue
-            began = max([died] + [over for begin, over in self.outages if over <= when and over > died])
-            self.recovery.append(when - began)
-            healed = self.meta["healed"]
-            if died <= healed < when and when - healed > self.meta["lease_s"] + POLL_S + MARGIN_S:
-                self.wrong("recovery", f"{job.id}: its process had died, and nobody took it over for {when - healed:.1f} s "
-                                       "after all was healed")
+            self.recovery.append(when - died)
+            left = self.left(died, when, missed)
+            self.left_alone.append(left)
+            if left > POLL_S + MARGIN_S:
+                self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago and its lease was over; the store "
+                                       f"and processes that run jobs were there, and nobody took it over for {left:.1f} s")
+
+    def left(self, died, when, missed):
+        """For how long it was left alone though its lease was over. An epoch that is missing was claimed by somebody who was struck
+        before it could write that: from then on another lease."""
+        left = self.longest(died + self.meta["lease_s"], when)
+        while left > POLL_S + MARGIN_S and missed:
+            missed -= 1
+            between = [at for at in self.strikes if died + self.meta["lease_s"] < at < when
+                       and self.longest(died + self.meta["lease_s"], at) <= POLL_S + MARGIN_S]
+            if not between:
+                break
+            died = max(between)
+            left = self.longest(died + self.meta["lease_s"], when)
+        return left
+
+    def longest(self, begin, end):
+        """The longest time within these two in which the store and somebody who runs jobs were there all the time."""
+        found = 0.0
+        for gone, back in self.away[bisect.bisect_right(self.away, (begin,), key=lambda time: time[1:]):]:
+            if gone >= end:
+                break
+            found, begin = max(found, gone - begin), back
+        return max(found, end - begin)
 
     # ---------------------------------------------------------------- clients
 
@@ -337,7 +388,8 @@ class Judge:
         def at(share):
             return round(times[min(len(times) - 1, int(len(times) * share))], 2) if times else None
         return {**self.numbers, "violations": len(self.violations),
-                "recovery_s": {"n": len(times), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1)}}
+                "recovery_s": {"n": len(times), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1),
+                               "left alone at most": round(max(self.left_alone), 2) if times else None}}
 
 
 def main():

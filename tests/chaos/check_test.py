@@ -48,6 +48,7 @@ class Run:
         raise LookupError("the run has no such event")
 
 
+# (what it does to a run, the kind of violation that must be found; "": none of recovery)
 PLANTS = []
 
 
@@ -234,6 +235,31 @@ def an_attempt_that_nobody_took_over_in_time(run):
          "created_at": check.datetime.datetime.fromtimestamp(died + 3600, check.datetime.UTC).isoformat()}]
 
 
+@plant("recovery")
+def an_attempt_that_nobody_took_over_in_the_middle_of_the_run(run):
+    take_over(run, check.POLL_S + check.MARGIN_S + 1)
+
+
+@plant("")
+def an_attempt_that_was_taken_over_as_soon_as_the_store_was_there_again(run):
+    over = take_over(run, check.POLL_S + check.MARGIN_S + 1)
+    run.faults += [{"t": over - 4, "what": "outage"}, {"t": over - 2, "what": "outage_over"}]
+
+
+def take_over(run, seconds):
+    """Plants an attempt whose process dies, the next one starts at once, and takes it over that long after the lease; when."""
+    death = next(line for line in run.faults if line["what"] == "end")
+    over = death["t"] + run.meta["lease_s"] + seconds
+    run.faults = [line for line in run.faults if line["t"] <= death["t"]] + [
+        {"t": death["t"], "what": "start", "server": 0, "worker": "another", "kind": "serve", "runs": True}]
+    line, n = run.log(lambda event: event["type"] == "job_completed")
+    line["events"][n:] = [
+        {**line["events"][2], "payload": {"epoch": 1000, "attempt_id": "a", "worker_id": death["worker"]}},
+        {**line["events"][2], "payload": {"epoch": 1001, "attempt_id": "b", "worker_id": "another"},
+         "created_at": check.datetime.datetime.fromtimestamp(over, check.datetime.UTC).isoformat()}]
+    return over
+
+
 def kinds_found(run, every=False):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-chaos-canary-"))
     try:
@@ -253,7 +279,9 @@ def test(folder):
         spoilt = copy.deepcopy(run)
         try:
             function(spoilt)
-            found.append((f"{function.__name__.replace('_', ' ')} is found", kind in kinds_found(spoilt, kind == "chain")))
+            kinds = kinds_found(spoilt, kind == "chain")
+            said = f"{function.__name__.replace('_', ' ')} is "
+            found.append((said + "found", kind in kinds) if kind else (said + "no violation", "recovery" not in kinds))
         except LookupError as why:
             found.append((f"{function.__name__.replace('_', ' ')} can be planted ({why})", False))
     return found

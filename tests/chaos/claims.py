@@ -10,8 +10,8 @@ from world import PostgresWorld
 
 
 def run(claimers, jobs, seed, export):
-    """(jobs, seconds, violations): so many jobs wait when so many processes begin in the same moment."""
-    world = PostgresWorld(f"claims {seed}", servers=claimers + 1)
+    """(workers that got work, seconds, violations): so many jobs wait when so many workers begin in the same moment."""
+    world = PostgresWorld(f"claims {seed}", doors=1, workers=claimers)
     try:
         world.open_store()
         ask(world.shop_url, "POST", "/control", {"calm": True})

@@ -19,11 +19,9 @@ def script():
 class Postgres:
     """`url` leads through the proxy, whichever server answers behind it."""
 
-    def __init__(self):
+    def __init__(self, connections):
         self.script = script()
-        self.primary = self.script.Server()
-        self.sql("ALTER SYSTEM SET max_connections = 400", self.primary)
-        self.restart()
+        self.primary = self.script.Server([f"max_connections={connections}"])
         self.proxy = Proxy(self.primary.port)
         self.url = f"postgres://aetheris@127.0.0.1:{self.proxy.port}/postgres"
         self.old = []
@@ -36,13 +34,10 @@ class Postgres:
         server = server or self.primary
         return self.tool("psql", "-h", "127.0.0.1", "-p", server.port, "-U", "aetheris", "-d", "postgres", "-Atc", text)
 
-    def restart(self):
-        self.primary.stop()
-        self.primary.start()
-
-    def kill_backends(self, share):
-        """Ends some of the connections that others have; how many."""
-        return len(self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+    def kill_backends(self, share, cancel=False):
+        """Ends some of the connections that others have, or only what they do just now; how many."""
+        act = "pg_cancel_backend" if cancel else "pg_terminate_backend"
+        return len(self.sql(f"SELECT {act}(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
                             f"AND pid <> pg_backend_pid() AND random() < {share}").split())
 
     def failover(self, meanwhile):

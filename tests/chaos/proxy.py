@@ -1,5 +1,6 @@
 """A TCP proxy that can be cut, slow, silent, or forget to answer; where it leads to can be changed (a failover)."""
 import asyncio
+import resource
 import socket
 import threading
 
@@ -19,7 +20,9 @@ class Proxy:
         self.delay, self.silent, self.deaf = 0.0, False, False
         self.open = set()
         self.loop = asyncio.new_event_loop()
-        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each connection
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = listener.getsockname()[1]
         self.loop.run_until_complete(self.listen(listener))
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)

@@ -2,14 +2,15 @@
 """Chaos on the real thing: the built program under load and under faults, then judged by check.py from files alone.
 
     run.py [--store sqlite|postgres|both] [--minutes M] [--jobs N] [--seed S] [--only FAULT]… [--kill-every SECONDS] [--long]
-           [--claims N] [--claimers N] [--keep]          (./dev chaos …; docs/chaos.md)
+           [--all-faults] [--claims N] [--claimers N] [--keep]          (./dev chaos …; docs/chaos.md)
 
       --minutes   how long faults are made, both stores together (default 5); --jobs: until so many jobs were made and run,
                   and at least the minutes
       --only      this fault and no other; may be given several times; `none`: nothing but the kills
       --kill-every  a process dies so often (default 1 s; 0: never)
-      --claims    jobs that so many processes claim at once, on PostgreSQL, behind the faults (2000 and 32; 0: none)
-      --long      every log's chain is recomputed and every job verified, not a sample
+      --all-faults  a fault that has to be skipped, since something it needs is not here, is a failure
+      --claims    jobs that so many workers claim at once, on PostgreSQL, behind the faults (2000 and 32; 0: none)
+      --long      every log's chain is recomputed and every job verified, not a sample; and 200 workers claim, too
       --keep      leaves the folders
 
 AETHERIS_BIN names the program. The seed is printed first, the command that repeats the run last. Ends with 1 when a promise was
@@ -37,6 +38,7 @@ OPEN = ("queued", "running", "waiting", "parked")
 JOBS_PER_S = 40   # without --jobs
 DRAIN_S = 240.0   # how long what is left may take after all was healed; for every 1,000 jobs 10 s more
 VERIFIED = 1500   # jobs that are verified without --long
+MANY_CLAIMERS = 200
 MAY_FAIL = ["no_more", "rejected"]
 
 
@@ -67,7 +69,7 @@ class Person:
         """Of these jobs, the calls that may be answered now."""
         views = []
         for job in jobs:
-            answer = ask(self.world.servers[0].url, "GET", f"/api/jobs/{quoted(job)}")
+            answer = ask(self.world.doors[0].url, "GET", f"/api/jobs/{quoted(job)}")
             if answer.end == ACK:
                 views.append(answer.body)
         acted = None
@@ -84,7 +86,7 @@ class Person:
                 self.number += 1
                 self.ledger.write({"i": self.number, "op": "resolve", "key": doubt["idempotency_key"], "job": view["id"],
                                    "happened": happened, "t": time.time()})
-                said = ask(self.world.servers[0].url, "POST", f"/api/jobs/{quoted(view['id'])}/resolve", body)
+                said = ask(self.world.doors[0].url, "POST", f"/api/jobs/{quoted(view['id'])}/resolve", body)
                 self.ledger.write({"i": self.number, "end": said.end, "status": said.status, "code": said.code,
                                    "t": time.time()})
                 self.answered += said.end == ACK
@@ -105,11 +107,11 @@ def listed(url, status=None):
 
 def export(world, every):
     """Every log as a line of export.ndjson, asked of processes that have read all of it from the store."""
-    jobs = listed(world.servers[0].url)
+    jobs = listed(world.doors[0].url)
     chosen = set(random.Random(world.seed).sample([j for j, _ in jobs], min(VERIFIED, len(jobs))))
 
     def one(n, job, status):
-        url = world.servers[n % len(world.servers)].url
+        url = world.doors[n % len(world.doors)].url
         events, line = [], {"job": job, "status": status}
         while True:
             answer = ask(url, "GET", f"/api/jobs/{quoted(job)}/events?limit=1000&after={len(events)}", timeout=60)
@@ -134,11 +136,38 @@ def drain(world, person, jobs):
     """Until every job has ended, or the time is over."""
     give_up = time.monotonic() + DRAIN_S + jobs / 100
     while time.monotonic() < give_up:
-        left = {status: listed(world.servers[0].url, status) for status in OPEN}
+        left = {status: listed(world.doors[0].url, status) for status in OPEN}
         if not any(left.values()):
             break
         person.answer_all([job for status in ("parked", "waiting") for job, _ in left[status]])
         time.sleep(0.5)
+
+
+def begin(world, server, *words):
+    if not server.alive():
+        server.start(words=words)
+        if not server.ready():
+            world.violation("start", f"{server.name} does not start any longer")
+
+
+def end(world, server):
+    if server.alive() and not server.stop():
+        world.violation("stop", f"{server.name} did not end politely: {server.process.returncode}")
+
+
+def works(world, server):
+    """Jobs are made and run while it is the only process that runs jobs."""
+    begin(world, server, *([] if not server.door else ["--workers", "16"]))
+    door = server if server.door else world.doors[0]
+    if door is not server:
+        begin(world, door, "--workers", "0")
+    for n in range(5):
+        answer = ask(door.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}}, timeout=40)
+        if answer.end != ACK or answer.body["status"] != "completed":
+            world.violation("well_again", f"after all was healed a job of {server.name} is {answer.status} "
+                                          f"{str(answer.body)[:300]}")
+    for one in {server, door}:
+        end(world, one)
 
 
 def one_store(kind, options, minutes):
@@ -193,24 +222,20 @@ def one_store(kind, options, minutes):
         drained = time.time() - healed
         for server in world.servers:  # each answers again, from what is in the store
             server.busy = True
-            if not server.stop():
-                world.violation("stop", f"serve {server.number} did not end politely: {server.process.returncode}")
-            server.start()
-            if not server.ready():
-                world.violation("start", f"serve {server.number} does not start any longer")
-            server.busy = False
+            end(world, server)
         for server in world.servers:
-            for n in range(5):
-                answer = ask(server.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}},
-                             timeout=40)
-                if answer.end != ACK or answer.body["status"] != "completed":
-                    world.violation("well_again", f"after all was healed a job is {answer.status} {str(answer.body)[:300]}")
+            works(world, server)
+        for server in world.servers:
+            begin(world, server)
+            server.busy = False
         export(world, options.long)
         (world.folder / "meta.json").write_text(json.dumps({
             "store": kind, "seed": options.seed, "healed": healed, "lease_s": world.lease_s, "may_fail": MAY_FAIL}))
         judge = check.Judge(world.folder, options.long)
         judge.run()
         crashed = False
+        if options.all_faults:
+            world.violations += [("skipped", name) for name in skipped]
         return report(world, judge, told, person, faulty_s, drained, done, skipped)
     finally:
         if killer:
@@ -224,12 +249,12 @@ def one_store(kind, options, minutes):
             say(f"kept: {world.folder}")
 
 
-def all_claim(options):
-    """Whether no job was given to two of many processes."""
-    holders, took, violations = claims.run(options.claimers, options.claims, options.seed, export)
+def all_claim(options, claimers):
+    """Whether no job was given to two of many workers."""
+    holders, took, violations = claims.run(claimers, options.claims, options.seed, export)
     for kind, text in violations[:25]:
         say(f"  VIOLATION {kind}: {text}")
-    say(f"chaos claims: {'BROKEN' if violations else 'ok'}: claimers {options.claimers} of which {holders} got work, jobs "
+    say(f"chaos claims: {'BROKEN' if violations else 'ok'}: claimers {claimers} of which {holders} got work, jobs "
         f"{options.claims} in {took:.0f} s, double claims and other violations {len(violations)}")
     return not violations
 
@@ -263,6 +288,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(1, 10**9)))
     parser.add_argument("--only", action="append", default=[], choices=["none", *(fault.name for fault in faults.ALL)])
+    parser.add_argument("--all-faults", action="store_true")
     parser.add_argument("--claimers", type=int, default=32)
     parser.add_argument("--claims", type=int, default=2000)
     parser.add_argument("--kill-every", type=float, default=1.0)
@@ -275,10 +301,11 @@ def main():
     for kind in stores:
         ok = one_store(kind, options, options.minutes / len(stores)) and ok
     if "postgres" in stores and options.claims and not options.only:
-        ok = all_claim(options) and ok
+        for claimers in [options.claimers, *([MANY_CLAIMERS] if options.long else [])]:
+            ok = all_claim(options, claimers) and ok
     words = [f"--store {options.store}", f"--minutes {options.minutes:g}", f"--seed {options.seed}",
              f"--kill-every {options.kill_every:g}", *(f"--only {name}" for name in options.only)]
-    words += [f"--jobs {options.jobs}"] * bool(options.jobs) + ["--long"] * options.long
+    words += [f"--jobs {options.jobs}"] * bool(options.jobs) + ["--long"] * options.long + ["--all-faults"] * options.all_faults
     binary = os.environ.get("AETHERIS_BIN")
     say(f"repeat: {f'AETHERIS_BIN={shlex.quote(binary)} ' if binary else ''}./dev chaos {' '.join(words)}")
     return 0 if ok else 1

@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 READY_S = 60.0
 DISK_MIB = 3072  # sparse
+CONNECTIONS = 8      # of one process, its dead predecessors' included
 # Exit codes of ends that a fault explains.
 STOPPED, FAILPOINT = 7, 137
 
@@ -41,12 +42,17 @@ def clean_environment():
 
 class Server:
     """One `aetheris serve` on a port of its own, started again and again. `busy`: a fault has it; nobody else kills it."""
+    kind = "serve"
+    door = True     # whether it makes jobs and tells of them
+    IDLE = 0.0      # share of its lives in which it runs no jobs, but leaves them to others
 
     def __init__(self, world, number):
         self.world, self.number = world, number
+        self.name = f"{self.kind} {number}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.out = world.folder / f"serve{number}.out"
+        self.out = world.folder / f"{self.kind}{number}.out"
+        self.err = world.folder / f"{self.kind}{number}.err"
         self.process = None
         self.busy = False
         self.down = False       # not to be started again until a fault says so
@@ -65,14 +71,16 @@ class Server:
             world = self.world
             self.allowed = set(allowed)
             durability = durability or world.chance.choice(["fused", "fused", "fused", "split"])
-            with open(world.folder / f"serve{self.number}.err", "ab") as err, open(self.out, "wb") as out:
+            if not words and not env and world.chance.random() < self.IDLE:
+                words = ["--workers", "0"]
+            with open(self.err, "ab") as err, open(self.out, "wb") as out:
                 self.process = subprocess.Popen(
-                    [program(), "serve", "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability, *words],
+                    [program(), self.kind, "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability, *words],
                     cwd=world.folder, env={**world.env, **(env or {})}, stdin=subprocess.DEVNULL,
                     stdout=out, stderr=err)
             world.count("restarts" if world.begun else "starts")
-            world.note("start", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", durability=durability,
-                       env=env or {})
+            world.note("start", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", kind=self.kind,
+                       runs=list(words) != ["--workers", "0"], durability=durability, env=env or {})
 
     def kill(self):
         """kill -9, and the time of it."""
@@ -81,6 +89,7 @@ class Server:
                 self.process.send_signal(signal.SIGKILL)
                 self.process.wait()
                 self.world.count("kills")
+                self.world.count(f"kills of {self.kind}")
                 self.ended("kill")
 
     def ended(self, why):
@@ -124,15 +133,26 @@ class Server:
                     self.world.count("starts refused")  # the database was not there just then
                     time.sleep(0.1)
                 elif code not in self.allowed:
-                    self.world.violation("died", f"serve {self.number} ended by itself with {code}: " +
-                                         (self.world.folder / f"serve{self.number}.err").read_text(errors="replace")[-600:])
+                    self.world.violation("died", f"{self.name} ended by itself with {code}: " +
+                                         self.err.read_text(errors="replace")[-600:])
             self.start()
+
+
+class SharedServer(Server):
+    """One of several: now and then it only takes jobs in, and leaves all of them to the others."""
+    IDLE = 0.4
+
+
+class Worker(Server):
+    """One `aetheris worker`: it makes no jobs and tells of none, but answers whether it is ready."""
+    kind = "worker"
+    door = False
 
 
 class World:
     kind = ""
 
-    def __init__(self, seed, servers, late):
+    def __init__(self, seed, kinds, late):
         self.seed, self.chance = seed, random.Random(f"world {seed} {self.kind}")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"aetheris-chaos-{self.kind}-"))
         self.begun = False
@@ -149,14 +169,15 @@ class World:
         sanitizer = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]))
         self.env = {**clean_environment(), "ASAN_OPTIONS": sanitizer, "SHOP_URL": self.shop_url, "PRINTS": str(self.folder / "prints.txt"),
                     "NO_COLOR": "1"}
-        self.servers = [Server(self, n) for n in range(servers)]
+        self.servers = [kind(self, n) for n, kind in enumerate(kinds)]
+        self.doors = [server for server in self.servers if server.door]
         self.write_urls()
         self.keeping = True
         self.keeper = threading.Thread(target=self.keep, daemon=True)
 
     def write_urls(self):
         path = self.folder / "urls.new"
-        path.write_text("\n".join(server.url for server in self.servers) + "\n")
+        path.write_text("\n".join(server.url for server in self.doors) + "\n")
         path.rename(self.folder / "urls")
 
     def begin(self):
@@ -164,7 +185,7 @@ class World:
         for server in self.servers:
             server.start()
             if not server.ready():
-                raise RuntimeError(f"serve does not start: {(self.folder / f'serve{server.number}.err').read_text()}")
+                raise RuntimeError(f"{server.name} does not start: {server.err.read_text()}")
         self.begun = True
         self.keeper.start()
 
@@ -186,10 +207,10 @@ class World:
         with self.lock:
             self.violations.append((kind, text))
 
-    def idle(self):
-        """A server that no fault has; it is the caller's until `busy` is false again."""
+    def idle(self, door=False):
+        """A server that no fault has (`door`: one that takes jobs in); it is the caller's until `busy` is false again."""
         with self.lock:
-            free = [server for server in self.servers if not server.busy and server.alive()]
+            free = [server for server in (self.doors if door else self.servers) if not server.busy and server.alive()]
             if not free:
                 return None
             server = self.chance.choice(free)
@@ -230,7 +251,7 @@ class SqliteWorld(World):
     lease_s = 0.0  # whoever opens the store ends every earlier lease
 
     def __init__(self, seed):
-        super().__init__(seed, 1, late=False)
+        super().__init__(seed, [Server], late=False)
         self.disk = self.folder / "disk"
         self.mounted = False
 
@@ -256,11 +277,11 @@ class PostgresWorld(World):
     kind = "postgres"
     lease_s = 30.0
 
-    def __init__(self, seed, servers=3):
-        super().__init__(seed, servers, late=True)
+    def __init__(self, seed, doors=2, workers=2):
+        super().__init__(seed, [SharedServer if doors > 1 else Server] * doors + [Worker] * workers, late=True)
 
     def open_store(self):
-        self.postgres = Postgres()
+        self.postgres = Postgres(CONNECTIONS * len(self.servers) + 20)
         self.env["AETHERIS_STORE"] = self.postgres.url
 
     def close_store(self):
