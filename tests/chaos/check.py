@@ -54,7 +54,7 @@ class Job:
         self.decided = set()  # keys of calls whose doubt was decided
         self.cancel = False
         self.workers = []                                      # of its attempts
-        self.dead = []                                         # attempts that were taken over: (worker, when, claims between that wrote nothing)
+        self.dead = []                                         # taken over: (worker, when, claims between that wrote nothing)
         self.problems = []
         self.fold()
 
@@ -331,7 +331,7 @@ class Judge:
             left = self.left(died, when, missed)
             self.left_alone.append(left)
             if left > POLL_S + MARGIN_S:
-                self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago and its lease was over; the store "
+                self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago, its lease was over, the store "
                                        f"and processes that run jobs were there, and nobody took it over for {left:.1f} s")
 
     def left(self, died, when, missed):

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""docs/openapi.json: a sound OpenAPI 3.1 document, what the program serves, and what the program really answers.
+
+Every operation is asked on a SQLite store, and what it answers must fit what the document says of that status. An object whose
+fields the document names has no others.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  openapi.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import pathlib
+import re
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from jsonschema import Draft202012Validator  # noqa: E402
+
+from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text())
+METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+TESTS = []
+
+# What OpenAPI 3.1 asks of the parts that the document has. `schema`: a JSON Schema, looked at by itself.
+SHAPE = {
+    "$defs": {
+        "ref": {"type": "object", "required": ["$ref"], "properties": {"$ref": {"type": "string", "pattern": "^#/components/"}}},
+        "parameter": {
+            "type": "object", "required": ["name", "in", "schema"], "additionalProperties": False,
+            "properties": {"name": {"type": "string", "minLength": 1}, "in": {"enum": ["path", "query", "header", "cookie"]},
+                           "description": {"type": "string"}, "required": {"type": "boolean"}, "schema": {"type": "object"},
+                           "deprecated": {"type": "boolean"}, "explode": {"type": "boolean"}, "style": {"type": "string"}},
+            "if": {"properties": {"in": {"const": "path"}}},
+            "then": {"required": ["required"], "properties": {"required": {"const": True}}}},
+        "content": {
+            "type": "object", "minProperties": 1, "propertyNames": {"pattern": "^[a-z]+/[a-z0-9.+-]+$"},
+            "additionalProperties": {"type": "object", "required": ["schema"], "additionalProperties": False,
+                                     "properties": {"schema": {"type": "object"}, "example": {}}}},
+        "body": {"type": "object", "required": ["content"], "additionalProperties": False,
+                 "properties": {"description": {"type": "string"}, "required": {"type": "boolean"},
+                                "content": {"$ref": "#/$defs/content"}}},
+        "response": {
+            "if": {"required": ["$ref"]}, "then": {"$ref": "#/$defs/ref"},
+            "else": {"type": "object", "required": ["description"], "additionalProperties": False,
+                     "properties": {"description": {"type": "string"}, "content": {"$ref": "#/$defs/content"},
+                                    "headers": {"type": "object"}}}},
+        "operation": {
+            "type": "object", "required": ["operationId", "summary", "responses"], "additionalProperties": False,
+            "properties": {
+                "operationId": {"type": "string", "pattern": "^[a-z_]+$"}, "summary": {"type": "string"},
+                "description": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+                "parameters": {"type": "array", "items": {"$ref": "#/$defs/parameter"}},
+                "requestBody": {"$ref": "#/$defs/body"}, "deprecated": {"type": "boolean"},
+                "security": {"type": "array", "items": {"type": "object", "additionalProperties": {
+                    "type": "array", "items": {"type": "string"}}}},
+                "responses": {"type": "object", "minProperties": 1, "required": ["default"],
+                              "propertyNames": {"pattern": "^([1-5][0-9][0-9]|default)$"},
+                              "additionalProperties": {"$ref": "#/$defs/response"}}}},
+    },
+    "type": "object", "required": ["openapi", "info", "paths", "components"], "additionalProperties": False,
+    "properties": {
+        "openapi": {"const": "3.1.0"},
+        "info": {"type": "object", "required": ["title", "version"],
+                 "properties": {name: {"type": "string"} for name in ("title", "version", "summary", "description")}},
+        "paths": {"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^/"}, "additionalProperties": {
+            "type": "object", "additionalProperties": False,
+            "properties": {"parameters": {"type": "array", "items": {"$ref": "#/$defs/parameter"}},
+                           **{method: {"$ref": "#/$defs/operation"} for method in METHODS}}}},
+        "components": {
+            "type": "object", "additionalProperties": False,
+            "properties": {
+                "schemas": {"type": "object", "propertyNames": {"pattern": r"^[A-Za-z0-9._-]+$"},
+                            "additionalProperties": {"type": "object"}},
+                "responses": {"type": "object", "additionalProperties": {"$ref": "#/$defs/response"}},
+                "securitySchemes": {"type": "object", "additionalProperties": {
+                    "type": "object", "required": ["type"],
+                    "properties": {"type": {"enum": ["apiKey", "http", "mutualTLS", "oauth2", "openIdConnect"]}}}}}}},
+}
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def operations():
+    for path, item in DOCUMENT["paths"].items():
+        for method in METHODS & item.keys():
+            yield path, method, item[method], item.get("parameters", []) + item[method].get("parameters", [])
+
+
+def parts(value, where=()):
+    """(place, value) of every value within."""
+    yield where, value
+    if isinstance(value, (dict, list)):
+        for name, inner in (value.items() if isinstance(value, dict) else enumerate(value)):
+            yield from parts(inner, (*where, name))
+
+
+def schemas():
+    yield from (((name,), schema) for name, schema in DOCUMENT["components"]["schemas"].items())
+    yield from ((where, value) for where, value in parts(DOCUMENT["paths"]) if where and where[-1] == "schema")
+    yield from ((where, value) for where, value in parts(DOCUMENT["components"]["responses"]) if where and where[-1] == "schema")
+
+
+def resolved(ref):
+    value = DOCUMENT
+    for name in ref.removeprefix("#/").split("/"):
+        value = value[name]
+    return value
+
+
+@test
+def it_has_the_shape_of_openapi_3_1():
+    Draft202012Validator.check_schema(SHAPE)
+    faults = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in Draft202012Validator(SHAPE).iter_errors(DOCUMENT)]
+    assert not faults, "\n".join(faults)
+
+
+@test
+def every_schema_is_one_of_json_schema_2020_12():
+    for where, schema in schemas():
+        try:
+            Draft202012Validator.check_schema(schema)
+        except Exception as why:
+            raise AssertionError(f"{where}: {why}") from why
+
+
+@test
+def every_reference_leads_somewhere():
+    for where, value in parts(DOCUMENT):
+        if where and where[-1] == "$ref":
+            try:
+                resolved(value)
+            except KeyError:
+                raise AssertionError(f"{where}: {value} leads nowhere") from None
+
+
+@test
+def operations_are_named_once_and_parameters_are_those_of_the_path():
+    seen = set()
+    for path, method, operation, parameters in operations():
+        assert operation["operationId"] not in seen, operation["operationId"]
+        seen.add(operation["operationId"])
+        names = [(p["in"], p["name"]) for p in parameters]
+        assert len(names) == len(set(names)), f"{method} {path}: a parameter twice"
+        there = {name for place, name in names if place == "path"}
+        assert there == set(re.findall(r"{(\w+)}", path)), f"{method} {path}: {there}"
+        assert method != "get" or "requestBody" not in operation, path
+        for rule in operation.get("security", []):
+            assert rule.keys() <= DOCUMENT["components"]["securitySchemes"].keys(), path
+
+
+@test
+def it_is_what_the_program_serves():
+    with home() as h:
+        server = Server(h)
+        served = server.get("/openapi.json")[1]
+        assert served.pop("info").keys() >= DOCUMENT["info"].keys()
+        assert served == {name: value for name, value in DOCUMENT.items() if name != "info"}, "built of another document"
+        expect(server.stop(), 0)
+
+
+def closed(schema):
+    """The schema, with no fields but those it names, where it names any."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {name: closed(value) for name, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
+        out["additionalProperties"] = False
+    return out
+
+
+class Asked:
+    """Asks a server, and holds each answer to the document."""
+
+    def __init__(self, server):
+        self.server, self.faults, self.done = server, [], set()
+        self.components = closed({"schemas": DOCUMENT["components"]["schemas"]})
+
+    def __call__(self, status, method, path, body=None, headers=None):
+        got, answer = self.server.ask(method.upper(), path, body, headers)
+        assert got == status, f"{method} {path}: {got}, not {status}: {answer}"
+        template, operation = self.operation(method, path.split("?")[0])
+        response = operation["responses"].get(str(status)) or operation["responses"]["default"]
+        response = resolved(response["$ref"]) if "$ref" in response else response
+        (kind, content), *_ = response["content"].items()
+        schema = {"components": self.components, **closed(content["schema"])}
+        said = f"{method} {template} {status}"
+        if "json" in kind and schema.get("type") == "object" and "properties" not in schema and template != "/openapi.json":
+            self.faults.append(f"{said}: the document names no field; these came: {answer}")
+        for error in Draft202012Validator(schema).iter_errors(answer):
+            self.faults.append(f"{said}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
+        if status < 300:
+            self.done.add(operation["operationId"])
+        return answer
+
+    def operation(self, method, path):
+        for template, item in DOCUMENT["paths"].items():
+            if method in item and re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), path):
+                return template, item[method]
+        raise AssertionError(f"the document has no {method} {path}")
+
+    def job(self, agent, name, **more):
+        """Made, and at rest."""
+        return self(201, "post", "/api/jobs?wait=30s", {"agent": agent, "id": name, **more})
+
+    def ended(self, name, kind="job_completed"):
+        said = self(200, "get", f"/api/jobs/{name}/events?type={kind}&wait=30s")
+        assert said["events"], (name, kind)
+
+
+@test
+def every_operation_answers_as_it_says():
+    with home() as h:
+        server = Server(h)
+        ask = Asked(server)
+        for path in ("/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
+            ask(200, "get", path)
+        late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
+        ask(201, "put", "/api/agents/late", late)
+        ask(200, "put", "/api/agents/late", late)
+        ask(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
+        ask(200, "get", "/api/agents/late?version=1")
+        ask(404, "get", "/api/agents/nobody")
+        # A person, a call that asks one, a signal, a message.
+        ask(201, "put", "/api/agents/person", {"plan": [
+            {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
+            {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
+        ask.job("echo", "e", input={"n": 1}, labels={"a": "b"}, priority=3, queue="q", idempotency_key="key")
+        ask(200, "post", "/api/jobs", {"agent": "echo", "id": "e", "input": {"n": 1}, "labels": {"a": "b"}, "priority": 3,
+                                       "queue": "q", "idempotency_key": "key"})
+        ask(409, "post", "/api/jobs", {"agent": "echo", "id": "other", "input": {"n": 2}, "idempotency_key": "key"})
+        ask(404, "post", "/api/jobs", {"agent": "nobody"})
+        ask.job("fails", "f")
+        ask.job("doubts", "d")
+        ask.job("person", "p")
+        for job in ("e", "f", "d", "p"):
+            for part in ("", "/events", "/trace", "/replay", "/verify"):
+                ask(200, "get", f"/api/jobs/{job}{part}")
+        for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b"):
+            ask(200, "get", "/api/jobs" + query)
+        ask(404, "get", "/api/jobs/nobody")
+        approval = ask(200, "get", "/api/approvals")["approvals"][0]["id"]
+        ask(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
+        until(lambda: server.status("p") == "waiting")
+        ask(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+        ask(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+        ask(202, "post", "/api/jobs/p/message", {"channel": "note", "payload": 2})
+        ask.ended("p")
+        ask(202, "post", "/api/agents/late/message", {"message": 1})
+        call = ask(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
+        ask(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
+        ask.ended("d")
+        ask(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
+        ask(201, "post", "/api/jobs/e/fork", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
+        ask(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
+        # Held by this process, then by nobody.
+        ask(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
+        until(lambda: server.status("h") == "running")
+        ask(202, "post", "/api/jobs/h/pause", {"reason": "x"})
+        ask(200, "get", "/api/jobs/h")
+        ask(200, "get", "/api/jobs/h/trace")
+        h.go()
+        until(lambda: server.status("h") in ("parked", "completed"))
+        ask(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
+        plan = ask(200, "get", "/api/agents/asks")["plan"]
+        ask(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+        plan["nodes"][0]["wait"]["key"] = "another"
+        ask(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+        until(lambda: server.status("a") == "waiting")
+        ask(202, "post", "/api/jobs/a/pause", {"reason": "x"})
+        until(lambda: server.status("a") == "parked")
+        ask(200, "get", "/api/jobs/a")
+        ask(202, "post", "/api/jobs/a/resume", {"reason": "x"})
+        ask(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
+        ask.ended("a", "job_cancelled")
+        ask(200, "post", "/api/jobs/e/redact", {"all": True, "reason": "x"})
+        ask(200, "get", "/api/jobs/e/events")
+        ask(200, "get", "/api/audit")
+        ask(200, "get", "/api/audit/verify")
+        # The gate closes behind the first key.
+        key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
+        until(lambda: server.get("/api/jobs")[0] == 401)
+        ask(401, "get", "/api/jobs")
+        admin = {"Authorization": "Bearer " + key}
+        made = ask(201, "post", "/api/keys", {"role": "viewer", "name": "x", "expires": "1h"}, admin)
+        ask(200, "get", "/api/keys", None, admin)
+        ask(200, "delete", f"/api/keys/{made['id']}", None, admin)
+        ask(200, "get", "/api/keys", None, admin)
+        ask(200, "get", "/api/audit", None, admin)
+        expect(server.stop(), 0)
+        missing = {operation["operationId"] for _, _, operation, _ in operations()} - ask.done
+        assert not missing, f"never asked: {sorted(missing)}"
+        assert not ask.faults, "\n".join(dict.fromkeys(ask.faults))
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("openapi", TESTS, " ".join(sys.argv[1:])))
