@@ -442,18 +442,19 @@ class Network(Fault):
 
 
 class Failover(Fault):
-    """A standby that confirms every commit takes over from a primary that dies. Now and then an operator cancels what is being
-    written just before: a commit that stopped waiting for the standby was not confirmed by it."""
+    """A standby that confirms every commit takes over from a primary that dies. Now and then the way to the standby stalls before,
+    and an operator cancels what waits for it: such a commit was not confirmed, and the standby does not have it."""
     name = "failover"
     stores = ("postgres",)
 
     def run(self):
         def meanwhile():
             time.sleep(self.chance.uniform(2, 5))  # commits that only the two of them confirm
-            if self.chance.random() < 0.5:
-                for _ in range(20):
-                    self.world.count("backends cancelled", self.world.postgres.kill_backends(1, cancel=True))
             self.world.note("outage", failover=True)
+            if self.chance.random() < 0.5:
+                self.world.postgres.stall()
+                time.sleep(0.3)
+                self.world.count("waits for the standby cancelled", self.world.postgres.kill_backends(1, cancel=True))
         self.world.postgres.failover(meanwhile)
         self.world.count("failovers")
         self.world.note("outage_over")

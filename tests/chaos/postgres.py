@@ -1,8 +1,11 @@
 """A PostgreSQL server for chaos: scripts/postgres, behind a proxy, with a synchronous standby that can take over."""
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
+import signal
 import subprocess
+import time
 
 from proxy import Proxy
 
@@ -25,6 +28,7 @@ class Postgres:
         self.proxy = Proxy(self.primary.port)
         self.url = f"postgres://aetheris@127.0.0.1:{self.proxy.port}/postgres"
         self.old = []
+        self.stalled = None  # the process of the primary that feeds the standby
 
     def tool(self, name, *words, **more):
         return subprocess.run([self.primary.bin / name, *map(str, words)], check=True, capture_output=True, text=True,
@@ -39,6 +43,11 @@ class Postgres:
         act = "pg_cancel_backend" if cancel else "pg_terminate_backend"
         return len(self.sql(f"SELECT {act}(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
                             f"AND pid <> pg_backend_pid() AND random() < {share}").split())
+
+    def stall(self):
+        """What is committed from now on does not reach the standby."""
+        self.stalled = int(self.sql("SELECT pid FROM pg_stat_replication").split()[0])
+        os.kill(self.stalled, signal.SIGSTOP)
 
     def failover(self, meanwhile):
         """A standby that confirms every commit is made, `meanwhile()` runs, the primary dies, the standby takes over."""
@@ -56,6 +65,11 @@ class Postgres:
         while "sync" not in self.sql("SELECT sync_state FROM pg_stat_replication").split():
             pass
         meanwhile()
+        self.primary.process.send_signal(signal.SIGQUIT)
+        if self.stalled:
+            time.sleep(0.2)  # it has its own SIGQUIT by now, and sends nothing more
+            os.kill(self.stalled, signal.SIGCONT)
+            self.stalled = None
         self.primary.stop()
         self.tool("pg_ctl", "-D", server.data, "-w", "promote")
         self.old.append(self.primary)
