@@ -281,6 +281,8 @@ def every_operation_answers_as_it_says():
         ask.ended("a", "job_cancelled")
         ask(200, "post", "/api/jobs/e/redact", {"all": True, "reason": "x"})
         ask(200, "get", "/api/jobs/e/events")
+        ask(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
+        ask(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
         ask(200, "get", "/api/audit")
         ask(200, "get", "/api/audit/verify")
         # The gate closes behind the first key.
