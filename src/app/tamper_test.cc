@@ -306,6 +306,41 @@ AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
   }
 }
 
+AE_TEST("tamper/a row that was taken away is missed where the log knows that it must be there") {
+  const Stored stored(Durability::split);
+  for (const auto& [job, whole] :
+       {std::pair{"done", &stored.done}, std::pair{"held", &stored.held}}) {
+    ASSERT_FALSE(whole->effects.empty()) << job;
+    for (std::size_t i = 0; i < whole->effects.size(); ++i) {
+      store::Loaded loaded = *whole;
+      const auto row = loaded.effects.begin() + static_cast<std::ptrdiff_t>(i);
+      const std::string name =
+          "the effect of " + row->invocation.text + ", try " + std::to_string(row->try_no) + ", ";
+      loaded.effects.erase(row);
+      EXPECT_NE(fault(verified(job, loaded)).find(name), std::string::npos)
+          << job << " " << i << ": " << fault(verified(job, loaded));
+      EXPECT_NE(fault(verified(job, loaded)).find("is missing"), std::string::npos);
+    }
+    store::Loaded none = *whole;
+    none.effects.clear();
+    EXPECT_NE(fault(verified(job, none)).find("is missing"), std::string::npos) << job;
+  }
+  store::Loaded loaded = stored.held;
+  const auto in_flight = [](const store::LedgerRow& row) { return row.state == "INFLIGHT"; };
+  const auto row = std::ranges::find_if(loaded.ledger, in_flight);
+  ASSERT_NE(row, loaded.ledger.end());
+  // Its effects say by themselves that the attempt kept a ledger.
+  for (const bool and_all_else : {false, true}) {
+    const std::string name = "the ledger's entry of " + row->invocation.text + ", try 1, which";
+    store::Loaded gone = stored.held;
+    std::erase_if(gone.ledger,
+                  [&](const store::LedgerRow& one) { return and_all_else || in_flight(one); });
+    const std::string said = fault(verified("held", gone));
+    EXPECT_NE(said.find(name), std::string::npos) << said;
+    EXPECT_NE(said.find("is missing"), std::string::npos) << said;
+  }
+}
+
 // Takes the last commits away, and with them everything that would give it away but the signature.
 store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
   store::Loaded loaded = whole;
@@ -507,7 +542,6 @@ class StoreFile {
       AE_CHECK(store.has_value());
       Maker maker(making, **store, durability);
       maker.make_all();
-      store->reset();
     }
     auto reader = store::SqliteStore::open(
         {.path = folder_.store(), .loop = loop_, .clock = loop_, .read_only = true});
