@@ -655,6 +655,47 @@ AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") 
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
 }
 
+AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
+  const Folder folder(true);
+  Bench made(folder / "a.db");
+  ASSERT_TRUE(made.open());
+  fill_tables(made, "j0", "completed");  // commits 1, 2, 3
+  fill_tables(made, "j1", "waiting");
+  const JobRow row = made.load("j0")->row;
+  made.close();
+  for (const std::string column :
+       {"commits SET prev", "commits SET jump", "heads SET last_commit", "heads SET commits"}) {
+    for (int id = 1; id <= 3; ++id) {
+      for (const std::string value : {"NULL", "0", "1", "2", "3", "5", "-1", "999"}) {
+        const bool head = column.starts_with("heads");
+        if (head && (id > 1 || value == "NULL")) continue;
+        const std::string change = "UPDATE " + column + " = " + value + " WHERE " +
+                                   (head ? "job" : "id") + " = " + std::to_string(id);
+        const Folder damaged(true);
+        const std::string path = damaged / "a.db";
+        std::filesystem::copy_file(folder / "a.db", path);
+        run_sql(path, change.c_str());
+        Bench bench(path);
+        ASSERT_TRUE(bench.open());
+        Pruning pruning;
+        pruning.jobs.push_back(
+            {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+        pruning.audit = {.at = bench.loop.now(),
+                         .by = "me",
+                         .act = "prune",
+                         .job = {},
+                         .detail = Value::object({})};
+        const auto done = bench.loop.await<Result<bool>>(
+            [&](auto answer) { bench.store().prune(pruning, std::move(answer)); });
+        ASSERT_TRUE(done) << change << ": " << done.error().message;
+        EXPECT_EQ(bench.load("j1")->commits.size(), 3U) << change;
+        bench.close();
+        EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0) << change;
+      }
+    }
+  }
+}
+
 AE_TEST("prune/each commit is looked at once, and not in the transactions of others") {
   const Folder folder(true);
   const std::string path = folder / "a.db";
