@@ -306,6 +306,41 @@ AE_TEST("tamper/a commit that is gone, doubled or out of its place is missed") {
   }
 }
 
+AE_TEST("tamper/a row that was taken away is missed where the log knows that it must be there") {
+  const Stored stored(Durability::split);
+  for (const auto& [job, whole] :
+       {std::pair{"done", &stored.done}, std::pair{"held", &stored.held}}) {
+    ASSERT_FALSE(whole->effects.empty()) << job;
+    for (std::size_t i = 0; i < whole->effects.size(); ++i) {
+      store::Loaded loaded = *whole;
+      const auto row = loaded.effects.begin() + static_cast<std::ptrdiff_t>(i);
+      const std::string name =
+          "the effect of " + row->invocation.text + ", try " + std::to_string(row->try_no) + ", ";
+      loaded.effects.erase(row);
+      EXPECT_NE(fault(verified(job, loaded)).find(name), std::string::npos)
+          << job << " " << i << ": " << fault(verified(job, loaded));
+      EXPECT_NE(fault(verified(job, loaded)).find("is missing"), std::string::npos);
+    }
+    store::Loaded none = *whole;
+    none.effects.clear();
+    EXPECT_NE(fault(verified(job, none)).find("is missing"), std::string::npos) << job;
+  }
+  store::Loaded loaded = stored.held;
+  const auto in_flight = [](const store::LedgerRow& row) { return row.state == "INFLIGHT"; };
+  const auto row = std::ranges::find_if(loaded.ledger, in_flight);
+  ASSERT_NE(row, loaded.ledger.end());
+  // Its effects say by themselves that the attempt kept a ledger.
+  for (const bool and_all_else : {false, true}) {
+    const std::string name = "the ledger's entry of " + row->invocation.text + ", try 1, which";
+    store::Loaded gone = stored.held;
+    std::erase_if(gone.ledger,
+                  [&](const store::LedgerRow& one) { return and_all_else || in_flight(one); });
+    const std::string said = fault(verified("held", gone));
+    EXPECT_NE(said.find(name), std::string::npos) << said;
+    EXPECT_NE(said.find("is missing"), std::string::npos) << said;
+  }
+}
+
 // Takes the last commits away, and with them everything that would give it away but the signature.
 store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
   store::Loaded loaded = whole;
@@ -441,6 +476,24 @@ class Edit {
     bind(s, 2, now, cell.is_blob);
     finish(s, table + "." + column);
   }
+  // False: no two rows may have this value.
+  bool try_change(const std::string& table, const std::string& column, const Cell& cell,
+                  const std::string& now) {
+    sqlite3_stmt* s =
+        prepare("UPDATE " + table + " SET " + column + " = ?1 WHERE " + row_of(table) + " = ?2");
+    bind(s, 1, now, false);
+    bind(s, 2, cell.row, false);
+    const int done = sqlite3_step(s);
+    sqlite3_finalize(s);
+    AE_CHECK(done == SQLITE_DONE || done == SQLITE_CONSTRAINT, table + sqlite3_errmsg(db_));
+    return done == SQLITE_DONE;
+  }
+  // Also where the column is what names its row.
+  void restore_row(const std::string& table, const std::string& column, const Cell& cell,
+                   const std::string& now) {
+    const bool names = table != "commits" && table != "inbox" && column == "job";
+    AE_CHECK(try_change(table, column, {names ? now : cell.row, {}, false}, cell.bytes), table);
+  }
   void run(const std::string& sql) {
     AE_CHECK(sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK,
              sqlite3_errmsg(db_));
@@ -478,31 +531,63 @@ class Edit {
   sqlite3* db_ = nullptr;
 };
 
-void every_byte_of_a_file(Durability durability) {
-  const Folder folder;
-  {
-    TestLoop loop;  // what is answered after the end is heard by nobody
-    auto store = store::SqliteStore::open({.path = folder.store(), .loop = loop, .clock = loop});
-    AE_CHECK(store.has_value());
-    Maker maker(loop, **store, durability);
-    maker.make_all();
-    store->reset();
+// A real file with both jobs, and what a reader says of them.
+class StoreFile {
+ public:
+  explicit StoreFile(Durability durability) {
+    {
+      TestLoop making;  // what is answered after the end is heard by nobody
+      auto store =
+          store::SqliteStore::open({.path = folder_.store(), .loop = making, .clock = making});
+      AE_CHECK(store.has_value());
+      Maker maker(making, **store, durability);
+      maker.make_all();
+    }
+    auto reader = store::SqliteStore::open(
+        {.path = folder_.store(), .loop = loop_, .clock = loop_, .read_only = true});
+    AE_CHECK(reader.has_value());
+    reader_ = *std::move(reader);
   }
-  TestLoop loop;
-  auto reader = store::SqliteStore::open(
-      {.path = folder.store(), .loop = loop, .clock = loop, .read_only = true});
-  AE_CHECK(reader.has_value());
-  const auto all = [&] {
+  std::string path() const { return folder_.store(); }
+  Result<store::Loaded> load(const char* job) {
+    return loop_.await<Result<store::Loaded>>(
+        [&](auto done) { reader_->load(JobId(job), 1, std::move(done)); });
+  }
+  // What is wrong; "" when nothing is.
+  std::string faults() {
     std::string faults;
     for (const char* job : {"done", "held"}) {
-      auto loaded = loop.await<Result<store::Loaded>>(
-          [&](auto done) { (*reader)->load(JobId(job), 1, std::move(done)); });
+      const auto loaded = load(job);
       faults += loaded ? fault(verified(job, *loaded)) : loaded.error().message;
     }
     return faults;
-  };
+  }
+  // All that proofs and views are made of.
+  std::string logs() {
+    std::string all;
+    for (const char* job : {"done", "held"}) {
+      const auto loaded = load(job);
+      if (!loaded) return loaded.error().message;
+      for (const std::string& commit : loaded->commits) all += commit + "\n";
+      for (const Blob& blob : loaded->blobs) all += blob.bytes + "\n";
+      for (const store::EffectRow& row : loaded->effects) all += row.record + "\n";
+      for (const store::LedgerRow& row : loaded->ledger) all += row.record + "\n";
+      for (const store::InboxEntry& entry : loaded->inbox) all += entry.act + "\n";
+    }
+    return all;
+  }
+
+ private:
+  const Folder folder_;
+  TestLoop loop_;
+  std::unique_ptr<store::SqliteStore> reader_;
+};
+
+void every_byte_of_a_file(Durability durability) {
+  StoreFile file(durability);
+  const auto all = [&] { return file.faults(); };
   ASSERT_EQ(all(), "");
-  Edit edit(folder.store());
+  Edit edit(file.path());
   edit.run("PRAGMA synchronous = OFF");
   struct Column {
     const char *table, *column;
@@ -547,6 +632,54 @@ AE_TEST_SLOW("tamper/each byte of a fused job's rows in a SQLite file is missed"
 }
 AE_TEST_SLOW("tamper/each byte of a split job's rows in a SQLite file is missed") {
   every_byte_of_a_file(Durability::split);
+}
+
+// Numbers by which rows are found and ordered. Each digit is changed, and the whole number becomes what leads nowhere,
+// forwards or to itself: verify ends, and says what is wrong or shows the very same log.
+AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, or does no harm") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    StoreFile file(durability);
+    ASSERT_EQ(file.faults(), "");
+    const std::string logs = file.logs();
+    Edit edit(file.path());
+    edit.run("PRAGMA synchronous = OFF");
+    struct Column {
+      const char *table, *column;
+    };
+    std::size_t found = 0, harmless = 0;
+    for (const Column& c :
+         {Column{"commits", "prev"}, Column{"commits", "jump"}, Column{"commits", "first_seq"},
+          Column{"commits", "last_seq"}, Column{"commits", "job"}, Column{"heads", "last_commit"},
+          Column{"heads", "last_seq"}, Column{"heads", "commits"}, Column{"heads", "job"},
+          Column{"signed_heads", "job"}, Column{"inbox", "job"}}) {
+      for (const Edit::Cell& cell : edit.cells(c.table, c.column)) {
+        std::vector<std::string> values = {"0", "-1", "9223372036854775807", cell.row,
+                                           std::to_string(std::stoll(cell.row) + 1)};
+        for (std::size_t at = 0; at < cell.bytes.size(); ++at) {
+          values.push_back(cell.bytes);
+          values.back()[at] = changed(values.back()[at]);
+        }
+        for (const std::string& value : values) {
+          if (value == cell.bytes || !edit.try_change(c.table, c.column, cell, value)) continue;
+          const std::string name = std::string(c.table) + "." + c.column + " of " + cell.row;
+          if (!file.faults().empty()) {
+            found++;
+          } else {
+            // A signature that is of no job, or an act that is of none, is one that was taken away (docs/verify.md).
+            const bool away =
+                c.table != std::string_view("commits") && c.table != std::string_view("heads");
+            EXPECT_TRUE(away || file.logs() == logs) << name << " = " << value;
+            harmless++;
+          }
+          edit.restore_row(c.table, c.column, cell, value);
+        }
+      }
+    }
+    EXPECT_EQ(file.faults(), "");
+    EXPECT_EQ(file.logs(), logs);
+    EXPECT_GT(found, 100u);
+    EXPECT_GT(harmless, 20u);
+  }
 }
 
 }  // namespace

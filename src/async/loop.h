@@ -1,7 +1,7 @@
 // Loop, Clock, Chance: the seams between the program and the machine it runs on.
 //
-// The runtime is written against these three and the Store; production gives it the real ones (src/net), the
-// simulator its own, where one thread and one seed decide everything. No system calls in this module.
+// The runtime is written against these three and the Store; production gives it the real ones (src/net,
+// boot_clock.h), the simulator its own, where one thread and one seed decide everything. No system calls here.
 // Threads: Loop::post and SteadyClock any, the rest the loop's own.
 #pragma once
 

@@ -471,6 +471,13 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
 constexpr std::string_view kActKinds[] = {"signal",  "cancel", "resolve", "timers",
                                           "message", "pause",  "resume",  "plan"};
 
+// What an act may hold; its checksum is the place's, where it stands.
+constexpr std::string_view kActMembers[] = {
+    "kind",     "id",          "by",        "correlation_key", "wait_type",
+    "approval", "channel",     "reason",    "idempotency_key", "resolution",
+    "step_id",  "traceparent", "payload",   "compensate",      "result",
+    "buffer",   "try",         "looked_at", "checksum"};
+
 Value Act::to_json() const {
   std::vector<Member> p{{"kind", kActKinds[static_cast<int>(kind)]}};
   const auto text = [&](const char* name, const std::string& value) {
@@ -502,6 +509,12 @@ Result<Act> Act::from_json(const Value& json) {
   const auto known = std::ranges::find(kActKinds, kind);
   if (known == std::end(kActKinds)) {
     return fail(Code::needs_version, "an act of the unknown kind \"" + std::string(kind) + "\"");
+  }
+  // A member of a newer program may turn round what the others say.
+  for (const Member& member : json.members()) {
+    if (std::ranges::find(kActMembers, member.first) != std::end(kActMembers)) continue;
+    return fail(Code::needs_version, "an act (" + std::string(kind) +
+                                         ") with the unknown member \"" + member.first + "\"");
   }
   act.kind = static_cast<Kind>(known - std::begin(kActKinds));
   act.id = json.text("id");

@@ -59,7 +59,8 @@ void expect_proved(const GivenJob& job) {
   ASSERT_TRUE(restored);
   EXPECT_EQ(state_view(restored->state), state_view(job.state));
   EXPECT_EQ(checkpoint(restored->state, {}), bytes);
-  const Verification proof = verify({.job = job.state.job, .events = job.log}, compile_each_time());
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
   EXPECT_TRUE(proof.replay.ok) << proof.replay.detail;
   EXPECT_TRUE(proof.state_machine.ok) << proof.state_machine.detail;
   EXPECT_TRUE(proof.ledger.ok) << proof.ledger.detail;
@@ -635,7 +636,8 @@ AE_TEST("confirm/a log that leaves out a change, or says another one, is not pro
   for (Event& event : job.log) {
     if (event.type == EventType::state_changed) event.payload = event.payload.with("etag", "v9");
   }
-  const Verification proof = verify({.job = job.state.job, .events = job.log}, compile_each_time());
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .effects = job.effects}, compile_each_time());
   EXPECT_FALSE(proof.replay.ok);
   EXPECT_NE(proof.replay.detail.find("is not what `changes` gives"), std::string::npos)
       << proof.replay.detail;

@@ -26,6 +26,7 @@
 #include "engine/decide.h"
 #include "engine/fork.h"
 #include "engine/state.h"
+#include "engine/verify.h"
 
 namespace ae {
 inline void PrintTo(const Value& value, std::ostream* out) { *out << canonical(value); }
@@ -205,6 +206,10 @@ class GivenJob {
     const std::string record = canonical(effect_record(state.job, of, outcome, now, arrival));
     auto events = catch_up(state, {{of.invocation, of.try_no, record}});
     AE_CHECK(events.has_value());
+    const bool first = std::ranges::none_of(effects, [&](const VerifyInput::Effect& one) {
+      return one.invocation == of.invocation && one.try_no == of.try_no;
+    });
+    if (first) effects.push_back({of.invocation, of.try_no, record});
     add(*events);
     return go();
   }
@@ -441,6 +446,7 @@ class GivenJob {
   std::shared_ptr<const Plan> plan;
   State state;
   std::vector<Event> log;
+  std::vector<VerifyInput::Effect> effects;          // what `kept` put beside it
   std::vector<std::size_t> commits;                  // events in the log after each
   std::vector<Sent> sent;                            // every call that went out, in order
   std::map<std::uint32_t, std::uint32_t> in_flight;  // step → try

@@ -40,7 +40,7 @@ Verification proved(const GivenJob& job, std::vector<VerifyInput::Effect> effect
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
-  input.effects = std::move(effects);
+  input.effects = effects.empty() ? job.effects : std::move(effects);
   return verify(input, compile_each_time());
 }
 

@@ -49,6 +49,7 @@ void expect_proved(const GivenJob& job) {
   VerifyInput input;
   input.job = job.state.job;
   input.events = job.log;
+  input.effects = job.effects;
   const Verification all = verify(input, compile_each_time());
   EXPECT_TRUE(all.ok) << canonical(all.to_json()) << "\n" << job.story();
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));

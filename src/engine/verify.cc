@@ -134,6 +134,8 @@ class LedgerProof {
   std::string event(const Event& event);
   std::string effects(const std::vector<VerifyInput::Effect>& effects) const;
   std::string entries(const std::vector<VerifyInput::Entry>& entries) const;
+  // A row that must stand beside the log, and does not. REQUIRES: effects and entries found nothing.
+  std::string missing(const VerifyInput& input);
   std::string at_end() const;
   std::vector<std::string> pending() const;
   std::size_t invocations() const { return calls_.size(); }
@@ -142,6 +144,7 @@ class LedgerProof {
  private:
   struct Try {
     bool finished = false;
+    bool by_its_attempt = false;  // the attempt that made the call says how it ended
     std::string outcome;
     std::string attempt, deadline;
     const Value* end = nullptr;       // the payload of its finished event
@@ -158,14 +161,20 @@ class LedgerProof {
   std::string same_hashes(const Value& p) const;
   std::string effect(const VerifyInput::Effect& effect) const;
   std::string entry(const VerifyInput::Entry& entry) const;
+  void note_splits(const VerifyInput& input);
+  std::string missing_effect(const VerifyInput& input) const;
+  std::string missing_entry(const VerifyInput& input) const;
   const Try* find(const InvocationId& invocation, std::uint32_t try_no) const;
 
   const JobId& job_;
   std::map<std::string, Call> calls_;                           // by invocation
   std::unordered_map<std::string, std::string> invocation_of_;  // of a command
   std::unordered_set<std::string> external_keys_;
+  std::unordered_set<std::string>
+      splits_;  // attempts that kept a ledger and effects beside the log
   std::size_t tries_ = 0;
   bool ended_ = false;
+  bool redacted_ = false;
 };
 
 std::string LedgerProof::same_hashes(const Value& p) const {
@@ -230,6 +239,7 @@ std::string LedgerProof::finished(const Event& event) {
   mine.finished = true;
   mine.end = &p;
   mine.outcome = p.text("outcome");
+  mine.by_its_attempt = event.attempt_id && event.attempt_id->text == mine.attempt;
   if (mine.outcome != "success") return {};
   if (call->second.success || call->second.happened) return "is a second success";
   call->second.success = true;
@@ -254,6 +264,7 @@ std::string LedgerProof::committed(const Event& event) {
 
 std::string LedgerProof::event(const Event& event) {
   std::string wrong;
+  redacted_ = redacted_ || holds_redacted(event.payload);
   switch (event.type) {
     case EventType::tool_invocation_started:
       wrong = started(event);
@@ -365,6 +376,64 @@ std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries)
     }
   }
   return {};
+}
+
+// Who writes in phases (split) notes each call in the ledger with its declaration, and each outcome in the effect store
+// before the log. Who writes all at once (fused) does neither: a ledger entry of it has a note, and an effect of it came
+// late. The log does not say which an attempt did; one row that only the first leaves says it of all its calls.
+void LedgerProof::note_splits(const VerifyInput& input) {
+  for (const VerifyInput::Entry& one : input.ledger) {
+    const auto record =
+        read_beside(ledger_place(job_, one.invocation, one.try_no, one.state), one.record);
+    if (record && (*record)["note"].is_null()) {
+      splits_.emplace(record->text("attempt_id"));
+    }
+  }
+  for (const VerifyInput::Effect& one : input.effects) {
+    const Try* mine = find(one.invocation, one.try_no);
+    if (mine == nullptr || !mine->by_its_attempt || !mine->later.empty()) continue;
+    if (mine->outcome == "success" || mine->outcome == "failure") splits_.insert(mine->attempt);
+  }
+}
+
+std::string LedgerProof::missing_effect(const VerifyInput& input) const {
+  if (redacted_) return {};  // an effect goes with its value
+  std::set<std::pair<std::string_view, std::int64_t>> there;
+  for (const VerifyInput::Effect& one : input.effects)
+    there.emplace(one.invocation.text, one.try_no);
+  for (const auto& [id, call] : calls_) {
+    for (const auto& [n, one] : call.tries) {
+      const bool was_there = one.end != nullptr && (*one.end)["caught_up"] == Value(true);
+      const bool put_first = one.by_its_attempt && splits_.contains(one.attempt) &&
+                             (one.outcome == "success" || one.outcome == "failure");
+      if (!was_there && one.later.empty() && !put_first) continue;
+      if (!there.contains({id, n})) {
+        return "the effect of " + id + ", try " + std::to_string(n) +
+               ", from which the log has its outcome, is missing";
+      }
+    }
+  }
+  return {};
+}
+
+// Only of calls in flight: an entry of one that has ended may have been taken away by who took the job over.
+std::string LedgerProof::missing_entry(const VerifyInput& input) const {
+  std::set<std::pair<std::string_view, std::int64_t>> there;
+  for (const VerifyInput::Entry& one : input.ledger) there.emplace(one.invocation.text, one.try_no);
+  for (const auto& [id, call] : calls_) {
+    for (const auto& [n, one] : call.tries) {
+      if (one.finished || !splits_.contains(one.attempt) || there.contains({id, n})) continue;
+      return "the ledger's entry of " + id + ", try " + std::to_string(n) +
+             ", which is in flight, is missing";
+    }
+  }
+  return {};
+}
+
+std::string LedgerProof::missing(const VerifyInput& input) {
+  note_splits(input);
+  const std::string effect = missing_effect(input);
+  return effect.empty() ? missing_entry(input) : effect;
 }
 
 std::string inbox_fault(const JobId& job,
@@ -647,7 +716,7 @@ class Verifier {
   void walk();
   std::string compare_checkpoint(const Event& event) const;
   void conclude_replay(const std::string& wrong);
-  void conclude_ledger(const LedgerProof& ledger, std::string wrong);
+  void conclude_ledger(LedgerProof& ledger, std::string wrong);
   void note_ends(const Event& event);
   void execution_hash();
   void signature(Chain& chain);
@@ -706,10 +775,11 @@ void Verifier::walk() {
   conclude_replay(replay_wrong);
 }
 
-void Verifier::conclude_ledger(const LedgerProof& ledger, std::string wrong) {
+void Verifier::conclude_ledger(LedgerProof& ledger, std::string wrong) {
   if (wrong.empty()) wrong = ledger.at_end();
   if (wrong.empty()) wrong = ledger.effects(in_.effects);
   if (wrong.empty()) wrong = ledger.entries(in_.ledger);
+  if (wrong.empty()) wrong = ledger.missing(in_);
   if (wrong.empty()) wrong = inbox_fault(in_.job, in_.inbox);
   out_.pending = ledger.pending();
   if (!wrong.empty()) {

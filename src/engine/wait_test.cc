@@ -419,6 +419,8 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   ASSERT_TRUE(back);
   EXPECT_EQ(back->to_json(), act.to_json());
   EXPECT_EQ(Act::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
+  EXPECT_EQ(Act::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
+            Code::needs_version);
 }
 
 AE_TEST("act/what the effect store keeps of a call is what the log then says") {

@@ -2,6 +2,7 @@
 #include "net/asio_loop.h"
 
 #include <signal.h>
+#include <time.h>
 
 #include <chrono>
 #include <set>
@@ -15,6 +16,18 @@ namespace ae::net {
 namespace {
 
 using namespace std::chrono_literals;
+
+AE_TEST("boot_clock/it is the clock of the kernel that counts suspend") {
+  const auto kernel = [] {
+    timespec t{};
+    EXPECT_EQ(clock_gettime(CLOCK_BOOTTIME, &t), 0);
+    return Duration(std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000);
+  };
+  BootClock ours;
+  const Duration before = kernel(), shows = ours.since_start(), after = kernel();
+  EXPECT_LE(before, shows);
+  EXPECT_LE(shows, after);
+}
 
 AE_TEST("loop/tasks of one thread run in their order, those of a task after it") {
   AsioLoop loop;

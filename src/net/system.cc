@@ -11,19 +11,11 @@
 #include "core/error.h"
 
 namespace ae::net {
-namespace {
-
-std::int64_t read_us(clockid_t id) {
+Instant SystemClock::now() {
   timespec t{};
-  AE_CHECK(clock_gettime(id, &t) == 0, "this kernel has no such clock");
-  return std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+  AE_CHECK(clock_gettime(CLOCK_REALTIME, &t) == 0, "this kernel has no such clock");
+  return {std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000};
 }
-
-}  // namespace
-
-Instant SystemClock::now() { return {read_us(CLOCK_REALTIME)}; }
-
-Duration BootClock::since_start() { return Duration(read_us(CLOCK_BOOTTIME)); }
 
 std::uint64_t SystemChance::next() {
   if (left_ == 0) {

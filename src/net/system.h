@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "async/boot_clock.h"
 #include "async/loop.h"
 
 namespace ae::net {
@@ -17,11 +18,7 @@ class SystemClock final : public async::Clock {
   Instant now() override;
 };
 
-// Since the machine's start, suspend included: CLOCK_BOOTTIME.
-class BootClock final : public async::SteadyClock {
- public:
-  Duration since_start() override;
-};
+using BootClock = async::BootClock;  // since the machine's start, suspend included
 
 // The kernel's generator, fetched by the kilobyte; what was handed out is forgotten here.
 class SystemChance final : public async::Chance {

@@ -109,6 +109,8 @@ void Holder::loaded(Result<Stood> stood) {
         {Code::log_corrupt, "its row says that it may run, its log says that it has ended"});
   }
   if (auto offers = offers_tools(); !offers) return give_back(offers.error());
+  newer_ = newer_act(loaded->inbox);
+  if (newer_ && state_.attempt != lease_.fence.attempt) return give_back(*newer_);
   if (auto gone = end_left_overs(*loaded); !gone) return give_back(gone.error());
   committing_ = false;
   inbox_ = std::move(loaded->inbox);
@@ -167,6 +169,22 @@ void Holder::give_back(Error problem) {
   // If this is refused or lost, the claim ends with its lease; an entry in the inbox is taken by who claims next.
   world_.store.commit(std::move(batch), [](Result<store::Committed>) {});
   end(std::move(problem));
+}
+
+// An accepted act that only a newer program can read, if there is one. It stays where it is, and so does what stands
+// beside it: in which order they count is for who can read all of them.
+std::optional<Error> Holder::newer_act(const std::vector<store::InboxEntry>& inbox) const {
+  for (const store::InboxEntry& entry : inbox) {
+    if (entry.number <= inbox_read_) continue;
+    const auto json = engine::read_beside(engine::inbox_place(job_, entry.id), entry.act);
+    if (!json) continue;
+    const auto act = engine::Act::from_json(*json);
+    if (!act && act.error().code == Code::needs_version) {
+      return Error{Code::needs_version, "its inbox holds " + act.error().message +
+                                            ": it stays there for a newer version of aetheris"};
+    }
+  }
+  return std::nullopt;
 }
 
 // The plan's tools, as this process offers them.
@@ -272,6 +290,7 @@ void Holder::told_and_loaded(Result<store::Loaded> loaded) {
     inbox_told_ = true;
     return ask_again(world_.store.now() + kRetryFirst);
   }
+  newer_ = newer_act(loaded->inbox);
   for (store::InboxEntry& entry : loaded->inbox) inbox_.push_back(std::move(entry));
   batch_time_ = world_.store.now();
   if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
@@ -392,6 +411,7 @@ void Holder::add_outcome(Seen seen) {
 }
 
 void Holder::add_acts() {
+  if (newer_) return inbox_.clear();
   std::vector<Result<engine::Act>> acts;
   for (const store::InboxEntry& entry : std::exchange(inbox_, {})) {
     if (entry.number <= inbox_read_) continue;
@@ -427,6 +447,16 @@ void Holder::add_acts() {
   }
 }
 
+// Nothing new is begun. What is on its way is awaited and recorded; then the job is left to others, with its inbox: the
+// claim ends with its lease, since a job that nobody holds has an empty inbox.
+void Holder::leave() {
+  if (!in_flight_.empty() || !to_perform_.empty()) return;
+  if (state_.status == engine::JobStatus::running) {
+    add(engine::requeued_event("needs_version", std::nullopt));
+  }
+  leaves_ = true;
+}
+
 // Turns all that came in into events, and asks what follows, until there is nothing left to say.
 void Holder::collect() {
   add_reports();
@@ -437,6 +467,7 @@ void Holder::collect() {
   }
   add_acts();
   next_ask_.reset();
+  if (newer_) return leave();
   const bool left_open = cut_ && in_flight_.empty() && !state_.calling.empty();
   if (draining_ && (!state_.ending || state_.must_undo() || left_open)) {
     if (in_flight_.empty() && state_.status == engine::JobStatus::running) {
@@ -560,6 +591,7 @@ void Holder::pump() {
   collect();
   plan_parts();
   if (parts_.empty()) {
+    if (leaves_) return end(newer_);
     if (!to_perform_.empty()) return all_durable();  // declared before the log was read again
     std::optional<Instant> next = next_report();
     if (next_ask_) next = std::min(*next_ask_, next.value_or(*next_ask_));
@@ -695,6 +727,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   recorded_.clear();
   reads_inbox_ = false;
   if (released) return end(std::nullopt);
+  if (leaves_) return end(newer_);
   all_durable();
 }
 
@@ -737,9 +770,8 @@ void Holder::perform(const StepId& step_id) {
   AE_CHECK(entry, call.tool);
   in_flight_.insert_or_assign(step_id,
                               InFlight{entry->tool.get(), call.id, try_no, world_.store.now()});
-  const Duration send_within = call.send_by - world_.store.now();
+  if (newer_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
-  if (send_within.count() <= 0) return withdraw("its time to be sent had passed");
   if (AE_POINT("tool.before") != async::PointAction::go) return withdraw("failpoint tool.before");
   tools::Call request;
   request.job = job_;
@@ -750,7 +782,6 @@ void Holder::perform(const StepId& step_id) {
   request.invocation = call.id;
   request.try_no = try_no;
   request.timeout = state_.tool_of(step).timeout;
-  request.send_within = send_within;
   const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
   request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
   request.tracestate = trace.state;
@@ -769,6 +800,10 @@ void Holder::perform(const StepId& step_id) {
   request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
     if (auto heard = host.lock()) (*heard)->came_late(job, *sent, outcome);
   };
+  // Asked last, of the latest that the store's time can be: what the tool measures from here on counts suspend, and what
+  // was slept before, at any point since the lease was asked for, is in this answer.
+  request.send_within = call.send_by - world_.store.latest_now();
+  if (request.send_within.count() <= 0) return withdraw("its time to be sent had passed");
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
 }
 
@@ -854,7 +889,7 @@ void Holder::reload(std::string_view why) {
   taken_.clear();
   inbox_.clear();
   inbox_read_ = 0;
-  release_ = reads_inbox_ = false;
+  release_ = reads_inbox_ = leaves_ = false;
   for (async::Done<Status>& noted : std::exchange(noted_, {})) {
     noted(fail(Code::unavailable, "the note was not written"));
   }

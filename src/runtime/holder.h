@@ -127,8 +127,10 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void repair_ledger(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
   Status offers_tools();
+  std::optional<Error> newer_act(const std::vector<store::InboxEntry>& inbox) const;
   void perform_declared();
   void pump();
+  void leave();
   void collect();
   void add(EventDraft draft);
   void add_decided(EventDraft draft);
@@ -196,6 +198,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<Instant> next_ask_;
   std::uint64_t inbox_read_ = 0;  // the last entry of the inbox that was read
   bool release_ = false;
+  std::optional<Error> newer_;  // its inbox holds what a newer program is to read: it is being left
+  bool leaves_ = false;         // … and all is recorded
   // A wait opens, expires or is cancelled: not past what the inbox has accepted, which is taken in first.
   bool reads_inbox_ = false;
   bool records_ = false;

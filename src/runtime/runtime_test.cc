@@ -341,6 +341,32 @@ AE_TEST("call/one that is durable too late is not sent; the next try is") {
   EXPECT_EQ(desk.status(), "completed");
 }
 
+AE_TEST("call/what was slept while a claim or a commit was answered is no time to send in") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false});
+  int commits = 0;
+  desk.script = [&](const store::Call& call) {
+    // The answer to the declaration took so long, on a clock that counts suspend, that the lease may be over.
+    if (call.method == Method::commit) desk.faulty->doubt_clock(++commits == 2 ? 31s : 0s);
+    return Fault::none;
+  };
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  EXPECT_EQ(desk.calls.size(), 0u);
+  ground.loop.advance(5s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  EXPECT_EQ(desk.calls[0].call.try_no, 2u) << "the first one was withdrawn";
+  EXPECT_LE(desk.calls[0].call.send_within, 30s);
+  const auto read = desk.read();
+  const auto withdrawn = std::ranges::find_if(read.events, [](const Event& event) {
+    return event.type == EventType::tool_invocation_finished;
+  });
+  ASSERT_NE(withdrawn, read.events.end());
+  EXPECT_EQ(withdrawn->payload["error"].text("code"), "not_sent");
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
 NewJobRequest one_call(bool hold) {
   NewJobRequest request;
   request.job = kJob;
@@ -624,6 +650,75 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
   EXPECT_EQ(read.events.back().payload["undelivered"],
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
+}
+
+// An accepted act as some program would write it: its place and checksum are right, whatever it says.
+store::InboxEntry entry_of(const std::string& id, std::string_view act) {
+  return {.number = 0,
+          .id = id,
+          .act = canonical(engine::with_checksum(engine::inbox_place(kJob, id), json(act)))};
+}
+
+constexpr std::string_view kNewerActs[] = {
+    "{'kind':'postpone', 'id':'n1', 'until':'tomorrow'}",
+    "{'kind':'signal', 'id':'n1', 'correlation_key':'k', 'only_if':'sunny'}"};
+
+AE_TEST("inbox/an act of a newer version stays there, and the job is left to who can read it") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    for (const std::string_view act : kNewerActs) {
+      Ground ground;
+      Desk desk(ground, "w", {.owned = false, .durability = durability});
+      desk.runtime->start();
+      desk.create(plan("idempotent", kWaitAndCall));
+      ASSERT_EQ(desk.calls.size(), 1u);
+      const auto put = [&](const store::InboxEntry& entry) {
+        const auto done = ground.loop.await<Result<void>>(
+            [&](auto heard) { desk.memory->put_inbox(kJob, entry, std::move(heard)); });
+        ASSERT_TRUE(done);
+      };
+      const auto load = [&] {
+        return *ground.loop.await<Result<store::Loaded>>(
+            [&](auto done) { desk.memory->load(kJob, 1, std::move(done)); });
+      };
+      put(entry_of("s0", "{'kind':'signal', 'id':'s0', 'correlation_key':'k', 'payload':'on'}"));
+      put(entry_of("n1", act));
+      put(entry_of("c1", "{'kind':'cancel', 'id':'c1'}"));
+      desk.faulty->hint({.inbox_of = kJob});
+      ground.loop.advance(1s);
+      EXPECT_EQ(load().inbox.size(), 3u) << act;
+      EXPECT_TRUE(desk.runtime->holds(kJob)) << "its call is on its way";
+      desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+      ground.loop.advance(1s);
+      EXPECT_FALSE(desk.runtime->holds(kJob));
+      ASSERT_TRUE(desk.runtime->refuses(kJob)) << act;
+      EXPECT_EQ(desk.runtime->refuses(kJob)->code, Code::needs_version);
+      const auto left = desk.read();
+      EXPECT_EQ(left.events.back().type, EventType::job_requeued) << act;
+      EXPECT_EQ(left.events.back().payload.text("reason"), "needs_version");
+      EXPECT_EQ(left.state.lost_claims, 0u);
+      EXPECT_TRUE(std::ranges::any_of(left.events, [](const Event& event) {
+        return event.type == EventType::tool_invocation_finished;
+      })) << "what was seen is recorded";
+      // Another process of this version reads no more of it than this one, and neither claims it again.
+      Desk other(ground, "other", {.owned = false, .durability = durability, .seed = 99});
+      other.runtime->start();
+      ground.loop.advance(300s);
+      ASSERT_TRUE(other.runtime->refuses(kJob));
+      EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::needs_version);
+      EXPECT_FALSE(desk.warned("an accepted act")) << act;
+      EXPECT_FALSE(other.warned("an accepted act")) << act;
+      const store::Loaded after = load();
+      EXPECT_EQ(after.row.last_seq, left.row.last_seq) << "no attempt has begun";
+      ASSERT_EQ(after.inbox.size(), 3u);
+      EXPECT_EQ(after.inbox[1].id, "n1");
+      EXPECT_TRUE(after.row.claim) << "who is in the inbox's way goes to the inbox";
+      // What is accepted now comes behind it.
+      ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause, .id = "p1"}));
+      EXPECT_EQ(load().inbox.size(), 4u);
+      EXPECT_EQ(desk.calls.size(), 1u);
+      EXPECT_EQ(other.calls.size(), 0u);
+    }
+  }
 }
 
 AE_TEST("hint/what another process has done is looked at before the poll would") {

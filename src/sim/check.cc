@@ -161,9 +161,13 @@ void log_verifies(const JobEvidence& e, Judge& judge) {
                             .refused = {},
                             .last_seq = e.loaded.row.last_seq,
                             .head = e.loaded.row.head,
-                            .effects = {}};
+                            .effects = {},
+                            .ledger = {}};
   for (const store::EffectRow& row : e.loaded.effects) {
     input.effects.push_back({row.invocation, row.try_no, row.record});
+  }
+  for (const store::LedgerRow& row : e.loaded.ledger) {
+    input.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
   const engine::Verification proof = engine::verify(input, e.plans);
   if (!proof.ok) judge.broken(canonical(proof.to_json()));

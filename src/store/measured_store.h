@@ -50,6 +50,7 @@ class MeasuredStore final : public Store {
   void announce(std::string worker, std::string says, Duration lasts) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   Instant now() override { return inner_.now(); }
+  Instant latest_now() override { return inner_.latest_now(); }
   bool owned() const override { return inner_.owned(); }
 
  private:

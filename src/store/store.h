@@ -350,6 +350,9 @@ class Store {
   virtual void on_hint(std::function<void(const Hint&)> hear) { static_cast<void>(hear); }
 
   virtual Instant now() = 0;  // the one clock of leases, timers and deadlines
+  // What that clock shows by now at the latest, for what must not be done after an instant: later than now() where the
+  // clock is another machine's. Counts suspend.
+  virtual Instant latest_now() { return now(); }
   // True when opening this store ended every earlier lease: one process owns it (SPEC §6).
   virtual bool owned() const = 0;
 };

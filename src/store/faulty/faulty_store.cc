@@ -27,6 +27,7 @@ struct FaultyStore::State {
   async::Loop& loop;
   Store& inner;
   Options options;
+  Duration clock_doubt{};
   std::uint64_t calls = 0;
   std::array<std::uint64_t, kMethods> of_method{};
   bool crashed = false;
@@ -199,6 +200,8 @@ void FaultyStore::hint(const Hint& hint) {
   if (hear_) hear_(hint);
 }
 Instant FaultyStore::now() { return state_->inner.now(); }
+Instant FaultyStore::latest_now() { return state_->inner.latest_now() + state_->clock_doubt; }
+void FaultyStore::doubt_clock(Duration by) { state_->clock_doubt = by; }
 bool FaultyStore::owned() const { return state_->inner.owned(); }
 
 }  // namespace ae::store

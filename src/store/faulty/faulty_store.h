@@ -100,6 +100,9 @@ class FaultyStore final : public Store {
   void on_hint(std::function<void(const Hint&)> hear) override;
   void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;
+  Instant latest_now() override;
+  // As if the clock were another machine's: what it shows may be later by so much.
+  void doubt_clock(Duration by);
   bool owned() const override;
 
  private:

@@ -1,45 +1,56 @@
 // DatabaseClock: what time it is in the database, as this process knows it.
 //
-// Every answer that brings the database's time says between which two instants of our steady clock it was read. We keep
-// the largest offset that all of them allow from below: the estimate is never ahead of the database by more than the
-// clocks drift apart between two answers, and behind it by at most the fastest answer since. Fences, leases and
-// expiries are judged by the database alone; this is for timers, stamps and for asking in time.
+// Every answer that brings the database's time says between which two instants of our own clock it was read. That clock
+// counts suspend: a machine that slept, before, between or after the two, knows how late it has become.
+// From them come two bounds. `now` is never ahead of the database by more than the clocks drift apart between two answers,
+// and behind it by at most the fastest answer since: for timers and stamps, which may be late, never early. `latest` is
+// never behind it: it counts from the send of the question that was asked last (SPEC §6), as if the database had answered
+// at once; what must not be done after an instant asks this one. Fences, leases and expiries are judged by the database.
 // Threads: any.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <mutex>
 
+#include "async/loop.h"
 #include "core/time.h"
 
 namespace ae::store::postgres {
 
 class DatabaseClock {
  public:
-  using Steady = std::chrono::steady_clock;
+  // `steady` is borrowed. REQUIRES: it counts suspend.
+  explicit DatabaseClock(async::SteadyClock& steady) : steady_(steady) {}
 
-  // The database said `said`, between our sending and our receiving.
-  void heard(Instant said, Steady::time_point sent, Steady::time_point received) {
-    const std::int64_t low = said.us - us(received), high = said.us - us(sent);
+  // Taken before a question is sent.
+  Duration asking() const { return steady_.since_start(); }
+  // The database said `said`, after our asking and before this call.
+  void heard(Instant said, Duration asked) {
+    const std::int64_t low = said.us - steady_.since_start().count();
+    const std::int64_t high = said.us - asked.count();
     const std::lock_guard lock(mutex_);
     // Below what is possible, or above it (its clock was set back): the new answer is right.
     if (!known_ || offset_ < low || offset_ > high) offset_ = low;
+    // Answers come on several connections: one that took long says less than one that was asked for after it.
+    if (!known_ || asked >= asked_) {
+      latest_offset_ = high;
+      asked_ = asked;
+    }
     known_ = true;
   }
-  Instant now() const { return now(Steady::now()); }
-  Instant now(Steady::time_point at) const {
-    const std::lock_guard lock(mutex_);
-    return {us(at) + offset_};
-  }
+  Instant now() const { return at(&DatabaseClock::offset_); }
+  Instant latest() const { return at(&DatabaseClock::latest_offset_); }
 
  private:
-  static std::int64_t us(Steady::time_point at) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count();
+  Instant at(const std::int64_t DatabaseClock::* offset) const {
+    const std::lock_guard lock(mutex_);
+    return {steady_.since_start().count() + this->*offset};
   }
+  async::SteadyClock& steady_;
   mutable std::mutex mutex_;
-  std::int64_t offset_ = 0;  // guarded by mutex_
-  bool known_ = false;       // guarded by mutex_
+  std::int64_t offset_ = 0, latest_offset_ = 0;  // guarded by mutex_
+  Duration asked_{};                             // guarded by mutex_
+  bool known_ = false;                           // guarded by mutex_
 };
 
 }  // namespace ae::store::postgres

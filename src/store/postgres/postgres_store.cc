@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "async/boot_clock.h"
 #include "store/postgres/census.h"
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
@@ -28,7 +29,8 @@ struct PostgresStore::Parts {
 
   async::Loop& loop;
   async::Clock* const clock;  // of a test
-  DatabaseClock database_clock;
+  async::BootClock boot_clock;
+  DatabaseClock database_clock{boot_clock};
   std::shared_ptr<HintSink> sink = std::make_shared<HintSink>();
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> loads, questions;
@@ -332,6 +334,10 @@ void PostgresStore::on_hint(std::function<void(const Hint&)> hear) {
 
 Instant PostgresStore::now() {
   return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.now();
+}
+
+Instant PostgresStore::latest_now() {
+  return parts_->clock != nullptr ? parts_->clock->now() : parts_->database_clock.latest();
 }
 
 bool PostgresStore::accepting() const { return parts_->accepting; }

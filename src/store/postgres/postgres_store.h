@@ -88,6 +88,7 @@ class PostgresStore final : public Store {
   void on_hint(std::function<void(const Hint&)> hear) override;
   // The database's time, never ahead of it and behind it by at most the fastest answer (postgres/db_clock.h).
   Instant now() override;
+  Instant latest_now() override;
   bool owned() const override { return false; }
 
   PostgresStats stats() const;

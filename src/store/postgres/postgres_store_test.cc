@@ -66,20 +66,81 @@ AE_TEST("postgres/leases and timers go by the database's clock") {
   EXPECT_EQ(desk.load("j1")->row.lease_until, leases->at(0).lease_until);
 }
 
+// A clock that shows what it is told: a machine sleeps, and it has gone on.
+class ToldClock final : public async::SteadyClock {
+ public:
+  Duration since_start() override { return shows; }
+  Duration shows{};
+};
+
+Instant at_ms(std::int64_t ms) { return Instant{ms * 1000}; }
+
 AE_TEST("postgres/an estimate of the database's clock is never ahead, and follows it back") {
-  using postgres::DatabaseClock;
-  DatabaseClock clock;
-  const DatabaseClock::Steady::time_point start{std::chrono::seconds(100)};
-  const auto at = [&](int ms) { return start + std::chrono::milliseconds(ms); };
-  const auto in = [](std::int64_t ms) { return Instant{ms * 1000}; };
-  clock.heard(in(5000), at(0), at(10));
-  EXPECT_EQ(clock.now(at(10)), in(5000));
-  clock.heard(in(5019), at(18), at(20));  // a faster answer knows better
-  EXPECT_EQ(clock.now(at(20)), in(5019));
-  clock.heard(in(5025), at(20), at(40));  // a slow one allows what we think
-  EXPECT_EQ(clock.now(at(40)), in(5039));
-  clock.heard(in(3000), at(50), at(52));  // set back
-  EXPECT_EQ(clock.now(at(52)), in(3000));
+  using std::chrono::milliseconds;
+  ToldClock steady;
+  postgres::DatabaseClock clock(steady);
+  const auto heard = [&](std::int64_t said, int asked, int received) {
+    steady.shows = milliseconds(received);
+    clock.heard(at_ms(said), milliseconds(asked));
+  };
+  heard(5000, 100'000, 100'010);
+  EXPECT_EQ(clock.now(), at_ms(5000));
+  EXPECT_EQ(clock.latest(), at_ms(5010));
+  heard(5019, 100'018, 100'020);  // a faster answer knows better
+  EXPECT_EQ(clock.now(), at_ms(5019));
+  EXPECT_EQ(clock.latest(), at_ms(5021));
+  heard(5025, 100'020, 100'040);  // a slow one allows what we think
+  EXPECT_EQ(clock.now(), at_ms(5039));
+  EXPECT_EQ(clock.latest(), at_ms(5045));
+  heard(3000, 100'050, 100'052);  // set back
+  EXPECT_EQ(clock.now(), at_ms(3000));
+  EXPECT_EQ(clock.latest(), at_ms(3002));
+  heard(2990, 100'045, 100'055);  // asked before: it says less of how late it may be
+  EXPECT_EQ(clock.latest(), at_ms(3005));
+}
+
+// A lease of 30 s is claimed; the machine sleeps for an hour at one point between the claim and the send. Whoever asks
+// whether there is time left to send is told that there is none, wherever it slept.
+AE_TEST("postgres/a machine that slept knows that its lease may be over, wherever it slept") {
+  using std::chrono::seconds;
+  constexpr int kPoints = 6;
+  for (const bool knew_before : {false, true}) {
+    for (int slept_at = 0; slept_at <= kPoints; ++slept_at) {
+      ToldClock steady;
+      steady.shows = seconds(100);
+      std::int64_t database = 5000;  // in seconds, and it never sleeps
+      int point = 0;
+      const auto pass = [&](int span) {
+        steady.shows += seconds(span);
+        database += span;
+      };
+      const auto here = [&] {
+        if (++point == slept_at) pass(3600);
+      };
+      postgres::DatabaseClock clock(steady);
+      const auto ask = [&](bool sleeps) {
+        const Duration asked = clock.asking();
+        if (sleeps) here();  // before the database hears of it
+        const Instant said = at_ms(database * 1000);
+        if (sleeps) here();  // before its answer is heard
+        clock.heard(said, asked);
+        return said;
+      };
+      if (knew_before) ask(false);
+      const Instant lease_until = ask(true) + seconds(30);  // the claim
+      here();                                               // before it declares
+      ask(true);                                            // the declaration
+      here();                                               // before it sends
+      const bool may_send = clock.latest() < lease_until;
+      const bool lease_holds = at_ms(database * 1000) < lease_until;
+      // Only a sleep before the database gave the lease costs none of it.
+      EXPECT_EQ(lease_holds, slept_at <= 1) << slept_at;
+      EXPECT_TRUE(!may_send || lease_holds) << slept_at << " " << knew_before;
+      EXPECT_TRUE(may_send || slept_at != 0) << "who did not sleep may send";
+      EXPECT_LE(clock.now(), at_ms(database * 1000)) << slept_at;
+      EXPECT_GE(clock.latest(), at_ms(database * 1000)) << slept_at;
+    }
+  }
 }
 
 AE_TEST("postgres/plans may be made anew before any call") {

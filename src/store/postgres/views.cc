@@ -268,9 +268,9 @@ Pg<std::vector<JobId>> due(Connection& connection, std::size_t limit, std::optio
                            DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kDue, Params().add(at).add(std::uint64_t{limit}));
-  const auto sent = DatabaseClock::Steady::now();
+  const Duration asked = clock.asking();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  clock.heard(answers[0].instant(0, 0), asked);
   std::vector<JobId> jobs;
   jobs.reserve(static_cast<std::size_t>(answers[1].size()));
   for (int i = 0; i < answers[1].size(); ++i) jobs.emplace_back(answers[1].text(i, 0));
@@ -281,17 +281,17 @@ Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instan
                                     DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kNextDue, Params().add(at));
-  const auto sent = DatabaseClock::Steady::now();
+  const Duration asked = clock.asking();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  clock.heard(answers[0].instant(0, 0), asked);
   return answers[1].maybe_instant(0, 0);
 }
 
 Pg<void> ask_time(Connection& connection, DatabaseClock& clock) {
   connection.add(kTime);
-  const auto sent = DatabaseClock::Steady::now();
+  const Duration asked = clock.asking();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.heard(answers[0].instant(0, 0), sent, DatabaseClock::Steady::now());
+  clock.heard(answers[0].instant(0, 0), asked);
   return {};
 }
 

@@ -130,11 +130,11 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
                                  std::size_t count) {
   Transaction transaction;
   for (std::size_t i = first; i < first + count; ++i) group[i]->needs(transaction);
-  const auto sent = DatabaseClock::Steady::now();
+  const Duration asked = clock_.asking();
   if (const auto read = transaction.read(connection); !read) {
     return failed(connection, read.error(), false);
   }
-  clock_.heard(transaction.now(), sent, DatabaseClock::Steady::now());
+  clock_.heard(transaction.now(), asked);
   for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {

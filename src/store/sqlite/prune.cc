@@ -79,10 +79,12 @@ Sql<bool> Tables::list_values() {
 // What stands of a job that is to go, and where its commits are.
 Sql<std::optional<Remains>> Tables::remains(const Pruning::Job& wish, Leaving& leaving) {
   AE_ASSIGN(Statement find,
-            db_->prepare("SELECT jobs.id, status, attempt, last_seq, head, last_commit FROM jobs "
+            db_->prepare("SELECT jobs.id, status, attempt, last_seq, head, last_commit, "
+                         "heads.commits FROM jobs "
                          "JOIN heads ON heads.job = jobs.id WHERE job_id = ?1"));
   Remains found;
   std::int64_t commit = 0;
+  std::uint64_t commits = 0;
   {
     Rows row(find, wish.job.text);
     AE_ASSIGN(const bool there, row.next());
@@ -93,22 +95,23 @@ Sql<std::optional<Remains>> Tables::remains(const Pruning::Job& wish, Leaving& l
     found.last_seq = row->count(3);
     found.head = row->hash(4);
     commit = row->integer(5);
+    commits = row->count(6);
   }
   AE_ASSIGN(Statement read,
             db_->prepare(wish.contents ? "SELECT job, prev, body FROM commits WHERE id = ?1"
                                        : "SELECT job, prev FROM commits WHERE id = ?1"));
   std::vector<Hash> bodies;
-  while (commit != 0) {
+  while (commit > 0) {
     Rows row(read, commit);
     AE_ASSIGN(const bool there, row.next());
-    if (!there || row->integer(0) != leaving.id) {
-      leaving.commits.clear();  // one is missing: the others are looked for one by one
-      break;
-    }
+    if (!there || row->integer(0) != leaving.id) break;
     leaving.commits.push_back(commit);
     if (wish.contents) bodies.push_back(sha256(row->bytes(2)));
+    if (row->integer(1) >= commit) break;  // a pointer only ever leads backwards
     commit = row->integer(1);
   }
+  // One is missing, or the pointers lead past it: all are looked for one by one.
+  if (leaving.commits.size() != commits) leaving.commits.clear();
   if (!wish.contents) return found;
   std::ranges::reverse(bodies);
   AE_ASSIGN(Statement signed_head, db_->prepare("SELECT body FROM signed_heads WHERE job = ?1"));

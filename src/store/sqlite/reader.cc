@@ -183,6 +183,7 @@ Sql<void> Views::read_rows(const Found& found, Loaded& into) {
 
 // From the last commit back to the one that holds from_seq, then turned around.
 Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded& into) {
+  from_seq = std::max<std::uint64_t>(from_seq, 1);
   std::vector<Hash> blobs;
   std::int64_t commit = found.last_commit;
   while (commit != 0) {
@@ -199,14 +200,14 @@ Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
   return read_blobs(blobs, into);
 }
 
-// A commit is gone: what is left is given in its order, and whoever opens it says log_corrupt, and where. Looks at
-// every commit of the store.
+// A commit is gone, or what points at it leads astray: what is there is given in its order, which is that of its rows, and
+// whoever opens it says log_corrupt, and where, if something is missing. Looks at every commit of the store.
 Sql<void> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& into) {
   into.commits.clear();
   std::vector<Hash> blobs;
   AE_ASSIGN(Statement left,
             db_.prepare("SELECT blobs, body FROM commits WHERE job = ?1 AND last_seq >= ?2 "
-                        "AND id <= ?3 ORDER BY first_seq"));
+                        "AND id <= ?3 ORDER BY id"));
   for (Rows row(left, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);;) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) break;
@@ -219,7 +220,8 @@ Sql<void> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& i
   return read_blobs(blobs, into);
 }
 
-// Reads up to bytes_max; gives the commit to go on with, 0 at the end, kMissing when the next one is not there.
+// Reads up to bytes_max; gives the commit to go on with, 0 at the end, kMissing when the next one is not there. A commit
+// only ever points at an earlier one, so this ends whatever somebody has written there.
 Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, const Found& found,
                                    std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs) {
   for (std::size_t bytes = 0; bytes < bytes_max;) {
@@ -233,8 +235,10 @@ Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, c
       Hash& hash = blobs.emplace_back();  // backwards, as the commits are
       std::memcpy(hash.bytes.data(), list.data() + end - sizeof(Hash), sizeof(Hash));
     }
-    commit = row->integer(3);
-    if (commit == 0 || row->count(1) <= from_seq) return 0;
+    if (row->count(1) <= from_seq) return 0;
+    const std::int64_t prev = row->integer(3);
+    if (prev <= 0 || prev >= commit) return kMissing;
+    commit = prev;
   }
   return commit;
 }

@@ -2,6 +2,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -260,6 +261,128 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
     EXPECT_EQ(without(which), left) << which;
   }
   EXPECT_EQ(without(5, 6), std::vector<std::string>{whole[4]}) << "from event 6 on";
+}
+
+// One row of what finds a job's commits, with one column changed behind the store's back.
+struct PointerChange {
+  std::string table, row, column, value;
+  std::string sql() const {
+    return "UPDATE " + table + " SET " + column + " = " + value + " WHERE " + row;
+  }
+};
+
+// Every column by which the nine commits of "j0" are found, changed to what leads nowhere, forwards, to itself, to another
+// job's and past all numbers.
+std::vector<PointerChange> pointer_changes(const std::vector<std::string>& ids) {
+  std::vector<PointerChange> all;
+  const auto add = [&](const std::string& table, const std::string& row,
+                       std::initializer_list<const char*> columns, const std::string& own) {
+    for (const char* column : columns) {
+      for (const std::string& value :
+           {own, own + " + 1", own + " - 1", std::string("0"), std::string("1"), std::string("-1"),
+            std::string("9223372036854775807")}) {
+        all.push_back({table, row, column, value});
+      }
+    }
+  };
+  for (const std::string& id : ids) {
+    add("commits", "id = " + id, {"prev", "jump", "first_seq", "last_seq", "job"}, id);
+  }
+  for (const char* column : {"last_commit", "commits", "last_seq"}) {
+    add("heads", "job = 2", {column}, column);
+    add("heads", "job = 2", {column}, ids[4]);
+  }
+  return all;
+}
+
+// `ids`: the rows of j0's commits. The first job's commit lies before them, the last one's behind them.
+std::vector<std::string> make_nine_commits(const std::string& path) {
+  Bench bench(path);
+  EXPECT_TRUE(bench.open());
+  EXPECT_TRUE(bench.commit(Bench::create("before")));
+  EXPECT_TRUE(bench.commit(Bench::create("j0")));
+  for (std::uint64_t seq = 2; seq < 10; ++seq) EXPECT_TRUE(bench.commit(Bench::append("j0", seq)));
+  EXPECT_TRUE(bench.commit(Bench::create("after")));
+  std::vector<std::string> ids;
+  for (int id = 2; id <= 10; ++id) ids.push_back(std::to_string(id));
+  return ids;
+}
+
+AE_TEST_SLOW(
+    "sqlite/reading a log ends and gives no other job's commits, whatever its pointers say") {
+  const Folder folder(true);
+  const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
+  Bench whole(folder / "a.db");
+  ASSERT_TRUE(whole.open());
+  const std::vector<std::string> commits = whole.load("j0")->commits;
+  ASSERT_EQ(commits.size(), 9U);
+  whole.close();
+  for (const PointerChange& change : pointer_changes(ids)) {
+    const Folder damaged(true);
+    std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
+    run_sql(damaged / "a.db", change.sql().c_str());
+    Bench after(damaged / "a.db");
+    SqliteOptions options = after.options();
+    options.read_only = true;
+    ASSERT_TRUE(after.open(options));
+    for (const std::uint64_t from_seq : {1, 6, 10}) {
+      const auto loaded = after.loop.await<Result<Loaded>>(
+          [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
+      ASSERT_TRUE(loaded) << change.sql();
+      // Some of its own, each once, in their order.
+      auto next = commits.begin();
+      for (const std::string& commit : loaded->commits) {
+        next = std::find(next, commits.end(), commit);
+        ASSERT_NE(next, commits.end()) << change.sql();
+        ++next;
+      }
+      // A pointer that does not lead backwards is as good as none: the rest is found without it.
+      const bool astray = change.column == "jump" ||
+                          (change.column == "prev" && change.value.find('-') == std::string::npos &&
+                           change.value != "1");
+      if (astray && from_seq == 1) {
+        EXPECT_EQ(loaded->commits, commits) << change.sql();
+      }
+    }
+  }
+}
+
+AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers say") {
+  const Folder folder(true);
+  const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
+  for (const PointerChange& change : pointer_changes(ids)) {
+    const Folder damaged(true);
+    std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
+    run_sql(damaged / "a.db", change.sql().c_str());
+    Bench after(damaged / "a.db");
+    ASSERT_TRUE(after.open());
+    const auto said = [&](const Result<Committed>& result) {
+      return result ? std::string(result->repeated ? "repeated" : "written")
+                    : std::string(code_name(result.error().code));
+    };
+    const auto one_of = [&](const Result<Committed>& result, std::string_view expected) {
+      const std::string word = said(result);
+      EXPECT_NE(expected.find(word), std::string::npos) << change.sql() << ": " << word;
+    };
+    // What stands is never written a second time, and nothing that does not stand is called repeated.
+    for (std::uint64_t seq = 2; seq < 10; ++seq) {
+      one_of(after.commit(Bench::append("j0", seq)), "repeated log_corrupt sequence_conflict");
+    }
+    one_of(after.commit(Bench::create("j0")), "repeated log_corrupt already_exists");
+    one_of(after.commit(Bench::append("j0", 10)), "written log_corrupt");
+    const auto put = after.loop.await<Result<void>>([&](auto done) {
+      after.store().put_inbox(JobId("j0"), {.id = "i", .act = "{}"}, std::move(done));
+    });
+    EXPECT_TRUE(put || put.error().code == Code::log_corrupt) << change.sql();
+    const auto claimed = after.loop.await<Result<std::vector<Lease>>>(
+        [&](auto done) { after.store().claim(conformance::Rig::wish("B", 9), std::move(done)); });
+    EXPECT_TRUE(claimed) << change.sql();
+    const auto by_name = after.loop.await<Result<std::optional<Lease>>>([&](auto done) {
+      after.store().claim_job(JobId("j0"), conformance::Rig::wish("C"), std::move(done));
+    });
+    EXPECT_TRUE(by_name || by_name.error().code == Code::log_corrupt) << change.sql();
+    EXPECT_TRUE(after.commit(Bench::create("another"))) << change.sql();
+  }
 }
 
 AE_TEST("sqlite/a file of the first layout is brought up to date, and loses nothing") {
@@ -530,6 +653,47 @@ AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") 
   bench.close();
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0);
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
+}
+
+AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
+  const Folder folder(true);
+  Bench made(folder / "a.db");
+  ASSERT_TRUE(made.open());
+  fill_tables(made, "j0", "completed");  // commits 1, 2, 3
+  fill_tables(made, "j1", "waiting");
+  const JobRow row = made.load("j0")->row;
+  made.close();
+  for (const std::string column :
+       {"commits SET prev", "commits SET jump", "heads SET last_commit", "heads SET commits"}) {
+    for (int id = 1; id <= 3; ++id) {
+      for (const std::string value : {"NULL", "0", "1", "2", "3", "5", "-1", "999"}) {
+        const bool head = column.starts_with("heads");
+        if (head && (id > 1 || value == "NULL")) continue;
+        const std::string change = "UPDATE " + column + " = " + value + " WHERE " +
+                                   (head ? "job" : "id") + " = " + std::to_string(id);
+        const Folder damaged(true);
+        const std::string path = damaged / "a.db";
+        std::filesystem::copy_file(folder / "a.db", path);
+        run_sql(path, change.c_str());
+        Bench bench(path);
+        ASSERT_TRUE(bench.open());
+        Pruning pruning;
+        pruning.jobs.push_back(
+            {.job = row.id, .last_seq = row.last_seq, .head = row.head, .contents = {}});
+        pruning.audit = {.at = bench.loop.now(),
+                         .by = "me",
+                         .act = "prune",
+                         .job = {},
+                         .detail = Value::object({})};
+        const auto done = bench.loop.await<Result<bool>>(
+            [&](auto answer) { bench.store().prune(pruning, std::move(answer)); });
+        ASSERT_TRUE(done) << change << ": " << done.error().message;
+        EXPECT_EQ(bench.load("j1")->commits.size(), 3U) << change;
+        bench.close();
+        EXPECT_EQ(count_in(path, "SELECT count(*) FROM commits WHERE job = 1"), 0) << change;
+      }
+    }
+  }
 }
 
 AE_TEST("prune/each commit is looked at once, and not in the transactions of others") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "store/claim_order.h"
 #include "store/rules.h"
@@ -12,6 +13,17 @@ namespace ae::store::sqlite {
 namespace {
 
 constexpr std::size_t kBlobsKnownMax = 4096;
+
+// What leads to a job's commits does not: one is missing, or a pointer was changed.
+SqlError led_astray() { return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"}; }
+
+std::unexpected<Error> commit_missing(const JobId& job) {
+  return fail(Code::log_corrupt,
+              "a commit of job " + job.text + " is missing in the store: `aetheris verify " +
+                  job.text +
+                  "` says which, `aetheris rebuild` finds those that are there, and "
+                  "what is gone is in a backup");
+}
 
 bool same(const RowState& a, const RowState& b) {
   return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
@@ -164,6 +176,10 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.capabilities = lines(row->text(12));
     job.queue = row->text(13);
   }
+  // Each commit is a row of its own.
+  if (job.commits == 0 || last_commit <= 0 || std::cmp_greater(job.commits, last_commit)) {
+    return std::unexpected(led_astray());
+  }
   AE_TRY(read_spine(job, last_commit));
   return &jobs_.emplace(id, std::move(job)).first->second;
 }
@@ -176,8 +192,12 @@ Sql<void> Tables::read_spine(Job& job, std::int64_t last_commit) {
     root->commit = commit;
     Rows row(commit_pointers_, commit);
     AE_ASSIGN(const bool found, row.next());
-    if (!found || row->integer(0) != job.id) {
-      return std::unexpected(SqlError{11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"});
+    if (!found || row->integer(0) != job.id || row->integer(4) >= commit) {
+      return std::unexpected(led_astray());
+    }
+    // Whoever appends goes on from there.
+    if (commit == last_commit && row->count(2) != job.last_seq) {
+      return std::unexpected(led_astray());
     }
     commit = row->integer(4);
   }
@@ -188,7 +208,8 @@ void Tables::settle(const JobId& id) {
   if (const auto it = jobs_.find(id); it != jobs_.end() && !it->second.attempt) jobs_.erase(it);
 }
 
-// The commit whose first event this is, by the pointers; 0 when there is none.
+// The commit whose first event this is, by the pointers; 0 when there is none. Each pointer leads to an earlier commit of
+// the job, or fails as corrupt: so this ends, whatever somebody has written there.
 Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
   if (first_seq > job.last_seq) return 0;
   std::int64_t commit = job.spine.last();
@@ -197,16 +218,18 @@ Sql<std::int64_t> Tables::commit_at(const Job& job, std::uint64_t first_seq) {
     {
       Rows row(commit_pointers_, commit);
       AE_ASSIGN(const bool found, row.next());
-      if (!found) return 0;
+      if (!found || row->integer(0) != job.id) return std::unexpected(led_astray());
       if (row->count(1) == first_seq) return commit;
       if (row->count(1) < first_seq) return 0;
       prev = row->integer(3);
       jump = row->integer(4);
+      if (prev >= commit || jump >= commit) return std::unexpected(led_astray());
     }
     if (jump == 0) continue;
     Rows row(commit_pointers_, jump);
     AE_ASSIGN(const bool found, row.next());
-    if (!found || row->count(2) < first_seq) jump = 0;  // it is between: one step back
+    if (!found || row->integer(0) != job.id) return std::unexpected(led_astray());
+    if (row->count(2) < first_seq) jump = 0;  // it is between: one step back
   }
 }
 
@@ -263,14 +286,13 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchPoints& points, Inst
 
 Sql<Tables::Commit> Tables::extend(const Batch& batch) {
   auto found = find(batch.job);
-  if (!found && found.error().corrupt()) {
-    return Commit{fail(Code::log_corrupt, "a commit of job " + batch.job.text +
-                                              " is missing in the store: restore a backup")};
-  }
+  if (!found && found.error().corrupt()) return Commit{commit_missing(batch.job)};
   AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
   if (batch.sealed) {
-    AE_ASSIGN(const bool repeated, stands(*job, *batch.sealed));
+    auto there = stands(*job, *batch.sealed);
+    if (!there && there.error().corrupt()) return Commit{commit_missing(batch.job)};
+    AE_ASSIGN(const bool repeated, std::move(there));
     if (repeated) return Commit{Committed{.last_seq = batch.sealed->last_seq, .repeated = true}};
   }
   AE_ASSIGN(auto refusal, refuse(batch, *job));
@@ -362,9 +384,13 @@ Sql<void> Tables::write_state(const Job& job) {
 // What a Create answers without writing, if so.
 Sql<std::optional<Result<Committed>>> Tables::answer_create(const Batch& batch,
                                                             const NewJob& wish) {
-  AE_ASSIGN(const Job* job, find(batch.job));
+  auto found = find(batch.job);
+  if (!found && found.error().corrupt()) return Result<Committed>(commit_missing(batch.job));
+  AE_ASSIGN(const Job* job, std::move(found));
   if (job != nullptr) {
-    AE_ASSIGN(const bool repeated, stands(*job, *batch.sealed));
+    auto there = stands(*job, *batch.sealed);
+    if (!there && there.error().corrupt()) return Result<Committed>(commit_missing(batch.job));
+    AE_ASSIGN(const bool repeated, std::move(there));
     if (repeated) {
       Committed answer{.last_seq = batch.sealed->last_seq, .repeated = true};
       if (wish.claim && job->claim() == Fence{wish.claim->attempt, 1}) {
@@ -375,8 +401,8 @@ Sql<std::optional<Result<Committed>>> Tables::answer_create(const Batch& batch,
   }
   if (!wish.idempotency_key.empty()) {
     Rows row(find_key_, wish.agent, wish.idempotency_key);
-    AE_ASSIGN(const bool found, row.next());
-    if (found) {
+    AE_ASSIGN(const bool has_key, row.next());
+    if (has_key) {
       return Result<Committed>(Committed{.last_seq = row->count(2),
                                          .existing = JobId(row->text(0)),
                                          .existing_request = row->hash(1)});
@@ -439,7 +465,9 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
   if (job.attempt) return Result<void>(std::unexpected(still_held(redaction.job)));
   bool changes = false;
   for (const Redaction::Commit& wish : redaction.commits) {
-    AE_ASSIGN(const std::int64_t commit, commit_at(job, wish.first_seq));
+    auto stood = commit_at(job, wish.first_seq);
+    if (!stood && stood.error().corrupt()) return Result<void>(commit_missing(redaction.job));
+    AE_ASSIGN(const std::int64_t commit, std::move(stood));
     commits.push_back(commit);
     Rows row(commit_bytes_, commit);
     AE_ASSIGN(const bool found, row.next());
@@ -455,10 +483,7 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
 
 Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   auto found = find(redaction.job);
-  if (!found && found.error().corrupt()) {
-    return Result<void>(fail(Code::log_corrupt, "a commit of job " + redaction.job.text +
-                                                    " is missing in the store: restore a backup"));
-  }
+  if (!found && found.error().corrupt()) return Result<void>(commit_missing(redaction.job));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(redaction.job)));
   std::vector<std::int64_t> commits;
@@ -520,7 +545,9 @@ Sql<void> Tables::drop_blobs(const std::unordered_set<Hash>& hashes) {
 Sql<void> Tables::record(const AuditEntry& entry) { return append_audit(*db_, entry); }
 
 Tables::Answer<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
-  AE_ASSIGN(const Job* job, find(id));
+  auto found = find(id);
+  if (!found && found.error().corrupt()) return Result<void>(commit_missing(id));
+  AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(id)));
   if (!job->attempt) {
     settle(id);
@@ -650,7 +677,9 @@ Tables::Answer<std::vector<Lease>> Tables::claim(const ClaimRequest& request, In
 Tables::Answer<std::optional<Lease>> Tables::claim_job(const JobId& id, const ClaimRequest& request,
                                                        Instant now) {
   using Answered = Result<std::optional<Lease>>;
-  AE_ASSIGN(Job * job, find(id));
+  auto found = find(id);
+  if (!found && found.error().corrupt()) return Answered(commit_missing(id));
+  AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
@@ -669,7 +698,9 @@ Tables::Answer<std::vector<std::optional<Instant>>> Tables::heartbeat(
   std::vector<std::optional<Instant>> until;
   until.reserve(held.size());
   for (const auto& [id, fence] : held) {
-    AE_ASSIGN(Job * job, find(id));
+    auto found = find(id);
+    if (!found && !found.error().corrupt()) return std::unexpected(std::move(found).error());
+    Job* const job = found.value_or(nullptr);  // whose commits cannot be found is held by nobody
     if (job == nullptr || job->claim() != fence || *job->lease_until <= now) {
       settle(id);
       until.push_back(std::nullopt);

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <charconv>
 #include <map>
 #include <string_view>
+
+#include "async/boot_clock.h"
 
 extern "C" {
 #include <sys/pidfd.h>  // glibc 2.36 forgot to say so itself
@@ -118,11 +119,6 @@ void kill_process(const ProcessEntry& process) {
   ::close(fd);
 }
 
-Duration boot_now() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return std::chrono::duration_cast<Duration>(std::chrono::seconds(now.tv_sec) +
-                                              std::chrono::nanoseconds(now.tv_nsec));
-}
+Duration boot_now() { return async::BootClock().since_start(); }
 
 }  // namespace ae::tools

@@ -308,7 +308,6 @@ Status HttpTool::make_request(const Call& call, Request& request) {
   }
   http.fresh = !needs_.reads;
   http.total_timeout = call.timeout;
-  http.send_within = call.send_within;
   // Less than send_within: who cannot be reached is to fail as `connect`, which counts as a try, and not as
   // `not_sent`, which does not and would be tried for ever.
   http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
@@ -318,6 +317,7 @@ Status HttpTool::make_request(const Call& call, Request& request) {
 }
 
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
+  const Duration begun = net::BootClock().since_start();
   Request request;
   if (auto made = make_request(call, request); !made) {
     Outcome outcome;
@@ -334,6 +334,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   }
   const Calls::Key key{call.invocation, call.try_no};
   std::move(permit).use(call.invocation, call.try_no);
+  request.http.send_within = call.send_within - (net::BootClock().since_start() - begun);
   const auto id = needs_.client.start(
       std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
                                 done = std::move(done)](HttpAnswer answer) mutable {

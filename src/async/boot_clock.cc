@@ -1,0 +1,16 @@
+// The one system call of this module: a clock that counts suspend.
+#include "async/boot_clock.h"
+
+#include <time.h>
+
+#include "core/error.h"
+
+namespace ae::async {
+
+Duration BootClock::since_start() {
+  timespec t{};
+  AE_CHECK(clock_gettime(CLOCK_BOOTTIME, &t) == 0, "this kernel has no such clock");
+  return Duration(std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000);
+}
+
+}  // namespace ae::async
