@@ -31,6 +31,8 @@ constexpr Statement kRipenLeased{
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
     "ORDER BY ripe_at LIMIT 10000 FOR UPDATE SKIP LOCKED) "
     "UPDATE heads SET ready = true FROM ripe WHERE heads.job = ripe.job"};
+// One job is looked for by its number: `coalesce(ready, false)` lets no plan read an index of ready jobs for it.
+//
 // Kinds: one look each. Walk: the jobs of those that fit, best first; the next one is the best of the next of each kind, and
 // no further than is taken. Of each only the row that is taken is locked. A ready job with a lease that has not run out: the
 // clock was set back. A job of no kind says itself what it needs.
@@ -55,7 +57,7 @@ constexpr Statement kClaim{
     "ORDER BY priority DESC, job LIMIT 1) ORDER BY priority DESC, job LIMIT 1) m "
     "ORDER BY m.priority DESC, m.job LIMIT 1) n), "
     "picked AS MATERIALIZED (SELECT h.job, h.priority FROM walk w CROSS JOIN LATERAL ("
-    "SELECT job, priority FROM heads WHERE job = w.job AND ready "
+    "SELECT job, priority FROM heads WHERE job = w.job AND coalesce(ready, false) "
     "AND (lease_until IS NULL OR lease_until <= (SELECT now FROM time)) "
     "AND (SELECT (kind <> '' OR (($2::text[] IS NULL OR agent = ANY($2::text[])) "
     "AND capabilities <@ $4::text[])) AND job_id NOT IN (SELECT unnest($3::text[])) "
@@ -116,7 +118,7 @@ constexpr Statement kLockChosen{
     "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
     "ORDER BY number + 0) "
     "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT 1 FROM heads WHERE job = w.number "
-    "AND ready FOR UPDATE SKIP LOCKED) h"};
+    "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h"};
 constexpr Statement kLastTurn{"last_turn", "SELECT last FROM turns WHERE priority = $1::bigint"};
 constexpr Statement kPutTurns{
     "put_turns",

@@ -413,6 +413,9 @@ AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished
   Desk desk(schema.name());
   ASSERT_TRUE(desk.open());
   ASSERT_TRUE(desk.commit(Desk::create("new")));
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(desk.commit(Desk::create_claimed("held" + std::to_string(i))));
+  }
   add_history(schema.name(), 20);
   const auto few = pages_of_claims(schema.name());
   add_history(schema.name(), 2000);
