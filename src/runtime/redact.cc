@@ -178,6 +178,31 @@ Value names_json(const std::vector<ValueName>& names) {
 }
 
 void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
+                async::Done<Result<Redacted>> done, int tries);
+
+// Nobody knows whether it stands: the same again writes nothing when it does.
+void write(store::Store& store, std::shared_ptr<RedactRequest> request,
+           std::shared_ptr<const store::Redaction> redaction, Redacted said,
+           async::Done<Result<Redacted>> done, int tries, bool may_stand = false) {
+  store.redact(*redaction, [&store, request, redaction, said = std::move(said),
+                            done = std::move(done), tries,
+                            may_stand](Result<void> written) mutable {
+    if (written) return done(std::move(said));
+    const Code code = written.error().code;
+    if (code == Code::unknown_outcome && tries < kTries) {
+      return write(store, request, redaction, std::move(said), std::move(done), tries + 1, true);
+    }
+    // Of this try nothing stands; of the one before, nobody knows.
+    if (code == Code::unavailable && may_stand) written.error().code = Code::unknown_outcome;
+    // Somebody else was quicker: what stands there is read again.
+    if (code == Code::sequence_conflict && tries < kTries) {
+      return try_redact(store, request, std::move(done), tries + 1);
+    }
+    done(std::unexpected(written.error()));
+  });
+}
+
+void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
                 async::Done<Result<Redacted>> done, int tries) {
   store.load(
       request->job, 1,
@@ -193,17 +218,8 @@ void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
                             .job = request->job,
                             .detail = Value::object({{"reason", request->reason},
                                                      {"values", names_json(said.dropped)}})};
-        store.redact(std::move(*redaction), [&store, request, done = std::move(done), tries,
-                                             said = std::move(said)](Result<void> written) mutable {
-          // Somebody else was quicker, or nobody knows: what stands there is read again.
-          const Code code = written ? Code{} : written.error().code;
-          const bool again = code == Code::sequence_conflict;
-          if (!written && again && tries < kTries) {
-            return try_redact(store, request, std::move(done), tries + 1);
-          }
-          if (!written) return done(std::unexpected(written.error()));
-          done(std::move(said));
-        });
+        write(store, request, std::make_shared<store::Redaction>(*std::move(redaction)),
+              std::move(said), std::move(done), tries);
       });
 }
 

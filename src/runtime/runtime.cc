@@ -97,6 +97,14 @@ void Runtime::offer(std::vector<std::string> agents,
   claim_more();
 }
 
+bool Runtime::claims(const std::string& agent, const std::vector<std::string>& capabilities) const {
+  const std::vector<std::string>& agents = options_.agents;
+  const bool ours = agents.empty() || std::ranges::find(agents, agent) != agents.end();
+  return ours && std::ranges::all_of(capabilities, [&](const std::string& needed) {
+           return std::ranges::find(offered_, needed) != offered_.end();
+         });
+}
+
 std::vector<std::string> Runtime::missing(const store::JobRow& row) const {
   std::vector<std::string> missing;
   for (const std::string& needed : row.capabilities) {
@@ -128,6 +136,7 @@ void Runtime::start() {
 void Runtime::hinted(const store::Hint& hint) {
   ++counters_.aetheris_store_hint_total;
   if (!hint.inbox_of) {
+    if (hint.needs && !claims(hint.needs->agent, hint.needs->capabilities)) return;
     claimable_ = true;
     return claim_more();
   }
@@ -394,6 +403,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   row.capabilities = std::move(needs.capabilities);
   if (hold) row.claim = store::ClaimWish{options_.worker, attempt, options_.lease};
   const Hash asked = row.request_hash;
+  const bool ours = claims(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
   batch.row = row_of(*state);
@@ -406,7 +416,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   const std::size_t bytes = bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
   commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, job, state, shown, head, bytes, asked, plan = request.plan,
+                [this, job, state, shown, head, bytes, asked, ours, plan = request.plan,
                  done = std::move(done)](Result<store::Committed> result) mutable {
                   if (!result) return done(std::unexpected(result.error()));
                   if (result->existing) {
@@ -428,6 +438,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                     return;
                   }
                   done(Created{job, false});
+                  if (!ours) return;
                   claimable_ = true;
                   claim_more();
                 });
@@ -635,8 +646,10 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
                     return acting->done(std::unexpected(result.error()));
                   }
                   committed(acting->job, shown);
+                  const bool ours = claims(read.row.agent, read.row.capabilities);
                   if (as_logged) keep_resting(acting->job, std::move(read));
                   acting->done(answer);
+                  if (!ours) return;
                   claimable_ = true;
                   claim_more();
                 });

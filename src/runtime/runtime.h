@@ -143,6 +143,8 @@ class Runtime : private HolderHost {
   void stop(Duration grace, std::function<void()> stopped);
   // What a worker must offer for this job and this process does not; empty = nothing is missing.
   std::vector<std::string> missing(const store::JobRow& row) const;
+  // Does it claim jobs that ask for this, when they are ready?
+  bool claims(const std::string& agent, const std::vector<std::string>& capabilities) const;
   // What this process offers a job: capabilities, with the versions of its agents.
   const std::vector<std::string>& offered() const { return offered_; }
   // Why this process cannot run the job; nullptr when it can, or has not tried.

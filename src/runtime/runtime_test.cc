@@ -774,6 +774,47 @@ AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for 
   EXPECT_EQ(completed(), std::size_t{kJobs});
 }
 
+AE_TEST("hint/one for jobs that others run, and a job that others run, starts no claim") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = false});
+  int claims = 0;
+  desk.script = [&](const store::Call& call) {
+    claims += call.method == Method::claim ? 1 : 0;
+    return Fault::none;
+  };
+  desk.runtime->offer({"agent"}, {{"agent", "7"}});
+  desk.runtime->start();
+  ground.loop.run_ready();
+  const int before = claims;
+  const auto create = [&](const std::string& agent, std::vector<std::string> needed) {
+    NewJobRequest request;
+    request.agent = agent;
+    request.plan = plan("idempotent", kWaitAndCall);
+    request.required_capabilities = std::move(needed);
+    request.hold = false;
+    const auto made = ground.loop.await<Result<Created>>(
+        [&](auto done) { desk.runtime->create(request, std::move(done)); });
+    EXPECT_TRUE(made);
+    ground.loop.run_ready();
+    return made ? made->job : JobId();
+  };
+  const JobId needy = create("agent", {"gpu"});
+  create("another", {});
+  const auto cancelled = ground.loop.await<Result<Value>>([&](auto done) {
+    desk.runtime->act(needy, {.kind = engine::Act::Kind::pause, .id = "p"}, std::move(done));
+  });
+  EXPECT_TRUE(cancelled);
+  desk.faulty->hint({.inbox_of = {}, .needs = store::Hint::Needs{"another", {}}});
+  desk.faulty->hint({.inbox_of = {}, .needs = store::Hint::Needs{"agent", {"gpu"}}});
+  ground.loop.run_ready();
+  EXPECT_EQ(claims, before);
+  desk.faulty->hint({.inbox_of = {}, .needs = store::Hint::Needs{"agent", {}}});
+  ground.loop.run_ready();
+  EXPECT_EQ(claims, before + 1);
+  const JobId ours = create("agent", {});
+  EXPECT_TRUE(desk.runtime->holds(ours));
+}
+
 // The claim under way had looked before the job was there, and its answer says that there is nothing.
 AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
   Ground ground;

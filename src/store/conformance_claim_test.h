@@ -1,9 +1,14 @@
 // Conformance: leases, timers, loads and queries.
 #pragma once
 
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "store/conformance_rig_test.h"
+#include "store/rules.h"
 
 namespace ae::store::conformance {
 
@@ -427,8 +432,97 @@ inline void turns_starve_nobody(Rig& r) {
   EXPECT_EQ(r.claimed(r.wish("B", 2)), "big1 big2") << "by age within a turn";
 }
 
+// The order of claims said once more, in the plainest way: look at all jobs, for each one that is taken.
+class PlainOrder {
+ public:
+  struct Job {
+    std::string id;
+    NewJob wish;
+    std::string turn;
+    bool ready = true;
+  };
+  explicit PlainOrder(bool turns) : turns_(turns) {}
+  std::vector<Job> jobs;  // by age
+
+  std::string claim(const ClaimRequest& request) {
+    std::string taken;
+    for (std::size_t n = 0; n < request.limit; ++n) {
+      Job* best = nullptr;
+      for (Job& job : jobs) {
+        if (may_take(request, job) && (best == nullptr || order(job) < order(*best))) best = &job;
+      }
+      if (best == nullptr) break;
+      best->ready = false;
+      ++held_[best->wish.queue];
+      last_[best->wish.priority] = best->turn;
+      taken += (taken.empty() ? "" : " ") + best->id;
+    }
+    return taken;
+  }
+
+ private:
+  bool may_take(const ClaimRequest& request, const Job& job) {
+    const auto limit = limit_of(request, job.wish.queue);
+    return job.ready && (!limit || held_[job.wish.queue] < *limit) &&
+           fits(request, {JobId(job.id), job.wish.agent, job.wish.capabilities});
+  }
+  std::tuple<std::int64_t, bool, std::string> order(const Job& job) const {
+    const auto last = last_.find(job.wish.priority);
+    const bool next_round = turns_ && last != last_.end() && job.turn <= last->second;
+    return {-job.wish.priority, next_round, turns_ ? job.turn : std::string()};
+  }
+
+  const bool turns_;
+  std::map<std::string, std::size_t> held_;
+  std::map<std::int64_t, std::string> last_;
+};
+
+// Jobs of many kinds in many queues, and workers that may run some of them.
+inline void one_order(Rig& r, bool turns) {
+  if (turns) {
+    ASSERT_NE(r.driver->fair_by("tenant"), nullptr);
+  }
+  std::uint64_t state = turns ? 7 : 11;
+  const auto below = [&state](std::uint64_t n) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return (state >> 33) % n;
+  };
+  PlainOrder plain(turns);
+  const auto create = [&] {
+    NewJob job{.agent = "agent" + std::to_string(below(3)),
+               .priority = static_cast<std::int64_t>(below(3)),
+               .queue = "q" + std::to_string(below(2))};
+    if (below(3) == 0) job.capabilities.emplace_back("eu");
+    if (below(3) == 0) job.capabilities.emplace_back("gpu");
+    const std::string tenant = "t" + std::to_string(below(3));
+    job.labels = {{"tenant", tenant}};
+    const std::string id = "j" + std::to_string(plain.jobs.size());
+    plain.jobs.push_back({.id = id, .wish = job, .turn = turns ? tenant : ""});
+    r.must(r.create(id, std::move(job)));
+  };
+  for (int i = 0; i < 50; ++i) create();
+  for (int i = 0; i < 25; ++i) {
+    ClaimRequest request = Rig::wish("A" + std::to_string(i) + ".", 1 + below(4));
+    if (below(2) == 0) request.agents = {"agent" + std::to_string(below(3)), "agent9"};
+    if (below(2) == 0) request.capabilities.emplace_back("gpu");
+    if (below(2) == 0) request.capabilities.emplace_back("eu");
+    if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};
+    for (std::uint64_t n = below(4); n > 0; --n) {
+      request.except.emplace_back("j" + std::to_string(below(plain.jobs.size())));
+    }
+    const std::string expected = plain.claim(request);
+    EXPECT_EQ(r.claimed(request), expected) << i;
+    if (below(2) == 0) create();
+  }
+}
+inline void one_order_by_age(Rig& r) { one_order(r, false); }
+inline void one_order_in_turns(Rig& r) { one_order(r, true); }
+
 inline std::vector<Case> claim_cases() {
   return {
+      {"whatever jobs ask of a worker, those that it may run come in one order", one_order_by_age},
+      {"also in turns, jobs that a worker may not run change nothing for the others",
+       one_order_in_turns},
       {"no more jobs of a queue are held at once than its limit allows", queue_limits},
       {"a limit of a queue counts claims that are live, and no others",
        queue_limits_count_live_claims},

@@ -79,15 +79,20 @@ bool inbox_refuses(const Batch& batch, std::uint64_t entry) {
          (batch.release && !std::ranges::binary_search(batch.inbox_taken, entry));
 }
 
-bool fits(const ClaimRequest& request, const Claimable& job) {
+bool offers(const ClaimRequest& request, const std::string& agent,
+            const std::vector<std::string>& capabilities) {
   const auto in = [](const auto& items, const auto& item) {
     return std::ranges::find(items, item) != items.end();
   };
-  return (request.agents.empty() || in(request.agents, job.agent)) &&
-         !in(request.except, job.job) &&
-         std::ranges::all_of(job.capabilities, [&](const std::string& needed) {
+  return (request.agents.empty() || in(request.agents, agent)) &&
+         std::ranges::all_of(capabilities, [&](const std::string& needed) {
            return in(request.capabilities, needed);
          });
+}
+
+bool fits(const ClaimRequest& request, const Claimable& job) {
+  return offers(request, job.agent, job.capabilities) &&
+         std::ranges::find(request.except, job.job) == request.except.end();
 }
 
 std::optional<std::size_t> limit_of(const ClaimRequest& request, std::string_view queue) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,19 @@ struct Claimable {
   const std::vector<std::string>& capabilities;
 };
 bool fits(const ClaimRequest& request, const Claimable& job);
+// The same without the exceptions: may this worker take jobs that ask for this?
+bool offers(const ClaimRequest& request, const std::string& agent,
+            const std::vector<std::string>& capabilities);
+// The exceptions of a request, for who asks often.
+class Exceptions {
+ public:
+  explicit Exceptions(const ClaimRequest& request)
+      : jobs_(request.except.begin(), request.except.end()) {}
+  bool contains(const JobId& job) const { return jobs_.contains(job); }
+
+ private:
+  std::unordered_set<JobId> jobs_;
+};
 
 // How many jobs of this queue may be held at once; nullopt = any number.
 std::optional<std::size_t> limit_of(const ClaimRequest& request, std::string_view queue);

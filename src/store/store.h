@@ -280,6 +280,11 @@ struct Census {
 // What another process has done, said early; every hint may be lost, and none is a promise.
 struct Hint {
   std::optional<JobId> inbox_of;  // its inbox has got an entry; nullopt = something may be claimed
+  struct Needs {
+    std::string agent;
+    std::vector<std::string> capabilities;
+  };
+  std::optional<Needs> needs;  // by whom; nullopt = perhaps by anybody
 };
 
 class Store {

@@ -68,8 +68,13 @@ struct MemoryDisk::Data {
 
   // A job is in `ready` when it may be claimed at once, in `ripens` when it may be at that instant, in `wakes` when
   // nobody holds it and it has a wake_at, in `held` when somebody does.
-  using Line = std::tuple<std::string, std::int64_t, std::string, std::int64_t>;
-  std::set<Line> ready;                                 // queue, -priority, turn, number
+  struct Needs {
+    std::string agent;
+    std::vector<std::string> capabilities;
+    auto operator<=>(const Needs&) const = default;
+  };
+  using Place = std::tuple<std::string, Needs, std::int64_t, std::string, std::int64_t>;
+  std::set<Place> ready;                                // queue, needs, -priority, turn, number
   std::map<std::string, std::set<std::uint64_t>> held;  // by queue
   std::set<std::pair<Instant, std::uint64_t>> ripens;
   std::set<std::pair<Instant, std::uint64_t>> wakes;
@@ -82,15 +87,18 @@ struct MemoryDisk::Data {
   std::string fair_by;                       // a label; "" = claims take no turns
   std::map<std::int64_t, std::string> last;  // whose turn was the last, by priority
 
-  Line line(const Job& job) const {
-    return {job.row.queue, -job.row.priority, turn_of(job.row.labels, fair_by),
+  Place place(const Job& job) const {
+    return {job.row.queue,
+            {job.row.agent, job.row.capabilities},
+            -job.row.priority,
+            turn_of(job.row.labels, fair_by),
             static_cast<std::int64_t>(job.number)};
   }
 
   // REQUIRES: before and after a change of what the three orders are made of.
   void unlist(const Job& job) {
     const JobRow& row = job.row;
-    ready.erase(line(job));
+    ready.erase(place(job));
     if (row.claim) held[row.queue].erase(job.number);
     if (row.lease_until) ripens.erase({*row.lease_until, job.number});
     if (row.not_before) ripens.erase({*row.not_before, job.number});
@@ -106,14 +114,14 @@ struct MemoryDisk::Data {
     } else if (row.not_before) {
       ripens.insert({*row.not_before, job.number});
     } else {
-      ready.insert(line(job));
+      ready.insert(place(job));
     }
   }
   void ripen(Instant now) {
     while (!ripens.empty() && ripens.begin()->first <= now) {
       const Job& job = jobs.at(ripens.begin()->second);
       ripens.erase(ripens.begin());
-      ready.insert(line(job));
+      ready.insert(place(job));
     }
   }
 
@@ -121,11 +129,11 @@ struct MemoryDisk::Data {
     if (label == fair_by) return;
     std::vector<std::uint64_t> numbers;
     numbers.reserve(ready.size());
-    for (const Line& one : ready) numbers.push_back(static_cast<std::uint64_t>(std::get<3>(one)));
+    for (const Place& one : ready) numbers.push_back(static_cast<std::uint64_t>(std::get<4>(one)));
     fair_by = label;
     last.clear();
     ready.clear();
-    for (const std::uint64_t number : numbers) ready.insert(line(jobs.at(number)));
+    for (const std::uint64_t number : numbers) ready.insert(place(jobs.at(number)));
   }
   std::size_t live(const std::string& queue, Instant now) {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -281,44 +289,52 @@ void MemoryDisk::Data::append(Job& job, const Sealed& sealed, const RowState& st
 class MemoryStore::ReadyJobs {
  public:
   using Failure = Error;
+  struct Line {
+    std::string queue;
+    Data::Needs needs;
+    std::int64_t priority = 0;
+  };
   ReadyJobs(Data& data, const ClaimRequest& request, Instant now)
-      : data_(data), request_(request), now_(now) {}
+      : data_(data), request_(request), except_(request), now_(now) {}
 
-  Result<std::optional<std::string>> queue_after(const std::string& queue) const {
-    const auto it = data_.ready.upper_bound({queue, kMax, {}, kMax});
-    if (it == data_.ready.end()) return std::nullopt;
-    return std::get<0>(*it);
+  Result<std::vector<Line>> lines() const {
+    std::vector<Line> lines;
+    auto it = data_.ready.begin();
+    while (it != data_.ready.end()) {
+      Line line{std::get<0>(*it), std::get<1>(*it), -std::get<2>(*it)};
+      it = data_.ready.upper_bound({line.queue, line.needs, kMax, {}, kMax});
+      if (offers(request_, line.needs.agent, line.needs.capabilities)) {
+        lines.push_back(std::move(line));
+      }
+    }
+    return lines;
   }
   Result<std::size_t> held(const std::string& queue, std::size_t) const {
     return data_.live(queue, now_);
   }
-  Result<std::optional<std::int64_t>> priority_below(const std::string& queue,
+  Result<std::optional<std::int64_t>> priority_below(const Line& line,
                                                      std::int64_t priority) const {
-    const auto it = data_.ready.lower_bound({queue, 1 - priority, {}, 0});
-    if (it == data_.ready.end() || std::get<0>(*it) != queue) return std::nullopt;
-    return -std::get<1>(*it);
+    const auto it = data_.ready.lower_bound({line.queue, line.needs, 1 - priority, {}, 0});
+    if (!is_of(it, line)) return std::nullopt;
+    return -std::get<2>(*it);
   }
-  Result<std::optional<std::string>> turn_after(const std::string& queue, std::int64_t priority,
+  Result<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
                                                 const std::optional<std::string>& turn) const {
-    const auto it = turn ? data_.ready.upper_bound({queue, -priority, *turn, kMax})
-                         : data_.ready.lower_bound({queue, -priority, {}, 0});
-    if (it == data_.ready.end() || std::get<0>(*it) != queue || std::get<1>(*it) != -priority) {
-      return std::nullopt;
-    }
-    return std::get<2>(*it);
+    const auto it = turn ? data_.ready.upper_bound({line.queue, line.needs, -priority, *turn, kMax})
+                         : data_.ready.lower_bound({line.queue, line.needs, -priority, {}, 0});
+    if (!is_of(it, line) || std::get<2>(*it) != -priority) return std::nullopt;
+    return std::get<3>(*it);
   }
-  Result<std::optional<ReadyJob>> job_after(const std::string& queue, std::int64_t priority,
+  Result<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
                                             const std::string& turn, std::int64_t number) const {
-    const auto it = data_.ready.upper_bound({queue, -priority, turn, number});
-    if (it == data_.ready.end() || std::get<0>(*it) != queue || std::get<1>(*it) != -priority ||
-        std::get<2>(*it) != turn) {
+    const auto it = data_.ready.upper_bound({line.queue, line.needs, -priority, turn, number});
+    if (!is_of(it, line) || std::get<2>(*it) != -priority || std::get<3>(*it) != turn) {
       return std::nullopt;
     }
-    const Job& job = data_.jobs.at(static_cast<std::uint64_t>(std::get<3>(*it)));
+    const JobRow& row = data_.jobs.at(static_cast<std::uint64_t>(std::get<4>(*it))).row;
     // A lease that is not over: the clock was set back.
-    const bool free = !job.row.lease_until || *job.row.lease_until <= now_;
-    return ReadyJob{job.row.id, std::get<3>(*it),
-                    free && fits(request_, {job.row.id, job.row.agent, job.row.capabilities})};
+    const bool free = !row.lease_until || *row.lease_until <= now_;
+    return ReadyJob{row.id, std::get<4>(*it), free && !except_.contains(row.id)};
   }
   Result<std::optional<std::string>> served(std::int64_t priority) const {
     const auto it = data_.last.find(priority);
@@ -329,8 +345,14 @@ class MemoryStore::ReadyJobs {
 
  private:
   static constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  bool is_of(const std::set<Data::Place>::iterator& it, const Line& line) const {
+    return it != data_.ready.end() && std::get<0>(*it) == line.queue &&
+           std::get<1>(*it) == line.needs;
+  }
+
   Data& data_;
   const ClaimRequest& request_;
+  const Exceptions except_;
   const Instant now_;
 };
 
@@ -651,7 +673,7 @@ void MemoryStore::census(async::Done<Result<Census>> done) {
     if (row.claim) {
       Census::Worker& worker = census.workers[row.claim_worker];
       ++(*row.lease_until > now ? worker.live : worker.expired);
-    } else if (data_.ready.contains(data_.line(job))) {
+    } else if (data_.ready.contains(data_.place(job))) {
       ++census.ready[row.queue];
     }
   }

@@ -1,7 +1,9 @@
 #include "store/postgres/claims.h"
 
-#include <algorithm>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "store/claim_order.h"
 #include "store/postgres/transaction.h"
@@ -29,17 +31,38 @@ constexpr Statement kRipenLeased{
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
     "ORDER BY ripe_at LIMIT 10000 FOR UPDATE SKIP LOCKED) "
     "UPDATE heads SET ready = true FROM ripe WHERE heads.job = ripe.job"};
-// A ready job with a lease that has not run out: the clock was set back.
+// One job is looked for by its number: `coalesce(ready, false)` lets no plan read an index of ready jobs for it.
+//
+// Kinds: one look each. Walk: the jobs of those that fit, best first; the next one is the best of the next of each kind, and
+// no further than is taken. Of each only the row that is taken is locked. A ready job with a lease that has not run out: the
+// clock was set back. A job of no kind says itself what it needs.
 constexpr Statement kClaim{
     "claim",
-    "WITH time AS MATERIALIZED (SELECT coalesce($1::bigint, "
+    "WITH RECURSIVE time AS MATERIALIZED (SELECT coalesce($1::bigint, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now), "
-    "picked AS MATERIALIZED (SELECT h.job, h.priority FROM heads h "
-    "WHERE h.ready AND (h.lease_until IS NULL OR h.lease_until <= (SELECT now FROM time)) "
-    "AND (SELECT ($2::text[] IS NULL OR agent = ANY($2::text[])) AND NOT job_id = ANY($3::text[]) "
-    "AND capabilities <@ $4::text[] FROM jobs WHERE number = h.job) "
-    "AND (SELECT value = '' FROM meta WHERE key = 'fair_by') "
-    "ORDER BY h.priority DESC, h.job LIMIT $5::bigint FOR UPDATE OF h SKIP LOCKED), "
+    "kinds AS ((SELECT kind, job FROM heads WHERE ready ORDER BY kind, priority DESC, job LIMIT 1) "
+    "UNION ALL SELECT n.kind, n.job FROM kinds k CROSS JOIN LATERAL (SELECT kind, job FROM heads "
+    "WHERE ready AND kind > k.kind ORDER BY kind, priority DESC, job LIMIT 1) n), "
+    "fitting AS MATERIALIZED (SELECT k.kind FROM kinds k "
+    "WHERE (SELECT k.kind = '' OR (($2::text[] IS NULL OR agent = ANY($2::text[])) "
+    "AND capabilities <@ $4::text[]) FROM jobs WHERE number = k.job)), "
+    "walk AS ((SELECT n.job, n.priority FROM fitting f CROSS JOIN LATERAL (SELECT job, priority "
+    "FROM heads WHERE ready AND kind = f.kind ORDER BY priority DESC, job LIMIT 1) n "
+    "ORDER BY n.priority DESC, n.job LIMIT 1) "
+    "UNION ALL SELECT n.job, n.priority FROM walk w CROSS JOIN LATERAL (SELECT m.job, m.priority "
+    "FROM fitting f CROSS JOIN LATERAL ("
+    "(SELECT job, priority FROM heads WHERE ready AND kind = f.kind AND priority = w.priority "
+    "AND job > w.job ORDER BY job LIMIT 1) UNION ALL "
+    "(SELECT job, priority FROM heads WHERE ready AND kind = f.kind AND priority < w.priority "
+    "ORDER BY priority DESC, job LIMIT 1) ORDER BY priority DESC, job LIMIT 1) m "
+    "ORDER BY m.priority DESC, m.job LIMIT 1) n), "
+    "picked AS MATERIALIZED (SELECT h.job, h.priority FROM walk w CROSS JOIN LATERAL ("
+    "SELECT job, priority FROM heads WHERE job = w.job AND coalesce(ready, false) "
+    "AND (lease_until IS NULL OR lease_until <= (SELECT now FROM time)) "
+    "AND (SELECT (kind <> '' OR (($2::text[] IS NULL OR agent = ANY($2::text[])) "
+    "AND capabilities <@ $4::text[])) AND job_id NOT IN (SELECT unnest($3::text[])) "
+    "FROM jobs WHERE number = w.job) FOR UPDATE SKIP LOCKED) h "
+    "WHERE (SELECT value = '' FROM meta WHERE key = 'fair_by') LIMIT $5::bigint), "
     "taken AS MATERIALIZED (SELECT job, row_number() OVER (ORDER BY priority DESC, job) AS place "
     "FROM picked) "
     "UPDATE heads SET epoch = heads.epoch + 1, attempt = ($6::text[])[taken.place], "
@@ -52,32 +75,50 @@ constexpr Statement kFairBy{"claim_fair_by", "SELECT value FROM meta WHERE key =
 constexpr Statement kOneClaimer{"one_claimer", kOneClaimerUnderLimits};
 constexpr Statement kTime{"claim_time",
                           "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
-constexpr Statement kQueueAfter{
-    "queue_after",
-    "SELECT queue FROM heads WHERE ready AND queue > $1::text ORDER BY queue LIMIT 1"};
+// The lines from which this worker may take: one look each, and all of them in one round trip.
+constexpr Statement kLines{
+    "claim_lines",
+    "WITH RECURSIVE line AS ((SELECT queue, kind, priority, job FROM heads WHERE ready "
+    "ORDER BY queue, kind, priority DESC, turn, job LIMIT 1) "
+    "UNION ALL SELECT n.queue, n.kind, n.priority, n.job FROM line l CROSS JOIN LATERAL ("
+    "SELECT queue, kind, priority, job FROM heads WHERE ready AND (queue, kind) > (l.queue, "
+    "l.kind) "
+    "ORDER BY queue, kind, priority DESC, turn, job LIMIT 1) n) "
+    "SELECT l.queue, l.kind, l.priority FROM line l WHERE (SELECT l.kind = '' OR "
+    "(($1::text[] IS NULL OR agent = ANY($1::text[])) AND capabilities <@ $2::text[]) "
+    "FROM jobs WHERE number = l.job)"};
 constexpr Statement kHeld{"claims_held",
                           "SELECT count(*) FROM (SELECT 1 FROM heads WHERE queue = $1::text "
                           "AND attempt IS NOT NULL AND lease_until > $2::bigint "
                           "LIMIT $3::bigint) AS live"};
 constexpr Statement kPriorityBelow{
     "priority_below",
-    "SELECT priority FROM heads WHERE ready AND queue = $1::text AND priority < $2::bigint "
-    "ORDER BY priority DESC LIMIT 1"};
+    "SELECT priority FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
+    "AND priority < $3::bigint ORDER BY priority DESC LIMIT 1"};
 constexpr Statement kFirstTurn{
     "first_turn",
-    "SELECT turn FROM heads WHERE ready AND queue = $1::text AND priority = $2::bigint "
-    "ORDER BY turn LIMIT 1"};
+    "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
+    "AND priority = $3::bigint ORDER BY turn LIMIT 1"};
 constexpr Statement kTurnAfter{
     "turn_after",
-    "SELECT turn FROM heads WHERE ready AND queue = $1::text AND priority = $2::bigint "
-    "AND turn > $3::text ORDER BY turn LIMIT 1"};
+    "SELECT turn FROM heads WHERE ready AND queue = $1::text AND kind = $2::bytea "
+    "AND priority = $3::bigint AND turn > $4::text ORDER BY turn LIMIT 1"};
+// The next one that this worker may take; none is locked before it is chosen.
 constexpr Statement kJobAfter{
     "job_after",
-    "WITH next AS MATERIALIZED (SELECT job, lease_until FROM heads WHERE ready "
-    "AND queue = $1::text AND priority = $2::bigint AND turn = $3::text AND job > $4::bigint "
-    "ORDER BY job LIMIT 1 FOR UPDATE SKIP LOCKED) "
-    "SELECT n.job, j.job_id, j.agent, n.lease_until, array_to_string(j.capabilities, E'\\n') "
-    "FROM next n CROSS JOIN LATERAL (SELECT * FROM jobs WHERE number = n.job OFFSET 0) j"};
+    "SELECT h.job, j.job_id FROM heads h CROSS JOIN LATERAL (SELECT job_id FROM jobs "
+    "WHERE number = h.job AND job_id NOT IN (SELECT unnest($7::text[])) AND ($2::bytea <> '' OR "
+    "(($8::text[] IS NULL OR agent = ANY($8::text[])) AND capabilities <@ $9::text[])) "
+    "OFFSET 0) j "
+    "WHERE h.ready AND h.queue = $1::text AND h.kind = $2::bytea AND h.priority = $3::bigint "
+    "AND h.turn = $4::text AND h.job > $5::bigint "
+    "AND (h.lease_until IS NULL OR h.lease_until <= $6::bigint) ORDER BY h.job LIMIT 1"};
+constexpr Statement kLockChosen{
+    "lock_chosen",
+    "WITH wanted AS MATERIALIZED (SELECT number, job_id FROM jobs WHERE job_id = ANY($1::text[]) "
+    "ORDER BY number + 0) "
+    "SELECT w.job_id FROM wanted w CROSS JOIN LATERAL (SELECT 1 FROM heads WHERE job = w.number "
+    "AND coalesce(ready, false) FOR UPDATE SKIP LOCKED) h"};
 constexpr Statement kLastTurn{"last_turn", "SELECT last FROM turns WHERE priority = $1::bigint"};
 constexpr Statement kPutTurns{
     "put_turns",
@@ -99,16 +140,6 @@ Column column_of(const Texts& texts, Text text) {
   Column column(Type::text);
   for (const auto& item : texts) column.add(text(item));
   return column;
-}
-
-std::vector<std::string> lines(std::string_view text) {
-  std::vector<std::string> all;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    all.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return all;
 }
 
 std::string_view as_text(const std::string& item) { return item; }
@@ -160,37 +191,51 @@ Pg<Simply> claim_simply(Connection& connection, const ClaimRequest& request,
 class ReadyJobs {
  public:
   using Failure = PgError;
+  struct Line {
+    std::string queue, kind;
+    std::int64_t priority = 0;
+  };
   ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool turns)
-      : connection_(connection), request_(request), now_(now), turns_(turns) {}
+      : connection_(connection), now_(now), turns_(turns), except_(request.except) {
+    if (!request.agents.empty()) agents_ = column_of(request.agents, as_text);
+    capabilities_ = column_of(request.capabilities, as_text);
+  }
 
-  Pg<std::optional<std::string>> queue_after(const std::string& queue) {
-    return text(kQueueAfter, Params().add(queue));
+  Pg<std::vector<Line>> lines() {
+    AE_ASSIGN(const Rows rows, ask(kLines, Params().add(agents_).add(capabilities_)));
+    std::vector<Line> lines;
+    for (int i = 0; i < rows.size(); ++i) {
+      lines.push_back({rows.text(i, 0), rows.text(i, 1), rows.integer(i, 2)});
+    }
+    return lines;
   }
   Pg<std::size_t> held(const std::string& queue, std::size_t enough) {
     AE_ASSIGN(const Rows rows,
               ask(kHeld, Params().add(queue).add(now_).add(std::uint64_t{enough})));
     return rows.count(0, 0);
   }
-  Pg<std::optional<std::int64_t>> priority_below(const std::string& queue, std::int64_t priority) {
-    AE_ASSIGN(const Rows rows, ask(kPriorityBelow, Params().add(queue).add(priority)));
+  Pg<std::optional<std::int64_t>> priority_below(const Line& line, std::int64_t priority) {
+    AE_ASSIGN(const Rows rows, ask(kPriorityBelow, at(line).add(priority)));
     if (rows.empty()) return std::nullopt;
     return rows.integer(0, 0);
   }
-  Pg<std::optional<std::string>> turn_after(const std::string& queue, std::int64_t priority,
+  Pg<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
                                             const std::optional<std::string>& turn) {
-    if (!turn) return text(kFirstTurn, Params().add(queue).add(priority));
-    return text(kTurnAfter, Params().add(queue).add(priority).add(*turn));
+    if (!turn) return text(kFirstTurn, at(line).add(priority));
+    return text(kTurnAfter, at(line).add(priority).add(*turn));
   }
-  Pg<std::optional<ReadyJob>> job_after(const std::string& queue, std::int64_t priority,
+  Pg<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
                                         const std::string& turn, std::int64_t number) {
-    AE_ASSIGN(const Rows rows,
-              ask(kJobAfter, Params().add(queue).add(priority).add(turn).add(number)));
+    AE_ASSIGN(const Rows rows, ask(kJobAfter, at(line)
+                                                  .add(priority)
+                                                  .add(turn)
+                                                  .add(number)
+                                                  .add(now_)
+                                                  .add(column_of(except_, as_id))
+                                                  .add(agents_)
+                                                  .add(capabilities_)));
     if (rows.empty()) return std::nullopt;
-    ReadyJob job{JobId(rows.text(0, 1)), rows.integer(0, 0), false};
-    // A lease that is not over: the clock was set back.
-    const bool free = rows.is_null(0, 3) || rows.instant(0, 3) <= now_;
-    job.fits = free && fits(request_, {job.job, rows.text(0, 2), lines(rows.bytes(0, 4))});
-    return job;
+    return ReadyJob{JobId(rows.text(0, 1)), rows.integer(0, 0), true};
   }
   Pg<std::optional<std::string>> served(std::int64_t priority) {
     if (!turns_) return std::nullopt;
@@ -198,7 +243,24 @@ class ReadyJobs {
   }
   bool takes_turns() const { return turns_; }
 
+  // Locks them; false: one of them is locked by another, or was taken, and is left to it from now on.
+  Pg<bool> lock(const std::vector<JobId>& chosen) {
+    if (chosen.empty()) return true;
+    AE_ASSIGN(const Rows rows, ask(kLockChosen, Params().add(column_of(chosen, as_id))));
+    std::set<std::string> ours;
+    for (int i = 0; i < rows.size(); ++i) ours.insert(rows.text(i, 0));
+    for (const JobId& job : chosen) {
+      if (!ours.contains(job.text)) except_.push_back(job);
+    }
+    return ours.size() == chosen.size();
+  }
+
  private:
+  static Params at(const Line& line) {
+    Params params;
+    params.add(line.queue).add(Bytes{line.kind});
+    return params;
+  }
   Pg<Rows> ask(const Statement& statement, const Params& params) {
     connection_.add(statement, params);
     AE_ASSIGN(auto answers, connection_.run());
@@ -211,10 +273,28 @@ class ReadyJobs {
   }
 
   Connection& connection_;
-  const ClaimRequest& request_;
   const Instant now_;
   const bool turns_;
+  std::vector<JobId> except_;
+  std::optional<Column> agents_;
+  Column capabilities_{Type::text};
 };
+
+struct Chosen {
+  std::vector<JobId> jobs;
+  std::map<std::int64_t, std::string> turns;
+};
+
+// What is chosen is locked when all of it is known. Another transaction may have one of them: then it is chosen anew without
+// that one, so that it stands in nobody's way.
+Pg<Chosen> choose(ReadyJobs& ready, const ClaimRequest& request) {
+  for (;;) {
+    ClaimOrder order(ready, request);
+    AE_ASSIGN(std::vector<JobId> jobs, order.choose());
+    AE_ASSIGN(const bool ours, ready.lock(jobs));
+    if (ours) return Chosen{std::move(jobs), order.turns()};
+  }
+}
 
 Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest& request,
                                       std::optional<Instant> at) {
@@ -227,18 +307,17 @@ Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest
   AE_ASSIGN(const auto answers, connection.run());
   const Instant now = at.value_or(answers[2].instant(0, 0));
   ReadyJobs ready(connection, request, now, !answers[5].bytes(0, 0).empty());
-  ClaimOrder order(ready, request);
-  AE_ASSIGN(const std::vector<JobId> chosen, order.choose());
+  AE_ASSIGN(const Chosen chosen, choose(ready, request));
   Column priorities(Type::integer), turns(Type::text);
-  for (const auto& [priority, turn] : order.turns()) {
+  for (const auto& [priority, turn] : chosen.turns) {
     priorities.add(priority);
     turns.add(turn);
   }
   if (!priorities.empty()) connection.add(kPutTurns, Params().add(priorities).add(turns));
   std::vector<AttemptId> attempts(request.attempts.begin(),
-                                  request.attempts.begin() + static_cast<long>(chosen.size()));
+                                  request.attempts.begin() + static_cast<long>(chosen.jobs.size()));
   connection.add(kTake, Params()
-                            .add(column_of(chosen, as_id))
+                            .add(column_of(chosen.jobs, as_id))
                             .add(column_of(attempts, as_attempt))
                             .add(request.worker)
                             .add(now + request.lease));
@@ -250,8 +329,8 @@ Pg<std::vector<Lease>> claim_in_order(Connection& connection, const ClaimRequest
 }  // namespace
 
 std::vector<Statement> claim_statements() {
-  return {kRipenDelayed,  kRipenLeased, kClaim,     kQueueAfter, kHeld,
-          kPriorityBelow, kFirstTurn,   kTurnAfter, kJobAfter};
+  return {kRipenDelayed,  kRipenLeased, kClaim,     kLines,    kHeld,
+          kPriorityBelow, kFirstTurn,   kTurnAfter, kJobAfter, kLockChosen};
 }
 
 Pg<std::vector<Lease>> claim(Connection& connection, const ClaimRequest& request,

@@ -45,7 +45,10 @@ Raw raw(const std::vector<std::optional<std::string>>& params) {
   return r;
 }
 
-void ignore_notice(void*, const PGresult*) {}
+std::string_view field(const PGresult* result, int which) {
+  const char* text = PQresultErrorField(result, which);
+  return text == nullptr ? std::string_view() : std::string_view(text);
+}
 
 }  // namespace
 
@@ -177,10 +180,16 @@ Pg<Connection> Connection::open(const Options& options) {
   if (PQstatus(raw_connection) != CONNECTION_OK) {
     return std::unexpected(connection.last_error(true));
   }
-  PQsetNoticeReceiver(raw_connection, ignore_notice, nullptr);
+  PQsetNoticeReceiver(raw_connection, note, connection.warning_.get());
   AE_CHECK(PQsetnonblocking(raw_connection, 1) == 0);
   AE_CHECK(PQenterPipelineMode(raw_connection) == 1);
   return connection;
+}
+
+void Connection::note(void* warning, const PGresult* notice) {
+  if (field(notice, PG_DIAG_SEVERITY_NONLOCALIZED) != "WARNING") return;
+  *static_cast<std::optional<std::string>*>(warning) =
+      one_line(field(notice, PG_DIAG_MESSAGE_PRIMARY));
 }
 
 bool Connection::lost() const {
@@ -208,14 +217,14 @@ void Connection::add(const Statement& statement, const Params& params) {
     if (PQsendPrepare(connection, statement.name, statement.sql, 0, nullptr) != 1) {
       return refused_to_send();
     }
-    pending_.push_back({&statement});
+    pending_.push_back({.prepares = &statement});
   }
   const Raw r = raw(params.values_);
   if (PQsendQueryPrepared(connection, statement.name, static_cast<int>(r.values.size()),
                           r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
     return refused_to_send();
   }
-  pending_.push_back({});
+  is_added(statement.sql);
 }
 
 void Connection::add_once(const std::string& sql, const Params& params) {
@@ -224,6 +233,19 @@ void Connection::add_once(const std::string& sql, const Params& params) {
                         r.values.data(), r.lengths.data(), r.formats.data(), kBinary) != 1) {
     return refused_to_send();
   }
+  is_added(sql);
+}
+
+void Connection::is_added(std::string_view sql) {
+  const bool commits = sql == "COMMIT", ends = commits || sql == "ROLLBACK";
+  if (sql.starts_with("BEGIN")) {
+    begun_ = true;
+  } else if (ends) {
+    begun_ = false;
+  } else if (!begun_) {
+    by_itself_ = true;
+  }
+  if (commits && !commit_) commit_ = pending_.size();
   pending_.push_back({});
 }
 
@@ -261,14 +283,31 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   pg_conn* const connection = connection_.get();
   std::optional<PgError> first;
   std::size_t at = 0;  // in pending_
-  for (std::size_t asked = 0;;) {
-    if (auto failed = wait()) return first ? first : failed;
+  std::size_t asked = 0;
+  // What is in no transaction is committed by the end of the round trip, behind all answers.
+  const bool commits = commit_ || by_itself_;
+  const std::size_t commit = commit_.value_or(pending_.size());
+  // Whatever the server says comes in order: what it refused before the COMMIT was the end of it.
+  const auto lose = [&](PgError error) {
+    error.lost = true;
+    error.at = asked;
+    error.may_stand = commits && (error.sqlstate.empty() || at >= commit);
+    return error;
+  };
+  for (;;) {
+    if (auto failed = wait()) return first ? first : lose(*std::move(failed));
     pg_result* const result = PQgetResult(connection);
+    // A warning comes before the answer of its statement.
+    if (*warning_ && commits && at >= commit && !first) {
+      PQclear(result);
+      return lose({.sqlstate = {}, .message = **warning_});
+    }
     if (result == nullptr) {  // the end of one answer
-      if (lost()) return first ? *first : last_error(true);
+      if (lost()) return first ? *first : lose(last_error(true));
       if (at >= pending_.size()) continue;
       if (pending_[at].prepares == nullptr) ++asked;
       ++at;
+      warning_->reset();
       continue;
     }
     Rows rows(result);
@@ -286,17 +325,15 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
       case PGRES_PIPELINE_ABORTED:
         break;
       default: {
-        const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-        const char* severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
-        const char* primary = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-        const std::string_view how = severity == nullptr ? "" : severity;
-        PgError error{
-            .sqlstate = state == nullptr ? "" : state,
-            .message = one_line(primary == nullptr ? PQresultErrorMessage(result) : primary),
-            .lost = how == "FATAL" || how == "PANIC" || lost(),
-            .at = asked};
+        const std::string_view severity = field(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+        const std::string_view primary = field(result, PG_DIAG_MESSAGE_PRIMARY);
+        PgError error{.sqlstate = std::string(field(result, PG_DIAG_SQLSTATE)),
+                      .message = one_line(primary.empty() ? PQresultErrorMessage(result) : primary),
+                      .at = asked};
+        const bool ends = severity == "FATAL" || severity == "PANIC" || lost();
+        if (ends) error = lose(std::move(error));
         if (!first) first = error;
-        if (error.lost) return first;
+        if (ends) return first;
       }
     }
   }
@@ -304,11 +341,18 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
 
 Pg<std::vector<Rows>> Connection::run() {
   std::vector<Rows> answers;
+  warning_->reset();
   std::optional<PgError> error = std::exchange(unsent_, std::nullopt);
   if (!error && PQpipelineSync(connection_.get()) != 1) error = last_error(true);
-  if (!error) error = collect(answers);
+  if (error) {
+    error->may_stand = commit_.has_value();  // it may have been sent before the rest was not
+  } else {
+    error = collect(answers);
+  }
   pending_.clear();
   preparing_.clear();
+  by_itself_ = false;
+  commit_.reset();
   if (!error) return answers;
   if (error->lost) connection_.reset();
   return std::unexpected(*std::move(error));

@@ -29,8 +29,9 @@ namespace ae::store::postgres {
 struct PgError {
   std::string sqlstate;  // "" when the server did not say it
   std::string message;
-  bool lost = false;   // the connection is gone
-  std::size_t at = 0;  // which of the statements that were added failed, from 0
+  bool lost = false;       // the connection is gone, or must not be used any more
+  std::size_t at = 0;      // which of the statements that were added failed, from 0
+  bool may_stand = false;  // lost when a COMMIT was under way: nobody knows what became of it
 
   // The whole transaction may be tried again: a deadlock, a serialization failure, a row that came meanwhile.
   bool passing() const;
@@ -156,6 +157,8 @@ class Connection {
   // The same of one that is asked once.
   void add_once(const std::string& sql, const Params& params = {});
   // Sends what was added and gives the answers, in order. After an error nothing behind it was run.
+  // A server that warns while it commits (it waited for a standby, and was told not to) has not done what was asked of it:
+  // the connection counts as lost, and the commit may stand.
   Pg<std::vector<Rows>> run();
 
   bool lost() const;
@@ -175,6 +178,8 @@ class Connection {
   };
   explicit Connection(pg_conn* connection, std::chrono::milliseconds answer_within)
       : connection_(connection), answer_within_(answer_within) {}
+  static void note(void* warning, const pg_result* notice);
+  void is_added(std::string_view sql);
   PgError last_error(bool lost) const;
   void refused_to_send();
   std::optional<PgError> wait();
@@ -186,6 +191,12 @@ class Connection {
   std::unordered_set<const Statement*> preparing_;
   std::vector<Pending> pending_;
   std::optional<PgError> unsent_;
+  bool begun_ = false;      // what is added now is inside of a transaction
+  bool by_itself_ = false;  // a statement of this round trip is not: its end commits that
+  std::optional<std::size_t> commit_;  // where the COMMIT stands in pending_
+  // The last warning since somebody looked, shared with libpq.
+  std::unique_ptr<std::optional<std::string>> warning_ =
+      std::make_unique<std::optional<std::string>>();
 };
 
 }  // namespace ae::store::postgres

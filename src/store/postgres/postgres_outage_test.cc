@@ -170,7 +170,7 @@ AE_TEST("outage/a restart between two calls is not noticed") {
 // A network between us and the server that stops forwarding while the connections stay.
 class Gate {
  public:
-  enum class Mode { open, shut, swallow_commits };
+  enum class Mode { open, shut, swallow_commits, hold_syncs };
 
   Gate() {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -199,7 +199,7 @@ class Gate {
   }
   // Of the connections that there are and that come.
   std::atomic<Mode> mode = Mode::open;
-  std::atomic<int> commits_swallowed = 0;
+  std::atomic<int> commits_swallowed = 0, syncs_held = 0;
 
  private:
   static sockaddr_in loopback(int port) {
@@ -251,8 +251,14 @@ class Gate {
       ++commits_swallowed;
     }
     if (!to_server && silent_.contains(client)) return;
-    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(size)) ==
-             size);
+    ssize_t wanted = size;
+    if (to_server && mode == Mode::hold_syncs && text.contains(std::string_view("\0commit\0", 8)) &&
+        text.ends_with(std::string_view("S\0\0\0\4", 5))) {
+      wanted -= 5;
+      ++syncs_held;
+    }
+    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(wanted)) ==
+             wanted);
   }
 
   int listener_ = -1, port_ = 0;
@@ -312,6 +318,135 @@ AE_TEST("outage/another store at the same address is not written to") {
   EXPECT_EQ(refused.error().code, Code::unavailable);
   EXPECT_PRED2(holds, refused.error().message, "another store");
   sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
+}
+
+// The server waits for a standby with each commit, from now on.
+class Awaited {
+ public:
+  Awaited() { set("'nobody'"); }
+  ~Awaited() { set("''"); }
+  // The process of the store that waits so; 0 = none comes to that.
+  static std::int64_t waiting() {
+    for (int i = 0; i < 2000; ++i) {
+      const auto found = sql(
+          "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
+          "AND application_name = 'aetheris'");
+      if (found[1].integer(0, 0) != 0) return found[1].integer(0, 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a server is being waited for
+    }
+    return 0;
+  }
+  static void stop_waiting(const char* how, std::int64_t pid) {
+    sql(std::string("SELECT ") + how + "(" + std::to_string(pid) + ")");
+  }
+
+ private:
+  static void set(const std::string& names) {
+    auto connection = postgres::Connection::open({.url = server().url()});
+    AE_CHECK(connection.has_value());
+    connection->add_once("ALTER SYSTEM SET synchronous_standby_names = " + names);
+    AE_CHECK(connection->run().has_value());
+    sql("SELECT pg_reload_conf()");
+    const std::string wanted = names == "''" ? "" : "nobody";
+    while (sql("SELECT current_setting('synchronous_standby_names')")[1].text(0, 0) != wanted) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+};
+
+// A commit that stands on the primary alone is not one that was asked for.
+AE_TEST("outage/a commit whose wait for a standby was cancelled is unknown, and waits again") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create_claimed("j0")));
+  std::string answers;
+  const auto send = [&] {
+    desk.store().commit(Desk::append("j0", 2), [&](Result<Committed> answer) {
+      answers += conformance::show(answer) + ";";
+    });
+  };
+  {
+    const Awaited standby;
+    send();
+    std::int64_t waits = Awaited::waiting();
+    ASSERT_NE(waits, 0);
+    Awaited::stop_waiting("pg_cancel_backend", waits);
+    ASSERT_TRUE(desk.loop.run_until([&] { return !answers.empty(); }));
+    EXPECT_EQ(answers, "unknown_outcome;");
+    EXPECT_EQ(desk.load("j0")->row.last_seq, 3U) << "it stands there";
+    send();
+    waits = Awaited::waiting();
+    ASSERT_NE(waits, 0) << "what is there already is waited for as well";
+    desk.loop.run_ready();
+    EXPECT_EQ(answers, "unknown_outcome;");
+  }
+  ASSERT_TRUE(desk.loop.run_until([&] { return std::ranges::count(answers, ';') == 2; }));
+  EXPECT_EQ(answers, "unknown_outcome;seq 3 repeated;");
+}
+
+AE_TEST("outage/also a claim, or one that is ended while it waits for a standby, is unknown") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  for (const char* id : {"j0", "j1"}) ASSERT_TRUE(desk.commit(Desk::create(id)));
+  const Awaited standby;
+  for (const char* how : {"pg_cancel_backend", "pg_terminate_backend"}) {
+    std::optional<Result<std::vector<Lease>>> claimed;
+    desk.store().claim(conformance::Rig::wish(how),
+                       [&](Result<std::vector<Lease>> answer) { claimed = std::move(answer); });
+    const std::int64_t waits = Awaited::waiting();
+    ASSERT_NE(waits, 0);
+    Awaited::stop_waiting(how, waits);
+    ASSERT_TRUE(desk.loop.run_until([&] { return claimed.has_value(); }));
+    EXPECT_EQ(claimed->error().code, Code::unknown_outcome) << how;
+  }
+}
+
+// The server has committed and said so, and then ends the connection: it says that too, with a code.
+AE_TEST("outage/a write of its own that was committed before the connection ended is unknown") {
+  const OwnSchema schema;
+  Gate gate;
+  Desk desk(schema.name());
+  PostgresOptions options = desk.options();
+  options.url = gate.url();
+  ASSERT_TRUE(desk.open(options));
+  ASSERT_TRUE(desk.commit(Desk::create("j0")));
+  const Sealed before = conformance::sealed("j0", 1, 2);
+  Redaction redaction{.job = JobId("j0"), .commits = {}, .effects = {}, .audit = {}};
+  redaction.commits.push_back(
+      {.first_seq = 1, .replaces = sha256(before.bytes), .bytes = "less", .blobs = {}});
+  redaction.audit.act = "redact";
+  const auto redact = [&](std::optional<Result<void>>& answer) {
+    desk.store().redact(redaction, [&](Result<void> said) { answer = std::move(said); });
+  };
+  gate.mode = Gate::Mode::hold_syncs;
+  std::optional<Result<void>> first;
+  redact(first);
+  while (gate.syncs_held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  gate.mode = Gate::Mode::open;
+  const auto body = [&] { return sql("SELECT body FROM commits", schema.name())[1].text(0, 0); };
+  for (int i = 0; i < 2000 && body() != "less"; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // a server is being waited for
+  }
+  ASSERT_EQ(body(), "less") << "it is committed, and its answer is not out yet";
+  // Nobody is let in again: a second try would find that it stands.
+  sql("UPDATE meta SET value = 'not ' || value WHERE key = 'store_id'", schema.name());
+  sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+      "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
+  ASSERT_TRUE(desk.loop.run_until([&] { return first.has_value(); }));
+  EXPECT_EQ(first->error().code, Code::unknown_outcome) << first->error().message;
+  sql("UPDATE meta SET value = substring(value FROM 5) WHERE key = 'store_id'", schema.name());
+  std::optional<Result<void>> again;
+  for (int i = 0; i < 200 && !(again && *again); ++i) {
+    again.reset();
+    redact(again);
+    ASSERT_TRUE(desk.loop.run_until([&] { return again.has_value(); }));
+    if (!*again) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(*again) << "what stands there is fine";
+  EXPECT_EQ(sql("SELECT count(*) FROM audit", schema.name())[1].integer(0, 0), 1)
+      << "and is written once";
 }
 
 // Somebody holds a row for longer than is waited: its job hears so, the others of the group go through.

@@ -316,7 +316,8 @@ Status PostgresRebuild::Parts::settle_job(const Projection& wanted, std::vector<
 Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now,
                                            std::vector<Difference>& said) {
   AE_ASSIGN(const Rows stands,
-            ask("SELECT epoch, attempt IS NOT NULL, lease_until FROM heads WHERE job = $1::bigint",
+            ask("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '' FROM heads "
+                "WHERE job = $1::bigint",
                 Params().add(job)));
   const std::uint64_t epoch = stands.empty() ? 0 : stands.count(0, 0);
   bool held = !stands.empty() && stands.boolean(0, 1);
@@ -329,6 +330,10 @@ Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now
                   number("epoch", std::max(epoch, wanted.epoch)), text("status", wanted.row.status),
                   time("not_before", wanted.row.not_before), time("wake_at", wanted.row.wake_at),
                   text("queue", wanted.queue), text("turn", turn_of(wanted.labels, fair_by))}};
+  // Where nobody has said it, a claim looks at the job itself.
+  if (stands.empty() || !stands.boolean(0, 3)) {
+    row.columns.push_back(bytes("kind", kind_of(wanted.agent, wanted.capabilities)));
+  }
   if (!may_run(wanted.row.status)) {
     held = false;
     row.columns.push_back(nothing("attempt"));

@@ -8,6 +8,7 @@
 #include "store/postgres/claims.h"
 #include "store/postgres/examine.h"
 #include "store/postgres/postgres_fixture_test.h"
+#include "store/postgres/transaction.h"
 #include "store/postgres/views.h"
 
 namespace ae::store {
@@ -36,7 +37,7 @@ AE_TEST("postgres_server/a server that may lose what it confirmed is refused") {
   EXPECT_EQ(refusal({.url = careless.url(), .loop = loop, .allow_no_fsync = true}), "opened");
 }
 
-AE_TEST_SLOW("postgres_server/a replica is refused") {
+AE_TEST("postgres_server/a replica is refused") {
   const std::unique_ptr<PostgresServer> replica(PostgresServer::follow(server()));
   EXPECT_PRED2(holds, refusal(replica->url()), "address of the primary");
 }
@@ -205,12 +206,44 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
   EXPECT_EQ(fresh, dump("migrated"));
 }
 
+// Said in C++ for new jobs, and in SQL for those that were there.
+AE_TEST(
+    "postgres_schema/jobs that were there before they were told apart get the kind of new ones") {
+  server().create_database("kinds");
+  testing::TestLoop loop;
+  auto connection = postgres::Connection::open({.url = server().url("kinds")});
+  ASSERT_TRUE(connection);
+  ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = "aetheris"}));
+  ASSERT_TRUE(postgres::prepare_schema(*connection, "aetheris", 2));
+  const auto add = [&](int number, const std::string& status, const std::string& needs) {
+    const std::string n = std::to_string(number);
+    sql("INSERT INTO jobs VALUES(" + n + ", 'j" + n + "', 'a', '', '\\x00'::bytea, 0, '" + needs +
+            "', 0);"
+            "INSERT INTO heads VALUES(" +
+            n + ", 2, 0, '\\x00'::bytea, 0, 0, NULL, NULL, NULL, NULL, true, '" + status +
+            "', NULL, NULL, 'default', '')",
+        "aetheris", server().url("kinds"));
+  };
+  add(1, "queued", "{}");
+  add(2, "queued", "{eu,gpu}");
+  add(3, "completed", "{eu,gpu}");
+  ASSERT_TRUE(postgres::prepare_schema(*connection, "aetheris", postgres::newest_layout()));
+  connection->add_once("SELECT kind FROM heads ORDER BY job");
+  const auto kinds = connection->run();
+  ASSERT_TRUE(kinds);
+  EXPECT_EQ(kinds->at(0).bytes(0, 0), postgres::kind_of("a", {}));
+  EXPECT_EQ(kinds->at(0).bytes(1, 0), postgres::kind_of("a", {"eu", "gpu"}));
+  EXPECT_EQ(kinds->at(0).bytes(2, 0), "") << "it is never claimed again";
+}
+
 // ---------------------------------------------------------------- cost
 
 // Finished jobs, made by the database itself.
 void add_history(const std::string& schema, int jobs) {
   const std::string n = std::to_string(jobs);
-  sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
+  sql("DELETE FROM heads WHERE status = 'completed'; DELETE FROM commits; DELETE FROM jobs "
+      "WHERE job_id LIKE 'old%';"
+      "INSERT INTO jobs SELECT nextval('job_numbers'), 'old' || n, 'a', '', "
       "'\\x00'::bytea, 0, '{}', n FROM generate_series(1, " +
           n +
           ") AS n;"
@@ -238,47 +271,180 @@ std::string plan_of(postgres::Connection& connection, const postgres::Statement&
   return plan;
 }
 
-AE_TEST_SLOW("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
+// How many pages of its buffers the server looks at for it; nothing of it stays.
+std::int64_t pages_of(postgres::Connection& connection, const postgres::Statement& statement,
+                      const std::string& values) {
+  const std::string name = std::string("measured_") + statement.name;
+  connection.add_once("DEALLOCATE ALL");
+  connection.add_once("PREPARE " + name + " AS " + statement.sql);
+  connection.add_once("BEGIN");
+  connection.add_once("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) EXECUTE " + name +
+                      (values.empty() ? "" : "(" + values + ")"));
+  connection.add_once("ROLLBACK");
+  const auto answers = connection.run();
+  AE_CHECK(answers.has_value(), answers.error().text());
+  const postgres::Rows& plan = answers->at(3);
+  for (int i = 0; i < plan.size(); ++i) {
+    const std::string line = plan.text(i, 0);
+    if (!line.contains("Buffers: shared")) continue;  // the first one is that of the whole
+    std::int64_t pages = 0;
+    for (const char* word : {"hit=", "read="}) {
+      if (const std::size_t at = line.find(word); at != line.npos) {
+        pages += std::stoll(line.substr(at + std::string_view(word).size()));
+      }
+    }
+    return pages;
+  }
+  return 0;
+}
+
+const postgres::Statement& named(const std::vector<postgres::Statement>& statements,
+                                 std::string_view name) {
+  const auto found = std::ranges::find(statements, name, &postgres::Statement::name);
+  AE_CHECK(found != statements.end(), name);
+  return *found;
+}
+
+// Of what a worker asks that looks for one job of agent `a`.
+std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
+  auto connection = postgres::Connection::open({.url = server().url()});
+  AE_CHECK(connection.has_value());
+  AE_CHECK(postgres::prepare_session(*connection, {.schema = schema}).has_value());
+  const auto statements = postgres::claim_statements();
+  const std::map<std::string, std::string> values = {
+      {"ripen_delayed", "NULL"},
+      {"ripen_leased", "NULL"},
+      {"claim", "NULL, '{a}', '{}', '{}', 1, '{x}', 'w', 1000"},
+      {"claim_lines", "'{a}', '{}'"}};
+  std::map<std::string, std::int64_t> pages;
+  for (const auto& [name, with] : values) {
+    pages[name] = pages_of(*connection, named(statements, name), with);
+  }
+  for (const postgres::Statement& timer : postgres::timer_statements()) {
+    pages[timer.name] =
+        pages_of(*connection, timer, std::string(timer.sql).contains("$2") ? "NULL, 1" : "NULL");
+  }
+  return pages;
+}
+
+// Ready jobs of higher priority that a worker of agent `a` may not run: of another agent, or with a capability.
+void add_crowd(const std::string& schema, int jobs) {
+  const std::string n = std::to_string(jobs);
+  sql("INSERT INTO jobs SELECT nextval('job_numbers'), 'crowd' || n, "
+      "CASE WHEN n % 2 = 0 THEN 'other' ELSE 'a' END, '', '\\x00'::bytea, 5, "
+      "CASE WHEN n % 2 = 0 THEN '{}'::text[] ELSE '{gpu}' END, n FROM generate_series(1, " +
+          n +
+          ") AS n;"
+          "INSERT INTO heads SELECT number, 2, 0, '\\x00'::bytea, 5, 0, NULL, NULL, NULL, NULL, "
+          "true, 'queued', NULL, NULL, 'default', '', substring(sha256(convert_to(agent, 'UTF8') "
+          "|| "
+          "'\\x00'::bytea || convert_to(array_to_string(capabilities, chr(10)), 'UTF8')) FOR 16) "
+          "FROM jobs WHERE job_id LIKE 'crowd%'",
+      schema);
+}
+
+AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many they are") {
+  const auto pages = [](int crowd) {
+    const OwnSchema schema;
+    Desk desk(schema.name());
+    EXPECT_TRUE(desk.open());
+    add_crowd(schema.name(), crowd);
+    EXPECT_TRUE(desk.commit(Desk::create("ours")));
+    return pages_of_claims(schema.name());
+  };
+  const auto few = pages(20), many = pages(2000);
+  for (const auto& [statement, looked_at] : few) {
+    // A tree of 2,000 entries is a level higher than one of 20.
+    EXPECT_LE(many.at(statement), looked_at * 2 + 4) << statement;
+  }
+}
+
+// A row that somebody has locked says so for as long as it stands (xmax).
+AE_TEST("postgres_cost/a claim under limits locks what it takes, and no other job") {
   const OwnSchema schema;
   Desk desk(schema.name());
   ASSERT_TRUE(desk.open());
-  int named = 0;
-  const auto claim_ms = [&] {
-    std::vector<double> times;
-    for (int i = 0; i < 30; ++i) {
-      EXPECT_TRUE(desk.commit(Desk::create("new" + std::to_string(++named))));
-      const auto begin = std::chrono::steady_clock::now();
-      const auto leases = desk.claim(1);
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - begin;
-      EXPECT_TRUE(leases && leases->size() == 1);
-      times.push_back(took.count());
+  add_crowd(schema.name(), 100);
+  for (int i = 0; i < 4; ++i) {
+    for (const char* queue : {"q", "r"}) {
+      ASSERT_TRUE(desk.commit(Desk::create(queue + std::to_string(i), {.queue = queue})));
     }
-    std::ranges::sort(times);
-    return times[times.size() / 4];
-  };
-  claim_ms();
-  const double alone = claim_ms();
-  add_history(schema.name(), 100'000);
-  ASSERT_TRUE(desk.open());  // planned for the tables as they are
-  claim_ms();
-  const double crowded = claim_ms();
-  EXPECT_LT(crowded, alone * 4 + 1) << alone << " ms alone, " << crowded << " ms among 100,000";
+  }
+  ClaimRequest request = conformance::Rig::wish("A", 3);
+  request.agents = {"a"};
+  request.queues = {{"q", 2}};
+  const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
+      [&](auto done) { desk.store().claim(request, std::move(done)); });
+  ASSERT_TRUE(leases && leases->size() == 3);
+  EXPECT_EQ(sql("SELECT count(*) FROM heads WHERE ready", schema.name())[1].integer(0, 0), 105);
+  EXPECT_EQ(
+      sql("SELECT count(*) FROM heads WHERE ready AND xmax::text <> '0'", schema.name())[1].integer(
+          0, 0),
+      0);
+}
+
+// Another transaction has the best one: the next is taken instead, at once.
+AE_TEST("postgres/a claim passes by a job that another transaction has, under limits too") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  for (const char* id : {"j0", "j1", "j2"}) ASSERT_TRUE(desk.commit(Desk::create(id)));
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  for (const bool limited : {false, true}) {
+    other->add_once("BEGIN");
+    other->add_once("SELECT 1 FROM " + schema.name() +
+                    ".heads WHERE ready ORDER BY job LIMIT 1 "
+                    "FOR UPDATE");
+    ASSERT_TRUE(other->run());
+    ClaimRequest request = conformance::Rig::wish("A");
+    if (limited) request.queues = {{"elsewhere", 1}};
+    const auto leases = desk.loop.await<Result<std::vector<Lease>>>(
+        [&](auto done) { desk.store().claim(request, std::move(done)); });
+    ASSERT_TRUE(leases && leases->size() == 1);
+    EXPECT_EQ(leases->at(0).job.text, limited ? "j2" : "j1");
+    other->add_once("ROLLBACK");
+    ASSERT_TRUE(other->run());
+  }
+}
+
+AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished jobs") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  ASSERT_TRUE(desk.commit(Desk::create("new")));
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(desk.commit(Desk::create_claimed("held" + std::to_string(i))));
+  }
+  add_history(schema.name(), 20);
+  const auto few = pages_of_claims(schema.name());
+  add_history(schema.name(), 2000);
+  const auto many = pages_of_claims(schema.name());
+  for (const auto& [statement, looked_at] : few) {
+    EXPECT_LE(many.at(statement), looked_at * 2 + 4) << statement;
+  }
   auto connection = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(connection);
   ASSERT_TRUE(postgres::prepare_session(*connection, {.schema = schema.name()}));
   for (const bool analyzed : {false, true}) {
     if (analyzed) sql("ANALYZE", schema.name());
     // Each through one of the small indexes.
-    const std::map<std::string, std::string> ways = {
-        {"ripen_delayed", "heads_delayed"},        {"ripen_leased", "heads_leased"},
-        {"claim", "Index Scan using heads_ready"}, {"queue_after", "Scan using heads_line"},
-        {"claims_held", "Scan using heads_held"},  {"priority_below", "Scan using heads_line"},
-        {"first_turn", "Scan using heads_line"},   {"turn_after", "Scan using heads_line"},
-        {"job_after", "Scan using heads_line"},    {"due", "Scan using heads_wake"},
-        {"next_due", "Scan using heads_wake"},     {"census_statuses", "Scan using heads_status"},
-        {"census_ready", "Scan using heads_"},     {"census_holders", "Scan using heads_held"},
-        {"census_workers", "using workers_pkey"}};
+    const std::map<std::string, std::string> ways = {{"ripen_delayed", "heads_delayed"},
+                                                     {"ripen_leased", "heads_leased"},
+                                                     {"claim", "Scan using heads_ready"},
+                                                     {"claim_lines", "Scan using heads_line"},
+                                                     {"lock_chosen", "Scan using heads_pkey"},
+                                                     {"claims_held", "Scan using heads_held"},
+                                                     {"priority_below", "Scan using heads_line"},
+                                                     {"first_turn", "Scan using heads_line"},
+                                                     {"turn_after", "Scan using heads_line"},
+                                                     {"job_after", "Scan using heads_line"},
+                                                     {"due", "Scan using heads_wake"},
+                                                     {"next_due", "Scan using heads_wake"},
+                                                     {"census_statuses", "Scan using heads_status"},
+                                                     {"census_ready", "Scan using heads_"},
+                                                     {"census_holders", "Scan using heads_held"},
+                                                     {"census_workers", "using workers_pkey"}};
     auto statements = postgres::claim_statements();
     const auto timers = postgres::timer_statements();
     statements.insert(statements.end(), timers.begin(), timers.end());

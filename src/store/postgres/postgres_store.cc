@@ -4,6 +4,7 @@
 
 #include "async/boot_clock.h"
 #include "store/postgres/census.h"
+#include "store/postgres/hints.h"
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
@@ -39,8 +40,6 @@ struct PostgresStore::Parts {
 };
 
 namespace {
-
-constexpr std::string_view kInboxHint = "inbox ";
 
 template <class T>
 void answer_later(async::Loop& loop, async::Done<Result<T>> done, Error error) {
@@ -196,9 +195,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   const auto heard = [loop = &options.loop, sink = parts->sink, writer = parts->writer.get()](
                          std::string_view hint, int backend) {
     if (writer != nullptr && backend != 0 && backend == writer->backend()) return;  // our own
-    Hint said;
-    if (hint.starts_with(kInboxHint)) said.inbox_of = JobId(std::string(hint.substr(6)));
-    loop->post([sink, said = std::move(said)] {
+    loop->post([sink, said = hint_of(hint)] {
       if (sink->hear) sink->hear(said);
     });
   };

@@ -5,6 +5,7 @@
 
 #include "store/conformance_test.h"
 #include "store/postgres/db_clock.h"
+#include "store/postgres/hints.h"
 #include "store/postgres/postgres_fixture_test.h"
 
 namespace ae::store {
@@ -424,7 +425,9 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   std::vector<std::string> heard[2];
   const auto listen = [](Desk& desk, std::vector<std::string>& into) {
     desk.store().on_hint([&into](const Hint& hint) {
-      into.push_back(hint.inbox_of ? hint.inbox_of->text : "claim");
+      into.push_back(hint.inbox_of ? hint.inbox_of->text
+                     : hint.needs  ? "claim for " + hint.needs->agent
+                                   : "claim");
     });
   };
   listen(one, heard[0]);
@@ -433,7 +436,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   ASSERT_TRUE(one.commit(Desk::append("held", 2)));  // says nothing
   ASSERT_TRUE(one.commit(Desk::create("free")));
   ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
-  EXPECT_EQ(heard[1], std::vector<std::string>{"claim"});
+  EXPECT_EQ(heard[1], std::vector<std::string>{"claim for a"});
   const auto posted = two.loop.await<Result<void>>([&](auto done) {
     two.store().put_inbox(JobId("held"), {.id = "s", .act = "{}"}, std::move(done));
   });
@@ -441,6 +444,33 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   ASSERT_TRUE(one.loop.run_until([&] { return !heard[0].empty(); }));
   EXPECT_EQ(heard[0], std::vector<std::string>{"held"});
   EXPECT_EQ(heard[1].size(), 1u);
+}
+
+AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, in bounded texts") {
+  using postgres::hint_of;
+  postgres::Hints hints;
+  EXPECT_TRUE(hints.empty());
+  hints.claimable("a\nb", {"gpu", "\"eu\""});
+  hints.claimable("a\nb", {"gpu", "\"eu\""});
+  hints.posted(JobId("j"));
+  ASSERT_EQ(hints.texts().size(), 2U);
+  const Hint claim = hint_of(hints.texts()[0]);
+  ASSERT_TRUE(claim.needs && !claim.inbox_of);
+  EXPECT_EQ(claim.needs->agent, "a\nb");
+  EXPECT_EQ(claim.needs->capabilities, (std::vector<std::string>{"gpu", "\"eu\""}));
+  EXPECT_EQ(hint_of(hints.texts()[1]).inbox_of, JobId("j"));
+  hints.claimable("a", std::vector<std::string>(64, std::string(64, 'x')));
+  hints.claimable("another", {});
+  EXPECT_EQ(hints.texts(), (std::vector<std::string>{"claim", "inbox j"})) << "too long to be said";
+  postgres::Hints many;
+  for (std::size_t i = 0; i <= postgres::kHintKinds; ++i) {
+    many.claimable("agent" + std::to_string(i), {});
+  }
+  EXPECT_EQ(many.texts(), std::vector<std::string>{"claim"});
+  for (const char* text : {"claim", "claim ", "claim {", "claim 1", "claim {\"agent\":1}",
+                           "claim {\"agent\":\"a\",\"capabilities\":[1]}", "something else"}) {
+    EXPECT_FALSE(hint_of(text).needs || hint_of(text).inbox_of) << text;
+  }
 }
 
 AE_TEST("hint/a listener that lost its connection listens again and looks at once") {

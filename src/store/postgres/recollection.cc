@@ -354,7 +354,11 @@ void Recollection::keep() {
 }
 
 Pg<void> finish_accepting(Connection& connection) {
+  connection.add_once("BEGIN");
+  // Writes something also when it is done already: then this waits for a standby as the first time should have.
+  connection.add_once("SELECT value FROM meta WHERE key = 'store_id' FOR UPDATE");
   connection.add_once("DELETE FROM meta WHERE key = 'accepting'");
+  connection.add_once("COMMIT");
   AE_TRY(connection.run());
   return {};
 }

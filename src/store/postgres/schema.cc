@@ -134,6 +134,19 @@ constexpr const char* kValueUses[] = {
     "WHERE blobs IS NOT NULL",
 };
 
+// What a job asks of a worker, in short (kind_of in transaction.cc): ready jobs that ask the same stand together. '' = nobody
+// has said: of jobs that had ended, and of those that a process of an older version makes.
+constexpr const char* kKinds[] = {
+    "ALTER TABLE heads ADD COLUMN kind bytea NOT NULL DEFAULT ''",
+    "UPDATE heads SET kind = substring(sha256(convert_to(agent, 'UTF8') || '\\x00'::bytea || "
+    "convert_to(array_to_string(capabilities, E'\\n'), 'UTF8')) FOR 16) "
+    "FROM jobs WHERE number = heads.job AND status NOT IN ('completed', 'failed', 'cancelled')",
+    "DROP INDEX heads_ready",
+    "DROP INDEX heads_line",
+    "CREATE INDEX heads_ready ON heads(kind, priority DESC, job) WHERE ready",
+    "CREATE INDEX heads_line ON heads(queue, kind, priority DESC, turn, job) WHERE ready",
+};
+
 struct Step {
   const char* const* statements;
   std::size_t count;
@@ -143,6 +156,7 @@ constexpr Step kMigrations[] = {
     {kTables, std::size(kTables)},        // 0 → 1
     {kWorkers, std::size(kWorkers)},      // 1 → 2
     {kValueUses, std::size(kValueUses)},  // 2 → 3
+    {kKinds, std::size(kKinds)},          // 3 → 4
 };
 
 std::string literal(std::string_view text) {

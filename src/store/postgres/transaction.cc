@@ -89,7 +89,7 @@ Transaction::Answer Transaction::extend(const Batch& batch, BatchPoints& points)
     job->lease_until.reset();
   }
   if (ripens) job->ripen();
-  if (job->ready && !was_ready) hints_.insert("claim");
+  if (job->ready && !was_ready) hints_.claimable(job->agent, job->capabilities);
   return {Committed{.last_seq = job->last_seq}, true};
 }
 
@@ -144,7 +144,7 @@ Transaction::Answer Transaction::create(const Batch& batch, BatchPoints& points,
         take(batch.job, job, wish.claim->worker, wish.claim->attempt, now + wish.claim->lease);
   } else {
     job.ripen();
-    if (job.ready) hints_.insert("claim");
+    if (job.ready) hints_.claimable(job.agent, job.capabilities);
   }
   return {std::move(answer), true};
 }
@@ -192,7 +192,7 @@ Result<void> Transaction::put_inbox(const JobId& id, const InboxEntry& entry) {
     return {};
   }
   job->posted.push_back(entry);
-  hints_.insert("inbox " + id.text);
+  hints_.posted(id);
   return {};
 }
 

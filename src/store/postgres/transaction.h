@@ -19,6 +19,7 @@
 #include "store/audit.h"
 #include "store/points.h"
 #include "store/postgres/connection.h"
+#include "store/postgres/hints.h"
 #include "store/postgres/recollection.h"
 #include "store/store.h"
 
@@ -27,6 +28,9 @@ namespace ae::store::postgres {
 // Claims under limits or in turns are made one after the other, in all processes: each counts what is held.
 inline constexpr const char* kOneClaimerUnderLimits =
     "SELECT pg_advisory_xact_lock(hashtextextended('aetheris claims ' || current_schema(), 0))";
+
+// Jobs of one kind ask the same of a worker. Stored: the first 16 bytes of a SHA-256, or '' where nobody has said.
+std::string kind_of(const std::string& agent, const std::vector<std::string>& capabilities);
 
 class Transaction {
  public:
@@ -68,8 +72,8 @@ class Transaction {
   std::optional<Mark> mark() const;
   // The head of the audit log as it is kept: "seq hash". What cannot be read is an end that no log has.
   static AuditHead audit_head(std::string_view text);
-  // What others may want to know once it is durable: "claim", or "inbox " and a job.
-  const std::set<std::string>& hints() const { return hints_; }
+  // What others may want to know once it is durable.
+  const Hints& hints() const { return hints_; }
 
  private:
   using Slot = std::pair<std::string, std::uint32_t>;  // invocation, try
@@ -168,7 +172,7 @@ class Transaction {
   std::map<std::int64_t, const std::string*> signed_heads_;
   std::map<std::int64_t, std::pair<std::uint64_t, const std::string*>> checkpoints_;
   std::vector<AuditRow> audit_;
-  std::set<std::string> hints_;
+  Hints hints_;
 };
 
 }  // namespace ae::store::postgres

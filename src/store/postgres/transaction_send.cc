@@ -21,14 +21,14 @@ constexpr Statement kPutLabels{
     "put_labels",
     "INSERT INTO labels(job, number, key, value) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[])"};
-// New ones and those that were locked; of these priority, queue and turn stay.
+// New ones and those that were locked; of these priority, queue, turn and kind stay.
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
-    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn) "
+    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
     "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[]) "
+    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[]) "
     "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
     "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
     "not_before = excluded.not_before, wake_at = excluded.wake_at, "
@@ -89,6 +89,11 @@ std::string joined(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::string kind_of(const std::string& agent, const std::vector<std::string>& capabilities) {
+  const Hash hash = sha256(agent + '\0' + joined(capabilities));
+  return {reinterpret_cast<const char*>(hash.bytes.data()), 16};
+}
 
 std::size_t Transaction::send(Connection& connection) {
   std::size_t statements = 0;
@@ -153,13 +158,13 @@ struct HeadColumns {
       priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
       ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
-      queue{Type::text}, turn{Type::text};
+      queue{Type::text}, turn{Type::text}, kind{Type::bytes};
 
   Params params() const {
     Params all;
     for (const Column* column :
          {&job, &last_seq, &updated_at, &head, &priority, &epoch, &not_before, &wake_at,
-          &lease_until, &ripe_at, &ready, &status, &attempt, &worker, &queue, &turn}) {
+          &lease_until, &ripe_at, &ready, &status, &attempt, &worker, &queue, &turn, &kind}) {
       all.add(*column);
     }
     return all;
@@ -185,6 +190,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.ready.add(job.ready);
     to.queue.add(job.queue);
     to.turn.add(job.turn);
+    to.kind.add(kind_of(job.agent, job.capabilities));
     to.status.add(job.row.status);
     to.attempt.add(job.attempt ? std::optional<std::string>(job.attempt->text) : std::nullopt);
     to.worker.add(job.attempt ? std::optional<std::string>(job.worker) : std::nullopt);

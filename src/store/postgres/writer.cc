@@ -118,7 +118,7 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
 Writer::Attempt Writer::alone(Connection& connection, Write& write) {
   if (const auto done = write.alone(connection); !done) {
     // What it may have claimed is held by attempts that nobody works for: their leases run out.
-    return failed(connection, done.error(), done.error().lost && done.error().sqlstate.empty());
+    return failed(connection, done.error(), done.error().may_stand);
   }
   if (const auto mark = write.mark(); mark && session_.recollection() != nullptr) {
     session_.recollection()->wrote(*mark);
@@ -139,7 +139,7 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {
     Column hints(Column::Type::text);
-    for (const std::string& hint : transaction.hints()) hints.add(hint);
+    for (const std::string& hint : transaction.hints().texts()) hints.add(hint);
     connection.add(kNotify, Params().add(channel_).add(hints));
   }
   const auto done = connection.run();
@@ -148,10 +148,7 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
     session_.recollection()->wrote(*mark);
   }
   if (!stands) {
-    const PgError& error = done.error();
-    // What the server says comes in order: whatever it refused before the COMMIT was the end of it.
-    const bool before = !error.sqlstate.empty() && error.at < commit;
-    return failed(connection, error, error.lost && !before);
+    return failed(connection, done.error(), done.error().may_stand);
   }
   return {Fate::committed, {}, false};
 }

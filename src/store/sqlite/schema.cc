@@ -157,6 +157,12 @@ CREATE TABLE value_uses(
 CREATE INDEX value_uses_hash ON value_uses(hash);
 )sql";
 
+// What layout 6 changed: ready jobs that ask the same of a worker stand together.
+constexpr const char* kByNeeds = R"sql(
+DROP INDEX jobs_ready;
+CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
+)sql";
+
 constexpr const char* kToLines = R"sql(
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
@@ -169,6 +175,7 @@ constexpr std::initializer_list<const char*> kMigrations[] = {
     {kBesides},                                                             // 2 → 3
     {kToLines, kLines},                                                     // 3 → 4
     {kValueUses},                                                           // 4 → 5
+    {kByNeeds},                                                             // 5 → 6
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -238,6 +245,7 @@ Status prepare_schema(Database& db, const std::string& path) {
       AE_TRY(db.execute(kBesides));
       AE_TRY(db.execute(kLines));
       AE_TRY(db.execute(kValueUses));
+      AE_TRY(db.execute(kByNeeds));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));

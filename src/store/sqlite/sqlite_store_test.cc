@@ -466,9 +466,12 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     options.fair_by = "tenant";
     EXPECT_TRUE(bench.open(options));
     int left = 0;
-    const auto create = [&](const std::string& id, std::string status, std::string tenant) {
+    const auto create = [&](const std::string& id, std::string status, std::string tenant,
+                            std::string agent = "a", std::vector<std::string> needs = {}) {
       Batch b = Bench::create(id);
       NewJob& job = std::get<Batch::Create>(b.authority).job;
+      job.agent = std::move(agent);
+      job.capabilities = std::move(needs);
       job.claim.reset();
       job.queue = tenant == "crowd" ? "full" : "open";
       job.labels = {{"tenant", std::move(tenant)}};
@@ -483,10 +486,13 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       create("crowd" + std::to_string(i), "queued", "crowd");
       create("open" + std::to_string(i), "queued", "other");
       create("old" + std::to_string(i), "completed", "other");
+      create("others" + std::to_string(i), "queued", "crowd", "another");
+      create("needy" + std::to_string(i), "queued", "other", "a", {"gpu"});
     }
     EXPECT_TRUE(bench.loop.run_until([&] { return left == 0; }));
     ClaimRequest request = conformance::Rig::wish("A");
     request.queues = {{"full", 1}};
+    request.agents = {"a"};
     const auto claim = [&] {
       const auto leases = bench.loop.await<Result<std::vector<Lease>>>(
           [&](auto done) { bench.store().claim(request, std::move(done)); });
@@ -501,17 +507,22 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       sqlite3_stmt* statement = nullptr;
       EXPECT_EQ(sqlite3_prepare_v2(db, question, -1, &statement, nullptr), SQLITE_OK);
       const std::string text = question;
-      const bool counts = text.starts_with("SELECT count");
-      sqlite3_bind_text(statement, 1,
-                        text.contains("queue >") ? "full"
-                        : counts                 ? "full"
-                                                 : "open",
-                        -1, SQLITE_STATIC);
-      sqlite3_bind_int(statement, 2, text.contains("priority <") ? 9 : 0);
-      if (counts) sqlite3_bind_int(statement, 3, 1);
-      if (text.contains("turn >")) sqlite3_bind_text(statement, 3, "crowd", -1, SQLITE_STATIC);
-      if (text.contains("turn =")) sqlite3_bind_text(statement, 3, "other", -1, SQLITE_STATIC);
-      if (text.contains("id > ?4")) sqlite3_bind_int(statement, 4, 2);
+      const bool counts = text.starts_with("SELECT count"), next_queue = text.contains("queue > ");
+      sqlite3_bind_text(statement, 1, counts || next_queue ? "full" : "open", -1, SQLITE_STATIC);
+      if (counts) {
+        sqlite3_bind_int(statement, 3, 1);
+      } else if (!next_queue) {
+        sqlite3_bind_text(statement, 2, text.contains("agent > ") ? "Z" : "a", -1, SQLITE_STATIC);
+      }
+      if (text.contains("?4")) {
+        sqlite3_bind_text(statement, 3, "", -1, SQLITE_STATIC);
+        sqlite3_bind_int(statement, 4, text.contains("priority <") ? 9 : 0);
+      } else if (text.contains("capabilities > ")) {
+        sqlite3_bind_text(statement, 3, "", -1, SQLITE_STATIC);
+      }
+      if (text.contains("turn >")) sqlite3_bind_text(statement, 5, "crowd", -1, SQLITE_STATIC);
+      if (text.contains("turn =")) sqlite3_bind_text(statement, 5, "other", -1, SQLITE_STATIC);
+      if (text.contains("id > ?6")) sqlite3_bind_int(statement, 6, 2);
       EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW) << question;
       all.push_back(sqlite3_stmt_status(statement, SQLITE_STMTSTATUS_VM_STEP, 0));
       EXPECT_GT(all.back(), 0);

@@ -100,6 +100,8 @@ Sql<Tables> Tables::open(Database& db) {
       {t.ripen_leased_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NOT NULL "
        "AND ripe_at <= ?1"},
+      {t.needs_after_, ClaimQuestions::kNeedsAfter},
+      {t.agent_after_, ClaimQuestions::kAgentAfter},
       {t.queue_after_, ClaimQuestions::kQueueAfter},
       {t.held_, ClaimQuestions::kHeld},
       {t.priority_below_, ClaimQuestions::kPriorityBelow},
@@ -571,42 +573,53 @@ Sql<Lease> Tables::take(const JobId& id, Job& job, const std::string& worker,
 class Tables::ReadyJobs {
  public:
   using Failure = SqlError;
+  struct Line {
+    std::string queue, agent, capabilities;
+    std::int64_t priority = 0;
+  };
   ReadyJobs(Tables& tables, const ClaimRequest& request, Instant now)
-      : t_(tables), request_(request), now_(now) {}
+      : t_(tables), request_(request), except_(request), now_(now) {}
 
-  Sql<std::optional<std::string>> queue_after(const std::string& queue) {
-    Rows row(t_.queue_after_, queue);
-    return text(row);
+  Sql<std::vector<Line>> lines() {
+    std::vector<Line> fitting;
+    for (Line last;;) {
+      AE_ASSIGN(auto line, line_after(last));
+      if (!line) return fitting;
+      last = *line;
+      if (offers(request_, last.agent, sqlite::lines(last.capabilities))) {
+        fitting.push_back(*std::move(line));
+      }
+    }
   }
   Sql<std::size_t> held(const std::string& queue, std::size_t enough) {
     Rows row(t_.held_, queue, now_, std::uint64_t{enough});
     AE_TRY(row.next());
     return row->count(0);
   }
-  Sql<std::optional<std::int64_t>> priority_below(const std::string& queue, std::int64_t priority) {
-    Rows row(t_.priority_below_, queue, priority);
+  Sql<std::optional<std::int64_t>> priority_below(const Line& line, std::int64_t priority) {
+    Rows row(t_.priority_below_, line.queue, line.agent, line.capabilities, priority);
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
     return row->integer(0);
   }
-  Sql<std::optional<std::string>> turn_after(const std::string& queue, std::int64_t priority,
+  Sql<std::optional<std::string>> turn_after(const Line& line, std::int64_t priority,
                                              const std::optional<std::string>& turn) {
     if (!turn) {
-      Rows row(t_.first_turn_, queue, priority);
+      Rows row(t_.first_turn_, line.queue, line.agent, line.capabilities, priority);
       return text(row);
     }
-    Rows row(t_.turn_after_, queue, priority, *turn);
+    Rows row(t_.turn_after_, line.queue, line.agent, line.capabilities, priority, *turn);
     return text(row);
   }
-  Sql<std::optional<ReadyJob>> job_after(const std::string& queue, std::int64_t priority,
+  Sql<std::optional<ReadyJob>> job_after(const Line& line, std::int64_t priority,
                                          const std::string& turn, std::int64_t number) {
-    Rows row(t_.job_after_, queue, priority, turn, number);
+    Rows row(t_.job_after_, line.queue, line.agent, line.capabilities, priority, turn, number);
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
     ReadyJob job{JobId(row->text(1)), row->integer(0), false};
     // A lease that is not over: the clock was set back.
-    const bool free = row->is_null(3) || row->instant(3) <= now_;
-    job.fits = free && fits(request_, {job.job, row->text(2), lines(row->text(4))});
+    const bool free = row->is_null(2) || row->instant(2) <= now_;
+    job.fits = free && !except_.contains(job.job);
     return job;
   }
   Sql<std::optional<std::string>> served(std::int64_t priority) {
@@ -617,6 +630,18 @@ class Tables::ReadyJobs {
   bool takes_turns() const { return !t_.fair_by_.empty(); }
 
  private:
+  Sql<std::optional<Line>> line_after(const Line& last) {
+    const auto line = [](Rows row) -> Sql<std::optional<Line>> {
+      AE_ASSIGN(const bool found, row.next());
+      if (!found) return std::nullopt;
+      return Line{row->text(0), row->text(1), row->text(2), row->integer(3)};
+    };
+    AE_ASSIGN(auto needs, line(Rows(t_.needs_after_, last.queue, last.agent, last.capabilities)));
+    if (needs) return needs;
+    AE_ASSIGN(auto agent, line(Rows(t_.agent_after_, last.queue, last.agent)));
+    if (agent) return agent;
+    return line(Rows(t_.queue_after_, last.queue));
+  }
   static Sql<std::optional<std::string>> text(Rows& row) {
     AE_ASSIGN(const bool found, row.next());
     if (!found) return std::nullopt;
@@ -625,6 +650,7 @@ class Tables::ReadyJobs {
 
   Tables& t_;
   const ClaimRequest& request_;
+  const Exceptions except_;
   const Instant now_;
 };
 

@@ -24,25 +24,34 @@ namespace ae::store::sqlite {
 
 // What a claim asks of the ready jobs (store/claim_order.h). Each is one look into an index.
 struct ClaimQuestions {
+  // The first job of the next line: with other needs in this queue, or else of the next queue. (A comparison of rows would
+  // walk over the line that it begins with.)
+  static constexpr const char* kNeedsAfter =
+      "SELECT queue, agent, capabilities, priority FROM jobs WHERE ready = 1 AND queue = ?1 "
+      "AND agent = ?2 AND capabilities > ?3 ORDER BY capabilities, priority DESC LIMIT 1";
+  static constexpr const char* kAgentAfter =
+      "SELECT queue, agent, capabilities, priority FROM jobs WHERE ready = 1 AND queue = ?1 "
+      "AND agent > ?2 ORDER BY agent, capabilities, priority DESC LIMIT 1";
   static constexpr const char* kQueueAfter =
-      "SELECT queue FROM jobs WHERE ready = 1 AND queue > ?1 ORDER BY queue LIMIT 1";
+      "SELECT queue, agent, capabilities, priority FROM jobs WHERE ready = 1 AND queue > ?1 "
+      "ORDER BY queue, agent, capabilities, priority DESC LIMIT 1";
   static constexpr const char* kHeld =
       "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = ?1 AND attempt IS NOT NULL "
       "AND lease_until > ?2 LIMIT ?3)";
   static constexpr const char* kPriorityBelow =
-      "SELECT priority FROM jobs WHERE ready = 1 AND queue = ?1 AND priority < ?2 "
-      "ORDER BY priority DESC LIMIT 1";
+      "SELECT priority FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
+      "AND capabilities = ?3 AND priority < ?4 ORDER BY priority DESC LIMIT 1";
   static constexpr const char* kFirstTurn =
-      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND priority = ?2 "
-      "ORDER BY turn LIMIT 1";
+      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
+      "AND capabilities = ?3 AND priority = ?4 ORDER BY turn LIMIT 1";
   static constexpr const char* kTurnAfter =
-      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND priority = ?2 AND turn > ?3 "
-      "ORDER BY turn LIMIT 1";
+      "SELECT turn FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
+      "AND capabilities = ?3 AND priority = ?4 AND turn > ?5 ORDER BY turn LIMIT 1";
   static constexpr const char* kJobAfter =
-      "SELECT id, job_id, agent, lease_until, capabilities FROM jobs WHERE ready = 1 "
-      "AND queue = ?1 AND priority = ?2 AND turn = ?3 AND id > ?4 ORDER BY id LIMIT 1";
-  static constexpr const char* kAll[] = {kQueueAfter, kHeld,      kPriorityBelow,
-                                         kFirstTurn,  kTurnAfter, kJobAfter};
+      "SELECT id, job_id, lease_until FROM jobs WHERE ready = 1 AND queue = ?1 AND agent = ?2 "
+      "AND capabilities = ?3 AND priority = ?4 AND turn = ?5 AND id > ?6 ORDER BY id LIMIT 1";
+  static constexpr const char* kAll[] = {kNeedsAfter,    kAgentAfter, kQueueAfter, kHeld,
+                                         kPriorityBelow, kFirstTurn,  kTurnAfter,  kJobAfter};
 };
 
 class Tables {
@@ -156,7 +165,8 @@ class Tables {
   Statement put_signed_head_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, take_inbox_, inbox_numbers_;
-  Statement queue_after_, held_, priority_below_, first_turn_, turn_after_, job_after_;
+  Statement needs_after_, agent_after_, queue_after_, held_, priority_below_, first_turn_,
+      turn_after_, job_after_;
   Statement last_turn_, put_turn_, put_position_;
   Statement ripen_delayed_, ripen_leased_, update_lease_, end_leased_, end_ready_;
   Statement savepoint_, undo_, keep_;
