@@ -212,6 +212,10 @@ def one_store(kind, options, minutes):
         # Healed: the shop answers as it should, every process is there.
         ask(world.shop_url, "POST", "/control", {"calm": True})
         world.heal()
+        for server in world.servers:
+            if not server.ready(5):
+                raise RuntimeError(f"{server.name} does not work after all was healed: "
+                                   f"{server.err.read_text(errors='replace')[-600:]}")
         healed = time.time()
         faulty_s = time.monotonic() - began
         load.stdin.close()
