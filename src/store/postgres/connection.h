@@ -185,6 +185,9 @@ class Connection {
   std::optional<PgError> wait();
   std::optional<PgError> collect(std::vector<Rows>& answers);
 
+  // The last warning since somebody looked, shared with libpq.
+  std::unique_ptr<std::optional<std::string>> warning_ =
+      std::make_unique<std::optional<std::string>>();
   std::unique_ptr<pg_conn, Closing> connection_;
   std::chrono::milliseconds answer_within_;
   std::unordered_set<const Statement*> prepared_;
@@ -194,9 +197,6 @@ class Connection {
   bool begun_ = false;      // what is added now is inside of a transaction
   bool by_itself_ = false;  // a statement of this round trip is not: its end commits that
   std::optional<std::size_t> commit_;  // where the COMMIT stands in pending_
-  // The last warning since somebody looked, shared with libpq.
-  std::unique_ptr<std::optional<std::string>> warning_ =
-      std::make_unique<std::optional<std::string>>();
 };
 
 }  // namespace ae::store::postgres
