@@ -119,8 +119,8 @@ class Home:
                               input=stdin, capture_output=True, text=True, timeout=timeout)
         return Said(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words, env=None):
-        process = subprocess.Popen([BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
+    def start(self, *words, env=None, prefix=()):
+        process = subprocess.Popen([*prefix, BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         self.started.append(process)
@@ -1137,6 +1137,22 @@ def a_cancel_undoes_what_was_done_and_says_so():
 
 
 @test
+def a_compensation_that_failed_is_not_said_to_be_a_call_of_which_nobody_knows():
+    with home() as h:
+        failing = SIDES.replace('echo \\"$AETHERIS_IDEMPOTENCY_KEY un$0\\" >> done.txt', "exit 9")
+        assert failing != SIDES
+        (h.path / "agents.yaml").write_text(failing)
+        expect(h.run("run", "agents.yaml", "--job-id", "t"), 4)
+        expect(h.run("cancel", "t"), 0)
+        parked = expect(h.run("run", "agents.yaml", "--job-id", "t"), 4).err
+        listed = expect(h.run("jobs", "--in-doubt"), 0)
+        for text in (parked, listed.out):
+            assert "nobody knows" not in text and "not known to be undone by unbook: it failed (exit_9)" in text, text
+        for text in (parked, listed.err):
+            assert "in the place of '{}'" in text, text
+
+
+@test
 def a_cancel_without_compensation_leaves_and_lists_it():
     with home() as h:
         (h.path / "agents.yaml").write_text(SIDES)
@@ -1381,12 +1397,13 @@ def a_call_in_doubt_parks_and_is_resolved():
         body = expect(h.run("job", "d", "--json"), 0).json()
         assert body["status"] == "parked" and len(body["in_doubt"]) == 1
         doubt = body["in_doubt"][0]
+        assert "nobody knows whether the call of doubt happened" in said.err and "in the place of '{}'" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
         key = doubt["idempotency_key"]
         assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         expect(h.run("resolve", "d", key, "perhaps"), 2)
-        expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0)
+        assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
         assert expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
         expect(h.run("verify", "d"), 0)
@@ -1425,6 +1442,17 @@ def slow_way(h, seconds):
         door.shutdown(socket.SHUT_RDWR)
         door.close()
         there.rename(here)
+
+
+@test
+def a_result_that_was_left_out_is_said_to_be_null():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
+        key = expect(h.run("job", "d", "--json"), 0).json()["in_doubt"][0]["idempotency_key"]
+        assert expect(h.run("resolve", "d", key, "happened"), 0).out == "recorded: happened\nresult: null\n"
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "e"), 4)
+        key = expect(h.run("job", "e", "--json"), 0).json()["in_doubt"][0]["idempotency_key"]
+        assert expect(h.run("resolve", "e", key, "fail"), 0).out == "recorded: fail\n"
 
 
 @test

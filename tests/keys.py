@@ -189,6 +189,38 @@ def a_key_that_was_revoked_is_refused():
 
 
 @test
+def what_an_act_has_done_is_told_also_to_whom_it_shut_the_door():
+    with home() as h:
+        s = Server(h)
+        status, made = s.post("/api/keys", {"role": "admin"})
+        assert status == 201 and made["role"] == "admin", (status, made)
+        admin = bearer(made["key"])
+        assert s.get("/api/jobs")[0] == 401, "the first key shuts the door"
+        assert s.get("/api/jobs", headers=admin)[0] == 200, "and opens it"
+        status, gone = s.ask("DELETE", "/api/keys/" + made["id"], headers=admin)
+        assert status == 200 and gone["live"] is False, (status, gone)
+        assert s.get("/api/jobs", headers=admin)[0] == 401
+
+
+@test
+def who_makes_a_job_and_waits_hears_nothing_of_it_when_the_key_is_gone():
+    with serving(roles=["admin"]) as s:
+        admin = bearer(s.keys["admin"])
+        key, key_id = make(s.h, "operator")
+        told = {}
+        waiting = threading.Thread(target=lambda: told.update(
+            answer=s.post("/api/jobs?wait=60s", {"agent": "holds", "id": "a"}, headers=bearer(key))))
+        waiting.start()
+        until(lambda: s.get("/api/jobs/a", headers=admin)[0] == 200)
+        expect(s.h.run("keys", "revoke", key_id), 0)
+        time.sleep(1.0)
+        s.h.go()
+        waiting.join(PATIENCE)
+        assert code(told["answer"]) == (504, "unknown_outcome"), told
+        assert s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed", "it was made, and nothing else was said"
+
+
+@test
 def a_live_stream_ends_with_its_key():
     with serving() as s:
         key, key_id = make(s.h, "viewer")

@@ -31,9 +31,10 @@ def test(function):
 class Server:
     """`aetheris serve` in a home; `ask` is one request."""
 
-    def __init__(self, h, *words, env=None):
+    def __init__(self, h, *words, env=None, prefix=()):
         self.h = h
-        self.process = h.start("serve", *(words or ("agents.yaml",)), "--listen", "127.0.0.1:0", "--json", env=env)
+        self.process = h.start("serve", *(words or ("agents.yaml",)), "--listen", "127.0.0.1:0", "--json", env=env,
+                               prefix=prefix)
         line = self.process.stdout.readline()
         assert line, self.h.end(self.process)
         self.url = json.loads(line)["listening"]
@@ -121,6 +122,39 @@ def a_server_that_is_not_there_is_7():
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
         assert "nobody answers" in expect(h.run("jobs", env={"AETHERIS_URL": url}), 7).err
         expect(h.run("jobs", env={"AETHERIS_URL": "127.0.0.1:1"}), 2)
+
+
+# What each command does when AETHERIS_URL names a server: asks it, refuses, since it needs the store itself, or has nothing to
+# do with either. serve and worker are what a URL leads to.
+ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "replay": ["j"], "verify": ["j"],
+       "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "approve": ["j.0123456789abcdef"],
+       "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "cancel": ["j"],
+       "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
+       "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"],
+       "prune": ["--older-than", "90d"]}
+REFUSE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}
+NEITHER = {"init": ["demo"], "check": ["agents.yaml"], "completion": ["bash"], "version": []}
+SERVE = {"serve", "worker"}
+
+
+@test
+def each_command_asks_the_server_that_it_is_given_or_says_that_it_cannot():
+    with home() as h:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            env = {"AETHERIS_URL": f"http://127.0.0.1:{free.getsockname()[1]}"}
+        help_text = expect(h.run("--help"), 0).out
+        commands = {line.split()[0] for line in help_text.split("Subcommands:")[1].split("\n\n")[0].splitlines() if line[2:3].strip()}
+        known = ASK.keys() | REFUSE.keys() | NEITHER.keys() | SERVE
+        assert commands == known, commands ^ known
+        for name, words in ASK.items():
+            assert "nobody answers" in expect(h.run(name, *words, env=env), 7).err, name
+        for name, words in REFUSE.items():
+            said = expect(h.run(name, *words, "--json", env=env), 2)
+            assert said.json()["code"] == "usage" and "needs the store itself: unset AETHERIS_URL" in said.err, (name, said)
+        for name, words in NEITHER.items():
+            expect(h.run(name, *words, env=env), 0)
+        assert not h.store.exists(), "nothing was done on a store here"
 
 
 @test
@@ -325,6 +359,79 @@ def faults_of_an_agent_are_told_as_check_does():
         none = Server(h, "--workers", "0")
         status, body = none.ask("PUT", "/api/agents/late", echo_agent(1))
         assert (status, body["code"]) == (400, "unsupported"), body
+
+
+@contextlib.contextmanager
+def silent_clients(address, count):
+    """So many connections that say nothing; this process may need more descriptors for them."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 500, limits[1]), limits[1]))
+    host, _, port = address.rpartition(":")
+    peers = []
+    try:
+        for _ in range(count):
+            peers.append(socket.create_connection((host, int(port)), timeout=PATIENCE))
+        yield peers
+    finally:
+        for peer in peers:
+            peer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+PROGRAMS = """
+aetheris: 1
+tools:
+  limit: { command: ["sh", "-c", "ulimit -Sn"], effect: at_most_once }
+agents:
+  limit: { plan: [ { id: s, tool: limit } ], output: "${ .steps.s }" }
+"""
+
+
+@contextlib.contextmanager
+def serving_with(soft, hard):
+    """A server that is started with so many descriptors."""
+    with home() as h:
+        (h.path / "programs.yaml").write_text(PROGRAMS)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+        try:
+            # The hard limit of the child alone: nobody gets it back.
+            s = Server(h, "programs.yaml", prefix=["prlimit", f"--nofile={soft}:{hard}"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        yield s
+
+
+@test
+def silent_clients_cost_nobody_a_job_or_a_place():
+    # With the usual limit, which is raised; with one that cannot be; and with a small one.
+    for soft, hard, clients in ((1024, 4096, 1100), (1024, 1024, 1100), (256, 256, 400)):
+        with serving_with(soft, hard) as s, silent_clients(s.address, clients):
+            assert s.get("/api/ready")[0] == 200
+            for _ in range(5):
+                status, job = s.post("/api/jobs?wait=30s", {"agent": "limit"})
+                assert (status, job["status"]) == (201, "completed"), (soft, hard, job)
+                assert job["result"] == str(soft), "a program is not given what we took for ourselves"
+            said = expect(s.stop(), 0)
+            assert "silent ones were closed" in said.err, said
+            assert len(said.err.splitlines()) < 10, said
+
+
+@test
+def what_cannot_be_started_for_want_of_descriptors_is_started_later():
+    with serving_with(1024, 1024) as s:
+        s.post("/api/jobs?wait=30s", {"agent": "limit"})
+        # So few that no program can be started; what is open stays so.
+        open_now = len(os.listdir(f"/proc/{s.process.pid}/fd"))
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (open_now + 4, 1024))
+        s.post("/api/jobs", {"agent": "limit", "id": "later"})
+        until(lambda: any(e["type"] == "tool_invocation_finished" for e in s.get("/api/jobs/later/events")[1]["events"]))
+        event = [e for e in s.get("/api/jobs/later/events")[1]["events"] if e["type"] == "tool_invocation_finished"][0]
+        assert event["payload"]["error"]["code"] == "not_sent", event
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+        until(lambda: s.status("later") == "completed")
+
+
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 TRACED = """
@@ -440,8 +547,8 @@ def each_bad_request_gets_its_status_in_one_shape_and_nothing_comes_of_it():
     with serving() as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"})
         until(lambda: s.status("a") == "waiting")
-        asked, wrong = bad_requests.run(s.url, mark=True)
-        assert asked > 150 and not wrong, "\n".join(wrong)
+        asked, wrong = bad_requests.run(s.url, mark=True, pid=s.process.pid)
+        assert asked > 450 and not wrong, "\n".join(wrong)
         assert s.process.poll() is None
         assert s.get("/api/jobs/a/verify")[1]["ok"]
 

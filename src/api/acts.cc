@@ -14,16 +14,28 @@ void Api::act(Ask ask, engine::Act act, int status) {
   if (const auto context = trace_context(ask->request.traceparent, {}); context && says) {
     act.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
-  runtime_.act(*job, std::move(act), [ask, status](Result<Value> answer) {
-    if (!answer && answer.error().code == Code::not_found) {
-      return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                               " in this store; `aetheris jobs` lists them"});
-    }
-    if (!answer) return ask->refuse(answer.error());
-    const bool duplicate = answer->find("duplicate") != nullptr;
-    const bool accepted = answer->find("accepted") || answer->find("buffered");
-    ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
-  });
+  const bool names_job_alone = act.approval.empty();
+  runtime_.act(
+      *job, std::move(act),
+      [this, alive = std::weak_ptr(alive_), ask, status, names_job_alone,
+       job = *job](Result<Value> answer) {
+        if (!answer && answer.error().code == Code::not_found) {
+          const auto no_job = [ask] {
+            ask->refuse({Code::not_found, "there is no job " + ask->id +
+                                              " in this store; `aetheris jobs` lists them"});
+          };
+          if (names_job_alone || !alive.lock()) return no_job();
+          // The job is missing, or what was asked for in it.
+          return runtime_.read_state(job, [ask, no_job, missing = answer.error()](auto read) {
+            if (!read && read.error().code == Code::not_found) return no_job();
+            ask->refuse(missing);
+          });
+        }
+        if (!answer) return ask->refuse(answer.error());
+        const bool duplicate = answer->find("duplicate") != nullptr;
+        const bool accepted = answer->find("accepted") || answer->find("buffered");
+        ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
+      });
 }
 
 void Api::signal(Ask ask) {

@@ -39,12 +39,12 @@ struct ApiRequest {
   std::string method = "GET";
   Path path;  // {"api", "jobs", id}
   QueryPairs query;
-  std::string body;                     // JSON; "" = none
-  std::string idempotency_key;          // header Idempotency-Key
-  std::string traceparent, tracestate;  // these headers, as they came
-  std::string by;                       // who asks, for the record
-  Role role = Role::admin;              // what they may; our own user may everything
-  bool local = true;                    // our own user, on this machine
+  std::string body;                            // JSON; "" = none
+  std::optional<std::string> idempotency_key;  // header Idempotency-Key
+  std::string traceparent, tracestate;         // these headers, as they came
+  std::string by;                              // who asks, for the record
+  Role role = Role::admin;                     // what they may; our own user may everything
+  bool local = true;                           // our own user, on this machine
 };
 
 struct ApiResponse {

@@ -314,8 +314,32 @@ AE_TEST("service/it counts what it wrote") {
         "aetheris_tool_invocations_total{tool=\"echo\"} 1\n",
         "aetheris_tool_invocation_total{result=\"success\"} 1\n",
         "aetheris_worker_busy{worker_id=\"worker\"} 0\n",
-        "aetheris_confirmation_replay_warn_total 0\n"}) {
+        "aetheris_job_duration_seconds_count{agent=\"echo\"} 1\n",
+        "aetheris_job_parked_duration_seconds_count 0\n", "aetheris_job_fail_total 0\n",
+        "aetheris_in_doubt_total 0\n", "aetheris_step_retries_total 0\n",
+        "aetheris_step_timeout_total 0\n", "aetheris_approval_requests_total 0\n",
+        "aetheris_run_resume_total 0\n", "aetheris_confirmation_replay_warn_total 0\n"}) {
     EXPECT_NE(metrics.text.find(line), std::string::npos) << line << "\n" << metrics.text;
+  }
+}
+
+AE_TEST("service/it counts failures and how long jobs were parked") {
+  Here here;
+  const std::string job = here.make(R"({"agent": "doubts"})");
+  here.loop.advance(std::chrono::minutes(10));
+  const Value body = here.get({"api", "jobs", job}).body;
+  const std::string key(body["in_doubt"].items()[0].text("idempotency_key"));
+  here.post({"api", "jobs", job, "resolve"},
+            R"({"idempotency_key":")" + key + R"(","resolution":"fail"})");
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(job), "failed");
+  const std::string text = here.get({"metrics"}).text;
+  for (const char* line : {"aetheris_job_fail_total 1\n", "aetheris_in_doubt_total 1\n",
+                           "aetheris_tool_errors_total{tool=\"doubt\"} 1\n",
+                           "aetheris_job_parked_duration_seconds_bucket{le=\"300\"} 0\n",
+                           "aetheris_job_parked_duration_seconds_bucket{le=\"1800\"} 1\n",
+                           "aetheris_job_duration_seconds_count{agent=\"doubts\"} 1\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
 }
 
@@ -684,6 +708,20 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
   refused(R"({"agent":"echo","plan_hash":"00"})", 409, "needs_version");
   refused(R"({"agent":"echo","idempotency_key":")" + std::string(257, 'k') + "\"}", 400,
           "input_invalid");
+  for (const char* key : {"", " ", "\\t\\n", "a\\u0000b"}) {
+    refused(R"({"agent":"echo","idempotency_key":")" + std::string(key) + "\"}", 400,
+            "input_invalid");
+  }
+  for (const char* key : {"", " ", "schlüssel", "a\tb"}) {
+    ApiRequest request;
+    request.method = "POST";
+    request.path = {"api", "jobs"};
+    request.body = R"({"agent":"echo"})";
+    request.idempotency_key = key;
+    expect_problem(here.ask(request), 400, "input_invalid");
+  }
+  refused(R"({"agent":"echo","labels":{"a":"x\u0000"}})", 400, "input_invalid");
+  refused(R"({"agent":"echo","labels":{"a\u0000":"x"}})", 400, "input_invalid");
   refused(std::string(kBodyMax + 1, ' '), 413, "payload_too_large");
   EXPECT_EQ(here.get({"api", "jobs"}).body["jobs"].size(), 0u);
 }
@@ -703,7 +741,13 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(here.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
   expect_problem(here.get({"api", "jobs"}, {{"cursor", "j@x"}}), 400, "input_invalid");
-  expect_problem(here.get({"api", "jobs"}, {{"limit", "-1"}}), 400, "input_invalid");
+  for (const char* limit : {"-1", "0", "1001", "1e9"}) {
+    expect_problem(here.get({"api", "jobs"}, {{"limit", limit}}), 400, "input_invalid");
+    expect_problem(here.get({"api", "jobs"}, {{"limit", limit}, {"stuck", "true"}}), 400,
+                   "input_invalid");
+    expect_problem(here.get({"api", "approvals"}, {{"limit", limit}}), 400, "input_invalid");
+    expect_problem(here.get({"api", "audit"}, {{"limit", limit}}), 400, "input_invalid");
+  }
   ApiRequest put;
   put.method = "PUT";
   put.path = {"api", "agents", "echo"};
@@ -920,10 +964,12 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   const auto id = here.make(R"({"agent":"doubts"})");
   const Value job = here.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  EXPECT_EQ(here.post({"api", "jobs", id, "resolve"},
-                      R"({"idempotency_key":")" + key + R"(","resolution":"happened"})")
-                .status,
-            200);
+  const ApiResponse said =
+      here.post({"api", "jobs", id, "resolve"},
+                R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
+  EXPECT_EQ(said.status, 200);
+  ASSERT_NE(said.body.find("result"), nullptr) << canonical(said.body);
+  EXPECT_TRUE(said.body["result"].is_null()) << "what is recorded for it is said";
   here.loop.run_ready();
   EXPECT_EQ(here.status(id), "completed");
   EXPECT_EQ(here.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
@@ -991,6 +1037,14 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   EXPECT_EQ(here.get({"api", "jobs", no}).body["error"]["code"], "rejected");
   EXPECT_EQ(here.get({"api", "approvals"}).body["approvals"].size(), 0u);
 
+  // What is missing is said: the job, or the request in a job that is there.
+  const auto detail = [&](const std::string& id) {
+    return std::string(
+        here.post({"api", "approvals", id}, R"({"decision":"approve"})").body.text("detail"));
+  };
+  EXPECT_EQ(detail("nobody.ffffffffffffffff").find("there is no job nobody"), 0u);
+  EXPECT_EQ(detail(call + ".ffffffffffffffff").find("there is no job"), std::string::npos);
+  EXPECT_EQ(detail(no + ".ffffffffffffffff").find("there is no job"), std::string::npos);
   for (const char* id : {"nobody", "j1.0123456789abcdef", "j1.", "nobody.0123456789abcdef"}) {
     expect_problem(here.post({"api", "approvals", id}, R"({"decision":"approve"})"), 404,
                    "not_found");

@@ -34,8 +34,7 @@ void Api::approvals(Ask ask) {
   auto inbox = std::make_shared<Inbox>();
   const auto wish = [&]() -> Status {
     AE_TRY(ask->query.only({"cursor", "limit"}));
-    AE_ASSIGN(const auto limit, ask->query.number("limit"));
-    inbox->wanted = std::clamp<std::size_t>(limit.value_or(kApprovalsDefault), 1, kJobsMax);
+    AE_ASSIGN(inbox->wanted, ask->query.limit(kApprovalsDefault, kJobsMax));
     const std::string* cursor = ask->query.find("cursor");
     if (!cursor) return {};
     const std::size_t colon = cursor->find(':');

@@ -55,6 +55,10 @@ struct Later {
   std::string_view name, why;
 };
 
+// The key under which what is asked for is made once, as the header or the body says; "" = none.
+// Fails with input_invalid.
+Result<std::string> idempotency_key(const ApiRequest& request, const Value& body);
+
 // The object that a request carries. Every name is known or refused.
 class Fields {
  public:
@@ -65,7 +69,8 @@ class Fields {
   const Value& operator[](std::string_view name) const { return object_[name]; }
   const Value* find(std::string_view name) const { return object_.find(name); }
   const Value& object() const { return object_; }
-  // "" when it is absent or null. Fails with input_invalid: no text, or more than 256 bytes.
+  // "" when it is absent or null. Fails with input_invalid: no text, more than 256 bytes, or NUL in it, which not every store
+  // can keep.
   Result<std::string> text(std::string_view name) const;
 
  private:

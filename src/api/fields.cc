@@ -48,7 +48,36 @@ Result<std::string> Fields::text(std::string_view name) const {
   if (value.as_string().size() > kTextMax) {
     return fail(Code::input_invalid, "\"" + std::string(name) + "\" has at most 256 bytes");
   }
+  if (value.as_string().find('\0') != std::string::npos) {
+    return fail(Code::input_invalid, "\"" + std::string(name) + "\" holds a NUL character");
+  }
   return value.as_string();
+}
+
+Result<std::string> idempotency_key(const ApiRequest& request, const Value& body) {
+  const auto is_blank = [](std::string_view text) {
+    return text.find_first_not_of(" \t\r\n\v\f") == text.npos;
+  };
+  const Value* const field = body.find("idempotency_key");
+  const bool in_body = field != nullptr && !field->is_null();
+  const auto& header = request.idempotency_key;
+  const std::string key = header ? *header : std::string(body.text("idempotency_key"));
+  if (!header && !in_body) return key;
+  // A variable that was never set must not make a job without a key.
+  if (is_blank(key) || (in_body && is_blank(field->as_string()))) {
+    return fail(Code::input_invalid, "an idempotency key is not blank; leave it out for none");
+  }
+  if (header && std::ranges::any_of(*header, [](char c) { return c < 0x20 || c > 0x7e; })) {
+    return fail(Code::input_invalid,
+                "the header Idempotency-Key is ASCII; the field \"idempotency_key\" takes others");
+  }
+  if (header && in_body && field->as_string() != *header) {
+    return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
+  }
+  if (key.size() > kTextMax) {
+    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
+  }
+  return key;
 }
 
 }  // namespace ae::api

@@ -20,16 +20,8 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   if (!id.empty()) {
     AE_ASSIGN(wish.job, job_id_from_text(id));
   }
-  AE_ASSIGN(wish.idempotency_key, fields.text("idempotency_key"));
-  if (!request.idempotency_key.empty()) {
-    if (!wish.idempotency_key.empty() && wish.idempotency_key != request.idempotency_key) {
-      return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
-    }
-    wish.idempotency_key = request.idempotency_key;
-  }
-  if (wish.idempotency_key.size() > 256) {
-    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
-  }
+  AE_TRY(fields.text("idempotency_key"));
+  AE_ASSIGN(wish.idempotency_key, idempotency_key(request, fields.object()));
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
   if (repeat.is_bool()) wish.repeat_all = repeat.as_bool();

@@ -77,7 +77,7 @@ class Gate {
 
   // Lets in, or gives the answer: 401 `unauthorized`, 429 `rate_limited`, 503 `unavailable`. Perhaps inside this call.
   void knock(Knock knock, Then then);
-  // Does who came in so still may, now that the answer is ready? Fails with unauthorized, unavailable.
+  // Does who came in so still may, now that what they waited for is ready? Fails with unauthorized, unavailable.
   void look_again(const Pass& pass, Still then);
   // The right to one live stream, for as long as it is kept; or the answer, 429 `rate_limited`.
   std::expected<std::shared_ptr<void>, ApiResponse> stream(const Pass& pass);

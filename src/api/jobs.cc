@@ -48,6 +48,9 @@ Result<std::vector<std::pair<std::string, std::string>>> labels_of(const Value& 
                                            "\" must be a string; names and values have at most "
                                            "256 bytes");
     }
+    if (name.find('\0') != name.npos || value.as_string().find('\0') != std::string::npos) {
+      return fail(Code::input_invalid, "a label holds a NUL character");
+    }
     out.emplace_back(name, value.as_string());
   }
   return out;
@@ -161,8 +164,7 @@ void Api::jobs(Ask ask) {
       wanted.labels.push_back(std::move(pair));
     }
     if (const auto* cursor = ask->query.find("cursor")) go_on_after(*cursor, wanted);
-    AE_ASSIGN(const auto limit, ask->query.number("limit"));
-    wanted.limit = std::clamp<std::size_t>(limit.value_or(100), 1, kJobsMax);
+    AE_ASSIGN(wanted.limit, ask->query.limit(100, kJobsMax));
     return wanted;
   }();
   if (!filter) return ask->refuse(filter.error());
@@ -241,16 +243,7 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
     }
   }
   std::ranges::sort(wish.labels);
-  wish.idempotency_key = body.text("idempotency_key");
-  if (!ask.request.idempotency_key.empty()) {
-    if (!wish.idempotency_key.empty() && wish.idempotency_key != ask.request.idempotency_key) {
-      return fail(Code::input_invalid, "the header Idempotency-Key and \"idempotency_key\" differ");
-    }
-    wish.idempotency_key = ask.request.idempotency_key;
-  }
-  if (wish.idempotency_key.size() > 256) {
-    return fail(Code::input_invalid, "an idempotency key has at most 256 bytes");
-  }
+  AE_ASSIGN(wish.idempotency_key, idempotency_key(ask.request, body));
   if (const std::string_view id = body.text("id"); !id.empty()) {
     AE_ASSIGN(wish.job, job_id_from_text(id));
   }
@@ -418,9 +411,8 @@ void Api::events(Ask ask) {
     Wish w;
     AE_TRY(ask->query.only({"after", "limit", "class", "type", "wait"}));
     AE_ASSIGN(const auto after, ask->query.number("after"));
-    AE_ASSIGN(const auto limit, ask->query.number("limit"));
     w.after = after.value_or(0);
-    w.limit = std::clamp<std::size_t>(limit.value_or(kEventsDefault), 1, kEventsMax);
+    AE_ASSIGN(w.limit, ask->query.limit(kEventsDefault, kEventsMax));
     const auto* of_class = ask->query.find("class");
     w.effects = of_class && *of_class == "effect";
     if (!w.effects) {

@@ -21,6 +21,10 @@ constexpr Family kFamilies[] = {
     {"aetheris_human_decision_total", "counter", "What people decided, by kind."},
     {"aetheris_in_doubt_total", "counter", "Calls that went to a person, since nobody knows."},
     {"aetheris_job_created_total", "counter", "Jobs created."},
+    {"aetheris_job_duration_seconds", "histogram",
+     "How long jobs took from their creation to their end, by agent."},
+    {"aetheris_job_fail_total", "counter", "Jobs that failed."},
+    {"aetheris_job_parked_duration_seconds", "histogram", "How long jobs were parked."},
     {"aetheris_job_total", "counter", "Jobs that ended, by status."},
     {"aetheris_llm_tokens_total", "counter", "Tokens of models, by direction."},
     {"aetheris_node_execution_total", "counter", "Nodes that ended, by type of result."},
@@ -29,16 +33,29 @@ constexpr Family kFamilies[] = {
     {"aetheris_run_pause_total", "counter", "Jobs that were parked, by what ends the park."},
     {"aetheris_run_resume_total", "counter", "Parks that an act ended."},
     {"aetheris_step_retries_total", "counter", "Tries that were planned after another had failed."},
+    {"aetheris_step_timeout_total", "counter", "Tries of calls that ended by their timeout."},
+    {"aetheris_tool_errors_total", "counter", "Tries that ended otherwise than well, by tool."},
     {"aetheris_tool_invocation_total", "counter", "Tries of calls that ended, by outcome."},
     {"aetheris_tool_invocations_total", "counter", "Tries of calls that were declared, by tool."},
     {"aetheris_tool_duration_seconds", "histogram", "How long tries took, by tool."},
     {"aetheris_wait_total", "counter", "Waits that were resolved, by outcome."},
 };
 
+// Families without labels: they are there from the start, so that the first one that is counted is seen as a rise.
+constexpr std::string_view kPlain[] = {
+    "aetheris_approval_requests_total", "aetheris_in_doubt_total",   "aetheris_job_created_total",
+    "aetheris_job_fail_total",          "aetheris_run_resume_total", "aetheris_step_retries_total",
+    "aetheris_step_timeout_total"};
+
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
   return text;
+}
+
+// The store's clock may be set back.
+double seconds_between(Instant from, Instant to) {
+  return static_cast<double>(std::max<std::int64_t>(0, (to - from).count())) / 1e6;
 }
 
 constexpr Family kGauges[] = {
@@ -103,22 +120,73 @@ std::string storage_text(const std::map<std::string_view, store::OperationTimes>
   return out + failures;
 }
 
-void Metrics::Histogram::add(double seconds) {
+Metrics::Metrics() {
+  for (const std::string_view name : kPlain) counters_[std::string(name)] = 0;
+}
+
+void Metrics::Histogram::add(const std::array<double, 12>& bounds, double seconds) {
   std::size_t i = 0;
-  while (i < kBounds.size() && seconds > kBounds[i]) ++i;
+  while (i < bounds.size() && seconds > bounds.at(i)) ++i;
   ++in[i];
   sum += seconds;
+}
+
+// `label`: "" or `{NAME="VALUE"}`.
+void Metrics::Histogram::say(std::string& out, const std::string& name, const std::string& label,
+                             const std::array<double, 12>& bounds) const {
+  const std::string before = label.empty() ? "{" : label.substr(0, label.size() - 1) + ",";
+  std::uint64_t so_far = 0;
+  for (std::size_t i = 0; i <= bounds.size(); ++i) {
+    so_far += in.at(i);
+    const std::string bound = i < bounds.size() ? number(bounds.at(i)) : "+Inf";
+    out.append(name).append("_bucket").append(before).append("le=\"").append(bound);
+    out.append("\"} ").append(std::to_string(so_far)).append("\n");
+  }
+  out.append(name).append("_sum").append(label).append(" ").append(number(sum)).append("\n");
+  out.append(name).append("_count").append(label).append(" ");
+  out.append(std::to_string(so_far)).append("\n");
 }
 
 void Metrics::finished(const JobId& job, const Event& event) {
   const Value& p = event.payload;
   count(labelled("aetheris_tool_invocation_total", "result", p.text("outcome")));
+  if (p.text("outcome") == "timeout") count("aetheris_step_timeout_total");
   const auto call = calls_.find({job, std::string(p.text("invocation_id"))});
   if (call == calls_.end()) return;  // declared by another process
+  if (p.text("outcome") != "success") {
+    count(labelled("aetheris_tool_errors_total", "tool", call->second));
+  }
   if (p["duration_us"].is_integer()) {
-    tools_[call->second].add(static_cast<double>(p["duration_us"].as_int()) / 1e6);
+    tools_[call->second].add(kCallBounds, static_cast<double>(p["duration_us"].as_int()) / 1e6);
   }
   calls_.erase(call);
+}
+
+Metrics::Seen* Metrics::seen(const JobId& job) {
+  if (seen_.size() >= kJobsMax && !seen_.contains(job)) return nullptr;
+  return &seen_[job];
+}
+
+void Metrics::ended(const JobId& job, const Event& event) {
+  count(labelled("aetheris_job_total", "status", event_name(event).substr(4)));
+  if (event.type == EventType::job_failed) count("aetheris_job_fail_total");
+  std::erase_if(calls_, [&](const auto& call) { return call.first.first == job; });
+  unparked(job, event);
+  const auto known = seen_.find(job);
+  if (known == seen_.end()) return;
+  if (known->second.created_at) {
+    jobs_[known->second.agent].add(kJobBounds,
+                                   seconds_between(*known->second.created_at, event.created_at));
+  }
+  seen_.erase(known);
+}
+
+void Metrics::unparked(const JobId& job, const Event& event) {
+  const auto known = seen_.find(job);
+  if (known == seen_.end() || !known->second.parked_at) return;
+  parks_.add(kJobBounds, seconds_between(*known->second.parked_at, event.created_at));
+  known->second.parked_at.reset();
+  if (!known->second.created_at) seen_.erase(known);
 }
 
 void Metrics::count_rejection(std::string_view type) {
@@ -131,12 +199,15 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
     switch (event.type) {
       case EventType::job_created:
         count("aetheris_job_created_total");
+        if (Seen* const one = seen(job)) {
+          one->agent = p.text("agent");
+          one->created_at = event.created_at;
+        }
         break;
       case EventType::job_completed:
       case EventType::job_failed:
       case EventType::job_cancelled:
-        count(labelled("aetheris_job_total", "status", event_name(event).substr(4)));
-        std::erase_if(calls_, [&](const auto& call) { return call.first.first == job; });
+        ended(job, event);
         break;
       case EventType::tool_invocation_started:
         count(labelled("aetheris_tool_invocations_total", "tool", p.text("tool_name")));
@@ -159,9 +230,11 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         break;
       case EventType::job_parked:
         count(labelled("aetheris_run_pause_total", "until", p.text("until")));
+        if (Seen* const one = seen(job)) one->parked_at = event.created_at;
         break;
       case EventType::job_resumed:
         count("aetheris_run_resume_total");
+        unparked(job, event);
         break;
       case EventType::wait_opened:
         if (p.text("correlation_key").starts_with("resolve/")) count("aetheris_in_doubt_total");
@@ -195,21 +268,16 @@ std::string Metrics::text(const std::vector<std::pair<std::string, std::uint64_t
     out.append(family.name).append(" ").append(family.type).append("\n");
     const std::string name(family.name);
     if (std::string_view(family.type) == "histogram") {
-      for (const auto& [tool, histogram] : tools_) {
-        const std::string label = labelled("", "tool", tool);
-        const std::string_view inside = std::string_view(label).substr(0, label.size() - 1);
-        const auto line = [&](std::string_view suffix, std::string_view labels) -> std::string& {
-          return out.append(name).append(suffix).append(labels);
-        };
-        std::uint64_t so_far = 0;
-        for (std::size_t i = 0; i <= kBounds.size(); ++i) {
-          so_far += histogram.in[i];
-          const std::string bound = i < kBounds.size() ? number(kBounds[i]) : "+Inf";
-          line("_bucket", inside).append(",le=\"").append(bound).append("\"} ");
-          out.append(std::to_string(so_far)).append("\n");
+      if (family.name == "aetheris_tool_duration_seconds") {
+        for (const auto& [tool, histogram] : tools_) {
+          histogram.say(out, name, labelled("", "tool", tool), kCallBounds);
         }
-        line("_sum", label).append(" ").append(number(histogram.sum)).append("\n");
-        line("_count", label).append(" ").append(std::to_string(so_far)).append("\n");
+      } else if (family.name == "aetheris_job_duration_seconds") {
+        for (const auto& [agent, histogram] : jobs_) {
+          histogram.say(out, name, labelled("", "agent", agent), kJobBounds);
+        }
+      } else {
+        parks_.say(out, name, "", kJobBounds);
       }
       continue;
     }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,7 @@ std::string storage_text(const std::map<std::string_view, store::OperationTimes>
 
 class Metrics {
  public:
+  Metrics();
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Of requests, failed_keys or streams.
   void count_rejection(std::string_view type);
@@ -32,20 +34,37 @@ class Metrics {
   std::string text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const;
 
  private:
-  static constexpr std::array<double, 12> kBounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                                                  0.5,   1,    2.5,   5,    10,  60};
+  // Seconds: of calls, and of jobs and parks, which may take days.
+  static constexpr std::array<double, 12> kCallBounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                      0.5,   1,    2.5,   5,    10,  60};
+  static constexpr std::array<double, 12> kJobBounds{0.1, 0.5,  1,    5,        15,     60,
+                                                     300, 1800, 3600, 6 * 3600, 86'400, 7 * 86'400};
+  static constexpr std::size_t kJobsMax = 100'000;  // whose beginnings are remembered
   struct Histogram {
-    std::array<std::uint64_t, kBounds.size() + 1> in{};
+    std::array<std::uint64_t, kCallBounds.size() + 1> in{};
     double sum = 0;
-    void add(double seconds);
+    void add(const std::array<double, 12>& bounds, double seconds);
+    void say(std::string& out, const std::string& name, const std::string& label,
+             const std::array<double, 12>& bounds) const;
+  };
+  // Of a job that this process wrote to: who it is of and when it began, when that was seen, and since when it is parked.
+  struct Seen {
+    std::string agent;
+    std::optional<Instant> created_at, parked_at;
   };
   void count(std::string name, std::uint64_t by = 1) { counters_[std::move(name)] += by; }
   void finished(const JobId& job, const Event& event);
+  void ended(const JobId& job, const Event& event);
+  void unparked(const JobId& job, const Event& event);
+  Seen* seen(const JobId& job);  // nullptr: there are too many
 
   std::map<std::string, std::uint64_t> counters_;  // by name with labels
   std::map<std::string, Histogram> tools_;         // by tool
+  std::map<std::string, Histogram> jobs_;          // by agent
+  Histogram parks_;
   std::map<std::pair<JobId, std::string>, std::string>
       calls_;  // under way: the tool, by invocation
+  std::map<JobId, Seen> seen_;
 };
 
 }  // namespace ae::api

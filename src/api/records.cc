@@ -200,9 +200,9 @@ void Api::redact(Ask ask) {
 void Api::audit(Ask ask) {
   if (auto known = ask->query.only({"after", "limit"}); !known) return ask->refuse(known.error());
   const auto after = ask->query.number("after");
-  const auto limit = ask->query.number("limit");
+  const auto limit = ask->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ask->refuse(after ? limit.error() : after.error());
-  const std::size_t most = std::clamp<std::size_t>(limit->value_or(kEntriesMax), 1, kEntriesMax);
+  const std::size_t most = *limit;
   // The one before the first tells its hash.
   const std::uint64_t from = after->value_or(0);
   store_.audit_log(from == 0 ? 0 : from - 1, [ask, from, most](Result<store::AuditLog> log) {

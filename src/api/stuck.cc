@@ -212,8 +212,7 @@ void Api::doubtful_jobs(Ask ask) {
 
 void Api::begin_walk(Ask ask, std::shared_ptr<Walk> walk) {
   const auto wish = [&]() -> Status {
-    AE_ASSIGN(const auto limit, ask->query.number("limit"));
-    walk->wanted = std::clamp<std::size_t>(limit.value_or(kListDefault), 1, kJobsMax);
+    AE_ASSIGN(walk->wanted, ask->query.limit(kListDefault, kJobsMax));
     const std::string* cursor = ask->query.find("cursor");
     if (!cursor) return {};
     const std::size_t colon = cursor->find(':');

@@ -3,6 +3,7 @@
 // Threads: values, pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -34,6 +35,8 @@ class Query {
   std::vector<std::string> all(std::string_view name) const;
   // A whole number. Fails with input_invalid.
   Result<std::optional<std::uint64_t>> number(std::string_view name) const;
+  // Of a list: `limit`, from 1 to `most`. Fails with input_invalid.
+  Result<std::size_t> limit(std::size_t unless_said, std::size_t most) const;
 
  private:
   QueryPairs pairs_;

@@ -14,6 +14,13 @@ AE_TEST("api/a segment stays one, whatever it holds") {
 AE_TEST("api/a query names each thing once, but labels and keys") {
   const Query twice({{"limit", "1"}, {"limit", "2"}});
   EXPECT_EQ(twice.only({"limit"}).error().code, Code::input_invalid);
+  for (const char* bad : {"0", "11", "-1", "x", ""}) {
+    const auto limit = Query(QueryPairs{{"limit", bad}}).limit(5, 10);
+    ASSERT_FALSE(limit) << bad;
+    EXPECT_EQ(limit.error().code, Code::input_invalid) << bad;
+  }
+  EXPECT_EQ(*Query().limit(5, 10), 5u);
+  EXPECT_EQ(*Query(QueryPairs{{"limit", "10"}}).limit(5, 10), 10u);
   EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).only({"label", "limit"}));
 }
 

@@ -73,8 +73,8 @@ class SocketDoor final : public Door {
     if (!key_.empty()) call.headers.push_back({"Authorization", "Bearer " + key_});
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
-    if (!request.idempotency_key.empty()) {
-      call.headers.push_back({"Idempotency-Key", request.idempotency_key});
+    if (request.idempotency_key) {
+      call.headers.push_back({"Idempotency-Key", *request.idempotency_key});
     }
     std::optional<net::HttpAnswer> answer;
     client_.start(std::move(call), [&](net::HttpAnswer seen) {

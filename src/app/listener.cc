@@ -84,6 +84,13 @@ api::ApiResponse refusal(const Error& error) {
           .text = {}};
 }
 
+// Of an act: saying that it was refused would be a lie.
+api::ApiResponse not_told_any_more() {
+  return refusal({Code::unknown_outcome,
+                  "while this waited, the key stopped to count: what was asked for may have been "
+                  "done, and who has a key that counts can look"});
+}
+
 // Who is let in once may be let out again: what is about to be told is told only if they still may hear it.
 using Still = std::function<void(api::Gate::Still)>;
 
@@ -216,9 +223,25 @@ bool is_loopback(std::string_view address) {
 
 std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
+// Two that differ name no job: each reader would take another one.
+Status one_idempotency_key(const net::HttpHeaders& headers) {
+  const std::string* first = nullptr;
+  for (const net::HttpHeader& header : headers) {
+    if (!net::equal_ignoring_case(header.name, "idempotency-key")) continue;
+    if (first != nullptr && *first != header.value) {
+      return fail(Code::input_invalid, "two headers Idempotency-Key differ");
+    }
+    first = &header.value;
+  }
+  return {};
+}
+
 // REQUIRES: who asks has been let in.
 void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
             const api::Pass& pass, api::Gate* gate) {
+  if (auto one = one_idempotency_key(request.headers); !one) {
+    return std::move(responder).answer(response_of(refusal(one.error())));
+  }
   const Still still = still_of(gate, pass);
   if (wants_stream(request)) {
     std::shared_ptr<void> right;
@@ -233,18 +256,34 @@ void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
     return live->begin();
   }
-  api.handle(
-      request_of(std::move(request), pass, gate == nullptr),
-      [still, responder = std::move(responder)](api::ApiResponse answer) mutable {
-        still([responder = std::move(responder), answer = std::move(answer)](Status may) mutable {
-          std::move(responder).answer(response_of(may ? answer : refusal(may.error())));
-        });
-      });
+  // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
+  const bool waits = request.query_value("wait").has_value();
+  const bool only_looks = request.method == "GET";
+  api.handle(request_of(std::move(request), pass, gate == nullptr),
+             [still, waits, only_looks,
+              responder = std::move(responder)](api::ApiResponse answer) mutable {
+               if (!waits) return std::move(responder).answer(response_of(answer));
+               still([only_looks, responder = std::move(responder),
+                      answer = std::move(answer)](Status may) mutable {
+                 std::move(responder).answer(response_of(may          ? answer
+                                                         : only_looks ? refusal(may.error())
+                                                                      : not_told_any_more()));
+               });
+             });
 }
+
+// On a socket of our own user there is room for the commands of one person, or of a script.
+constexpr std::size_t kOwnConnectionsMax = 128;
 
 net::HttpServer::Options server_options() {
   net::HttpServer::Options options;
   options.limits.body_max = api::kBodyMax;
+  return options;
+}
+
+net::HttpServer::Options own_options() {
+  net::HttpServer::Options options = server_options();
+  options.connections_max = kOwnConnectionsMax;
   return options;
 }
 
@@ -257,7 +296,7 @@ Listener::Listener(net::AsioLoop& loop, api::Api& api)
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
             answer(api, std::move(request), std::move(responder), us, nullptr);
           },
-          server_options())) {}
+          own_options())) {}
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store,
                    api::Api& api, ServeOptions options)
@@ -273,6 +312,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
   if (local) http.hosts = {"localhost", "127.0.0.1", "[::1]"};
   http.tls = options_.tls;
+  http.full = options_.warn;
   server_ = std::make_unique<net::HttpServer>(
       loop,
       [&api, gate = gate_.get()](net::HttpRequest request, net::Responder responder) {

@@ -29,6 +29,8 @@ struct ServeOptions {
   std::shared_ptr<net::TlsIdentity> tls = {};  // nullptr: in the clear
   std::optional<double> rate =
       {};  // requests a second of one key, or address; nullopt = of keys alone, kRateDefault
+  std::function<void(const std::string&)> warn =
+      {};                      // of what the operator should know; may be empty
   bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
 };
 

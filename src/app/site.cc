@@ -83,7 +83,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
         secrets = options_.store.folder() + "/secrets";
       }
       AE_ASSIGN(toolbox_, Toolbox::make(loop_, steady_, *options_.agents,
-                                        {options_.agents_folder, options_.folders}, secrets));
+                                        {options_.agents_folder, options_.folders}, secrets,
+                                        options_.descriptors));
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
                            std::to_string(tools::kSecretHiddenMin) +
@@ -169,6 +170,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     if (options_.read_agent && !options_.looks_only) {
       AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
     }
+    options.warn = [this](const std::string& what) { on_warning({}, what); };
     served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
     return served_->listen_tcp();
   }

@@ -44,6 +44,7 @@ struct SiteOptions {
   std::function<void(const api::ApiRequest&, int, std::string_view)> refused = {};
   // The Api says how this process is, and knows no job: of a worker.
   bool looks_only = false;
+  std::size_t descriptors = 0;  // how many a program of a tool may have open; 0 = as many as we
   runtime::RuntimeOptions runtime;
   // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
   std::optional<std::string> fair_by = {};

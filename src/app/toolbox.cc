@@ -24,12 +24,13 @@ const auto& natives() {
 
 class Drivers final : public Toolbox {
  public:
-  Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file)
+  Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file,
+          std::size_t descriptors)
       : loop_(loop),
         steady_(steady),
         secrets_(secrets_file),
         client_(loop),
-        processes_(loop),
+        processes_(loop, "/proc/self/exe", descriptors),
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
@@ -135,8 +136,9 @@ class Drivers final : public Toolbox {
 Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyClock& steady,
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
-                                               const std::string& secrets_file) {
-  auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file);
+                                               const std::string& secrets_file,
+                                               std::size_t descriptors) {
+  auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file, descriptors);
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folders.of(name)); !added) {
       return std::unexpected(std::move(added).error().in("tool " + name));

@@ -29,10 +29,12 @@ struct ToolFolders {
 class Toolbox {
  public:
   // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
+  // `descriptors`: how many a program of a tool may have open; 0 = as many as we.
   static Result<std::unique_ptr<Toolbox>> make(async::Loop& loop, async::SteadyClock& steady,
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
-                                               const std::string& secrets_file);
+                                               const std::string& secrets_file,
+                                               std::size_t descriptors = 0);
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;
   // Names of secrets that tools use and that are too short to be taken out of what tools answer.

@@ -8,6 +8,8 @@
 namespace ae::cli {
 namespace {
 
+constexpr std::size_t kResultShown = 200;  // columns
+
 // Texts that were not given are left out.
 std::vector<Member> given(std::vector<Member> texts) {
   std::erase_if(texts, [](const Member& member) { return member.second.as_string().empty(); });
@@ -148,8 +150,12 @@ int resolve_command(const Options& options, Terminal& terminal) {
     if (!of_try) return terminal.fail_with(of_try.error());
     body.emplace_back("try", std::move(*of_try));
   }
-  return say(post(options, "resolve", std::move(body)), options, terminal,
-             "recorded: " + safe(options.resolution));
+  const auto asked = post(options, "resolve", std::move(body));
+  std::string done = "recorded: " + safe(options.resolution);
+  if (const Value* result = asked ? asked->find("result") : nullptr) {
+    done += "\nresult: " + cut(safe_json(canonical(*result)), kResultShown);
+  }
+  return say(asked, options, terminal, done);
 }
 
 }  // namespace ae::cli

@@ -2,10 +2,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
+#include <string>
 
 #include "app/failpoints.h"
 #include "app/supervise.h"
@@ -59,6 +62,10 @@ constexpr struct {
 };
 // clang-format on
 
+// What looks at a store's files or tables, or changes them as a whole, cannot be asked for over the network.
+constexpr std::string_view kNeedStore[] = {"inspect", "rebuild", "migrate",
+                                           "backup",  "restore", "doctor"};
+
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -67,6 +74,13 @@ std::string_view environment(const char* name) {
 int act(const Parsed& parsed, Terminal& terminal) {
   if (parsed.error) return terminal.fail_with(*parsed.error);
   if (!parsed.options) return parsed.code;
+  const std::string& name = parsed.options->command;
+  if (!environment("AETHERIS_URL").empty() &&
+      std::ranges::find(kNeedStore, name) != std::end(kNeedStore)) {
+    return terminal.fail_with({Code::usage, "`aetheris " + name +
+                                                "` needs the store itself: unset AETHERIS_URL, or "
+                                                "run it where the server runs"});
+  }
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());

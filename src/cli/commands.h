@@ -74,6 +74,11 @@ std::string who();
 // The commands that answer what a blocked job waits for: for each thing it waits for, one or several to choose from.
 // Empty when nobody can answer.
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store);
+// A call in doubt in words: what is not known, and why.
+std::string doubt_text(const Value& doubt);
+// Said beneath the commands that resolve one.
+constexpr std::string_view kResultBelongs =
+    "if it happened: what the call answered, as JSON, belongs in the place of '{}'";
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.

@@ -138,8 +138,8 @@ std::string stuck_text(const Value& job, const std::string& flag) {
   }
   if (!job["in_doubt"].is_array()) return text;
   for (const Value& doubt : job["in_doubt"].items()) {
-    text += "  node " + safe(doubt.text("node_id")) + ": nobody knows whether the call of " +
-            safe(doubt.text("tool")) + " happened, since " + short_time(doubt.text("since")) + "\n";
+    text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
+            short_time(doubt.text("since")) + "\n";
     commands(doubt["commands"]);
   }
   return text;
@@ -184,6 +184,7 @@ int jobs_command(const Options& options, Terminal& terminal) {
     const auto store = store_of(options);
     const std::string flag = store ? store_flag(*store) : "";
     for (const Value& job : (*page)["jobs"].items()) terminal.print(stuck_text(job, flag));
+    if (options.in_doubt) terminal.note(std::string(kResultBelongs));
     if ((*page)["next_cursor"].is_string()) {
       terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
     }

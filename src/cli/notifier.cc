@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -49,8 +51,8 @@ int spawn(const std::string& program, int in, pid_t& pid) {
 
 }  // namespace
 
-Notifier::Notifier(std::string program, std::string store_flag)
-    : program_(std::move(program)), store_flag_(std::move(store_flag)) {
+Notifier::Notifier(std::string program, std::string store_flag, std::size_t descriptors)
+    : program_(std::move(program)), store_flag_(std::move(store_flag)), descriptors_(descriptors) {
   if (!program_.empty()) thread_ = std::thread([this] { run(); });
 }
 
@@ -143,6 +145,11 @@ std::string Notifier::start(const std::string& item) const {
   pid_t pid = 0;
   const int error = spawn(program_, ends[0], pid);
   ::close(ends[0]);
+  if (rlimit limit{};
+      error == 0 && descriptors_ != 0 && ::prlimit(pid, RLIMIT_NOFILE, nullptr, &limit) == 0) {
+    limit.rlim_cur = std::min<rlim_t>(descriptors_, limit.rlim_max);
+    ::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr);
+  }
   if (error != 0) {
     ::close(ends[1]);
     return std::string("cannot be started: ") + std::strerror(error);

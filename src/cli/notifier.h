@@ -21,8 +21,9 @@ namespace ae::cli {
 
 class Notifier {
  public:
-  // `store_flag` goes behind the commands that answer (" --store …"). "" as program: nobody is told.
-  Notifier(std::string program, std::string store_flag);
+  // `store_flag` goes behind the commands that answer (" --store …"). "" as program: nobody is told. `descriptors`: how many
+  // the program may have open; 0 = as many as we.
+  Notifier(std::string program, std::string store_flag, std::size_t descriptors = 0);
   ~Notifier();  // waits for what was asked before, as long as each may take
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
@@ -41,6 +42,7 @@ class Notifier {
   std::string start(const std::string& item) const;  // "" = told
 
   const std::string program_, store_flag_;
+  const std::size_t descriptors_;
   std::set<std::pair<JobId, std::string>> told_;
   std::mutex mutex_;
   std::condition_variable wake_, idle_;

@@ -104,6 +104,15 @@ class Grammar {
     if (required) option->required();
   }
 
+  // An empty one comes from a variable that was not set: no protection at all, taken for one.
+  static CLI::Validator not_empty() {
+    return CLI::Validator(
+        [](const std::string& text) {
+          return text.empty() ? std::string("it must not be empty") : std::string();
+        },
+        "", "not empty");
+  }
+
   void running() {
     CLI::App* init = command("init", "write a runnable agents file into DIR", "aetheris init demo");
     positional(init, "DIR", options_.folder, "the folder (default .)", false);
@@ -113,17 +122,11 @@ class Grammar {
     positional(run, "FILE", options_.file, "the agents file");
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
-    // An empty one comes from a variable that was not set: no protection at all, taken for one.
-    const CLI::Validator not_empty(
-        [](const std::string& text) {
-          return text.empty() ? std::string("it must not be empty") : std::string();
-        },
-        "", "not empty");
     run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it")
-        ->check(not_empty);
+        ->check(not_empty());
     run->add_option("--idempotency-key", options_.idempotency_key,
                     "the same key and input again is the same job")
-        ->check(not_empty);
+        ->check(not_empty());
     run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
         ->check(CLI::Range(-1000, 1000));
     run->add_option("--capability", options_.capabilities,
@@ -161,7 +164,7 @@ class Grammar {
     run->add_option("--notify", options_.notify,
                     "a program (no shell) that is started for each thing that waits for a person, "
                     "with JSON on stdin; best effort")
-        ->check(not_empty);
+        ->check(not_empty());
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
@@ -385,9 +388,11 @@ class Grammar {
     for (CLI::App* sub : {fork, retry}) {
       sub->add_option("--job-id", options_.job_id,
                       "the id of the new job; the same again is the "
-                      "same job");
+                      "same job")
+          ->check(not_empty());
       sub->add_option("--idempotency-key", options_.idempotency_key,
-                      "the same key and fork again is the same job");
+                      "the same key and fork again is the same job")
+          ->check(not_empty());
       sub->add_flag("--repeat-effects", options_.repeat_effects,
                     "what was done after that event may be done again");
       sub->add_option("--repeat", options_.repeat,

@@ -45,7 +45,7 @@ Error needs(const std::string& missing) {
 Run::Run(Terminal& terminal, Wishes wishes)
     : terminal_(terminal),
       wishes_(std::move(wishes)),
-      notifier_(wishes_.notify, store_flag(wishes_.store)) {}
+      notifier_(wishes_.notify, store_flag(wishes_.store), wishes_.descriptors) {}
 
 int Run::see_through(const JobId& job) {
   job_ = job;

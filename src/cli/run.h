@@ -27,6 +27,7 @@ class Run final : public runtime::RuntimeObserver {
     app::StoreUrl store;                        // for the commands that answer a blocked job
     std::set<std::string, std::less<>> agents;  // whose jobs are recovered
     std::string notify = {};                    // a program that is told what waits for a person
+    std::size_t descriptors = 0;                // how many it may have open; 0 = as many as we
   };
   Run(Terminal& terminal, Wishes wishes);
 

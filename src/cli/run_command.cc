@@ -15,6 +15,7 @@
 #include "core/json.h"
 #include "core/schema.h"
 #include "engine/plan.h"
+#include "net/system.h"
 
 namespace ae::cli {
 namespace {
@@ -327,7 +328,8 @@ int at_server(const std::string& url, const Wish& wish, const Options& options,
 }
 
 Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& options,
-                                             const app::LoadedAgents& loaded, Run& run) {
+                                             const app::LoadedAgents& loaded, Run& run,
+                                             std::size_t descriptors) {
   const auto give_up = std::chrono::steady_clock::now() + kLockWait;
   while (true) {
     app::SiteOptions site{.store = wish.store};
@@ -335,6 +337,7 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     site.agents = &loaded.file;
     site.agents_folder = loaded.folder;
     site.observer = &run;
+    site.descriptors = descriptors;
     site.runtime.worker = worker_name();
     site.signing_key = options.signing_key;
     site.runtime.claims = !options.only;
@@ -359,8 +362,10 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
       .only = options.only, .verbose = options.verbose, .grace = wish.grace, .store = wish.store};
   for (const auto& [name, agent] : loaded.file.agents) wishes.agents.insert(name);
   wishes.notify = options.notify;
+  wishes.descriptors = net::raise_descriptors();
+  const std::size_t descriptors = wishes.descriptors;
   Run run(terminal, std::move(wishes));
-  auto opened = open_site(wish, options, loaded, run);
+  auto opened = open_site(wish, options, loaded, run, descriptors);
   if (!opened && opened.error().code == Code::store_locked) {
     return with_owner(wish, options, loaded.file, plan_hash, opened.error(), terminal);
   }

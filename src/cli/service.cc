@@ -7,6 +7,7 @@
 #include "app/join.h"
 #include "cli/commands.h"
 #include "core/json.h"
+#include "net/system.h"
 
 namespace ae::cli {
 namespace {
@@ -92,6 +93,7 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
   app::SiteOptions site{.store = wish.store};
   site.mode = runs ? app::SiteOptions::Mode::run : app::SiteOptions::Mode::write;
   site.observer = this;
+  site.descriptors = net::raise_descriptors();
   site.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
     journal_.say({.level = Level::debug,
                   .event = "request_refused",

@@ -165,6 +165,19 @@ Value flagged(const Value& object, const std::string& flag) {
 
 }  // namespace
 
+std::string doubt_text(const Value& doubt) {
+  const std::string tool = safe(doubt.text("tool"));
+  std::string reason = safe(doubt.text("reason"));
+  if (reason == "nobody knows whether it happened")
+    reason.clear();  // no more than what is said here
+  // What should undo a step may have failed for certain: the step stands all the same.
+  if (doubt["compensates"].is_string()) {
+    return "not known to be undone by " + tool + (reason.empty() ? "" : ": " + reason);
+  }
+  return "nobody knows whether the call of " + tool + " happened" +
+         (reason.empty() ? "" : " (" + reason + ")");
+}
+
 std::string confirmed_text(const Value& resources) {
   std::string text;
   if (!resources.is_array()) return text;
@@ -229,8 +242,7 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   std::string why;
   if (job["in_doubt"].size() > 0) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      why += "\n  node " + safe(doubt.text("node_id")) + ": nobody knows whether the call of " +
-             safe(doubt.text("tool")) + " happened";
+      why += "\n  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt);
     }
   }
   if (job["confirmations"].is_array()) {
@@ -267,6 +279,7 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
       terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
     }
   }
+  if (job["in_doubt"].size() > 0 && !all.empty()) terminal.note(std::string(kResultBelongs));
   if (all.empty() && job["parked"].is_object()) {
     terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
                   safe(job["parked"].text("until")));

@@ -182,6 +182,9 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   taken.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
                                 {"resolution", act.resolution}});
+  // Whoever left it out sees what is recorded for it.
+  if (happened && step.call)
+    taken.answer = taken.answer.with("result", act.result.value_or(Value()));
   return taken;
 }
 

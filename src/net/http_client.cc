@@ -1,14 +1,19 @@
 #include "net/http_client.h"
 
 #include <curl/curl.h>
+#include <fcntl.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -104,6 +109,7 @@ struct Transfer {
   bool sent = false;  // the point right before the first byte has been passed
   std::vector<HttpClient::Id>* just_sent = nullptr;
   bool withdrawn = false;  // … or refused, because it was too late
+  int scarce = 0;          // the errno for which no connection could be opened now
   bool answer_began = false;
   bool in_header = false;  // between a status line and the blank line after its headers
   bool headers_complete = false;
@@ -119,6 +125,14 @@ struct Transfer {
   std::size_t take_header(std::string_view line);
   std::size_t take_body(std::string_view bytes);
 };
+
+// An errno that says that there are no descriptors left, or 0.
+int descriptors_left() {
+  const int probe = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (probe < 0) return errno == EMFILE || errno == ENFILE ? errno : 0;
+  close(probe);
+  return 0;
+}
 
 // libcurl asks this when the connection stands and the request's first byte is next: the boundary between "nothing
 // happened" and "who knows". It asks again when it is about to send the same request a second time.
@@ -173,6 +187,11 @@ std::size_t Transfer::take_body(std::string_view bytes) {
 }
 
 extern "C" {
+curl_socket_t ae_open_socket(void* to, curlsocktype, curl_sockaddr* address) noexcept {
+  const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  if (fd < 0 && is_scarcity(errno)) static_cast<Transfer*>(to)->scarce = errno;
+  return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
 int ae_about_to_send(void* to, char*, char*, int, int) noexcept {
   return static_cast<Transfer*>(to)->about_to_send() ? CURL_PREREQFUNC_OK : CURL_PREREQFUNC_ABORT;
 }
@@ -185,7 +204,14 @@ std::size_t ae_take_body(char* bytes, std::size_t one, std::size_t count, void* 
 }
 
 // Where an exchange ended of which no byte had left.
-HttpPhase unsent_phase(CURLcode code, const Transfer& t) {
+HttpPhase unsent_phase(CURLcode code, Transfer& t) {
+  // What else fails for want of descriptors (names, certificates) says something else of it.
+  if (t.scarce == 0) t.scarce = descriptors_left();
+  long why = 0;
+  curl_easy_getinfo(t.easy, CURLINFO_OS_ERRNO, &why);
+  if (t.scarce == 0 && code == CURLE_COULDNT_CONNECT && is_scarcity(static_cast<int>(why))) {
+    t.scarce = static_cast<int>(why);
+  }
   switch (code) {
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
@@ -195,6 +221,11 @@ HttpPhase unsent_phase(CURLcode code, const Transfer& t) {
     case CURLE_OUT_OF_MEMORY:
     case CURLE_FAILED_INIT:
       return HttpPhase::not_sent;
+    default:
+      if (t.scarce != 0) return HttpPhase::not_sent;
+      break;
+  }
+  switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:  // also what a socket's path is when it is too long
     case CURLE_COULDNT_RESOLVE_PROXY:
       return t.socket ? HttpPhase::connect_failed : HttpPhase::resolve_failed;
@@ -476,6 +507,8 @@ void HttpClient::Worker::set_up(Transfer& t) {
   if (!bodyless && !find_header(call.headers, "Content-Type")) add("Content-Type:");
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t.sent_headers);
 
+  curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, ae_open_socket);
+  curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, &t);
   curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, ae_watch_tls);
   curl_easy_setopt(easy, CURLOPT_SSL_CTX_DATA, &t);
   curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, ae_about_to_send);
@@ -536,7 +569,10 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   a.cancelled = ending == Ending::cancelled;
   a.timed_out = (ending == Ending::too_late && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
   if (a.phase == HttpPhase::not_sent) {
-    a.error = a.cancelled ? "cancelled before it was sent" : "could not be sent in time";
+    a.error = a.cancelled ? "cancelled before it was sent"
+              : t->scarce != 0
+                  ? "no connection can be opened now: " + std::string(std::strerror(t->scarce))
+                  : "could not be sent in time";
   } else if (a.cancelled) {
     a.error = "cancelled after it was sent";
   } else if (ending == Ending::too_late) {

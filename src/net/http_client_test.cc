@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -162,6 +163,36 @@ AE_TEST("client/nobody there: no name, refused") {
   a = asker.ask(call);
   EXPECT_EQ(a.phase, HttpPhase::connect_failed) << a.error;
   EXPECT_FALSE(a.timed_out);
+}
+
+// As long as it lives, this process can open nothing more.
+struct NoDescriptors {
+  rlimit before{};
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before);
+    const int next = dup(STDERR_FILENO);
+    close(next);
+    const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before); }
+};
+
+AE_TEST("client/without descriptors a call was not sent: it can be made later") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  Asker asker;
+  EXPECT_EQ(asker.ask(post_to(server)).phase, HttpPhase::complete);
+  {
+    const NoDescriptors none;
+    const HttpAnswer a = asker.ask(post_to(server));
+    EXPECT_EQ(a.phase, HttpPhase::not_sent) << a.error;
+    EXPECT_NE(a.error.find("Too many open files"), std::string::npos) << a.error;
+    EXPECT_FALSE(a.sent());
+    HttpCall named = post_to(server);
+    named.url = "http://nobody.invalid/";
+    EXPECT_EQ(asker.ask(named).phase, HttpPhase::not_sent);
+  }
+  EXPECT_EQ(asker.ask(post_to(server)).phase, HttpPhase::complete);
 }
 
 AE_TEST("client/TLS with somebody who does not speak it fails before the request") {

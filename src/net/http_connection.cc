@@ -69,6 +69,8 @@ std::string_view reason_phrase(int status) {
       return "Not Implemented";
     case 503:
       return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
     case 505:
       return "HTTP Version Not Supported";
     default:
@@ -99,11 +101,13 @@ std::string chunk_of(std::string_view bytes) {
 }  // namespace
 
 HttpResponse problem(int status, std::string_view code, std::string_view detail) {
+  std::string title(code);
+  std::ranges::replace(title, '_', ' ');
   HttpResponse response;
   response.status = status;
   response.content_type = "application/problem+json";
   response.body = canonical(Value::object({{"code", code},
-                                           {"title", reason_phrase(status)},
+                                           {"title", title},
                                            {"detail", detail},
                                            {"status", status},
                                            {"type", "urn:aetheris:error:" + std::string(code)}}));
@@ -120,22 +124,44 @@ HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::str
 
 void HttpConnection::start() {
   if (tcp_ && server_->options.tls) return greet();
-  read_deadline_ = now_us() + server_->options.idle_timeout.count();
+  wait_for(server_->options.idle_timeout);
   read();
+}
+
+void HttpConnection::turn_away() {
+  if (tcp_ && server_->options.tls) return cut();  // nothing can be said before the handshake
+  HttpResponse full = problem(503, code_name(Code::unavailable),
+                              "this server has as many connections as it takes; nothing was done, "
+                              "ask again");
+  full.headers.push_back({"Retry-After", "1"});
+  phase_ = Phase::handling;
+  keep_alive_ = false;
+  answer(std::move(full));
+}
+
+void HttpConnection::wait_for(Duration time) {
+  waits_since_ = now_us();
+  read_deadline_ = waits_since_ + time.count();
+}
+
+std::optional<HttpConnection::Silence> HttpConnection::silence() const {
+  if (phase_ == Phase::greeting) return Silence{.begun = false, .since = waits_since_};
+  if (phase_ != Phase::reading || writing_) return std::nullopt;
+  return Silence{.begun = parser_.begun(), .since = waits_since_};
 }
 
 void HttpConnection::greet() {
   phase_ = Phase::greeting;
-  read_deadline_ = now_us() + server_->options.head_timeout.count();
+  wait_for(server_->options.head_timeout);
   tls_ = std::make_unique<TlsStream>(socket_, server_->options.tls->impl().context);
-  tls_->async_handshake(
-      TlsStream::server, [self = shared_from_this()](const boost::system::error_code& error) {
-        if (self->phase_ == Phase::closed) return;
-        if (error) return self->cut();
-        self->phase_ = Phase::reading;
-        self->read_deadline_ = now_us() + self->server_->options.idle_timeout.count();
-        self->read();
-      });
+  tls_->async_handshake(TlsStream::server,
+                        [self = shared_from_this()](const boost::system::error_code& error) {
+                          if (self->phase_ == Phase::closed) return;
+                          if (error) return self->cut();
+                          self->phase_ = Phase::reading;
+                          self->wait_for(self->server_->options.idle_timeout);
+                          self->read();
+                        });
 }
 
 // ---- in
@@ -213,10 +239,9 @@ void HttpConnection::note_part() {
   if (part == part_) return;
   part_ = part;
   const HttpServer::Options& options = server_->options;
-  const Duration time = part == Part::none   ? options.idle_timeout
-                        : part == Part::head ? options.head_timeout
-                                             : options.body_timeout;
-  read_deadline_ = now_us() + time.count();
+  wait_for(part == Part::none   ? options.idle_timeout
+           : part == Part::head ? options.head_timeout
+                                : options.body_timeout);
 }
 
 bool HttpConnection::host_is_known(const HttpRequest& request) const {
@@ -325,7 +350,7 @@ void HttpConnection::end_stream() {
 void HttpConnection::end_exchange() {
   if (!keep_alive_ || server_->stopping) return linger();
   phase_ = Phase::reading;
-  read_deadline_ = now_us() + server_->options.idle_timeout.count();
+  wait_for(server_->options.idle_timeout);
   advance();
 }
 

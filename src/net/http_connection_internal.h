@@ -39,8 +39,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // For the server.
   void start();
   void check_deadlines(std::int64_t now);
-  void stop();  // gently
-  void cut();   // at once
+  void stop();       // gently
+  void turn_away();  // in place of start: answers that there is no room
+  void cut();        // at once
 
   // For Responder and HttpStream.
   void answer(HttpResponse response);
@@ -51,6 +52,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_drained(async::Task task) { drained_ = std::move(task); }
   void forget_callbacks();
   bool is_streaming() const { return phase_ == Phase::streaming && !stream_ended_; }
+  // Nothing is done for this client yet: has a request of it begun, and since when is it waited for?
+  struct Silence {
+    bool begun = false;
+    std::int64_t since = 0;
+    auto operator<=>(const Silence&) const = default;
+  };
+  std::optional<Silence> silence() const;
   bool waits_for_answer() const { return phase_ == Phase::handling; }
 
  private:
@@ -71,6 +79,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_read(bool end_of_stream, bool failed, std::size_t size);
   void advance();
   void note_part();
+  void wait_for(Duration time);
   void dispatch();
   void refuse(const HttpRefusal& refusal);
   bool host_is_known(const HttpRequest& request) const;
@@ -99,7 +108,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool peer_gone_ = false;
   Part part_ = Part::none;  // of the request that is being read
   std::int64_t read_deadline_ = kNever;
-  std::size_t lingered_ = 0;  // bytes
+  std::int64_t waits_since_ = 0;  // for what is read
+  std::size_t lingered_ = 0;      // bytes
 
   // The exchange.
   bool keep_alive_ = true;
@@ -128,6 +138,8 @@ struct HttpServer::Impl {
   void wait_for_clients(const std::shared_ptr<Listener>& listener);
   void accept_clients(const std::shared_ptr<Listener>& listener);
   void take_client(int fd, bool tcp);
+  bool make_room();
+  void tell_full(int error);
   void close_listeners();
   void sweep_later();
   void remove(const std::shared_ptr<HttpConnection>& connection);
@@ -137,9 +149,12 @@ struct HttpServer::Impl {
   AsioLoop& loop;
   const Handler handler;
   const Options options;
+  const std::size_t connections_max;
   std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their waits
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
   std::optional<async::TimerId> sweep, grace_end;
+  std::size_t made_room = 0, turned_away = 0;  // since it was told last
+  std::int64_t tells_again = 0;
   bool stopping = false;
   async::Task stopped;
 };

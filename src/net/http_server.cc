@@ -25,6 +25,9 @@ namespace {
 
 constexpr int kAcceptsPerWake = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors run out
+constexpr std::int64_t kSlowUs = 1'000'000;        // a request that has been on its way for longer
+constexpr std::int64_t kTellAgainUs = 60'000'000;  // that there is no room
+constexpr std::size_t kTurnedAwayMax = 16;         // at once, beside those that are served
 
 class OwnedFd {
  public:
@@ -127,7 +130,11 @@ struct HttpServer::Impl::Listener {
 };
 
 HttpServer::Impl::Impl(AsioLoop& the_loop, Handler the_handler, Options the_options)
-    : loop(the_loop), handler(std::move(the_handler)), options(std::move(the_options)) {}
+    : loop(the_loop),
+      handler(std::move(the_handler)),
+      options(std::move(the_options)),
+      connections_max(
+          std::max<std::size_t>(1, std::min(options.connections_max, descriptors_max() / 2))) {}
 
 HttpServer::Impl::~Impl() {
   close_listeners();
@@ -166,6 +173,10 @@ void HttpServer::Impl::accept_clients(const std::shared_ptr<Listener>& listener)
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+    const int error = errno;
+    const bool has_room = make_room();
+    tell_full(error);
+    if (has_room) continue;
     // No descriptors or memory left: asking again at once would only spin.
     loop.after(kAcceptPause, [this, weak = std::weak_ptr(listener)] {
       const auto still = weak.lock();
@@ -177,13 +188,10 @@ void HttpServer::Impl::accept_clients(const std::shared_ptr<Listener>& listener)
 }
 
 void HttpServer::Impl::take_client(int fd, bool tcp) {
-  if (connections.size() >= options.connections_max) {
-    constexpr std::string_view kFull =
-        "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n"
-        "Retry-After: 1\r\n\r\n";
-    if (!tcp || !options.tls) {
-      static_cast<void>(send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL));
-    }
+  const bool full = connections.size() >= connections_max && !make_room();
+  if (full) ++turned_away;
+  if (full || made_room > 0) tell_full(0);
+  if (full && connections.size() >= connections_max + kTurnedAwayMax) {
     close(fd);
     return;
   }
@@ -204,8 +212,39 @@ void HttpServer::Impl::take_client(int fd, bool tcp) {
   }
   auto connection = std::make_shared<HttpConnection>(*this, std::move(socket), peer, tcp);
   connections.insert(connection);
-  connection->start();
+  full ? connection->turn_away() : connection->start();
   sweep_later();
+}
+
+// Whoever is silent costs nobody else their place.
+bool HttpServer::Impl::make_room() {
+  const std::int64_t now = BootClock().since_start().count();
+  std::shared_ptr<HttpConnection> longest;
+  std::optional<HttpConnection::Silence> silent;
+  for (const auto& connection : connections) {
+    const auto silence = connection->silence();
+    if (!silence || (silence->begun && now - silence->since < kSlowUs)) continue;
+    if (silent && *silent <= *silence) continue;
+    silent = silence;
+    longest = connection;
+  }
+  if (!longest) return false;
+  ++made_room;
+  longest->cut();
+  return true;
+}
+
+// `error`: why nobody can be let in; 0 = there are as many as we take.
+void HttpServer::Impl::tell_full(int error) {
+  const std::int64_t now = BootClock().since_start().count();
+  if (!options.full || now < tells_again) return;
+  tells_again = now + kTellAgainUs;
+  std::string what =
+      error != 0 ? "no more connections can be taken (" + std::string(std::strerror(error)) + ")"
+                 : "all " + std::to_string(connections_max) + " connections are taken";
+  what += ": " + std::to_string(std::exchange(made_room, 0)) + " silent ones were closed, " +
+          std::to_string(std::exchange(turned_away, 0)) + " clients turned away";
+  options.full(what);
 }
 
 void HttpServer::Impl::close_listeners() {

@@ -86,7 +86,11 @@ class HttpServer {
 
   struct Options {
     HttpLimits limits;
-    std::size_t connections_max = 1024;    // more are answered 503 and closed
+    // At once, and half of the process's descriptors at most. When they are all there, who has been silent the longest makes
+    // room: nothing of a request was seen, or one has been on its way for over a second. Else more are answered 503.
+    std::size_t connections_max = 1024;
+    // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
+    std::function<void(const std::string& what)> full = {};
     std::size_t stream_max = 1u << 20;     // bytes kept for a stream whose client does not read
     std::size_t stream_high = 128u << 10;  // above it `write` says false
     Duration head_timeout =

@@ -454,15 +454,34 @@ AE_TEST("http server/an answer that nobody reads is given up after a while") {
   FAIL() << "the connection stayed";
 }
 
-AE_TEST("http server/more clients than the limit are told so") {
-  Site site(echo, {.connections_max = 2});
+AE_TEST("http server/more clients than the limit are told so, with a code, and the operator too") {
+  std::vector<Responder> kept;
+  std::vector<std::string> told;
+  Site site(
+      [&](HttpRequest request, Responder responder) {
+        if (request.path == std::vector<std::string>{"alive"}) {
+          return echo(std::move(request), std::move(responder));
+        }
+        kept.push_back(std::move(responder));
+      },
+      {.connections_max = 2, .full = [&](const std::string& what) { told.push_back(what); }});
   Raw one(site.port), two(site.port);
   one.send(get("/1"));
-  one.read_answer();
   two.send(get("/2"));
-  two.read_answer();
-  Raw three(site.port);
-  EXPECT_TRUE(three.read_all().starts_with("HTTP/1.1 503 "));
+  for (std::size_t busy = 0; busy < 2;) site.on_loop([&] { busy = kept.size(); });
+  for (int i = 0; i < 3; ++i) {
+    Raw three(site.port);
+    const std::string answer = three.read_all();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n")) << answer;
+    EXPECT_NE(answer.find("application/problem+json"), answer.npos) << answer;
+    EXPECT_NE(answer.find("\"code\":\"unavailable\""), answer.npos) << answer;
+    EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos) << answer;
+  }
+  site.on_loop([&] {
+    ASSERT_EQ(told.size(), 1u) << "once a minute";
+    EXPECT_NE(told[0].find("all 2 connections are taken"), told[0].npos) << told[0];
+    kept.clear();
+  });
   one.reset();
   for (int i = 0; i < 1000; ++i) {
     Raw again(site.port);
@@ -470,6 +489,60 @@ AE_TEST("http server/more clients than the limit are told so") {
     if (again.read_answer().ends_with("GET alive")) return;
   }
   FAIL() << "the place was never free again";
+}
+
+AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {
+  std::vector<Responder> kept;
+  Site site(
+      [&](HttpRequest request, Responder responder) {
+        if (request.path == std::vector<std::string>{"wait"}) {
+          return kept.push_back(std::move(responder));
+        }
+        echo(std::move(request), std::move(responder));
+      },
+      {.connections_max = 3});
+  const auto connections = [&] {
+    std::size_t now = 0;
+    site.on_loop([&] { now = site.server->connections(); });
+    return now;
+  };
+  Raw served(site.port);
+  served.send(get("/wait"));
+  for (std::size_t busy = 0; busy < 1;) site.on_loop([&] { busy = kept.size(); });
+  Raw silent(site.port);
+  while (connections() < 2) {
+  }
+  Raw begun(site.port);
+  begun.send("GET /begun HTTP/1.1\r\n");
+  while (connections() < 3) {
+  }
+  Raw healthy(site.port);
+  healthy.send(get("/healthy"));
+  EXPECT_TRUE(healthy.read_answer().ends_with("GET healthy"));
+  EXPECT_EQ(silent.read_all(), "");
+  // `healthy` is silent now.
+  Raw next(site.port);
+  next.send(get("/next"));
+  EXPECT_TRUE(next.read_answer().ends_with("GET next"));
+  EXPECT_EQ(healthy.read_all(), "");
+  begun.send("Host: localhost\r\n\r\n");
+  EXPECT_TRUE(begun.read_answer().ends_with("GET begun"));
+  site.on_loop([&] { std::move(kept[0]).answer({.body = "{}"}); });
+  EXPECT_TRUE(served.read_answer().ends_with("{}"));
+}
+
+AE_TEST_SLOW("http server/a request that takes its time on the way costs nobody else their place") {
+  Site site(echo, {.connections_max = 2});
+  Raw one(site.port), two(site.port);
+  one.send("GET /1 HTTP/1.1\r\n");
+  two.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1");
+  for (int i = 0; i < 1000; ++i) {
+    Raw again(site.port);
+    again.send(get("/alive"));
+    if (again.read_answer().ends_with("GET alive")) return;
+    std::this_thread::sleep_for(5ms);
+  }
+  FAIL() << "who sends a byte holds a place";
 }
 
 AE_TEST("http server/a name that is not ours in Host is refused, over TCP") {

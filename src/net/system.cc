@@ -1,8 +1,10 @@
 #include "net/system.h"
 
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -15,6 +17,34 @@ Instant SystemClock::now() {
   timespec t{};
   AE_CHECK(clock_gettime(CLOCK_REALTIME, &t) == 0, "this kernel has no such clock");
   return {std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000};
+}
+
+namespace {
+
+constexpr rlim_t kDescriptorsWanted = 65'536;
+
+rlimit descriptor_limit() {
+  rlimit limit{};
+  AE_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, std::strerror(errno));
+  return limit;
+}
+
+}  // namespace
+
+std::size_t descriptors_max() { return descriptor_limit().rlim_cur; }
+
+std::size_t raise_descriptors() {
+  const rlimit before = descriptor_limit();
+  rlimit wanted = before;
+  wanted.rlim_cur = std::max(before.rlim_cur, std::min(before.rlim_max, kDescriptorsWanted));
+  // What is not given is done without: the limits on connections follow what there is.
+  if (wanted.rlim_cur > before.rlim_cur) setrlimit(RLIMIT_NOFILE, &wanted);
+  return before.rlim_cur;
+}
+
+bool is_scarcity(int error) {
+  return error == EMFILE || error == ENFILE || error == EAGAIN || error == ENOMEM ||
+         error == ENOBUFS;
 }
 
 std::uint64_t SystemChance::next() {

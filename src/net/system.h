@@ -12,6 +12,14 @@
 
 namespace ae::net {
 
+// How many files and connections this process may have open at once (RLIMIT_NOFILE).
+std::size_t descriptors_max();
+// Asks for as many as it may have, up to 65,536. What stands is never lowered. The programs that it starts are not used to
+// more than there were: whoever starts one gives it what this gives, the number before.
+std::size_t raise_descriptors();
+// Is this an errno of a machine or process that has no more of something for now?
+bool is_scarcity(int error);
+
 // Wall time, CLOCK_REALTIME, in microseconds.
 class SystemClock final : public async::Clock {
  public:

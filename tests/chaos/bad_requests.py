@@ -5,6 +5,7 @@
 """
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from client import ACK, ask
 
 PATIENCE_S = 12.0
 TURNS = 5
+SILENCE_S = 45.0  # longer than a server waits for a body
+LINGER_S = 1.5  # longer than a server listens to somebody whom it has refused
+RSS_SLACK = 32 << 20
 LONG = "x" * 10_000
 
 
@@ -59,6 +63,7 @@ def framing(_):
     yield "two different lengths", lengths(5, 6), 400
     for value in ("+19", "-1", "0x13", "5, 5", "18446744073709551616", "1e1", "", " "):
         yield f"Content-Length: {value!r}", lengths(value), 400
+    yield "the same length twice", lengths(19, 19), 400
     yield "length and chunks", chunks(b"0\r\n\r\n", "Content-Length: 5"), 400
     for value in ("xchunked", "chunked, identity", "Chunked\x0b", "gzip", "chunked, chunked"):
         yield f"Transfer-Encoding: {value!r}", request("POST /api/jobs HTTP/1.1", [
@@ -66,6 +71,8 @@ def framing(_):
     yield "Transfer-Encoding twice", chunks(b"0\r\n\r\n", "Transfer-Encoding: chunked"), 400
     for size in (b"-2", b"FFFFFFFFFFFFFFFFF", b"0x10", b"", b"g", b" 5"):
         yield f"chunk size {size!r}", chunks(size + b"\r\nhello\r\n0\r\n\r\n"), (400, 413)
+    yield "a trailer that says another length", chunks(b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n"), 400
+    yield "12,000 chunks of one byte", chunks(b"1\r\n \r\n" * 12_000 + b"0\r\n\r\n"), (400, 413)
     yield "a bare LF behind a chunk size", chunks(b"2\n{}\r\n0\r\n\r\n"), 400
     yield "a long chunk extension", chunks(b"2;" + b"x" * 20_000 + b"\r\n{}\r\n0\r\n\r\n"), (400, 413, 431)
     yield "a chunk that is longer than it says", chunks(b"2\r\n{}}\r\n0\r\n\r\n"), 400
@@ -76,6 +83,7 @@ def framing(_):
     yield "TRACE", request("TRACE /api/health HTTP/1.1"), (405, 501)
     yield "an unknown method", request("BREW /api/health HTTP/1.1"), (405, 501)
     yield "DELETE where there is none", request("DELETE /api/jobs HTTP/1.1"), 405
+    yield "an upgrade", request(headers=["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"]), 501
     yield "HTTP/0.9", b"GET /api/health\r\n\r\n", 400
     yield "HTTP/3.0", request("GET /api/health HTTP/3.0"), (400, 505)
     yield "the preface of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 405, 501, 505)
@@ -104,6 +112,12 @@ def targets(_):
     for value in ("-1", "1e9", "NaN", "0x10", "%31%00", "99999999999999999999"):
         yield f"limit={value}", request(f"GET /api/jobs?limit={value} HTTP/1.1"), 400
         yield f"after={value}", request(f"GET /api/audit?after={value} HTTP/1.1"), 400
+    for value in ("0", "1001", "1000000000"):
+        for path in ("jobs?", "jobs?stuck=true&", "jobs?in_doubt=true&", "approvals?", "audit?"):
+            yield f"{path}limit={value}", request(f"GET /api/{path}limit={value} HTTP/1.1"), 400
+    for path in ("approvals?cursor=x", "approvals?cursor=waiting:nobody", "jobs?stuck=true&cursor=x",
+                 "jobs?in_doubt=true&cursor=parked:nobody", "jobs?agent=a%00b", "jobs?label=a:%00"):
+        yield path, request(f"GET /api/{path} HTTP/1.1"), 400
     yield "limit twice", request("GET /api/jobs?limit=1&limit=2 HTTP/1.1"), 400
     yield "an unknown question", request("GET /api/jobs?nonsense=1 HTTP/1.1"), (200, 400)
     yield "a forged cursor", request("GET /api/jobs?cursor=%27%3B%20DROP HTTP/1.1"), 400
@@ -114,6 +128,9 @@ def bodies(agent):
     job = '{"agent": "' + agent + '", "input": %s}'
     yield "an empty body", jobs(""), 400
     yield "one byte", jobs("{"), 400
+    yield "4 MiB", jobs('{"agent": "nobody"}' + " " * ((4 << 20) - 19)), 404
+    yield "a byte over 4 MiB", jobs('{"agent": "nobody"}' + " " * ((4 << 20) - 18)), 413
+    yield "100,000 keys", jobs('{"agent": "nobody", "input": {' + ",".join(f'"{n}":1' for n in range(100_000)) + "}}"), (400, 404)
     yield "over 4 MiB", jobs(job % ('"' + "x" * (4 << 20) + '"')), 413
     for name, text in {
             "BOM": "\ufeff{}", "garbage behind": "{} x", "two documents": "{}{}", "a number": "1", "a list": "[]",
@@ -141,6 +158,24 @@ def protocol(agent):
     yield "an id of another alphabet", one("/api/jobs", {"agent": agent, "id": "../x"}), 400
     yield "a priority out of range", one("/api/jobs", {"agent": agent, "priority": 1001}), 400
     yield "a key of 257", one("/api/jobs", {"agent": agent, "idempotency_key": "k" * 257}), 400
+    for name, key in {"an empty key": "", "a blank key": " \t", "NUL in a key": "a\0b"}.items():
+        yield name, one("/api/jobs", {"agent": agent, "idempotency_key": key}), 400
+    good = json.dumps({"agent": agent})
+    for name, keys in {"an empty key in the header": [""], "two keys": ["a", "b"], "a key of 257 in the header": ["k" * 257],
+                       "a key that is not ASCII": ["schl\u00fcssel"]}.items():
+        yield name, jobs(good, *(f"Idempotency-Key: {key}" for key in keys)), 400
+    yield "another key in the header", jobs(json.dumps({"agent": agent, "idempotency_key": "a"}), "Idempotency-Key: b"), 400
+    yield "NUL in a queue", one("/api/jobs", {"agent": agent, "queue": "a\0b"}), 400
+    yield "NUL in a label", one("/api/jobs", {"agent": agent, "labels": {"a": "b\0"}}), 400
+    yield "NUL in the name of a label", one("/api/jobs", {"agent": agent, "labels": {"a\0": "b"}}), 400
+    yield "NUL in an id", one("/api/jobs", {"agent": agent, "id": "a\0b"}), 400
+    yield "a deadline that is past", one("/api/jobs", {"agent": agent, "deadline": "2001-01-01T00:00:00Z"}), 400
+    yield "a signal without a key", one("/api/jobs/nobody/signal", {}), 400
+    yield "a signal with a key that is a number", one("/api/jobs/nobody/signal", {"correlation_key": 7}), 400
+    yield "NUL in a reason", one("/api/jobs/nobody/cancel", {"reason": "a\0b"}), 400
+    for at in ("0000-00-00T00:00:00Z", "10000-01-01T00:00:00Z", "2026-06-30T23:59:60Z", "2026-01-01T00:00:00+25:00", "now", 7):
+        yield f"looked at {at}", one("/api/jobs/nobody/resolve", {"idempotency_key": "k", "resolution": "not_happened",
+                                                                 "looked_at": at}), 400
     yield "a wait without end", post("/api/jobs?wait=1e9s", json.dumps({"agent": agent})), 400
     for act, body in {"signal": {"correlation_key": "k"}, "cancel": {}, "pause": {}, "resume": {}, "message": {"channel": "c"},
                       "resolve": {"idempotency_key": "k" * 64, "resolution": "fail"}, "retry": {}}.items():
@@ -150,9 +185,32 @@ def protocol(agent):
     yield "a decision that is none", one("/api/approvals/nobody.0123456789abcdef", {"decision": "perhaps"}), (400, 404)
 
 
+def plans(_):
+    def put(agent):
+        content = json.dumps(agent).encode()
+        return request("PUT /api/agents/bad HTTP/1.1", ["Content-Type: application/json", f"Content-Length: {len(content)}"],
+                       content)
+    step = {"id": "a", "wait": {"type": "signal", "key": "k"}}
+    for name, plan in {
+            "an empty plan": [], "a plan that is a text": "a", "a node without a kind": [{"id": "a"}],
+            "a node that needs itself": [{**step, "needs": ["a"]}],
+            "a cycle": [{**step, "needs": ["b"]}, {**step, "id": "b", "needs": ["a"]}],
+            "a node that nobody has": [{**step, "needs": ["z"]}], "an id twice": [step, step],
+            "an id that is empty": [{**step, "id": ""}], "an id of 1 MiB": [{**step, "id": "x" * (1 << 20)}],
+            "an id with a line break": [{**step, "id": "a\nb"}], "an unknown field": [{**step, "x": 1}],
+            "an unknown tool": [{"id": "a", "tool": "no-such-tool-at-all"}],
+            "a wait of another type": [{"id": "a", "wait": {"type": "miracle"}}],
+            "a timer of -1s": [{"id": "a", "wait": {"type": "timer", "for": "-1s"}}],
+            "a timer of 1e308s": [{"id": "a", "wait": {"type": "timer", "for": "1e308s"}}],
+            "a reference to nobody": [{**step, "when": "${ .steps.z }"}],
+            "a reference to oneself": [{**step, "when": "${ .steps.a }"}]}.items():
+        yield name, put({"plan": plan}), 400
+    yield "no plan", put({}), 400
+    yield "an unknown key of an agent", put({"plan": [step], "x": 1}), 400
+
+
 def read_answer(stream):
     """(status, headers, body) of one answer; None when the connection ended without."""
-    stream = stream.makefile("rb")
     while True:
         line = stream.readline()
         if not line:
@@ -166,20 +224,94 @@ def read_answer(stream):
             return status, headers, stream.read(int(headers.get("content-length", 0)))
 
 
-def one_answer(url, content):
+def one_answer(url, content, first=None):
+    """What is answered; `first`: a good request goes before it on the connection, and is answered well."""
     place = urllib.parse.urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
         def send():
             try:
-                peer.sendall(content)
+                peer.sendall((first or b"") + content)
             except OSError:
                 pass  # refused before it was read to the end
         sender = threading.Thread(target=send, daemon=True)
         sender.start()
+        stream = peer.makefile("rb")
         try:
-            return read_answer(peer)
+            if first is not None:
+                before = read_answer(stream)
+                if before is None or before[0] != 200:
+                    return before and (before[0], before[1], b"the good request before it: " + before[2])
+            return read_answer(stream)
         except (TimeoutError, ConnectionError):
             return None
+
+
+def begin_silence(url):
+    """Clients that begin, and then say nothing more: (name, connection)."""
+    place = urllib.parse.urlsplit(url)
+    peers = []
+    for name, content in {"1 byte of a request line": b"G", "1 byte of a header": b"GET / HTTP/1.1\r\nH",
+                          "1 byte of a body": post("/api/jobs", b"{" + b" " * 9)[:-9]}.items():
+        peer = socket.create_connection((place.hostname, place.port), timeout=SILENCE_S)
+        peer.sendall(content)
+        peers.append((name, peer))
+    return peers
+
+
+def end_silence(peers):
+    for name, peer in peers:
+        with peer:
+            try:
+                got = read_answer(peer.makefile("rb"))
+            except OSError:
+                got = None
+            if got is None or got[0] != 408:
+                yield f"{name}, then silence: {got and got[0]}, 408 wanted"
+
+
+class Process:
+    """What a server costs, as the system sees it."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.fds, self.memory = self.look()
+
+    def look(self):
+        with open(f"/proc/{self.pid}/statm", encoding="ascii") as text:
+            pages = int(text.read().split()[1])
+        return len(os.listdir(f"/proc/{self.pid}/fd")), pages * os.sysconf("SC_PAGESIZE")
+
+    def grown(self):
+        """What did not go back to where it was, once those who were refused are gone."""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            fds, memory = self.look()
+            what = [f"{fds} descriptors, {self.fds} before"] if fds > self.fds else []
+            if memory > self.memory + RSS_SLACK:
+                what.append(f"{memory >> 20} MiB of memory, {self.memory >> 20} before")
+            if not what or time.monotonic() > give_up:
+                return what
+            time.sleep(0.1)
+
+
+def fault_of(name, got, wanted):
+    """What is wrong with an answer; "" = nothing."""
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    if got is None:
+        return f"{name}: no answer, {wanted} wanted"
+    status, headers, body = got
+    if status not in wanted:
+        return f"{name}: {status} {body[:120]!r}, {wanted} wanted"
+    if status < 400:
+        return ""
+    try:
+        problem = json.loads(body)
+        sound = (headers.get("content-type") == "application/problem+json" and problem["status"] == status
+                 and all(problem.get(k) for k in ("code", "detail", "type"))
+                 and problem["title"] == problem["code"].replace("_", " "))
+    except (ValueError, KeyError):
+        sound = False
+    return "" if sound else f"{name}: the answer is no problem: {headers.get('content-type')} {body[:120]!r}"
 
 
 def made(url):
@@ -187,32 +319,27 @@ def made(url):
     return [job["id"] for job in ask(url, "GET", "/api/jobs?limit=100").body["jobs"]]
 
 
-def run(url, mark=None):
-    """(how many were asked, what was answered otherwise). `mark`: nothing else makes jobs, so none may be there."""
+def run(url, mark=None, pid=None):
+    """(how many were asked, what was answered otherwise). `mark`: nothing else makes jobs, so none may be there. `pid`: of the
+    server, which nobody else asks meanwhile: its memory and descriptors go back to where they were."""
     wrong, asked = [], 0
+    silent = begin_silence(url) if mark else []
     agent = ask(url, "GET", "/api/agents").body["agents"][0]["name"]
     before = made(url) if mark else None
-    for group in (framing, targets, bodies, protocol):
-        for name, content, wanted in group(agent):
-            wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-            got = one_answer(url, content)
-            asked += 1
-            said = f"{name}: "
-            if got is None:
-                wrong.append(said + f"no answer, {wanted} wanted")
-                continue
-            status, headers, body = got
-            if status not in wanted:
-                wrong.append(said + f"{status} {body[:120]!r}, {wanted} wanted")
-            elif status >= 400:
-                try:
-                    problem = json.loads(body)
-                    sound = headers.get("content-type") == "application/problem+json" and all(
-                        problem.get(k) for k in ("code", "title", "detail", "type")) and problem["status"] == status
-                except ValueError:
-                    sound = False
-                if not sound:
-                    wrong.append(said + f"the answer is no problem: {headers.get('content-type')} {body[:120]!r}")
+    costs = None
+    # On a connection of its own, and behind a good request. The first pass warms up what is kept for the next request.
+    for first in (None, request()):
+        for group in (framing, targets, bodies, protocol, plans):
+            for name, content, wanted in group(agent):
+                fault = fault_of(name, one_answer(url, content, first), wanted)
+                if fault:
+                    wrong.append(fault + (" (behind a good one)" if first else ""))
+                asked += 1
+        if pid and costs is None:
+            time.sleep(LINGER_S)
+            costs = Process(pid)
+    if costs:
+        wrong += costs.grown()
     # Refused, and what comes behind it on the connection is not taken for a request.
     follow = request("GET /api/nothing HTTP/1.1", ["Content-Length: 5", "Transfer-Encoding: chunked"],
                      b"0\r\n\r\n") + request()
@@ -239,6 +366,13 @@ def run(url, mark=None):
         if answers != 500:
             wrong.append(f"of 500 requests in a row {answers} were answered")
     asked += 1
+    # Gone in the middle.
+    for content in (b"GE", jobs(b'{"agent": "nobody"}')[:-5], request()):
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
+            peer.sendall(content)
+        asked += 1
+    asked += len(silent)
+    wrong += end_silence(silent)
     if ask(url, "GET", "/api/health").end != ACK:
         wrong.append("the server is not there any longer")
     elif mark and made(url) != before:

@@ -78,15 +78,20 @@ std::string last_words(const Ended& ended, const std::vector<UsedSecret>& used) 
   return text.empty() ? "" : ": " + std::string(ended.errors_cut ? "…" : "") + text;
 }
 
+// The machine has no more of something for now: says nothing about the program.
+bool is_scarcity(int error) {
+  return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+}
+
 bool may_go_better(int error) {
-  return error == EAGAIN || error == ENOMEM || error == ETXTBSY || error == EMFILE ||
-         error == ENFILE || error == ECHILD || error == ECANCELED || error == ESRCH;
+  return error == ETXTBSY || error == ECHILD || error == ECANCELED || error == ESRCH;
 }
 
 Outcome not_started(const CommandDefinition& definition, const Ended& ended) {
   const std::string why = std::strerror(ended.value);
   const std::string what = ended.stage == Stage::folder ? "its folder " + definition.folder
                                                         : "the program " + definition.program;
+  if (is_scarcity(ended.value)) return not_sent(what + " could not be started now: " + why);
   return definite("spawn_failed", what + " could not be started: " + why,
                   may_go_better(ended.value));
 }

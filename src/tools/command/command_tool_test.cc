@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <vector>
+
 #include "core/json.h"
 #include "tools/command/supervisor.h"
 #include "tools/command/world_test.h"
@@ -134,6 +136,48 @@ AE_TEST("command/a supervisor that cannot be started is a definite failure") {
   ASSERT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
   EXPECT_EQ(outcome->error_code, "spawn_failed");
   EXPECT_TRUE(outcome->definite);
+}
+
+AE_TEST("command/a program that cannot be started for want of descriptors is started later") {
+  World w;
+  EXPECT_EQ(w.run(sh("echo 1")).result, Value("1"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Nothing can be opened, or some of what it needs.
+  for (const std::size_t free : {0u, 3u, 9u}) {
+    const rlimit few{256, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<int> taken;
+    for (int fd = ::dup(2); fd >= 0; fd = ::dup(2)) taken.push_back(fd);
+    for (std::size_t i = 0; i < free; ++i) {
+      ::close(taken.back());
+      taken.pop_back();
+    }
+    w.outcome.reset();
+    w.perform(World::call());
+    const Outcome o = w.wait();
+    for (const int fd : taken) ::close(fd);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(o.error_code, "not_sent") << o.error_message;
+    EXPECT_TRUE(o.definite && o.retryable);
+    EXPECT_NE(o.error_message.find("Too many open files"), std::string::npos) << o.error_message;
+  }
+  w.outcome.reset();
+  w.perform(World::call());
+  EXPECT_EQ(w.wait().result, Value("1"));
+}
+
+AE_TEST("command/a program may have open what it is given, not what we have") {
+  TestLoop loop;
+  NoSecrets secrets;
+  Processes processes(loop, "/proc/self/exe", 64);
+  auto tool = CommandTool::make(sh("ulimit -Sn"), {loop, processes, secrets});
+  std::optional<Outcome> outcome;
+  Call call = World::call();
+  auto permit = testing::PermitForTests::make(call.invocation, call.try_no);
+  (*tool)->perform(std::move(permit), std::move(call), [&](Outcome o) { outcome = std::move(o); });
+  ASSERT_TRUE(loop.run_until([&] { return outcome.has_value(); }));
+  EXPECT_EQ(outcome->result, Value("64")) << outcome->error_message;
 }
 
 // ---- what goes in

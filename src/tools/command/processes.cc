@@ -210,8 +210,11 @@ struct Child {
 
 class Processes::Listener {
  public:
-  Listener(async::Loop& loop, std::string supervisor)
-      : loop_(loop), supervisor_(std::move(supervisor)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+  Listener(async::Loop& loop, std::string supervisor, std::size_t descriptors)
+      : loop_(loop),
+        supervisor_(std::move(supervisor)),
+        descriptors_(descriptors == 0 ? "" : std::to_string(descriptors)),
+        wake_(::eventfd(0, EFD_CLOEXEC)) {
     AE_CHECK(wake_.ok());
   }
   ~Listener() {
@@ -259,7 +262,8 @@ class Processes::Listener {
   void drain(Fd& fd, Sink& sink);
 
   async::Loop& loop_;
-  std::string supervisor_;
+  const std::string supervisor_;
+  const std::string descriptors_;  // as text; "" = as many as we
   Fd wake_;
   std::mutex mutex_;
   std::vector<std::move_only_function<void(Listener&)>> told_;  // guarded by mutex_
@@ -319,7 +323,9 @@ int Processes::Listener::spawn(const Launch& launch, Child& child) {
   ::posix_spawnattr_setflags(&how,
                              POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
   std::string name = "aetheris", argument(kSuperviseArgument), about = launch.invocation.text;
-  char* argv[] = {name.data(), argument.data(), about.data(), nullptr};
+  std::string descriptors = descriptors_;
+  char* argv[] = {name.data(), argument.data(), about.data(),
+                  descriptors.empty() ? nullptr : descriptors.data(), nullptr};
   char* environment[] = {nullptr};
   const int error =
       ::posix_spawn(&child.supervisor, supervisor_.c_str(), &files, &how, argv, environment);
@@ -550,8 +556,8 @@ void Processes::Listener::answer(Child& child, Ended ended) {
   });
 }
 
-Processes::Processes(async::Loop& loop, std::string supervisor)
-    : listener_(std::make_unique<Listener>(loop, std::move(supervisor))) {}
+Processes::Processes(async::Loop& loop, std::string supervisor, std::size_t descriptors)
+    : listener_(std::make_unique<Listener>(loop, std::move(supervisor), descriptors)) {}
 
 Processes::~Processes() = default;
 

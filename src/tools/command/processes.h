@@ -60,8 +60,10 @@ class Processes {
  public:
   using Id = std::uint64_t;
 
-  // `supervisor` is a program that begins with is_supervisor (supervisor.h). Borrows the loop.
-  explicit Processes(async::Loop& loop, std::string supervisor = "/proc/self/exe");
+  // `supervisor` is a program that begins with is_supervisor (supervisor.h). `descriptors`: how many a program may have open
+  // (its soft RLIMIT_NOFILE); 0 = as many as we. Borrows the loop.
+  explicit Processes(async::Loop& loop, std::string supervisor = "/proc/self/exe",
+                     std::size_t descriptors = 0);
   // Kills what runs, waits for it, and answers.
   ~Processes();
   Processes(const Processes&) = delete;

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -51,6 +52,7 @@ class Supervisor {
 
   bool prepare();
   bool fork_program();
+  bool cannot_start();
   [[noreturn]] void become_program();
   void turn();
   int wait_ms() const;
@@ -110,9 +112,9 @@ bool Supervisor::prepare() {
 }
 
 bool Supervisor::fork_program() {
-  if (::pipe2(gate_, O_CLOEXEC) != 0 || ::pipe2(progress_, O_CLOEXEC) != 0) return false;
+  if (::pipe2(gate_, O_CLOEXEC) != 0 || ::pipe2(progress_, O_CLOEXEC) != 0) return cannot_start();
   child_ = ::fork();
-  if (child_ < 0) return false;
+  if (child_ < 0) return cannot_start();
   if (child_ == 0) become_program();
   ::close(gate_[0]);
   ::close(progress_[1]);
@@ -130,6 +132,11 @@ bool Supervisor::fork_program() {
   if (!entry || entry->group != child_) return false;
   report({.kind = ReportKind::ready, .value = child_, .start = entry->start});
   return true;
+}
+
+bool Supervisor::cannot_start() {
+  report({.kind = ReportKind::not_started, .value = errno});
+  return false;
 }
 
 void Supervisor::become_program() {
@@ -319,13 +326,29 @@ bool is_supervisor(int argc, char** argv) {
   return argc >= 2 && std::string_view(argv[1]) == kSuperviseArgument;
 }
 
-int supervise_main(int, char**) {
+namespace {
+
+// The runtime has raised this limit for itself; programs get what there was.
+void limit_descriptors(const char* text) {
+  rlimit limit{};
+  rlim_t wanted = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, wanted);
+  if (error != std::errc() || stop != end || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int supervise_main(int argc, char** argv) {
   int type = 0;
   socklen_t size = sizeof type;
   if (::getsockopt(kControlFd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET) {
     std::fputs("aetheris: this is started by the runtime itself, not by hand\n", stderr);
     return 2;
   }
+  if (argc > 3) limit_descriptors(argv[3]);
   const int code = Supervisor().run();
   ::_exit(code);
 }

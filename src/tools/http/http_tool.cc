@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "async/boot_clock.h"
 #include "core/json.h"
 
 namespace ae::tools {
@@ -317,7 +318,7 @@ Status HttpTool::make_request(const Call& call, Request& request) {
 }
 
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
-  const Duration begun = net::BootClock().since_start();
+  const Duration begun = async::BootClock().since_start();
   Request request;
   if (auto made = make_request(call, request); !made) {
     Outcome outcome;
@@ -334,7 +335,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   }
   const Calls::Key key{call.invocation, call.try_no};
   std::move(permit).use(call.invocation, call.try_no);
-  request.http.send_within = call.send_within - (net::BootClock().since_start() - begun);
+  request.http.send_within = call.send_within - (async::BootClock().since_start() - begun);
   const auto id = needs_.client.start(
       std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
                                 done = std::move(done)](HttpAnswer answer) mutable {
