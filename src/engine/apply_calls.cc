@@ -119,6 +119,7 @@ Status Applier::tool_invocation_finished() {
   Invocation& call = *step->call;
   call.open = false;
   s_.open_tries--;
+  if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
   call.outcome = outcome_of(p_.text("outcome"));
   call.definite = flag(p_, "definite");
   call.retryable = flag(p_, "retryable");
