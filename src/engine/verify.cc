@@ -379,8 +379,9 @@ std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries)
 }
 
 // Who writes in phases (split) notes each call in the ledger with its declaration, and each outcome in the effect store
-// before the log. Who writes all at once (fused) does neither: a ledger entry of it has a note, and an effect of it came
-// late. The log does not say which an attempt did; one row that only the first leaves says it of all its calls.
+// before the log. Who writes all at once (fused) does neither: a ledger entry of it has a note. An effect of it came late,
+// perhaps without anybody knowing that the log had it already. The log does not say which an attempt did; one ledger entry
+// that only the first leaves says it of all its calls.
 void LedgerProof::note_splits(const VerifyInput& input) {
   for (const VerifyInput::Entry& one : input.ledger) {
     const auto record =
@@ -388,11 +389,6 @@ void LedgerProof::note_splits(const VerifyInput& input) {
     if (record && (*record)["note"].is_null()) {
       splits_.emplace(record->text("attempt_id"));
     }
-  }
-  for (const VerifyInput::Effect& one : input.effects) {
-    const Try* mine = find(one.invocation, one.try_no);
-    if (mine == nullptr || !mine->by_its_attempt || !mine->later.empty()) continue;
-    if (mine->outcome == "success" || mine->outcome == "failure") splits_.insert(mine->attempt);
   }
 }
 
