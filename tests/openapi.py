@@ -62,6 +62,8 @@ SHAPE = {
     "type": "object", "required": ["openapi", "info", "paths", "components"], "additionalProperties": False,
     "properties": {
         "openapi": {"const": "3.1.0"},
+        "servers": {"type": "array", "items": {"type": "object", "required": ["url"], "additionalProperties": False, "properties": {
+            "url": {"type": "string"}, "description": {"type": "string"}, "variables": {"type": "object"}}}},
         "info": {"type": "object", "required": ["title", "version"],
                  "properties": {name: {"type": "string"} for name in ("title", "version", "summary", "description")}},
         "paths": {"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^/"}, "additionalProperties": {
