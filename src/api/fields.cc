@@ -61,7 +61,7 @@ Result<std::string> idempotency_key(const ApiRequest& request, const Value& body
   const Value* const field = body.find("idempotency_key");
   const bool in_body = field != nullptr && !field->is_null();
   const auto& header = request.idempotency_key;
-  const std::string key = header ? *header : std::string(body.text("idempotency_key"));
+  std::string key = header ? *header : std::string(body.text("idempotency_key"));
   if (!header && !in_body) return key;
   // A variable that was never set must not make a job without a key.
   if (is_blank(key) || (in_body && is_blank(field->as_string()))) {

@@ -202,6 +202,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
     }
     if (!request_.labels.empty()) {
       std::vector<Member> labels;
+      labels.reserve(request_.labels.size());
       for (const auto& [key, value] : request_.labels) labels.emplace_back(key, value);
       members.emplace_back("labels", Value::object(std::move(labels)));
     }

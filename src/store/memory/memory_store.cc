@@ -586,6 +586,7 @@ void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
     const Job* job = data_.find(id);
     if (job == nullptr) return std::nullopt;
     std::vector<Hash> commits;
+    commits.reserve(job->commits.size());
     for (const Commit& commit : job->commits) commits.push_back(sha256(commit.bytes));
     return Remains{.status = job->row.status,
                    .held = job->row.claim.has_value(),

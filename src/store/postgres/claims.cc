@@ -204,6 +204,7 @@ class ReadyJobs {
   Pg<std::vector<Line>> lines() {
     AE_ASSIGN(const Rows rows, ask(kLines, Params().add(agents_).add(capabilities_)));
     std::vector<Line> lines;
+    lines.reserve(static_cast<std::size_t>(rows.size()));
     for (int i = 0; i < rows.size(); ++i) {
       lines.push_back({rows.text(i, 0), rows.text(i, 1), rows.integer(i, 2)});
     }

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "core/hash.h"
@@ -55,9 +56,9 @@ bool in_numbers(std::string_view list, std::uint64_t number) {
   while (!list.empty()) {
     const std::string_view one = list.substr(0, list.find(','));
     list.remove_prefix(std::min(one.size() + 1, list.size()));
-    const char* const end = one.data() + one.size();
+    const char *const begin = std::to_address(one.begin()), *const end = begin + one.size();
     std::uint64_t from = 0;
-    const auto first = std::from_chars(one.data(), end, from);
+    const auto first = std::from_chars(begin, end, from);
     std::uint64_t to = from;
     if (first.ptr != end) std::from_chars(first.ptr + 1, end, to);
     if (from <= number && number <= to) return true;
@@ -146,11 +147,11 @@ Result<std::optional<Mark>> Recollection::stands(Connection& connection, const M
   const Rows& row = answers->back();
   if (row.empty()) return std::nullopt;
   if (is_entry) return row.hash(0, 0) == mark.audit.hash ? std::optional(mark) : std::nullopt;
-  const Mark found{.job = mark.job,
-                   .number = row.count(0, 2),
-                   .epoch = row.count(0, 0),
-                   .last_seq = row.count(0, 1),
-                   .audit = {}};
+  Mark found{.job = mark.job,
+             .number = row.count(0, 2),
+             .epoch = row.count(0, 0),
+             .last_seq = row.count(0, 1),
+             .audit = {}};
   // Another job may have the id by now.
   if (mark.number != 0 && found.number != mark.number) return std::nullopt;
   return found;
