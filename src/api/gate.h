@@ -51,6 +51,8 @@ struct Knock {
   std::optional<std::string> authorization;  // the header
   std::string address;                       // who connects, without port
   bool open = false;                         // the route asks nobody for a key
+  // The route tells of this process and nothing of the store: the keys that were read last count while the store is away.
+  bool of_process = false;
 };
 
 struct Pass {

@@ -214,6 +214,27 @@ AE_TEST(
   EXPECT_EQ(house.status(key), 200);
 }
 
+AE_TEST(
+    "gate/how a process fares is told by the keys that were read last, also while the store is "
+    "away") {
+  House house;
+  const std::string key = house.make("000000000001", "viewer");
+  house.loop.advance(kKeysAge + kMoment);
+  ASSERT_EQ(house.status(key), 200);
+  house.fault = store::Fault::fail_before;
+  house.loop.advance(2 * kKeysAgeMax);
+  const auto asks = [&](std::optional<std::string> shows) {
+    return house.loop.await<House::Answer>([&](auto done) {
+      house.gate.knock(
+          {.authorization = std::move(shows), .address = "127.0.0.1", .of_process = true},
+          std::move(done));
+    });
+  };
+  EXPECT_EQ(house.status(key), 503);
+  EXPECT_TRUE(asks(key));
+  EXPECT_EQ(asks({}).error().status, 401);
+}
+
 AE_TEST("gate/a store that is silent is waited for, not for ever") {
   House house;
   const std::string key = house.make("000000000001", "admin");

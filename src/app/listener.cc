@@ -329,6 +329,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
         api::Path path = request.path;
         if (!path.empty() && path.back().empty()) path.pop_back();
         knock.open = api::Api::is_open(request.method, path);
+        knock.of_process = path == api::Path{"metrics"};
         gate->knock(std::move(knock),
                     [&api, gate, request = std::move(request), responder = std::move(responder)](
                         std::expected<api::Pass, api::ApiResponse> pass) mutable {
