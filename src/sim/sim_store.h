@@ -129,7 +129,6 @@ class SimStore final : public store::Store {
   void call(Where where, async::Done<Result<T>> done, Start start) {
     if (life_->dead || !host_.boundary(*life_, where.call)) return;
     start(async::Done<Result<T>>([this, life = life_, answer_of = where.answer,
-                                  latency = host_.latency,
                                   done = std::move(done)](Result<T> answer) mutable {
       if (life->dead || !host_.boundary(*life, answer_of)) return;
       life->post([life, done = std::move(done), answer = std::move(answer)]() mutable {
