@@ -131,9 +131,10 @@ class SimStore final : public store::Store {
     start(async::Done<Result<T>>([this, life = life_, answer_of = where.answer,
                                   done = std::move(done)](Result<T> answer) mutable {
       if (life->dead || !host_.boundary(*life, answer_of)) return;
-      life->post([life, done = std::move(done), answer = std::move(answer)]() mutable {
-        done(std::move(answer));
-      });
+      life->after(host_.latency,
+                  [life, done = std::move(done), answer = std::move(answer)]() mutable {
+                    done(std::move(answer));
+                  });
     }));
   }
 

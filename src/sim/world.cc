@@ -125,6 +125,7 @@ void SimWorld::start(std::size_t index) {
           .boundary = [this](Life& life, std::string_view where) { return boundary(life, where); },
           .refused = &refused_,
           .report = &report_,
+          .latency = options_.store_latency,
           .owned = options_.owned},
       worker.life);
   worker.performers = std::make_unique<runtime::Performers>();

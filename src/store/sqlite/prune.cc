@@ -142,21 +142,6 @@ Sql<void> Tables::drop_job(const Leaving& leaving, std::unordered_set<Hash>& nam
   return {};
 }
 
-Sql<void> Tables::drop_unnamed(const std::unordered_set<Hash>& hashes) {
-  AE_ASSIGN(Statement named, db_->prepare("SELECT 1 FROM value_uses WHERE hash = ?1 LIMIT 1"));
-  AE_ASSIGN(Statement drop, db_->prepare("DELETE FROM blobs WHERE hash = ?1"));
-  for (const Hash& hash : hashes) {
-    {
-      Rows row(named, hash);
-      AE_ASSIGN(const bool found, row.next());
-      if (found) continue;
-    }
-    AE_TRY(drop.run(hash));
-    blobs_.erase(hash);
-  }
-  return {};
-}
-
 // The file gives the number after the last one that is there; no number is given twice, nor passed over as listed.
 Sql<void> Tables::keep_numbers(std::int64_t last_job) {
   AE_ASSIGN(const std::int64_t jobs, db_->integer("SELECT coalesce(max(id), 0) FROM jobs"));
@@ -200,7 +185,7 @@ Tables::Answer<bool> Tables::prune(const Pruning& pruning) {
     jobs_.erase(pruning.jobs[i].job);
     last_job = std::max(last_job, leaving[i].id);
   }
-  AE_TRY(drop_unnamed(named));
+  AE_TRY(drop_blobs(named, "SELECT 1 FROM value_uses WHERE hash = ?1 LIMIT 1"));
   AE_TRY(keep_numbers(last_job));
   AE_TRY(record(pruning.audit));
   AE_TRY(db_->execute("PRAGMA secure_delete = OFF"));

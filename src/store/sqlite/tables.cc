@@ -514,7 +514,9 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
     const auto stored = list.empty() ? std::nullopt : std::optional<Bytes>(Bytes{list});
     AE_TRY(replace.run(commits[i], Bytes{wish.bytes}, stored));
   }
-  AE_TRY(drop_blobs(left_out));
+  // Hashes of other lists could only keep one from going, by chance.
+  AE_TRY(drop_blobs(
+      left_out, "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
   AE_ASSIGN(Statement no_effect,
             db_->prepare("DELETE FROM effects WHERE job = ?1 AND invocation = ?2"));
   for (const InvocationId& invocation : redaction.effects) {
@@ -527,10 +529,8 @@ Tables::Answer<void> Tables::redact(const Redaction& redaction) {
   return Result<void>();
 }
 
-// Those that no commit of any job names. Hashes of other lists could only keep one from going, by chance.
-Sql<void> Tables::drop_blobs(const std::unordered_set<Hash>& hashes) {
-  AE_ASSIGN(Statement named, db_->prepare("SELECT 1 FROM commits WHERE blobs IS NOT NULL AND "
-                                          "instr(blobs, ?1) > 0 LIMIT 1"));
+Sql<void> Tables::drop_blobs(const std::unordered_set<Hash>& hashes, std::string_view named_by) {
+  AE_ASSIGN(Statement named, db_->prepare(named_by));
   AE_ASSIGN(Statement drop, db_->prepare("DELETE FROM blobs WHERE hash = ?1"));
   for (const Hash& hash : hashes) {
     {

@@ -125,7 +125,8 @@ class Tables {
   Sql<bool> stands(const Job& job, const Sealed& sealed);
   Sql<std::optional<Result<void>>> answer_redact(const Redaction& redaction, const Job& job,
                                                  std::vector<std::int64_t>& commits);
-  Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes);
+  // Drops those of which `named_by`, a query with the hash as ?1, gives no row: who still names one.
+  Sql<void> drop_blobs(const std::unordered_set<Hash>& hashes, std::string_view named_by);
   struct Leaving {
     std::int64_t id = 0;
     std::vector<std::int64_t> commits;
@@ -133,7 +134,6 @@ class Tables {
   Sql<bool> list_values();
   Sql<std::optional<Remains>> remains(const Pruning::Job& wish, Leaving& leaving);
   Sql<void> drop_job(const Leaving& leaving, std::unordered_set<Hash>& named);
-  Sql<void> drop_unnamed(const std::unordered_set<Hash>& hashes);
   Sql<void> keep_numbers(std::int64_t last_job);
   Sql<std::optional<std::int64_t>> next_number();
   Sql<bool> inbox_left(const Job& job, const Batch& batch);
