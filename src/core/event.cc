@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "core/redacted.h"
+
 namespace ae {
 namespace {
 
@@ -32,10 +34,6 @@ bool is_instant(const Value& value) {
   if (!value.is_string()) return false;
   const std::string& text = value.as_string();
   return text.size() == 27 && text[10] == 'T' && text[26] == 'Z' && instant_from_text(text);
-}
-
-bool is_redacted(const Value& value) {
-  return value.is_object() && value.size() == 1 && is_hex(value["$redacted"], 64);
 }
 
 bool is_error(const Value& value) {

@@ -1,6 +1,7 @@
 // How events of people change the state: requests to approve a call and their answers, messages, early signals, pauses.
 #include <algorithm>
 
+#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/evaluate.h"
 #include "engine/take.h"
@@ -102,9 +103,8 @@ Status Applier::check_approval(Step& step) {
   const std::string_view id = p_.text("approval_id");
   if (id.empty()) {
     if (!tool.may_ask()) return {};
-    const bool redacted = p_["arguments"].find("$redacted") != nullptr;
     const auto needed = approval_needed(tool, p_["arguments"]);
-    if (redacted && !tool.approval_required) return {};
+    if (is_redacted(p_["arguments"]) && !tool.approval_required) return {};
     return needed && !*needed ? Status() : bad("nobody approved this call");
   }
   Approval* approval = step.approval.get();

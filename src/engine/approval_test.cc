@@ -258,6 +258,28 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
   EXPECT_NE(with("request_schema_hash", Value(std::string(64, 'b'))), "");
 }
 
+AE_TEST("approval/arguments that only look erased are judged like any others") {
+  constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
+  GivenJob job(kPay, {.more = kLarge, .input = "{'n':50}"});
+  job.claim();
+  const auto refused = [&](const Value& arguments) {
+    State state;
+    state.job = job.state.job;
+    for (const Event& event : job.log) {
+      Value payload = event.payload;
+      if (event.type == EventType::tool_invocation_started) {
+        payload = payload.with("arguments", arguments);
+      }
+      if (!apply(state, {event.type, payload}, event.created_at, compile_each_time())) return true;
+    }
+    return false;
+  };
+  const std::string commitment(64, 'a');
+  EXPECT_FALSE(refused(Value::object({{"n", 50}})));
+  EXPECT_FALSE(refused(Value::object({{"$redacted", commitment}})));
+  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}, {"n", 250}})));
+}
+
 AE_TEST("approval/a cancel and the deadline withdraw the request") {
   GivenJob job = pay();
   job.claim().cancel();

@@ -10,13 +10,12 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/redacted.h"
 
 namespace ae::engine {
 namespace {
 
 constexpr std::size_t kImportBytes = 4u << 20;  // of results in one event, about
-
-bool is_redacted(const Value& value) { return value.size() == 1 && value.find("$redacted"); }
 
 class Forking {
  public:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/redacted.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -42,7 +43,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
          }
          if (!forked.repeated.empty()) return done(std::move(forked));
          if (request.input) fork->input = std::move(*request.input);
-         if (fork->input.size() == 1 && fork->input.find("$redacted")) {
+         if (is_redacted(fork->input)) {
            return done(fail(Code::input_invalid,
                             "the origin's input has been erased from its log; give the fork one"));
          }

@@ -1,0 +1,235 @@
+#include "engine/replay_proof.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/hash.h"
+#include "core/json.h"
+#include "core/redacted.h"
+#include "engine/confirm.h"
+#include "engine/decide.h"
+#include "engine/evaluate.h"
+#include "engine/ledger_proof.h"
+#include "engine/model_calls.h"
+#include "engine/replan.h"
+
+namespace ae::engine {
+
+std::string ReplayProof::emitted(const State& state, const Event& event) {
+  commands_++;
+  const Step* step = step_of(state, event);
+  if (event.payload.find("of")) {
+    auto of = state.by_id.find(StepId(std::string(event.payload.text("of"))));
+    const StepId id(std::string(event.payload.text("step_id")));
+    if (of == state.by_id.end() || !state.side_role(state.steps[of->second], id)) {
+      return "stands where nothing is to be asked or undone";
+    }
+    return {};
+  }
+  if (!step || !asks_for(state, state.by_id.at(step->id))) {
+    return "stands where the plan asks for no command";
+  }
+  const bool model = state.plan->tools[state.node_of(*step).tool].is_model();
+  if (event.payload.text("kind") != (model ? "llm" : "tool")) {
+    return "is a command of another kind than the plan's";
+  }
+  return {};
+}
+
+// What a probe says is what its answer gives.
+std::string ReplayProof::probe_says(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || step->phase != StepPhase::probing) return {};
+  auto result = happened_of(state, *step, state.steps[step->probe].result);
+  if (!result) return "says what the probe's answer does not give";
+  if (event.type == EventType::command_committed) {
+    const Value* said = event.payload.find("result");
+    return !said || *said == *result ? "" : "is not what the probe's answer gives";
+  }
+  const std::string_view says = result->is_null() ? "not_happened" : "happened";
+  return event.payload.text("state") == says ? "" : "is not what the probe's answer gives";
+}
+
+std::string ReplayProof::started(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
+  if (step->phase != StepPhase::ready) return "stands where the plan asks for no call";
+  const Node& node = state.node_of(*step);
+  const ToolPolicy& tool = state.tool_of(*step);
+  if (event.payload.text("tool_name") != tool.name) return "calls another tool than the plan's";
+  if (event.payload.text("effect_class") != to_text(tool.effect)) {
+    return "has another effect class than the plan's";
+  }
+  const std::string_view schema = event.payload.text("request_schema_hash");
+  if (!schema.empty() && schema != tool.schema_digest)
+    return "names another schema than the plan's";
+  auto arguments = step->role == Role::node
+                       ? arguments_of(state, node, step->item)
+                       : side_arguments_of(state, state.steps[step->of], step->role);
+  if (!arguments) return "has arguments, but " + arguments.error().message;
+  if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
+  return "has other arguments than the plan's expressions give";
+}
+
+// A success is what the plan's schema lets its tool give, or is said to break it.
+std::string ReplayProof::finished(const State& state, const Event& event) {
+  const Value& p = event.payload;
+  const Step* step = step_of(state, event);
+  if (!step || p.text("outcome") != "success" || p["late"] == Value(true)) return {};
+  const ToolPolicy& tool = state.tool_of(*step);
+  if (p.text("response_schema_hash") != tool.result_digest) {
+    return "names another schema than the plan's";
+  }
+  if (!p["error"].is_null()) return {};
+  return fits(tool, p["result"]);
+}
+
+std::string ReplayProof::fits(const ToolPolicy& tool, const Value& result) {
+  if (!tool.result_schema || holds_redacted(result)) return {};
+  return tool.result_schema->check(result) ? "" : "is a result that the plan's schema refuses";
+}
+
+// What is said of a model is what was asked and answered.
+std::string ReplayProof::committed(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (step && !event.payload.find("result_of")) {  // a person or a probe says what it gave
+    if (auto wrong = fits(state.tool_of(*step), event.payload["result"]); !wrong.empty()) {
+      return wrong;
+    }
+  }
+  if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
+    return {};
+  }
+  const auto said =
+      model_members(state.tool_of(*step).provider, step->call->arguments, step->result);
+  for (const std::string_view name :
+       {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
+    const auto one = std::ranges::find(said, name, &Member::first);
+    if (!(event.payload[name] == (one == said.end() ? Value() : one->second))) {
+      return "says another " + std::string(name) + " than the call and its answer";
+    }
+  }
+  return {};
+}
+
+std::string ReplayProof::branch(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step) return {};
+  const Node& node = state.node_of(*step);
+  const Value& recorded = event.payload["payload"];
+  if (node.when && !step->branch) {
+    auto now = when_of(state, node);
+    return now && Value(*now) == recorded ? "" : "is not what `when` gives";
+  }
+  if (node.kind != NodeKind::map) return {};
+  auto now = over_of(state, node);
+  return now && *now == recorded ? "" : "is not what `map` gives";
+}
+
+std::string ReplayProof::wait(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || state.node_of(*step).kind != NodeKind::wait) return {};
+  const Node& node = state.node_of(*step);
+  std::string key = step->id.text;
+  if (node.wait_key) {
+    auto named = wait_key_of(state, node);
+    if (!named) return "has a key, but " + named.error().message;
+    key = state.key_of_wait(*named);
+  }
+  if (node.wait_channel) {
+    auto channel = channel_of(state, node);
+    if (!channel) return "has a channel, but " + channel.error().message;
+    if (*channel != event.payload.text("channel")) return "has another channel than the plan's";
+  }
+  return key == event.payload.text("correlation_key") ? "" : "has another key than the plan's";
+}
+
+// A person was asked about the call that the plan's expressions give.
+std::string ReplayProof::request(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  const Value& asked = event.payload["payload"];
+  if (!step || step->call || is_redacted(asked)) return {};
+  auto arguments = arguments_of(state, state.node_of(*step), step->item);
+  if (!arguments) return "asks for a call, but " + arguments.error().message;
+  const std::string hash = to_hex(sha256(canonical(*arguments)));
+  if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
+  return "asks for other arguments than the plan's expressions give";
+}
+
+// What a call changed is what its `changes` give of its result, all of it, before its command is committed. A result that
+// stands in the command_committed itself (somebody said that it happened) is looked at there, by whoever says it.
+std::string ReplayProof::changed(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || !step->call || step->call->outcome != OutcomeKind::success || step->failure)
+    return {};
+  if (holds_redacted(step->result) || holds_redacted(step->call->arguments)) return {};
+  const Extracted expected = changes_of(state, *step, step->result);
+  if (event.type == EventType::command_committed) {
+    return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
+  }
+  const bool same = step->changed < expected.events.size() &&
+                    expected.events[step->changed].payload == event.payload;
+  return same ? "" : "is not what `changes` gives";
+}
+
+// What another plan carries is what both plans give.
+std::string ReplayProof::plan(const State& state, const Event& event) {
+  const auto plan = Plan::compile(event.payload["task_graph"]);
+  if (!plan) return "holds no plan";
+  Dropped drop;
+  if (event.payload["drop"].is_array()) {
+    for (const Value& one : event.payload["drop"].items()) {
+      if (one.is_string()) drop.insert(one.as_string());
+    }
+  }
+  const Replan replan = replan_of(state, *plan, drop);
+  return carried_list(state, replan) == event.payload["carried"]
+             ? ""
+             : "does not carry what the two plans have in common";
+}
+
+std::string ReplayProof::before(const State& state, const Event& event) {
+  std::string wrong;
+  switch (event.type) {
+    case EventType::command_emitted:
+      wrong = emitted(state, event);
+      break;
+    case EventType::tool_invocation_started:
+      wrong = started(state, event);
+      break;
+    case EventType::tool_invocation_finished:
+      wrong = finished(state, event);
+      break;
+    case EventType::command_committed:
+      wrong = probe_says(state, event);
+      if (wrong.empty()) wrong = committed(state, event);
+      if (wrong.empty()) wrong = changed(state, event);
+      break;
+    case EventType::decision_recorded:
+      if (event.payload.text("kind") == "branch") wrong = branch(state, event);
+      if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
+      if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
+        wrong = request(state, event);
+      }
+      break;
+    case EventType::state_changed:
+      wrong = changed(state, event);
+      break;
+    case EventType::wait_opened:
+      wrong = wait(state, event);
+      break;
+    case EventType::plan_generated:
+      wrong = plan(state, event);
+      break;
+    case EventType::job_completed:
+      if (auto output = output_of(state); !output || !(*output == event.payload["result"])) {
+        wrong = "is not what `output` gives";
+      }
+      break;
+    default:
+      break;
+  }
+  return wrong.empty() ? wrong : at(event) + " " + wrong;
+}
+
+}  // namespace ae::engine
