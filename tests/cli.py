@@ -26,6 +26,8 @@ import threading
 import time
 import traceback
 
+from sanitizer import sanitizer
+
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 PATIENCE = 60.0  # seconds, for anything that must happen some time
@@ -2204,9 +2206,8 @@ def a_disk_that_fails_ends_the_run_and_the_next_one_goes_on():
         for n in range(1, 40):
             strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync",
                       "-e", f"inject=fdatasync,fsync:error=EIO:when={n}+"]
-            # LeakSanitizer cannot run under a tracer.
             done = subprocess.run([*strace, BIN, "run", "agents.yaml", "sleeps", "--job-id", f"j{n}"], cwd=h.path,
-                                  env={**h.env, "ASAN_OPTIONS": "detect_leaks=0"}, capture_output=True, text=True,
+                                  env={**h.env, **sanitizer("detect_leaks=0")}, capture_output=True, text=True,
                                   timeout=PATIENCE)
             ends.add(done.returncode)
             if done.returncode == 0:

@@ -18,6 +18,8 @@ import tempfile
 import threading
 import traceback
 
+from sanitizer import sanitizer
+
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 PATIENCE = 120.0
@@ -150,9 +152,7 @@ def agents_file(port):
 
 def environment():
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-    # What a sanitizer keeps of freed memory is not the program's need.
-    env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"), "quarantine_size_mb=1"]))
-    return env
+    return {**env, **sanitizer("quarantine_size_mb=1")}
 
 
 def aetheris(folder, *words):

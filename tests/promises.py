@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from sanitizer import sanitizer
+
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
 AGENTS = """\
@@ -67,7 +69,7 @@ def reading_only_reads(folder):
     for command in (["replay", "p1", "--at", str(seq)], ["replay", "p1"], ["verify", "p1"], ["verify", "p1", "--json"]):
         trace = folder / "strace.txt"
         tracer = ["strace", "-f", "-qq", "-o", str(trace), "-e", "trace=socket,connect,sendto"]
-        done = subprocess.run([*tracer, BIN, *command], cwd=folder, env=environment(ASAN_OPTIONS="detect_leaks=0"),
+        done = subprocess.run([*tracer, BIN, *command], cwd=folder, env=environment(**sanitizer("detect_leaks=0")),
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         calls = trace.read_text()

@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(1, os.path.join(sys.path[0], "chaos"))
 import bad_requests  # noqa: E402
 from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from sanitizer import sanitizer  # noqa: E402
 
 TESTS = []
 
@@ -544,7 +545,7 @@ def what_happens_is_logged_a_line_each_and_no_value_of_a_job():
 
 @test
 def each_bad_request_gets_its_status_in_one_shape_and_nothing_comes_of_it():
-    with serving() as s:
+    with serving(env=sanitizer("quarantine_size_mb=1")) as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"})
         until(lambda: s.status("a") == "waiting")
         asked, wrong = bad_requests.run(s.url, mark=True, pid=s.process.pid)

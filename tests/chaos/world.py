@@ -17,6 +17,9 @@ from files import Lines
 from postgres import Postgres
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from sanitizer import sanitizer  # noqa: E402
+
 ROOT = HERE.parent.parent
 READY_S = 60.0
 DISK_MIB = 3072  # sparse
@@ -165,10 +168,8 @@ class World:
                                       "--seed", str(seed), *(["--late"] if late else [])],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.shop_url = "http://" + self.shop.stdout.readline().split()[1]
-        # Looking for leaks at the end does not work while strace looks on.
-        sanitizer = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "detect_leaks=0"]))
-        self.env = {**clean_environment(), "ASAN_OPTIONS": sanitizer, "SHOP_URL": self.shop_url, "PRINTS": str(self.folder / "prints.txt"),
-                    "NO_COLOR": "1"}
+        self.env = {**clean_environment(), **sanitizer("detect_leaks=0"), "SHOP_URL": self.shop_url,
+                    "PRINTS": str(self.folder / "prints.txt"), "NO_COLOR": "1"}
         self.servers = [kind(self, n) for n, kind in enumerate(kinds)]
         self.doors = [server for server in self.servers if server.door]
         self.write_urls()
