@@ -181,6 +181,50 @@ def live_events_go_on_after_the_last_that_was_seen():
         assert len(seen) == int(seen[-1][4:]) - last, "each once, in order"
 
 
+def live(s, path, last=None, at_most=64 << 10):
+    """The whole of a live stream that ends by itself: its status and text."""
+    connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+    headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": str(last)})}
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    text = b""
+    while piece := answer.read1(4096):
+        text += piece
+        assert len(text) < at_most, f"it goes on for ever: {text[-200:]}"
+    connection.close()
+    return answer.status, text.decode()
+
+
+@test
+def a_live_stream_of_an_ended_job_ends_wherever_it_begins():
+    with serving() as s:
+        job = s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})[1]
+        assert job["status"] == "completed", job
+        path = "/api/jobs/a/events"
+        events = s.get(path)[1]["events"]
+        last = events[-1]["seq"]
+        status, text = live(s, path)
+        assert status == 200 and text.count("id: ") == last, text
+        assert live(s, path, last) == (204, ""), "a browser asks again after every other answer"
+        assert live(s, f"{path}?after={last}") == (204, "")
+        assert live(s, path, last + 100) == (204, "")
+        assert live(s, f"{path}?type=progress") == (204, "")
+        status, text = live(s, f"{path}?type=job_created")
+        assert status == 200 and text.count("event: ") == text.count("event: job_created") == 1, text
+        status, text = live(s, f"{path}?class=coordination")
+        assert status == 200 and "event: job_completed" not in text and "event: job_running" in text, text
+
+
+@test
+def a_live_stream_whose_filter_hides_the_end_ends_with_the_job():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        until(lambda: s.status("a") == "waiting")
+        threading.Timer(0.2, lambda: s.post("/api/jobs/a/cancel", {})).start()
+        status, text = live(s, "/api/jobs/a/events?type=wait_opened")
+        assert status == 200 and text.count("id: ") == 1 and s.status("a") == "cancelled", text
+
+
 @test
 def pages_and_names_of_others_are_kept_out():
     with serving() as s:

@@ -858,6 +858,21 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
 }
 
+AE_TEST("api/who asks for events is told whether the job has ended, whatever is left out") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const auto ask = [&](QueryPairs query) {
+    return here.get({"api", "jobs", id, "events"}, std::move(query)).body;
+  };
+  EXPECT_EQ(ask({})["ended"], Value(false));
+  here.post({"api", "jobs", id, "cancel"}, "{}");
+  ASSERT_TRUE(here.loop.run_until([&] { return here.status(id) == "cancelled"; }));
+  EXPECT_EQ(ask({})["ended"], Value(true));
+  const Value hidden = ask({{"type", "progress"}, {"wait", "60s"}});
+  EXPECT_EQ(hidden["ended"], Value(true));
+  EXPECT_EQ(hidden["events"].size(), 0u);
+}
+
 AE_TEST("api/who follows a silent job is answered with nothing when the time is up") {
   Here here;
   const auto id = here.make(R"({"agent":"asks","id":"j"})");

@@ -449,12 +449,13 @@ void Api::events(Ask ask) {
              found.push_back(envelope(job, event));
              if (wish.effects) found.back() = found.back().with("kind", kind);
            }
-           const bool answers = !found.empty() || wish.wait.count() == 0 || waiting->last ||
-                                is_terminal(log->row.status);
+           const bool ended = is_terminal(log->row.status);
+           const bool answers = !found.empty() || wish.wait.count() == 0 || waiting->last || ended;
            if (!answers) return waiting->not_yet();
            waiting->over = true;
-           ask->answer(200,
-                       Value::object({{"events", Value::array(std::move(found))}, {"next", next}}));
+           ask->answer(200, Value::object({{"ended", ended},
+                                           {"events", Value::array(std::move(found))},
+                                           {"next", next}}));
          });
        });
 }

@@ -13,6 +13,8 @@ namespace ae::app {
 namespace {
 
 constexpr std::string_view kHoldOn = "15s";
+// Between two questions of a stream that heard nothing: whatever answers early, it does not spin.
+constexpr Duration kAgainAfter = std::chrono::seconds(1);
 
 // Two of them are as good as none: nobody knows which one is meant.
 std::string only_header(const net::HttpHeaders& headers, std::string_view name) {
@@ -103,9 +105,11 @@ Still still_of(api::Gate* gate, const api::Pass& pass) {
 class Live : public std::enable_shared_from_this<Live> {
  public:
   // `right`: kept as long as the stream is open.
-  Live(api::Api& api, api::ApiRequest request, net::Responder responder, Still still,
-       std::shared_ptr<void> right)
-      : api_(api),
+  Live(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api, api::ApiRequest request,
+       net::Responder responder, Still still, std::shared_ptr<void> right)
+      : loop_(loop),
+        steady_(steady),
+        api_(api),
         request_(std::move(request)),
         responder_(std::move(responder)),
         still_(std::move(still)),
@@ -137,6 +141,7 @@ class Live : public std::enable_shared_from_this<Live> {
     }
     request.query.emplace_back("wait", kHoldOn);
     request.query.emplace_back("limit", "256");
+    asked_at_ = steady_.since_start();
     api_.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
       self->still_([self, answer = std::move(answer)](Status may) mutable {
         self->answered(may ? std::move(answer) : refusal(may.error()));
@@ -149,29 +154,51 @@ class Live : public std::enable_shared_from_this<Live> {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
       return stream_.end();
     }
-    if (!begun_) {
-      begun_ = true;
-      net::HttpResponse head;
-      head.content_type = "text/event-stream";
-      head.headers.push_back({"Cache-Control", "no-store"});
-      stream_ = std::move(responder_).begin(std::move(head));
-      stream_.on_closed(gone());
-    }
-    std::string text = answer.body["events"].size() == 0 ? ":\n\n" : "";
-    bool ended = answer.body["events"].size() == 0 && ended_;
-    for (const Value& event : answer.body["events"].items()) {
+    const auto events = answer.body["events"].items();
+    // Nothing comes after it. Its end may have been told before, or be none of what was asked for.
+    const bool over = events.empty() && answer.body["ended"] == Value(true);
+    if (!begun_ && over) return nothing_to_come();
+    if (!begun_) begin_stream();
+    std::string text = events.empty() && !over ? ":\n\n" : "";
+    for (const Value& event : events) {
       after_ = std::to_string(event["seq"].as_int());
-      const std::string_view type = event.text("type");
-      ended_ = ended_ || type == "job_completed" || type == "job_failed" || type == "job_cancelled";
-      text += "id: " + after_ + "\nevent: " + std::string(type) + "\ndata: " + canonical(event) +
-              "\n\n";
+      text += "id: " + after_ + "\nevent: " + std::string(event.text("type")) +
+              "\ndata: " + canonical(event) + "\n\n";
     }
     const bool goes_on = stream_.write(text);
-    if (ended) return stream_.end();
-    if (goes_on) return ask();
-    stream_.on_drained([self = shared_from_this()] { self->ask(); });
+    if (over) return stream_.end();
+    if (goes_on) return ask_again(events.empty());
+    stream_.on_drained(
+        [self = shared_from_this(), nothing = events.empty()] { self->ask_again(nothing); });
   }
 
+  // A browser's EventSource asks again after every other answer, and after each end.
+  void nothing_to_come() {
+    net::HttpResponse none;
+    none.status = 204;
+    none.content_type.clear();
+    none.headers.push_back({"Cache-Control", "no-store"});
+    std::move(responder_).answer(std::move(none));
+  }
+
+  void begin_stream() {
+    begun_ = true;
+    net::HttpResponse head;
+    head.content_type = "text/event-stream";
+    head.headers.push_back({"Cache-Control", "no-store"});
+    stream_ = std::move(responder_).begin(std::move(head));
+    stream_.on_closed(gone());
+  }
+
+  void ask_again(bool heard_nothing) {
+    if (stream_.closed()) return;
+    const Duration early = asked_at_ + kAgainAfter - steady_.since_start();
+    if (!heard_nothing || early <= Duration(0)) return ask();
+    loop_.after(early, [self = shared_from_this()] { self->ask(); });
+  }
+
+  net::AsioLoop& loop_;
+  async::SteadyClock& steady_;
   api::Api& api_;
   api::ApiRequest request_;
   net::Responder responder_;
@@ -179,8 +206,8 @@ class Live : public std::enable_shared_from_this<Live> {
   std::shared_ptr<void> right_;
   net::HttpStream stream_;
   std::string after_;
+  Duration asked_at_{};  // of the steady clock
   bool begun_ = false;
-  bool ended_ = false;
 };
 
 bool wants_stream(const net::HttpRequest& request) {
@@ -236,9 +263,18 @@ Status one_idempotency_key(const net::HttpHeaders& headers) {
   return {};
 }
 
+// Where requests come in.
+struct Place {
+  net::AsioLoop& loop;
+  async::SteadyClock& steady;
+  api::Api& api;
+  api::Gate* gate;  // nullptr: only our own user comes in here
+};
+
 // REQUIRES: who asks has been let in.
-void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
-            const api::Pass& pass, api::Gate* gate) {
+void answer(const Place& place, net::HttpRequest request, net::Responder responder,
+            const api::Pass& pass) {
+  api::Gate* const gate = place.gate;
   if (auto one = one_idempotency_key(request.headers); !one) {
     return std::move(responder).answer(response_of(refusal(one.error())));
   }
@@ -251,7 +287,8 @@ void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
       right = *std::move(given);
     }
     const std::string last(request.header("last-event-id").value_or(""));
-    auto live = std::make_shared<Live>(api, request_of(std::move(request), pass, gate == nullptr),
+    auto live = std::make_shared<Live>(place.loop, place.steady, place.api,
+                                       request_of(std::move(request), pass, gate == nullptr),
                                        std::move(responder), still, std::move(right));
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
     return live->begin();
@@ -259,17 +296,17 @@ void answer(api::Api& api, net::HttpRequest request, net::Responder responder,
   // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
   const bool waits = request.query_value("wait").has_value();
   const bool only_looks = request.method == "GET";
-  api.handle(request_of(std::move(request), pass, gate == nullptr),
-             [still, waits, only_looks,
-              responder = std::move(responder)](api::ApiResponse answer) mutable {
-               if (!waits) return std::move(responder).answer(response_of(answer));
-               still([only_looks, responder = std::move(responder),
-                      answer = std::move(answer)](Status may) mutable {
-                 std::move(responder).answer(response_of(may          ? answer
-                                                         : only_looks ? refusal(may.error())
-                                                                      : not_told_any_more()));
-               });
-             });
+  place.api.handle(request_of(std::move(request), pass, gate == nullptr),
+                   [still, waits, only_looks,
+                    responder = std::move(responder)](api::ApiResponse answer) mutable {
+                     if (!waits) return std::move(responder).answer(response_of(answer));
+                     still([only_looks, responder = std::move(responder),
+                            answer = std::move(answer)](Status may) mutable {
+                       std::move(responder).answer(response_of(may          ? answer
+                                                               : only_looks ? refusal(may.error())
+                                                                            : not_told_any_more()));
+                     });
+                   });
 }
 
 // On a socket of our own user there is room for the commands of one person, or of a script.
@@ -289,12 +326,13 @@ net::HttpServer::Options own_options() {
 
 }  // namespace
 
-Listener::Listener(net::AsioLoop& loop, api::Api& api)
+Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api)
     : server_(std::make_unique<net::HttpServer>(
           loop,
-          [&api](net::HttpRequest request, net::Responder responder) {
+          [place = Place{loop, steady, api, nullptr}](net::HttpRequest request,
+                                                      net::Responder responder) {
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
-            answer(api, std::move(request), std::move(responder), us, nullptr);
+            answer(place, std::move(request), std::move(responder), us);
           },
           own_options())) {}
 
@@ -315,7 +353,8 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   http.full = options_.warn;
   server_ = std::make_unique<net::HttpServer>(
       loop,
-      [&api, gate = gate_.get()](net::HttpRequest request, net::Responder responder) {
+      [place = Place{loop, steady, api, gate_.get()}](net::HttpRequest request,
+                                                      net::Responder responder) {
         if (comes_from_elsewhere(request)) {
           return std::move(responder).answer(
               net::problem(403, "forbidden", "pages of other sites may not ask this server"));
@@ -330,12 +369,13 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
         if (!path.empty() && path.back().empty()) path.pop_back();
         knock.open = api::Api::is_open(request.method, path);
         knock.of_process = path == api::Path{"metrics"};
-        gate->knock(std::move(knock),
-                    [&api, gate, request = std::move(request), responder = std::move(responder)](
-                        std::expected<api::Pass, api::ApiResponse> pass) mutable {
-                      if (!pass) return std::move(responder).answer(response_of(pass.error()));
-                      answer(api, std::move(request), std::move(responder), *pass, gate);
-                    });
+        place.gate->knock(std::move(knock),
+                          [place, request = std::move(request), responder = std::move(responder)](
+                              std::expected<api::Pass, api::ApiResponse> pass) mutable {
+                            if (!pass)
+                              return std::move(responder).answer(response_of(pass.error()));
+                            answer(place, std::move(request), std::move(responder), *pass);
+                          });
       },
       std::move(http));
 }

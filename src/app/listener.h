@@ -1,7 +1,8 @@
 // Listener: the Api over HTTP, on the owner's socket, or for everybody who may reach an address.
 //
 // Translates requests and answers; over the network it asks the Gate who it is that asks. `GET …/events` with
-// `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes. Threads: the loop's.
+// `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes; it ends with the job.
+// Threads: the loop's.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ struct ServeOptions {
 
 class Listener {
  public:
-  // On a socket of our own user, who may do everything. Borrows both.
-  Listener(net::AsioLoop& loop, api::Api& api);
+  // On a socket of our own user, who may do everything. Borrows all.
+  Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api);
   // On the network. Borrows all.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store, api::Api& api,
            ServeOptions options);

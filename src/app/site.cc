@@ -138,7 +138,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   Status listen() override {
     if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
-    listener_.emplace(loop_, *api_);
+    listener_.emplace(loop_, steady_, *api_);
     Status listens = listener_->listen(options_.store.socket_path());
     if (!listens && listens.error().code == Code::held) {
       listens = listener_->listen(options_.store.second_socket_path());
