@@ -188,12 +188,12 @@ void Api::read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> t
 
 // ---------------------------------------------------------------- waiting
 
-void Api::wait(const JobId& job, Duration most, Look look_once) {
+void Api::wait(const Ask& ask, const JobId& job, Duration most, Look look_once) {
   auto waiting = std::make_shared<Waiting>();
   waiting->job = job;
+  waiting->gone = ask->request.gone;
   waiting->until = steady_.since_start() + std::min(most, kWaitMax);
   waiting->look = std::move(look_once);
-  waiting->last = waiting_.size() >= kWaitingMax;
   waiting->not_yet = [this, alive = std::weak_ptr(alive_), weak = std::weak_ptr(waiting)] {
     const auto self = weak.lock();
     if (!self || !alive.lock()) return;
@@ -219,6 +219,7 @@ void Api::look(const std::shared_ptr<Waiting>& waiting) {
   if (waiting->looking || waiting->over) return;
   if (waiting->timer) loop_.forget(*std::exchange(waiting->timer, std::nullopt));
   waiting->looking = true;
+  if (waiting->gone && *waiting->gone) waiting->last = true;
   std::erase_if(waiting_, [](const auto& other) { return other->over; });
   waiting->look(waiting);
 }

@@ -32,7 +32,6 @@ constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request
 constexpr std::size_t kEventsMax = 1'000'000;  // of one answer
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // of one page
-constexpr std::size_t kWaitingMax = 1'000;     // requests that wait at once
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
 struct ApiRequest {
@@ -45,6 +44,8 @@ struct ApiRequest {
   std::string by;                              // who asks, for the record
   Role role = Role::admin;                     // what they may; our own user may everything
   bool local = true;                           // our own user, on this machine
+  // True once whoever asks has gone, so that nothing waits for them any more; nullptr = nobody tells.
+  std::shared_ptr<const bool> gone = {};
 };
 
 struct ApiResponse {
@@ -217,7 +218,8 @@ class Api {
     std::vector<Event> events;  // after the seq that was asked for, perhaps more
   };
   void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
-  void wait(const JobId& job, Duration most, Look look);
+  // How many wait at once is bounded where they come in (Gate, connections).
+  void wait(const Ask& ask, const JobId& job, Duration most, Look look);
   void look(const std::shared_ptr<Waiting>& waiting);
 
   async::Loop& loop_;

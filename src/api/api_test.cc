@@ -858,6 +858,42 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
 }
 
+AE_TEST("api/however many wait, each waits until its time is up") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  std::size_t answered = 0;
+  constexpr std::size_t kMany = 1'200;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    ApiRequest request;
+    request.path = {"api", "jobs", id, "events"};
+    request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
+    here.api->handle(request, [&](const ApiResponse&) { ++answered; });
+  }
+  here.loop.advance(std::chrono::milliseconds(500));
+  EXPECT_EQ(answered, 0u) << "who is answered at once with nothing asks again at once";
+  here.loop.advance(std::chrono::seconds(4));
+  EXPECT_EQ(answered, kMany);
+}
+
+AE_TEST("api/nothing waits any more for whoever has gone") {
+  Here here;
+  const auto id = here.make(R"({"agent":"asks","id":"j"})");
+  const auto seen = here.get({"api", "jobs", id, "events"}).body["events"].size();
+  const auto gone = std::make_shared<bool>(false);
+  bool answered = false;
+  ApiRequest request;
+  request.path = {"api", "jobs", id, "events"};
+  request.query = {{"after", std::to_string(seen)}, {"wait", "5m"}};
+  request.gone = gone;
+  here.api->handle(request, [&](const ApiResponse&) { answered = true; });
+  here.loop.advance(std::chrono::seconds(10));
+  EXPECT_FALSE(answered);
+  *gone = true;
+  here.loop.advance(std::chrono::seconds(1));
+  EXPECT_TRUE(answered);
+}
+
 AE_TEST("api/who asks for events is told whether the job has ended, whatever is left out") {
   Here here;
   const auto id = here.make(R"({"agent":"asks","id":"j"})");

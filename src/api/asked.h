@@ -37,6 +37,7 @@ struct Api::Waiting {
   bool grew = false;  // while it looked
   bool over = false;
   std::optional<async::TimerId> timer;
+  std::shared_ptr<const bool> gone;  // ApiRequest::gone
   Look look;
   std::function<void()> not_yet;
 };

@@ -81,7 +81,17 @@ Gate::Gate(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       // Two seconds' worth at once, so that a page that asks for much is not sent away.
       requests_({.per_second = options_.rate, .burst = std::max(1.0, 2 * options_.rate)},
                 kCallersMax),
-      failed_keys_({.per_second = 1, .burst = kFailedKeysBurst}, kCallersMax) {}
+      failed_keys_({.per_second = 1, .burst = kFailedKeysBurst}, kCallersMax),
+      streams_(std::make_shared<Open>(
+          Open{.all_max = kStreamsMax,
+               .each_max = kStreamsPerCaller,
+               .type = "streams",
+               .too_many = "too many live streams are open; end one, or ask with ?wait="})),
+      waits_(std::make_shared<Open>(
+          Open{.all_max = kWaitsMax,
+               .each_max = kWaitsPerCaller,
+               .type = "waits",
+               .too_many = "too many requests wait; let one end, or ask without ?wait="})) {}
 
 ApiResponse Gate::too_much(std::string_view type, const std::string& what, Duration wait) const {
   if (options_.rejected) options_.rejected(type);
@@ -162,18 +172,27 @@ std::expected<Pass, ApiResponse> Gate::within_rate(Pass pass) {
 }
 
 std::expected<std::shared_ptr<void>, ApiResponse> Gate::stream(const Pass& pass) {
-  std::size_t& theirs = streams_->of[pass.caller];
-  if (streams_->all >= kStreamsMax || theirs >= kStreamsPerCaller) {
-    if (theirs == 0) streams_->of.erase(pass.caller);
-    return std::unexpected(too_much(
-        "streams",
-        "too many live streams are open; end one, or ask with ?wait=", std::chrono::seconds(1)));
+  return one_more(streams_, pass);
+}
+
+std::expected<std::shared_ptr<void>, ApiResponse> Gate::wait(const Pass& pass) {
+  return one_more(waits_, pass);
+}
+
+std::expected<std::shared_ptr<void>, ApiResponse> Gate::one_more(const std::shared_ptr<Open>& open,
+                                                                 const Pass& pass) {
+  // Without a key it is us: nobody is there from whom something must be kept.
+  const bool has_share = !pass.key.empty() || options_.limits_us;
+  std::size_t& theirs = open->of[pass.caller];
+  if (open->all >= open->all_max || (has_share && theirs >= open->each_max)) {
+    if (theirs == 0) open->of.erase(pass.caller);
+    return std::unexpected(too_much(open->type, open->too_many, std::chrono::seconds(1)));
   }
   ++theirs;
-  ++streams_->all;
-  return std::shared_ptr<void>(nullptr, [streams = streams_, caller = pass.caller](void*) {
-    --streams->all;
-    if (--streams->of[caller] == 0) streams->of.erase(caller);
+  ++open->all;
+  return std::shared_ptr<void>(nullptr, [open, caller = pass.caller](void*) {
+    --open->all;
+    if (--open->of[caller] == 0) open->of.erase(caller);
   });
 }
 

@@ -34,6 +34,8 @@ constexpr Duration kKeysWait = std::chrono::seconds(5);
 constexpr double kFailedKeysBurst = 20;
 constexpr std::size_t kStreamsMax = 512;       // live streams at once
 constexpr std::size_t kStreamsPerCaller = 64;  // … of one key, or address
+constexpr std::size_t kWaitsMax = 1'000;       // requests that wait (?wait=) at once
+constexpr std::size_t kWaitsPerCaller = 256;   // … of one key, or address
 constexpr std::size_t kCallersMax = 10'000;    // keys and addresses whose requests are counted
 constexpr double kRateDefault = 200;           // requests a second of one key
 
@@ -81,8 +83,9 @@ class Gate {
   void knock(Knock knock, Then then);
   // Does who came in so still may, now that what they waited for is ready? Fails with unauthorized, unavailable.
   void look_again(const Pass& pass, Still then);
-  // The right to one live stream, for as long as it is kept; or the answer, 429 `rate_limited`.
+  // The right to one live stream, or to one request that waits, for as long as it is kept; or the answer, 429 `rate_limited`.
   std::expected<std::shared_ptr<void>, ApiResponse> stream(const Pass& pass);
+  std::expected<std::shared_ptr<void>, ApiResponse> wait(const Pass& pass);
   // Is there a key that lets somebody in? By what was read last.
   bool has_live_key() const;
   bool asks_for_keys() const { return closed_ || !registry_.registry().keys().empty(); }
@@ -102,12 +105,17 @@ class Gate {
   const Options options_;
   bool closed_ = false;  // there were keys once
   Buckets requests_, failed_keys_;
-  struct Streams {
+  // What is open at once, by caller.
+  struct Open {
+    std::size_t all_max, each_max;
+    std::string_view type;  // under which a refusal is counted
+    std::string too_many;
     std::size_t all = 0;
-    std::map<std::string, std::size_t, std::less<>> of;
+    std::map<std::string, std::size_t, std::less<>> of = {};
   };
-  std::shared_ptr<Streams> streams_ =
-      std::make_shared<Streams>();  // shared with those that are open
+  std::expected<std::shared_ptr<void>, ApiResponse> one_more(const std::shared_ptr<Open>& open,
+                                                             const Pass& pass);
+  std::shared_ptr<Open> streams_, waits_;  // shared with those that are open
 };
 
 }  // namespace ae::api

@@ -1,6 +1,7 @@
 // The gate: who comes in with which key, how soon that ends, and what happens while the store does not tell.
 #include "api/gate.h"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -346,32 +347,80 @@ AE_TEST("limits/who tries keys is soon told to wait; a good key from the same ad
   EXPECT_EQ(house.status(wrong), 401);
 }
 
-AE_TEST("limits/live streams are counted for each caller and in all, and given back") {
-  House house;
-  const auto pass = [](std::size_t i) {
-    return Pass{.role = Role::viewer, .key = {}, .by = {}, .caller = "k" + std::to_string(i)};
-  };
+using Right = std::expected<std::shared_ptr<void>, ApiResponse>;
+
+Pass key_no(std::size_t i) {
+  const std::string key = "k" + std::to_string(i);
+  return {.role = Role::viewer, .key = key, .by = {}, .caller = key};
+}
+
+// As many as one caller may have, then as many as there may be; all are given back.
+void expect_shares(House& house, const std::function<Right(const Pass&)>& ask, std::size_t each,
+                   std::size_t all, std::string_view type) {
   std::vector<std::shared_ptr<void>> open;
-  for (std::size_t i = 0; i < kStreamsPerCaller; ++i) {
-    auto right = house.gate.stream(pass(0));
+  for (std::size_t i = 0; i < each; ++i) {
+    auto right = ask(key_no(0));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  const auto refused = house.gate.stream(pass(0));
+  const auto refused = ask(key_no(0));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, 429);
-  EXPECT_TRUE(house.gate.stream(pass(1)));
+  EXPECT_TRUE(ask(key_no(1)));
   open.pop_back();
-  EXPECT_TRUE(house.gate.stream(pass(0)));
-  for (std::size_t i = 0; open.size() < kStreamsMax; ++i) {
-    auto right = house.gate.stream(pass(1 + i));
+  EXPECT_TRUE(ask(key_no(0)));
+  for (std::size_t i = 0; open.size() < all; ++i) {
+    auto right = ask(key_no(1 + i));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  EXPECT_FALSE(house.gate.stream(pass(100'000)));
+  EXPECT_FALSE(ask(key_no(100'000)));
   open.clear();
-  EXPECT_TRUE(house.gate.stream(pass(100'000)));
-  EXPECT_EQ(house.rejected["streams"], 2);
+  EXPECT_TRUE(ask(key_no(100'000)));
+  EXPECT_EQ(house.rejected[std::string(type)], 2);
+}
+
+AE_TEST("limits/live streams are counted for each key and in all, and given back") {
+  House house;
+  expect_shares(
+      house, [&](const Pass& pass) { return house.gate.stream(pass); }, kStreamsPerCaller,
+      kStreamsMax, "streams");
+}
+
+AE_TEST("limits/requests that wait are counted for each key and in all, and given back") {
+  House house;
+  expect_shares(
+      house, [&](const Pass& pass) { return house.gate.wait(pass); }, kWaitsPerCaller, kWaitsMax,
+      "waits");
+}
+
+AE_TEST("limits/streams take no wait's place, and waits no stream's") {
+  House house;
+  std::vector<std::shared_ptr<void>> open;
+  for (std::size_t i = 0; i < kWaitsMax; ++i) {
+    auto right = house.gate.wait(key_no(i));
+    ASSERT_TRUE(right);
+    open.push_back(*right);
+  }
+  EXPECT_FALSE(house.gate.wait(key_no(0)));
+  EXPECT_TRUE(house.gate.stream(key_no(0)));
+}
+
+AE_TEST("limits/without keys only what is open in all is limited, unless it was said") {
+  House house;
+  const Pass us{.role = Role::admin, .key = {}, .by = {}, .caller = "127.0.0.1"};
+  std::vector<std::shared_ptr<void>> open;
+  for (std::size_t i = 0; i < kStreamsMax; ++i) {
+    auto right = house.gate.stream(us);
+    ASSERT_TRUE(right) << i;
+    open.push_back(*right);
+  }
+  EXPECT_FALSE(house.gate.stream(us));
+  Gate limited(house.loop, house.steady, house.store, house.registry,
+               {.open_without_keys = true, .rate = 10, .limits_us = true});
+  open.clear();
+  for (std::size_t i = 0; i < kStreamsPerCaller; ++i) open.push_back(limited.stream(us).value());
+  EXPECT_FALSE(limited.stream(us));
 }
 
 AE_TEST("gate/of a store that went backwards nothing is remembered but that it had keys") {

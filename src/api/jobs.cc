@@ -320,7 +320,7 @@ void Api::exists(Ask ask, runtime::NewJobRequest wish) {
 void Api::created(Ask ask, const JobId& job, int status) {
   ask->id = job.text;
   const Duration most = wait_of(ask->query).value_or(Duration(0));
-  wait(job, most, [this, ask, status, most, job](const std::shared_ptr<Waiting>& waiting) {
+  wait(ask, job, most, [this, ask, status, most, job](const std::shared_ptr<Waiting>& waiting) {
     runtime_.read(job, [this, ask, status, most, waiting](Result<runtime::Runtime::Read> read) {
       if (!read) {
         // The job is there, so nothing may be said that promises that nothing was changed.
@@ -425,7 +425,7 @@ void Api::events(Ask ask) {
   if (!wish) return ask->refuse(wish.error());
   const auto job = job_id_from_text(ask->id);
   if (!job) return ask->refuse({Code::not_found, job.error().message});
-  wait(*job, wish->wait,
+  wait(ask, *job, wish->wait,
        [this, ask, job = *job, wish = *wish](const std::shared_ptr<Waiting>& waiting) {
          // The kind of an effect follows from what stands before it.
          const std::uint64_t from = wish.effects ? 0 : wish.after;

@@ -113,7 +113,9 @@ class Live : public std::enable_shared_from_this<Live> {
         request_(std::move(request)),
         responder_(std::move(responder)),
         still_(std::move(still)),
-        right_(std::move(right)) {}
+        right_(std::move(right)) {
+    request_.gone = gone_;
+  }
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
 
@@ -123,10 +125,12 @@ class Live : public std::enable_shared_from_this<Live> {
   }
 
  private:
-  // The client's going is heard of at once; the question under way may wait for long.
   async::Task gone() {
     return [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->right_.reset();
+      const auto self = weak.lock();
+      if (!self) return;
+      *self->gone_ = true;
+      self->right_.reset();
     };
   }
 
@@ -204,6 +208,8 @@ class Live : public std::enable_shared_from_this<Live> {
   net::Responder responder_;
   const Still still_;
   std::shared_ptr<void> right_;
+  // Shared with the question under way.
+  const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   std::string after_;
   Duration asked_at_{};  // of the steady clock
@@ -293,20 +299,33 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
     return live->begin();
   }
-  // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
   const bool waits = request.query_value("wait").has_value();
   const bool only_looks = request.method == "GET";
-  place.api.handle(request_of(std::move(request), pass, gate == nullptr),
-                   [still, waits, only_looks,
-                    responder = std::move(responder)](api::ApiResponse answer) mutable {
-                     if (!waits) return std::move(responder).answer(response_of(answer));
-                     still([only_looks, responder = std::move(responder),
-                            answer = std::move(answer)](Status may) mutable {
-                       std::move(responder).answer(response_of(may          ? answer
-                                                               : only_looks ? refusal(may.error())
-                                                                            : not_told_any_more()));
-                     });
-                   });
+  std::shared_ptr<void> right;
+  if (waits && gate != nullptr) {
+    auto given = gate->wait(pass);
+    if (!given) return std::move(responder).answer(response_of(given.error()));
+    right = *std::move(given);
+  }
+  api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
+  if (waits) {
+    const auto gone = std::make_shared<bool>(false);  // shared with the request
+    responder.on_closed([gone] { *gone = true; });
+    asked.gone = gone;
+  }
+  // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
+  auto told = [still, waits, only_looks, right = std::move(right),
+               responder = std::move(responder)](api::ApiResponse answer) mutable {
+    right.reset();
+    if (!waits) return std::move(responder).answer(response_of(answer));
+    still([only_looks, responder = std::move(responder),
+           answer = std::move(answer)](Status may) mutable {
+      std::move(responder).answer(response_of(may          ? answer
+                                              : only_looks ? refusal(may.error())
+                                                           : not_told_any_more()));
+    });
+  };
+  place.api.handle(std::move(asked), std::move(told));
 }
 
 // On a socket of our own user there is room for the commands of one person, or of a script.
