@@ -661,6 +661,21 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew():
 
 
 @test
+def a_rebuild_knows_again_what_an_idempotency_key_stands_for():
+    with home() as h:
+        asked = ["run", "agents.yaml", "asks", "--detach", "--idempotency-key", "k", "--priority", "3", "--queue", "slow"]
+        job = expect(h.run(*asked), 0).out
+        before = rows_of(h.store)
+        assert expect(h.run("rebuild", "--check", "--json"), 0).json()["ok"]
+        run_sql(h.store, "UPDATE jobs SET request_hash = x'00'")
+        expect(h.run("rebuild"), 0)
+        assert rows_of(h.store)["jobs"] == before["jobs"]
+        assert expect(h.run(*asked), 0).out == job
+        for other in (["--priority", "4", "--queue", "slow"], ["--priority", "3"], ["--priority", "3", "--queue", "slow", "--label", "a=b"]):
+            expect(h.run(*asked[:6], *other), 5)
+
+
+@test
 def rebuild_is_refused_while_another_owns_the_store():
     with home() as h:
         runner = h.start("run", "agents.yaml", "holds", "--job-id", "a")

@@ -490,6 +490,30 @@ def live_streams_of_one_key_have_a_limit_and_are_given_back():
             connection.close()
 
 
+@test
+def requests_that_wait_have_a_limit_of_each_key_and_are_given_back():
+    with serving(roles=["admin", "viewer"]) as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
+        path = "/api/jobs/a/events?type=progress&wait="
+        host, port = s.address.split(":")
+        ask = f"GET {path}60s HTTP/1.1\r\nHost: {s.address}\r\nAuthorization: {bearer(s.keys['viewer'])['Authorization']}\r\n\r\n"
+        waiting = []
+        for _ in range(256):
+            waiting.append(socket.create_connection((host, int(port)), timeout=PATIENCE))
+            waiting[-1].sendall(ask.encode())
+        until(lambda: "aetheris_requests_waiting 256" in s.get("/metrics", headers=bearer(s.keys["admin"]))[1])
+        status, problem = s.get(f"{path}60s", headers=bearer(s.keys["viewer"]))
+        assert (status, problem["code"]) == (429, "rate_limited"), problem
+        assert s.get(f"{path}1s", headers=bearer(s.keys["admin"]))[0] == 200, "another key has places of its own"
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", **bearer(s.keys["viewer"])})
+        assert connection.getresponse().status == 200, "streams have places of their own"
+        connection.close()
+        for one in waiting:
+            one.close()
+        until(lambda: s.get(f"{path}1ms", headers=bearer(s.keys["viewer"]))[0] == 200)
+
+
 # ---------------------------------------------------------------- TLS
 
 def certificate(h, name, bits="prime256v1"):

@@ -678,6 +678,35 @@ AE_TEST("api/the same idempotency key is the same job, with another input a conf
   expect_problem(here.ask(two), 400, "input_invalid");
 }
 
+AE_TEST("api/the same key stands for the whole request, in whatever words it is asked") {
+  Here here;
+  const Path jobs{"api", "jobs"};
+  const auto plain = here.post(jobs, R"({"agent":"asks","idempotency_key":"plain"})");
+  ASSERT_EQ(plain.status, 201);
+  for (const char* same : {R"("priority":0)", R"("queue":"default")", R"("queue":null)",
+                           R"("required_capabilities":[])"}) {
+    const std::string body =
+        R"({"agent":"asks","idempotency_key":"plain",)" + std::string(same) + "}";
+    const auto again = here.post(jobs, body);
+    EXPECT_EQ(again.status, 200) << same;
+    EXPECT_EQ(again.body["id"], plain.body["id"]);
+  }
+  for (const char* other :
+       {R"("priority":3)", R"("queue":"q")", R"("required_capabilities":["a"])"}) {
+    const std::string body =
+        R"({"agent":"asks","idempotency_key":"plain",)" + std::string(other) + "}";
+    EXPECT_EQ(here.post(jobs, body).body.text("code"), "idempotency_conflict") << other;
+  }
+  const auto more = here.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,
+      "queue":"q","required_capabilities":["b","a","a"]})");
+  ASSERT_EQ(more.status, 201);
+  EXPECT_EQ(here.post(jobs, R"({"agent":"asks","idempotency_key":"k","priority":3,"queue":"q",
+      "required_capabilities":["a","b"]})")
+                .body["id"],
+            more.body["id"]);
+  EXPECT_EQ(here.post(jobs, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
+}
+
 AE_TEST("api/the same id and input is the same job, another input a conflict") {
   Here here;
   here.make(R"({"agent":"echo","input":{"n":1},"id":"j"})");

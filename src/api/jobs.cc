@@ -89,6 +89,27 @@ EventClass class_of(const Event& event) {
   return kind ? kind->event_class : EventClass::narrative;
 }
 
+void sort_each_once(std::vector<std::string>& names) {
+  std::ranges::sort(names);
+  const auto twice = std::ranges::unique(names);
+  names.erase(twice.begin(), twice.end());
+}
+
+// What a request names and what would not be so without it: the same asked in other words is the same.
+Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agents::Agent& agent) {
+  std::vector<Member> asked;
+  if (wish.priority != 0) asked.emplace_back("priority", wish.priority);
+  if (!body["queue"].is_null() && !(wish.queue.empty() && agent.queue.empty())) {
+    asked.emplace_back("queue", body["queue"]);
+  }
+  if (auto needed = wish.required_capabilities; !needed.empty()) {
+    sort_each_once(needed);
+    asked.emplace_back("required_capabilities",
+                       Value::array(std::vector<Value>(needed.begin(), needed.end())));
+  }
+  return asked.empty() ? Value() : Value::object(std::move(asked));
+}
+
 Result<Duration> wait_of(const Query& query) {
   const std::string* text = query.find("wait");
   if (!text) return Duration(0);
@@ -262,11 +283,10 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   }
   if (wish.queue == store::kDefaultQueue) wish.queue.clear();
   AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
+  wish.asked = asked_of(body, wish, *agent);
   const auto& also = agent->required_capabilities;
   wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
-  std::ranges::sort(wish.required_capabilities);
-  const auto twice = std::ranges::unique(wish.required_capabilities);
-  wish.required_capabilities.erase(twice.begin(), twice.end());
+  sort_each_once(wish.required_capabilities);
   if (const auto context = trace_context(ask.request.traceparent, ask.request.tracestate)) {
     wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
     wish.tracestate = context->state;

@@ -13,6 +13,7 @@ constexpr bool kOptional = false;
 
 constexpr auto kJobCreated = std::to_array<Field>({
     {"agent", 1, text, kRequired},
+    {"asked", 16, json, kOptional},
     {"deadline", 2, instant, kOptional},
     {"execution_version", 3, text, kRequired},
     {"forked_from", 4, json, kOptional},

@@ -153,6 +153,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
+  if (!job.asked.is_null()) created.emplace_back("asked", job.asked);
   if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);
   if (job.priority != 0) created.emplace_back("priority", job.priority);
   if (!job.queue.empty()) created.emplace_back("queue", job.queue);

@@ -93,6 +93,7 @@ struct NewJobEvents {
   std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;
   std::optional<Instant> deadline;
+  Value asked;  // of these four, what the request named itself; null = nothing
   const Plan* plan = nullptr;
   std::string planner_version = std::string(kPlannerVersion);  // what wrote the plan; "" = unknown
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.

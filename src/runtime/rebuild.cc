@@ -124,8 +124,8 @@ class Projector {
                                             born.text("execution_version"), versions_);
     const bool redacted = birth_.salts.find("input") == nullptr;
     if (!redacted) {
-      out_.request_hash =
-          request_hash(out_.agent, born["input"], labels_value(out_.labels), born["forked_from"]);
+      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels),
+                                       born["forked_from"], born["asked"]);
     }
     return {};
   }

@@ -29,9 +29,11 @@ Labels labels_of(const Value& object) {
 }
 
 Hash request_hash(std::string_view agent, const Value& input, const Value& labels,
-                  const Value& forked_from) {
-  const Value asked = Value::object({{"agent", agent}, {"input", input}, {"labels", labels}});
-  return sha256(canonical(forked_from.is_null() ? asked : asked.with("forked_from", forked_from)));
+                  const Value& forked_from, const Value& asked) {
+  Value request = Value::object({{"agent", agent}, {"input", input}, {"labels", labels}});
+  if (!forked_from.is_null()) request = request.with("forked_from", forked_from);
+  if (!asked.is_null()) request = request.with("asked", asked);
+  return sha256(canonical(request));
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {

@@ -24,7 +24,8 @@ Labels labels_of(const Value& object);  // in canonical order
 
 // Of the request that made a job: the same idempotency key with another hash is a conflict.
 Hash request_hash(std::string_view agent, const Value& input, const Value& labels,
-                  const Value& forked_from);  // null: it is no fork
+                  const Value& forked_from,  // null: it is no fork
+                  const Value& asked);       // NewJobRequest::asked
 
 // A job that may only run under its own version needs it like any other capability. No name that a user may give has
 // a colon.

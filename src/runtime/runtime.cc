@@ -344,6 +344,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .queue = request.queue,
                              .required_capabilities = request.required_capabilities,
                              .deadline = std::nullopt,
+                             .asked = request.asked,
                              .plan = request.plan.get()};
   if (request.fork) {
     fresh.execution_version = request.fork->execution_version;
@@ -397,7 +398,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   batch.job = job;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
-  row.request_hash = request_hash(request.agent, request.input, labels, fresh.forked_from);
+  row.request_hash =
+      request_hash(request.agent, request.input, labels, fresh.forked_from, request.asked);
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);

@@ -53,6 +53,8 @@ struct NewJobRequest {
   std::int64_t priority = 0;
   std::string queue;                               // "" = the default one
   std::vector<std::string> required_capabilities;  // sorted, each once
+  // Of these, what the request named itself and the agent did not: the idempotency key stands for it, too. null = nothing.
+  Value asked;
   // Run it here at once (born claimed), if there is room; false: leave it queued.
   bool hold = true;
   std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
