@@ -661,9 +661,20 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew():
 
 
 @test
+def a_job_ends_at_the_deadline_that_it_is_given():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "sleeps", "--job-id", "a", "--deadline", "300ms", "--json"), 1).json()
+        assert said["error"]["code"] == "deadline_exceeded", said
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "b", "--deadline", "1h"), 0)
+        for bad in ("soon", "", "0s"):
+            expect(h.run("run", "agents.yaml", "echo", "--deadline", bad), 2)
+
+
+@test
 def a_rebuild_knows_again_what_an_idempotency_key_stands_for():
     with home() as h:
-        asked = ["run", "agents.yaml", "asks", "--detach", "--idempotency-key", "k", "--priority", "3", "--queue", "slow"]
+        asked = ["run", "agents.yaml", "asks", "--detach", "--idempotency-key", "k", "--priority", "3", "--queue", "slow",
+                 "--deadline", "1h"]
         job = expect(h.run(*asked), 0).out
         before = rows_of(h.store)
         assert expect(h.run("rebuild", "--check", "--json"), 0).json()["ok"]
@@ -671,8 +682,9 @@ def a_rebuild_knows_again_what_an_idempotency_key_stands_for():
         expect(h.run("rebuild"), 0)
         assert rows_of(h.store)["jobs"] == before["jobs"]
         assert expect(h.run(*asked), 0).out == job
-        for other in (["--priority", "4", "--queue", "slow"], ["--priority", "3"], ["--priority", "3", "--queue", "slow", "--label", "a=b"]):
-            expect(h.run(*asked[:6], *other), 5)
+        for other in (["--priority", "4"], ["--queue", "fast"], ["--deadline", "2h"]):
+            name = asked.index(other[0])
+            expect(h.run(*asked[:name], *other, *asked[name + 2:]), 5)
 
 
 @test

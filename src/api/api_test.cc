@@ -42,6 +42,10 @@ agents:
       - { id: m, wait: { type: message, channel: news } }
       - { id: h, wait: { type: human, key: ok }, needs: [m] }
     output: "${ .steps }"
+  hurries:
+    deadline: 1h
+    plan:
+      - { id: w, wait: { type: signal, key: "go" } }
   doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
   strict: { plan: [ { id: d, tool: strict } ], output: "${ .steps.d }" }
   maps: { plan: [ { id: m, map: "${ .input.list }", do: { tool: echo, args: { x: "${ .item }" } } } ] }
@@ -707,6 +711,67 @@ AE_TEST("api/the same key stands for the whole request, in whatever words it is 
   EXPECT_EQ(here.post(jobs, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
 }
 
+AE_TEST(
+    "api/a job ends at the deadline that its request gave, or at its agent's if that is earlier") {
+  Here here;
+  const Instant now = here.loop.now();
+  const auto deadline = [&](std::string_view agent, std::string_view asked) {
+    const auto made =
+        here.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
+                                       std::string(asked) + "\"}");
+    EXPECT_EQ(made.status, 201) << canonical(made.body);
+    return std::string(made.body.text("deadline"));
+  };
+  const auto in = [&](Duration later) { return to_text(now + later); };
+  EXPECT_EQ(deadline("asks", "90s"), in(std::chrono::seconds(90)));
+  EXPECT_EQ(deadline("asks", in(std::chrono::hours(2))), in(std::chrono::hours(2)));
+  EXPECT_EQ(deadline("hurries", "30m"), in(std::chrono::minutes(30)));
+  EXPECT_EQ(deadline("hurries", "2h"), in(std::chrono::hours(1)));
+  const std::string id = here.make(R"({"agent":"asks","deadline":"10s"})");
+  here.loop.advance(std::chrono::seconds(9));
+  EXPECT_EQ(here.status(id), "waiting");
+  here.loop.advance(std::chrono::seconds(3));
+  EXPECT_EQ(here.status(id), "failed");
+  EXPECT_EQ(here.get({"api", "jobs", id}).body["error"].text("code"), "deadline_exceeded");
+}
+
+AE_TEST(
+    "api/a named job whose deadline had passed ends before it does anything, and is found again") {
+  Here here;
+  const std::string body =
+      R"({"agent":"echo","deadline":"2001-01-31T09:30:00Z","idempotency_key":"k"})";
+  const auto made = here.post({"api", "jobs"}, body, {{"wait", "30s"}});
+  ASSERT_EQ(made.status, 201) << canonical(made.body);
+  EXPECT_EQ(made.body.text("status"), "failed");
+  EXPECT_EQ(made.body["error"].text("code"), "deadline_exceeded");
+  const std::string id(made.body.text("id"));
+  const Value events = here.get({"api", "jobs", id, "events"}).body["events"];
+  for (const Value& event : events.items()) EXPECT_NE(event.text("type"), "node_started");
+  const auto again = here.post({"api", "jobs"}, body);
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["id"], made.body["id"]);
+}
+
+AE_TEST("api/a duration asked for again later is the same request, another deadline is not") {
+  Here here;
+  const std::string body = R"({"agent":"asks","deadline":"60s","idempotency_key":"k"})";
+  const auto made = here.post({"api", "jobs"}, body);
+  here.loop.advance(std::chrono::seconds(2));
+  const auto again =
+      here.post({"api", "jobs"}, R"({"agent":"asks","deadline":"1m","idempotency_key":"k"})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["deadline"], made.body["deadline"]);
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"asks","deadline":"2m","idempotency_key":"k"})")
+                .status,
+            409);
+  EXPECT_EQ(here.post({"api", "jobs"}, R"({"agent":"asks","idempotency_key":"k"})").status, 409);
+  const auto fork =
+      here.post({"api", "jobs", std::string(made.body.text("id")), "fork"}, R"({"at_seq":2})");
+  ASSERT_EQ(fork.status, 201) << canonical(fork.body);
+  EXPECT_TRUE(
+      here.get({"api", "jobs", std::string(fork.body.text("id"))}).body["deadline"].is_null());
+}
+
 AE_TEST("api/the same id and input is the same job, another input a conflict") {
   Here here;
   here.make(R"({"agent":"echo","input":{"n":1},"id":"j"})");
@@ -732,6 +797,11 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
   refused(R"({"agent":"echo","queue":"q q"})", 400, "input_invalid");
   refused(R"({"agent":"echo","queue":""})", 400, "input_invalid");
   refused(R"({"agent":"echo","queue":7})", 400, "input_invalid");
+  refused(R"({"agent":"echo","deadline":"2001-01-31T09:30:00Z"})", 400, "input_invalid");
+  for (const char* bad :
+       {"7", "\"soon\"", "\"0s\"", "\"-1s\"", "\"99999999d\"", "\"2025-01-31 09:30\"", "{}"}) {
+    refused("{\"agent\":\"echo\",\"deadline\":" + std::string(bad) + "}", 400, "input_invalid");
+  }
   refused(R"({"agent":"echo","labels":{"a":1}})", 400, "input_invalid");
   refused(R"({"agent":"echo","id":"a b"})", 400, "input_invalid");
   refused(R"({"agent":"echo","plan_hash":"00"})", 409, "needs_version");

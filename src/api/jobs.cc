@@ -95,9 +95,28 @@ void sort_each_once(std::vector<std::string>& names) {
   names.erase(twice.begin(), twice.end());
 }
 
+// When a job ends at the latest: an instant, or a duration from now on. Fails with input_invalid.
+struct Deadline {
+  Instant at;
+  std::string text;  // in one form
+};
+Result<Deadline> deadline_of(std::string_view text, Instant now) {
+  if (const auto at = instant_from_text(text)) return Deadline{*at, to_text(*at)};
+  const auto from_now = duration_from_text(text);
+  if (!from_now || from_now->count() == 0) {
+    return fail(
+        Code::input_invalid,
+        "\"deadline\" is a time in UTC, as in 2025-01-31T09:30:00Z, or a duration from now on "
+        "of at least 1ms and at most 36500d, as in 90s");
+  }
+  return Deadline{now + *from_now, ae::to_text(*from_now)};
+}
+
 // What a request names and what would not be so without it: the same asked in other words is the same.
-Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agents::Agent& agent) {
+Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agents::Agent& agent,
+               const std::string& deadline) {
   std::vector<Member> asked;
+  if (!deadline.empty()) asked.emplace_back("deadline", deadline);
   if (wish.priority != 0) asked.emplace_back("priority", wish.priority);
   if (!body["queue"].is_null() && !(wish.queue.empty() && agent.queue.empty())) {
     asked.emplace_back("queue", body["queue"]);
@@ -108,6 +127,42 @@ Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agen
                        Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
   return asked.empty() ? Value() : Value::object(std::move(asked));
+}
+
+// What a request says of when and where the job runs. REQUIRES: its key and id are known.
+Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
+                   runtime::NewJobRequest& wish) {
+  if (const Value& priority = body["priority"]; !priority.is_null()) {
+    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
+    if (!fits) {
+      return fail(Code::input_invalid, "\"priority\" is an integer from -1000 to 1000");
+    }
+    wish.priority = priority.as_int();
+  }
+  wish.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
+  if (!wish.queue.empty() || !body["queue"].is_null()) {
+    if (!agents::is_capability(wish.queue)) {
+      return fail(Code::input_invalid, "\"queue\" has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
+  }
+  if (wish.queue == store::kDefaultQueue) wish.queue.clear();
+  AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
+  std::string deadline;
+  if (!body["deadline"].is_null()) {
+    AE_ASSIGN(Deadline asked, deadline_of(body.text("deadline"), now));
+    // Under a key, or an id, it may be the repetition of a request that was in time: then its job must be found.
+    const bool may_repeat = !wish.idempotency_key.empty() || !wish.job.empty();
+    if (asked.at <= now && !may_repeat) {
+      return fail(Code::input_invalid, "the \"deadline\" " + asked.text + " has passed");
+    }
+    wish.deadline = asked.at;
+    deadline = std::move(asked.text);
+  }
+  wish.asked = asked_of(body, wish, agent, deadline);
+  const auto& also = agent.required_capabilities;
+  wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
+  sort_each_once(wish.required_capabilities);
+  return {};
 }
 
 Result<Duration> wait_of(const Query& query) {
@@ -268,25 +323,7 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   if (const std::string_view id = body.text("id"); !id.empty()) {
     AE_ASSIGN(wish.job, job_id_from_text(id));
   }
-  if (const Value& priority = body["priority"]; !priority.is_null()) {
-    const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
-    if (!fits) {
-      return fail(Code::input_invalid, "\"priority\" is an integer from -1000 to 1000");
-    }
-    wish.priority = priority.as_int();
-  }
-  wish.queue = body["queue"].is_null() ? agent->queue : std::string(body.text("queue"));
-  if (!wish.queue.empty() || !body["queue"].is_null()) {
-    if (!agents::is_capability(wish.queue)) {
-      return fail(Code::input_invalid, "\"queue\" has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
-    }
-  }
-  if (wish.queue == store::kDefaultQueue) wish.queue.clear();
-  AE_ASSIGN(wish.required_capabilities, capabilities_of(body["required_capabilities"]));
-  wish.asked = asked_of(body, wish, *agent);
-  const auto& also = agent->required_capabilities;
-  wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
-  sort_each_once(wish.required_capabilities);
+  AE_TRY(take_wishes(body, *agent, store_.now(), wish));
   if (const auto context = trace_context(ask.request.traceparent, ask.request.tracestate)) {
     wish.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
     wish.tracestate = context->state;
@@ -306,9 +343,8 @@ void Api::make_job(Ask ask) {
     AE_ASSIGN(const Fields fields,
               Fields::parse(ask->request.body,
                             {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
-                             "priority", "required_capabilities", "queue"},
-                            {{"deadline", "give the agent a deadline in the agents file"}}));
-    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue"}) {
+                             "priority", "required_capabilities", "queue", "deadline"}));
+    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
       AE_TRY(fields.text(name));
     }
     if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");

@@ -28,7 +28,7 @@ class Metrics {
  public:
   Metrics();
   void on_events(const JobId& job, const std::vector<Event>& events);
-  // Of requests, failed_keys or streams.
+  // Of requests, failed_keys, streams or waits.
   void count_rejection(std::string_view type);
   // The text format, version 0.0.4. What only the moment knows is handed in, under its whole name with labels.
   std::string text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const;

@@ -33,6 +33,7 @@ struct Options {
   std::string queue, fair_by, notify;
   bool no_fair_by = false;
   std::int64_t priority = 0;
+  std::string deadline;
 
   // serve, worker
   std::string listen = "127.0.0.1:7070", worker_listen, workers, log, lease = "30s";

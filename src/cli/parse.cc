@@ -129,6 +129,9 @@ class Grammar {
         ->check(not_empty());
     run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
         ->check(CLI::Range(-1000, 1000));
+    run->add_option("--deadline", options_.deadline,
+                    "when the job ends at the latest: a duration (30m), or a time in UTC")
+        ->check(not_empty());
     run->add_option("--capability", options_.capabilities,
                     "what this process offers; may be given several times")
         ->allow_extra_args(false)

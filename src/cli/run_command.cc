@@ -190,6 +190,7 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   body.emplace_back("input", wish.input.value_or(Value::object({})));
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.queue.empty()) body.emplace_back("queue", options.queue);
+  if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
   if (!options.idempotency_key.empty()) {
     body.emplace_back("idempotency_key", options.idempotency_key);
   }

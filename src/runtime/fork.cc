@@ -56,6 +56,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .priority = fork->priority,
                             .queue = fork->queue,
                             .required_capabilities = fork->required_capabilities,
+                            .deadline = {},
                             .asked = {},
                             .hold = false,
                             .fork = nullptr,

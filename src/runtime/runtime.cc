@@ -343,7 +343,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                              .priority = request.priority,
                              .queue = request.queue,
                              .required_capabilities = request.required_capabilities,
-                             .deadline = std::nullopt,
+                             .deadline = request.deadline,
                              .asked = request.asked,
                              .plan = request.plan.get()};
   if (request.fork) {
@@ -354,7 +354,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   }
   fresh.traceparent = request.traceparent;
   fresh.tracestate = request.tracestate;
-  if (request.plan->deadline) fresh.deadline = now + *request.plan->deadline;
+  if (request.plan->deadline) {
+    const Instant of_agent = now + *request.plan->deadline;
+    fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
+  }
   std::vector<EventDraft> events = engine::job_events(fresh);
   const AttemptId attempt = fresh_attempt();
   store::JobRow needs;

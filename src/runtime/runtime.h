@@ -53,6 +53,9 @@ struct NewJobRequest {
   std::int64_t priority = 0;
   std::string queue;                               // "" = the default one
   std::vector<std::string> required_capabilities;  // sorted, each once
+  // The job fails `deadline_exceeded` then, or at its agent's deadline, whichever is earlier. One that has passed ends it
+  // before anything is done.
+  std::optional<Instant> deadline = {};
   // Of these, what the request named itself and the agent did not: the idempotency key stands for it, too. null = nothing.
   Value asked;
   // Run it here at once (born claimed), if there is room; false: leave it queued.
