@@ -247,6 +247,35 @@ def an_address_that_others_can_reach_is_refused():
 
 
 @test
+def the_address_that_it_says_is_one_that_it_answers():
+    with home() as h:
+        process = h.start("serve", "agents.yaml", "--listen", "127.0.0.2:0", "--json")
+        address = urllib.parse.urlsplit(json.loads(process.stdout.readline())["listening"]).netloc
+        assert address.startswith("127.0.0.2:"), address
+        for name, status in ((address, 200), (address.replace("127.0.0.2", "localhost"), 200), ("evil.example", 400)):
+            connection = http.client.HTTPConnection(address, timeout=PATIENCE)
+            connection.request("GET", "/api/jobs", headers={"Host": name})
+            assert connection.getresponse().status == status, name
+            connection.close()
+        process.send_signal(signal.SIGTERM)
+        expect(h.end(process), 0)
+
+
+@test
+def without_keys_no_share_of_live_streams_is_kept_for_others():
+    with serving() as s:
+        s.post("/api/jobs", {"agent": "asks", "id": "a"})
+        opened = []
+        for _ in range(70):
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream"})
+            opened.append(connection)
+            assert connection.getresponse().status == 200, len(opened)
+        for connection in opened:
+            connection.close()
+
+
+@test
 def a_port_that_is_taken_is_said():
     with serving() as s, home() as other:
         said = other.run("serve", "agents.yaml", "--listen", s.address)

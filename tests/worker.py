@@ -346,6 +346,14 @@ def told_twice_it_ends_now():
 
 
 @test
+def a_worker_that_others_could_reach_is_told_what_a_worker_can_do():
+    with shared() as (h, env):
+        said = expect(h.run("worker", "worker.yaml", "--listen", "0.0.0.0:0", env=env), 2)
+        assert "other machines" in said.err and "127.0.0.1" in said.err, said
+        assert not any(word in said.err for word in ("--tls-cert", "--insecure-http", "keys create")), said
+
+
+@test
 def an_idle_worker_is_told_of_a_job_that_another_process_makes():
     with shared() as (h, env):
         worker = Worker(h, "--listen", "127.0.0.1:0", env=env)

@@ -367,7 +367,12 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
                          .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
   net::HttpServer::Options http = server_options();
   // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
-  if (local) http.hosts = {"localhost", "127.0.0.1", "[::1]"};
+  if (local) {
+    http.hosts = {"localhost", "127.0.0.1", "[::1]"};
+    if (std::ranges::find(http.hosts, options_.address) == http.hosts.end()) {
+      http.hosts.push_back(options_.address);  // 127.0.0.2 is this machine, too
+    }
+  }
   http.tls = options_.tls;
   http.full = options_.warn;
   server_ = std::make_unique<net::HttpServer>(
@@ -406,6 +411,13 @@ Status Listener::listen(const std::string& path) { return server_->listen_unix(p
 Result<std::uint16_t> Listener::listen_tcp() {
   const std::string& address = options_.address;
   if (!is_loopback(address)) {
+    if (options_.only_here) {
+      return fail(
+          Code::usage,
+          address +
+              " can be reached from other machines, and a worker answers on its own alone, in "
+              "the clear: listen on 127.0.0.1, and let a program there ask it for others");
+    }
     if (!options_.tls && !options_.insecure_http) {
       return fail(Code::usage,
                   address +

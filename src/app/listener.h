@@ -32,6 +32,7 @@ struct ServeOptions {
       {};  // requests a second of one key, or address; nullopt = of keys alone, kRateDefault
   std::function<void(const std::string&)> warn =
       {};                      // of what the operator should know; may be empty
+  bool only_here = false;      // there is no way to serve other machines: nothing encrypts
   bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
 };
 

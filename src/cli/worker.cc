@@ -62,7 +62,8 @@ int worker_command(const Options& options, Terminal& terminal) {
   }
   std::string url;
   if (address) {
-    const auto port = (*opened)->serve({.address = address->host, .port = address->port});
+    const auto port =
+        (*opened)->serve({.address = address->host, .port = address->port, .only_here = true});
     if (!port) return terminal.fail_with(port.error());
     url = "http://" + address->host + ":" + std::to_string(*port);
   }
