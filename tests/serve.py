@@ -276,6 +276,27 @@ def without_keys_no_share_of_live_streams_is_kept_for_others():
 
 
 @test
+def the_one_who_is_asked_among_thousands_of_open_jobs_is_found_by_the_command():
+    with serving() as s:
+        plan = {"plan": [{"id": "sure", "wait": {"type": "human", "key": "sure"}}]}
+        assert s.ask("PUT", "/api/agents/person", plan)[0] == 201
+        assert s.post("/api/jobs?wait=30s", {"agent": "person", "id": "p"})[1]["status"] == "waiting"
+        connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+        for n in range(2001):
+            connection.request("POST", "/api/jobs", json.dumps({"agent": "asks", "id": f"j{n}"}))
+            answer = connection.getresponse()
+            assert answer.status == 201, answer.read()
+            answer.read()
+        connection.close()
+        until(lambda: not any(s.get(f"/api/jobs?status={status}&limit=1")[1]["jobs"] for status in ("queued", "running")))
+        page = s.get("/api/approvals")[1]
+        assert page["approvals"] == [] and page["next_cursor"], page
+        said = expect(s.h.run("approvals", "--json", env=s.env), 0).json()
+        assert [asked["job_id"] for asked in said["approvals"]] == ["p"] and said["next_cursor"] is None, said
+        assert "aetheris approve p." in expect(s.h.run("approvals", env=s.env), 0).out
+
+
+@test
 def a_port_that_is_taken_is_said():
     with serving() as s, home() as other:
         said = other.run("serve", "agents.yaml", "--listen", s.address)

@@ -1203,6 +1203,31 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
                  "input_invalid");
 }
 
+AE_TEST_SLOW(
+    "api/what only logs tell is listed a bounded number of logs at a time, and nothing is missed") {
+  Here here;
+  here.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
+  here.make(R"({"agent":"doubts","id":"doubted"})");
+  for (std::size_t i = 0; i < kLogsMax; ++i) {
+    here.make("{\"agent\":\"asks\",\"id\":\"j" + std::to_string(i) + "\"}");
+  }
+  const auto pages = [&](const Path& path, QueryPairs query, std::string_view list) {
+    std::vector<std::size_t> sizes;
+    for (;;) {
+      const Value page = here.get(path, query).body;
+      sizes.push_back(page[list].size());
+      if (page["next_cursor"].is_null()) return sizes;
+      std::erase_if(query, [](const auto& pair) { return pair.first == "cursor"; });
+      query.emplace_back("cursor", page.text("next_cursor"));
+    }
+  };
+  const std::vector<std::size_t> last{0, 1}, first{1, 0};
+  EXPECT_EQ(pages({"api", "approvals"}, {}, "approvals"), last) << "the oldest comes last";
+  EXPECT_EQ(pages({"api", "jobs"}, {{"in_doubt", "true"}}, "jobs"), first) << "parked ones first";
+  EXPECT_EQ(pages({"api", "jobs"}, {{"stuck", "true"}}, "jobs"), std::vector<std::size_t>{1})
+      << "rows that tell it themselves cost no log";
+}
+
 AE_TEST("api/a resolution is never among the approvals") {
   Here here;
   here.make(R"({"agent":"doubts"})");

@@ -1,7 +1,7 @@
 // What people are asked, over all jobs, and their answers.
 //
 // The list reads the jobs that have not ended, page by page and newest first: the waiting, then the others. A store
-// keeps no list of its own of what is asked; ended jobs cost nothing here.
+// keeps no list of its own of what is asked; ended jobs cost nothing here. After kLogsMax logs it answers with what it has.
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -25,6 +25,7 @@ struct Api::Inbox {
   std::size_t status = 0;  // index into kOpenStatuses
   std::string after;       // the last job that was looked at
   std::size_t wanted = kApprovalsDefault;
+  std::size_t logs = 0;  // that were read
   std::deque<store::JobRow> rows;
   bool last_page = false;
   std::vector<Value> found;
@@ -68,7 +69,9 @@ void Api::next_jobs(Ask ask, std::shared_ptr<Inbox> inbox) {
 }
 
 void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
-  if (inbox->found.size() >= inbox->wanted) return answer_inbox(ask, *inbox);
+  if (inbox->found.size() >= inbox->wanted || inbox->logs >= kLogsMax) {
+    return answer_inbox(ask, *inbox);
+  }
   if (inbox->rows.empty() && inbox->last_page) {
     inbox->status++;
     inbox->after.clear();
@@ -78,6 +81,7 @@ void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
   const JobId job = inbox->rows.front().id;
   inbox->after = cursor_of(inbox->rows.front());
   inbox->rows.pop_front();
+  ++inbox->logs;
   runtime_.read(
       job, [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
         if (!alive.lock()) return;

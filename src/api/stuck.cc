@@ -143,7 +143,8 @@ struct Api::Walk {
   std::string after;
   std::size_t wanted = kListDefault;
   Duration older_than = kOlderThan;
-  bool doubts = false;  // calls in doubt; else what is stuck
+  bool doubts = false;   // calls in doubt; else what is stuck
+  std::size_t logs = 0;  // that were read
   std::vector<WorkerOffer> offers;
   std::deque<store::JobRow> rows;
   bool last_page = false;
@@ -250,7 +251,7 @@ void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
 }
 
 void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
-  while (walk->found.size() < walk->wanted && !walk->over()) {
+  while (walk->found.size() < walk->wanted && walk->logs < kLogsMax && !walk->over()) {
     if (walk->rows.empty() && !walk->last_page) return next_page(std::move(ask), std::move(walk));
     if (walk->rows.empty()) {
       walk->status++;
@@ -282,6 +283,7 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
       continue;
     }
     const JobId job = row.id;
+    ++walk->logs;
     return runtime_.read_state(job, [this, alive = std::weak_ptr(alive_), ask, walk,
                                      shown = std::move(shown)](
                                         Result<runtime::Runtime::Read> read) mutable {

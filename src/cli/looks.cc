@@ -1,5 +1,6 @@
 // approvals, jobs, job, events, trace, replay, verify: what looks and changes nothing.
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace ae::cli {
 namespace {
 
 constexpr const char* kFollowWait = "10s";
+constexpr std::size_t kListedDefault = 100;  // as the server's
 
 Result<Value> get(app::Door& door, api::Path path, api::QueryPairs query) {
   std::erase_if(query, [](const auto& pair) { return pair.second.empty(); });
@@ -66,6 +68,24 @@ std::string labels_text(const Value& labels) {
   return text;
 }
 
+// A page of a list that the server may answer short, though there is more: asks on until it is full.
+Result<Value> full_page(app::Door& door, const api::Path& path, api::QueryPairs query,
+                        const std::string& list, const std::string& limit) {
+  std::size_t wanted = kListedDefault;
+  std::from_chars(limit.data(), limit.data() + limit.size(), wanted);
+  AE_ASSIGN(Value page, get(door, path, query));
+  std::vector<Value> all(page[list].items().begin(), page[list].items().end());
+  while (page["next_cursor"].is_string() && all.size() < wanted) {
+    std::erase_if(query,
+                  [](const auto& pair) { return pair.first == "cursor" || pair.first == "limit"; });
+    query.emplace_back("cursor", page["next_cursor"].as_string());
+    query.emplace_back("limit", std::to_string(wanted - all.size()));
+    AE_ASSIGN(page, get(door, path, query));
+    all.insert(all.end(), page[list].items().begin(), page[list].items().end());
+  }
+  return page.with(list, Value::array(std::move(all)));
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- approvals
@@ -80,8 +100,9 @@ int approvals_command(const Options& options, Terminal& terminal) {
       return Value::object({{"approvals", Value::array({})}, {"next_cursor", Value()}});
     }
     if (!door) return std::unexpected(door.error());
-    return get(**door, {"api", "approvals"},
-               {{"limit", options.limit}, {"cursor", options.cursor}});
+    return full_page(**door, {"api", "approvals"},
+                     {{"limit", options.limit}, {"cursor", options.cursor}}, "approvals",
+                     options.limit);
   }();
   if (!page) return terminal.fail_with(page.error());
   if (terminal.json()) {
@@ -167,7 +188,8 @@ int jobs_command(const Options& options, Terminal& terminal) {
       query.emplace_back("older_than", options.older_than);
     }
     if (options.in_doubt) query.emplace_back("in_doubt", "true");
-    return get(**door, {"api", "jobs"}, std::move(query));
+    if (!options.stuck && !options.in_doubt) return get(**door, {"api", "jobs"}, std::move(query));
+    return full_page(**door, {"api", "jobs"}, std::move(query), "jobs", options.limit);
   }();
   if (!page) return terminal.fail_with(page.error());
   if (terminal.json()) {
