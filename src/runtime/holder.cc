@@ -299,6 +299,8 @@ void Holder::told_and_loaded(Result<store::Loaded> loaded) {
 
 void Holder::lost() {
   if (ended_) return;
+  // It was asked while it still held: that this was not heard in time was the store's doing.
+  if (!asked_.empty() && *asked_.begin() < lease_.lease_until) not_renewed();
   host_.warn(job_, "the lease is lost; another worker may hold the job now");
   abandon_all();
   end(Error{Code::stale_attempt, "the lease is lost"});

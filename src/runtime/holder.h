@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,11 @@ class Holder : public std::enable_shared_from_this<Holder> {
   // The lease could not be renewed: the store did not take it.
   void not_renewed() { store_is_out_ = true; }
   bool store_is_out() const { return store_is_out_; }
+  // It is asked to be renewed; that question has its answer, whatever it is.
+  void asks(Instant at) { asked_.insert(at); }
+  void answered(Instant at) {
+    if (const auto it = asked_.find(at); it != asked_.end()) asked_.erase(it);
+  }
   // The lease is lost: stop at once, write nothing more but late results.
   void lost();
   // Nothing can be written any more: calls that were answered since the last commit are in doubt.
@@ -223,6 +229,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::map<StepId, Report> reports_;                   // of these
   Instant batch_time_;                                 // of all events drafted together
   std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
+  std::multiset<Instant> asked_;                       // to renew the lease, and not answered yet
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;

@@ -295,21 +295,48 @@ AE_TEST("claims/an outage of the store is no lost claim of a process that outliv
   }
 }
 
+// It was asked in time, and answers when the lease is over: first a heartbeat, or first a commit.
+AE_TEST("claims/a store that stalls for longer than a lease, and then answers, is no lost claim") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    for (const bool writes : {false, true}) {
+      Ground ground;
+      Desk desk(ground, "w", {.durability = durability, .delay = 35s});
+      desk.runtime->start();
+      desk.create(plan("idempotent", kOneCall));
+      for (std::uint64_t time = 1; time <= 2; ++time) {
+        ASSERT_EQ(desk.calls.size(), time);
+        ground.loop.advance(1s);
+        desk.script = [](const store::Call&) { return Fault::delay; };
+        if (writes) not_sent(desk, desk.calls.size() - 1);
+        ground.loop.advance(48s);
+        EXPECT_FALSE(desk.runtime->holds(kJob));
+        EXPECT_EQ(desk.outages, "") << "every question was answered";
+        desk.script = [](const store::Call&) { return Fault::none; };
+        ground.loop.advance(75s);  // claims that are late, and the grace of the call
+        ASSERT_TRUE(desk.runtime->holds(kJob));
+        const auto read = desk.read();
+        const auto requeued = all_of(read.events, EventType::job_requeued);
+        EXPECT_EQ(
+            std::ranges::count(requeued, "store_unavailable",
+                               [](const Event* event) { return event->payload.text("reason"); }),
+            static_cast<std::ptrdiff_t>(time));
+        EXPECT_EQ(read.state.lost_claims, 0u);
+      }
+    }
+  }
+}
+
 AE_TEST(
     "claims/a process that another outlived, or that lost its lease otherwise, has lost a claim") {
   TwoWorkers two("idempotent");
   EXPECT_EQ(two.second.read().state.lost_claims, 1u) << "nobody can know how the first one is";
 
   Ground ground;
-  Desk desk(ground, "w", {.delay = 40s});
+  Desk desk(ground, "w", {});
   desk.runtime->start();
   desk.create(plan("idempotent", kOneCall));
   // It did not ask in time: the store is well.
-  desk.script = [](const store::Call& call) {
-    return call.method == Method::heartbeat ? Fault::delay : Fault::none;
-  };
-  ground.loop.advance(60s);
-  desk.script = [](const store::Call&) { return Fault::none; };
+  ground.loop.stand_still(60s);
   ground.loop.advance(20s);
   EXPECT_GE(desk.read().state.epoch, 2u);
   EXPECT_GE(desk.read().state.lost_claims, 1u);

@@ -185,11 +185,15 @@ void Runtime::heartbeat() {
   if (holders_.empty()) return;
   std::vector<std::pair<JobId, store::Fence>> held;
   held.reserve(holders_.size());
-  for (const auto& [job, holder] : holders_) held.emplace_back(job, holder->fence());
+  const Instant at = world_.store.now();
+  for (const auto& [job, holder] : holders_) {
+    held.emplace_back(job, holder->fence());
+    holder->asks(at);
+  }
   auto asked = held;
   world_.store.heartbeat(
       std::move(held), options_.lease,
-      [this, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
+      [this, at, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
         store_answered(renewed ? nullptr : &renewed.error());
         for (std::size_t i = 0; i < asked.size(); ++i) {
           auto it = holders_.find(asked[i].first);
@@ -204,6 +208,7 @@ void Runtime::heartbeat() {
                      (renewed || holder->lease_until() <= world_.store.now())) {
             holder->lost();
           }
+          holder->answered(at);
         }
       });
 }

@@ -231,7 +231,7 @@ class Runtime : private HolderHost {
   // This process cannot run these (a tool is missing, a newer version), and why.
   std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
-  // Attempts of this process that ended by the end of their lease, since the store did not answer.
+  // Attempts of this process that ended by the end of their lease, since the store did not answer in time.
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   bool store_out_ = false, store_stopped_ = false;

@@ -54,6 +54,9 @@ class TestLoop final : public async::Loop, public async::Clock {
     now_ = until;
   }
 
+  // Lets time pass while nothing runs, as for a process that was stopped: what became due is late.
+  void stand_still(Duration by) { now_ = now_ + by; }
+
   // Runs what has been posted, and what that posts.
   void run_ready() {
     while (auto task = take()) (*task)();
