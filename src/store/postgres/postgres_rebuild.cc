@@ -146,9 +146,9 @@ PostgresRebuild::~PostgresRebuild() = default;
 
 Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
     const PostgresRebuildOptions& options) {
-  AE_ASSIGN(Connection connection, Session::open({.connection = {.url = options.url},
-                                                  .wish = {.schema = options.schema},
-                                                  .store_id = {}}));
+  AE_ASSIGN(Connection connection, Session::open_first({.connection = {.url = options.url},
+                                                        .wish = {.schema = options.schema},
+                                                        .store_id = {}}));
   AE_TRY(check_schema(connection, options.schema));
   auto parts = std::make_unique<Parts>(std::move(connection));
   parts->writes = !options.compare_only;

@@ -8,6 +8,7 @@
 #include "store/postgres/claims.h"
 #include "store/postgres/examine.h"
 #include "store/postgres/postgres_fixture_test.h"
+#include "store/postgres/postgres_rebuild.h"
 #include "store/postgres/transaction.h"
 #include "store/postgres/views.h"
 
@@ -82,52 +83,73 @@ AE_TEST("postgres_server/a session that asks for less is made durable") {
   EXPECT_EQ(connection->run()->at(0).text(0, 0), "on");
 }
 
+class Pooler {
+ public:
+  explicit Pooler(const std::string& mode) {
+    std::string name = (std::filesystem::temp_directory_path() / "aetheris-pool-XXXXXX").string();
+    AE_CHECK(::mkdtemp(name.data()) != nullptr);
+    folder_ = name;
+    std::filesystem::permissions(folder_, std::filesystem::perms::all);
+    std::ofstream(folder_ + "/ini")
+        << "[databases]\n* = host=127.0.0.1 user=aetheris port=" << server().port()
+        << "\n[pgbouncer]\n"
+        << "listen_addr=\nunix_socket_dir=" << folder_ << "\nlisten_port=6432\nauth_type=any\n"
+        << "pool_mode=" << mode << "\nignore_startup_parameters=extra_float_digits,options\n"
+        << "[users]\n";
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (const passwd* user = ::geteuid() == 0 ? ::getpwnam("postgres") : nullptr) {
+        if (::setgid(user->pw_gid) != 0 || ::setuid(user->pw_uid) != 0) ::_exit(126);
+      }
+      ::execl("/usr/sbin/pgbouncer", "pgbouncer", "-q", (folder_ + "/ini").c_str(), nullptr);
+      ::_exit(127);
+    }
+    while (!postgres::Connection::open({.url = url()})) {  // there is a socket before it listens
+      int status = 0;
+      AE_CHECK(::waitpid(process_, &status, WNOHANG) == 0,
+               "pgbouncer does not start: install the Debian package pgbouncer");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  ~Pooler() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    std::filesystem::remove_all(folder_);
+  }
+  std::string url(const std::string& database = "postgres") const {
+    return "postgres:///" + database + "?host=" + folder_ + "&port=6432&user=aetheris";
+  }
+
+ private:
+  std::string folder_;
+  pid_t process_ = -1;
+};
+
 // Two clients that are given one server process in turn cannot hold a session.
 AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session mode is not") {
-  class Pooler {
-   public:
-    explicit Pooler(const std::string& mode) {
-      std::string name = (std::filesystem::temp_directory_path() / "aetheris-pool-XXXXXX").string();
-      AE_CHECK(::mkdtemp(name.data()) != nullptr);
-      folder_ = name;
-      std::filesystem::permissions(folder_, std::filesystem::perms::all);
-      std::ofstream(folder_ + "/ini")
-          << "[databases]\n* = host=127.0.0.1 user=aetheris port=" << server().port()
-          << "\n[pgbouncer]\n"
-          << "listen_addr=\nunix_socket_dir=" << folder_ << "\nlisten_port=6432\nauth_type=any\n"
-          << "pool_mode=" << mode << "\nignore_startup_parameters=extra_float_digits,options\n"
-          << "[users]\n";
-      process_ = ::fork();
-      if (process_ == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (const passwd* user = ::geteuid() == 0 ? ::getpwnam("postgres") : nullptr) {
-          if (::setgid(user->pw_gid) != 0 || ::setuid(user->pw_uid) != 0) ::_exit(126);
-        }
-        ::execl("/usr/sbin/pgbouncer", "pgbouncer", "-q", (folder_ + "/ini").c_str(), nullptr);
-        ::_exit(127);
-      }
-      while (!postgres::Connection::open({.url = url()})) {  // there is a socket before it listens
-        int status = 0;
-        AE_CHECK(::waitpid(process_, &status, WNOHANG) == 0,
-                 "pgbouncer does not start: install the Debian package pgbouncer");
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
-    }
-    ~Pooler() {
-      ::kill(process_, SIGKILL);
-      ::waitpid(process_, nullptr, 0);
-      std::filesystem::remove_all(folder_);
-    }
-    std::string url() const {
-      return "postgres:///postgres?host=" + folder_ + "&port=6432&user=aetheris";
-    }
-
-   private:
-    std::string folder_;
-    pid_t process_ = -1;
-  };
   EXPECT_PRED2(holds, refusal(Pooler("transaction").url()), "unsupported: a pooler");
   EXPECT_EQ(refusal(Pooler("session").url()), "opened");
+}
+
+AE_TEST("postgres_server/through a pooler nothing is made, brought up to date or made anew") {
+  server().create_database("pooled");
+  const Pooler dealing("transaction");
+  const Pooler lending("session");
+  const auto said = [](const auto& result) {
+    if (result) return std::string("done");
+    return std::string(code_name(result.error().code)) + ": " + result.error().message;
+  };
+  const std::string url = dealing.url("pooled");
+  EXPECT_PRED2(holds, refusal(url), "unsupported: a pooler");
+  EXPECT_PRED2(holds, said(migrate_postgres(url)), "unsupported: a pooler");
+  EXPECT_PRED2(holds, said(migrate_postgres(url, {.check_only = true})), "unsupported: a pooler");
+  const auto made = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
+                        server().url("pooled"));
+  EXPECT_EQ(made[1].integer(0, 0), 0);
+  EXPECT_EQ(said(migrate_postgres(lending.url("pooled"))), "done");
+  EXPECT_PRED2(holds, said(PostgresRebuild::open({.url = url})), "unsupported: a pooler");
+  EXPECT_EQ(said(PostgresRebuild::open({.url = lending.url("pooled")})), "done");
 }
 
 // ---------------------------------------------------------------- versions

@@ -126,7 +126,7 @@ Result<Migration> migrate_postgres(const std::string& url, const MigrationWish& 
   // A table that is written anew says nothing for as long as that takes.
   constexpr std::chrono::hours kWork{24};
   AE_ASSIGN(Connection connection,
-            Session::open(
+            Session::open_first(
                 {.connection = {.url = url, .answer_within = kWork}, .wish = {.schema = schema}}));
   Migration done{.from = 0, .to = newest_layout()};
   if (wish.check_only) {
@@ -159,7 +159,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
       .store_id = {},
       .plans_age = options.plans_age};
   if (!is_address(options.url)) return std::unexpected(no_address());
-  AE_ASSIGN(Connection first, Session::open(wish));
+  AE_ASSIGN(Connection first, Session::open_first(wish));
   if (options.read_only || !options.create) {
     AE_TRY(check_schema(first, options.schema));
   } else {
@@ -178,7 +178,6 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   }
   AE_ASSIGN(Connection second, Session::open(wish));
   AE_ASSIGN(Connection third, Session::open(wish));
-  AE_TRY(check_pooler(first, second));
   auto parts = std::make_unique<Parts>(options.loop, options.clock);
   parts->recollection = wish.recollection;
   parts->accepting = accepting;

@@ -286,6 +286,8 @@ Result<std::int64_t> prepare_schema(Connection& connection, const std::string& s
     connection.add_once("BEGIN");
     connection.add_once("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
     connection.add_once("SET LOCAL statement_timeout = 0");
+    // Whatever server process this transaction has got: the tables stand where they are to stand.
+    connection.add_once("SET LOCAL search_path = " + quoted_name(schema));
     connection.add_once("SELECT pg_advisory_xact_lock(hashtextextended(" +
                         literal("aetheris " + schema) + ", 0))");
     if (auto locked = connection.run(); !locked) return std::unexpected(migrating(locked.error()));

@@ -19,6 +19,13 @@ Result<Connection> Session::open(const Options& options) {
   return *std::move(opened);
 }
 
+Result<Connection> Session::open_first(const Options& options) {
+  AE_ASSIGN(Connection first, open(options));
+  AE_ASSIGN(Connection other, open(options));
+  AE_TRY(check_pooler(first, other));
+  return first;
+}
+
 Result<Connection*> Session::connection() {
   const auto now = std::chrono::steady_clock::now();
   if (is_open() && !connection_->hung_up()) {

@@ -45,6 +45,8 @@ class Session {
   std::uint64_t reopened() const { return reopened_; }
 
   static Result<Connection> open(const Options& options);
+  // The first one, before anything is done with it: also fails with unsupported, as check_pooler.
+  static Result<Connection> open_first(const Options& options);
 
  private:
   Options options_;
