@@ -167,7 +167,12 @@ Pg<void> read_blobs(Connection& connection, const std::vector<Hash>& hashes, Loa
 
 std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
 
-Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
+namespace {
+
+// The values that stand apart are read behind the snapshot: `whole` = all of them were there.
+Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
+                             bool& whole) {
+  whole = true;
   const Params id = Params().add(job.text);
   connection.add(kBegin);
   for (const Statement* statement :
@@ -212,14 +217,18 @@ Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t 
     }
   }
   AE_TRY(read_blobs(connection, blobs, loaded));
-  if (loaded.blobs.size() < std::unordered_set<Hash>(blobs.begin(), blobs.end()).size()) {
-    // Deleted meanwhile? Its id may be another job's by now.
-    connection.add(kNumber, id);
-    AE_ASSIGN(const auto there, connection.run());
-    const bool same = !there[0].empty() && there[0].count(0, 0) == loaded.row.number;
-    if (!same) return load(connection, job, from_seq);
-  }
+  whole = loaded.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
   return Result<Loaded>(std::move(loaded));
+}
+
+}  // namespace
+
+Pg<Result<Loaded>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
+  bool whole = false;
+  AE_ASSIGN(auto loaded, load_once(connection, job, from_seq, whole));
+  if (whole) return loaded;
+  // Deleted or redacted meanwhile? Then what stands there now names other values, or the id is another job's.
+  return load_once(connection, job, from_seq, whole);
 }
 
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {

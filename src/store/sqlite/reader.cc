@@ -124,6 +124,10 @@ Sql<std::optional<Views::Found>> Views::find(const JobId& job) {
 }
 
 Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
+  return load(job, from_seq, 2);
+}
+
+Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq, int looks) {
   Loaded loaded;
   std::optional<Found> found;
   {
@@ -142,10 +146,12 @@ Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
   if (from_seq == kFromCheckpoint) from_seq = loaded.checkpoint ? loaded.checkpoint->seq + 1 : 1;
   loaded.row = found->row;
   if (from_seq <= loaded.row.last_seq) {
-    AE_TRY(read_commits(*found, from_seq, loaded));
+    AE_ASSIGN(const bool whole, read_commits(*found, from_seq, loaded));
     // Deleted while it was read. Its id may be another job's by now.
     AE_ASSIGN(const bool gone, is_gone(*found));
-    if (gone) return load(job, asked);
+    if (gone) return load(job, asked, looks);
+    // Redacted while it was read: then its commits name other values now.
+    if (!whole && looks > 1) return load(job, asked, looks - 1);
   }
   return Result<Loaded>(std::move(loaded));
 }
@@ -182,7 +188,7 @@ Sql<void> Views::read_rows(const Found& found, Loaded& into) {
 }
 
 // From the last commit back to the one that holds from_seq, then turned around.
-Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded& into) {
+Sql<bool> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded& into) {
   from_seq = std::max<std::uint64_t>(from_seq, 1);
   std::vector<Hash> blobs;
   std::int64_t commit = found.last_commit;
@@ -192,7 +198,7 @@ Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
     AE_ASSIGN(commit, step_back(commit, kPageBytes, found, from_seq, into, blobs));
     if (commit != kMissing) continue;
     AE_ASSIGN(const bool gone, is_gone(found));
-    if (gone) return {};
+    if (gone) return true;
     return read_left(found, from_seq, into);
   }
   std::ranges::reverse(into.commits);
@@ -202,7 +208,7 @@ Sql<void> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
 
 // A commit is gone, or what points at it leads astray: what is there is given in its order, which is that of its rows, and
 // whoever opens it says log_corrupt, and where, if something is missing. Looks at every commit of the store.
-Sql<void> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& into) {
+Sql<bool> Views::read_left(const Found& found, std::uint64_t from_seq, Loaded& into) {
   into.commits.clear();
   std::vector<Hash> blobs;
   AE_ASSIGN(Statement left,
@@ -243,16 +249,18 @@ Sql<std::int64_t> Views::step_back(std::int64_t commit, std::size_t bytes_max, c
   return commit;
 }
 
-Sql<void> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
+Sql<bool> Views::read_blobs(const std::vector<Hash>& hashes, Loaded& into) {
   std::unordered_set<Hash> seen;
+  bool whole = true;
   for (const Hash& hash : hashes) {
     if (!seen.insert(hash).second) continue;
     Rows row(blob_, hash);
     AE_ASSIGN(const bool found, row.next());
     // A missing one is left out: whoever opens the commit says log_corrupt, and where.
     if (found) into.blobs.push_back({hash, row->text(0)});
+    whole = whole && found;
   }
-  return {};
+  return whole;
 }
 
 Sql<Result<std::vector<JobRow>>> Views::query(const Filter& filter) {

@@ -1,7 +1,8 @@
 // Reader: answers questions from a connection of its own, so that nobody waits behind a writer or another's question.
 //
 // Every answer is made of short transactions; a long log is read a page at a time, which is consistent because logs
-// are only appended to. Threads: its own; `ask` from the loop's thread.
+// are only appended to. What is deleted or redacted meanwhile is read once more.
+// Threads: its own; `ask` from the loop's thread.
 #pragma once
 
 #include <condition_variable>
@@ -42,11 +43,13 @@ class Views {
   Sql<std::optional<Found>> find(const JobId& job);
   Sql<JobRow> read_row(Statement& row);
   Sql<bool> is_gone(const Found& found);
-  Sql<void> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
+  Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq, int looks);
+  // These answer whether every value that stands apart was there.
+  Sql<bool> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
   Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,
                               std::uint64_t from_seq, Loaded& into, std::vector<Hash>& blobs);
-  Sql<void> read_left(const Found& found, std::uint64_t from_seq, Loaded& into);
-  Sql<void> read_blobs(const std::vector<Hash>& hashes, Loaded& into);
+  Sql<bool> read_left(const Found& found, std::uint64_t from_seq, Loaded& into);
+  Sql<bool> read_blobs(const std::vector<Hash>& hashes, Loaded& into);
   Sql<void> read_rows(const Found& found, Loaded& into);
 
   Database db_;

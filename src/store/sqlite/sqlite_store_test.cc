@@ -131,6 +131,40 @@ AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3U);
 }
 
+// Read again and again until the redaction is there: one of the looks has read the commit before it and the values after.
+AE_TEST(
+    "sqlite/a job that is redacted while it is read is read as it stood before, or as it stands "
+    "then") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  for (int round = 0; round < 3; ++round) {
+    const std::string id = "j" + std::to_string(round);
+    Batch job = Bench::create(id);
+    for (int i = 0; i < 2000; ++i) {
+      job.sealed->blobs.push_back(conformance::blob(id + " value " + std::to_string(i)));
+    }
+    ASSERT_TRUE(bench.commit(job));
+    Batch release = Bench::append(id, 2);
+    release.row.status = "completed";
+    release.release = true;
+    ASSERT_TRUE(bench.commit(release));
+    Redaction drop{.job = JobId(id)};
+    drop.commits = {
+        {.first_seq = 1, .replaces = sha256(job.sealed->bytes), .bytes = "left", .blobs = {}}};
+    drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
+    std::optional<Result<void>> dropped;
+    bench.store().redact(drop, [&](Result<void> said) { dropped = std::move(said); });
+    while (!dropped) {
+      const auto read = bench.load(id);
+      ASSERT_TRUE(read) << read.error().message;
+      const bool before = read->commits.at(0) != "left";
+      ASSERT_EQ(read->blobs.size(), before ? 2000u : 0u);
+    }
+    ASSERT_TRUE(*dropped) << dropped->error().message;
+  }
+}
+
 AE_TEST("sqlite/what comes together is committed together, and alone nobody waits") {
   const Folder folder(true);
   Bench bench(folder / "a.db");
