@@ -54,7 +54,7 @@ class OwnSchema {
       sql("DELETE FROM jobs; DELETE FROM heads; DELETE FROM commits; DELETE FROM blobs; "
           "DELETE FROM labels; DELETE FROM effects; DELETE FROM ledger; DELETE FROM inbox; "
           "DELETE FROM signed_heads; DELETE FROM checkpoints; DELETE FROM turns; DELETE FROM "
-          "audit; DELETE FROM workers; "
+          "audit; DELETE FROM workers; DELETE FROM value_uses; "
           "DELETE FROM meta WHERE key IN ('lost', 'timeline', 'timelines', 'accepting'); "
           "UPDATE meta SET value = '' WHERE key = 'fair_by'; "
           "UPDATE meta SET value = '0 ' || repeat('0', 64) WHERE key = 'audit_head'",

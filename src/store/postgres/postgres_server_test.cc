@@ -9,6 +9,7 @@
 #include "store/postgres/examine.h"
 #include "store/postgres/postgres_fixture_test.h"
 #include "store/postgres/postgres_rebuild.h"
+#include "store/postgres/redaction.h"
 #include "store/postgres/transaction.h"
 #include "store/postgres/views.h"
 
@@ -430,6 +431,37 @@ AE_TEST("postgres/a claim passes by a job that another transaction has, under li
     EXPECT_EQ(leases->at(0).job.text, limited ? "j2" : "j1");
     other->add_once("ROLLBACK");
     ASSERT_TRUE(other->run());
+  }
+}
+
+AE_TEST("postgres_cost/what a redaction drops does not cost more among many jobs") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  const auto pages = [&](int history) {
+    add_history(schema.name(), history);
+    Batch job = Desk::create("new" + std::to_string(history));
+    job.sealed->blobs = {conformance::blob("value")};
+    EXPECT_TRUE(desk.commit(job));
+    auto connection = postgres::Connection::open({.url = server().url()});
+    AE_CHECK(connection.has_value());
+    AE_CHECK(postgres::prepare_session(*connection, {.schema = schema.name()}).has_value());
+    const std::string value = "ARRAY['\\x" + to_hex(conformance::blob("value").hash) + "'::bytea]";
+    const std::string newest =
+        std::to_string(sql("SELECT max(number) FROM jobs", schema.name())[1].integer(0, 0));
+    std::map<std::string, std::int64_t> looked_at;
+    for (const postgres::Statement& statement : postgres::redaction_statements()) {
+      const bool of_job = std::string(statement.sql).contains("$2");
+      looked_at[statement.name] =
+          pages_of(*connection, statement, of_job ? newest + ", " + value : value);
+    }
+    return looked_at;
+  };
+  const auto few = pages(20), many = pages(2000);
+  EXPECT_EQ(few.size(), 3u);
+  for (const auto& [statement, looked_at] : few) {
+    EXPECT_GT(looked_at, 0) << statement;
+    EXPECT_LE(many.at(statement), looked_at * 2 + 8) << statement;
   }
 }
 

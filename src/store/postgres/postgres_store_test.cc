@@ -7,6 +7,7 @@
 #include "store/postgres/db_clock.h"
 #include "store/postgres/hints.h"
 #include "store/postgres/postgres_fixture_test.h"
+#include "store/postgres/redaction.h"
 
 namespace ae::store {
 namespace {
@@ -328,6 +329,113 @@ AE_TEST("postgres/a value that is dropped while another job takes it up is there
     ASSERT_EQ(desks[0].load("b" + n)->blobs.size(), 1u) << n;
     ASSERT_TRUE(desks[0].load("a" + n)->blobs.empty());
   }
+}
+
+Redaction redaction_of(const std::string& id, const Sealed& stands) {
+  Redaction drop{.job = JobId(id)};
+  drop.commits = {{.first_seq = stands.first_seq,
+                   .replaces = sha256(stands.bytes),
+                   .bytes = "left",
+                   .blobs = {}}};
+  drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
+  return drop;
+}
+
+// The commits are read and the values are not: these wait for a lock that the redaction gives back with its end.
+AE_TEST("postgres/a job that is redacted while it is read is read as it stands then") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  Batch job = Desk::create("j0");
+  job.row.status = "completed";
+  job.sealed->blobs = {conformance::blob("value")};
+  ASSERT_TRUE(desk.commit(job));
+  auto other = postgres::Connection::open({.url = server().url()});
+  ASSERT_TRUE(other);
+  ASSERT_TRUE(postgres::prepare_session(*other, {.schema = schema.name()}));
+  other->add_once("BEGIN");
+  other->add_once("LOCK TABLE blobs IN ACCESS EXCLUSIVE MODE");
+  ASSERT_TRUE(other->run());
+  std::optional<Result<Loaded>> read;
+  desk.store().load(JobId("j0"), 1, [&](Result<Loaded> loaded) { read = std::move(loaded); });
+  const auto waits = [&] {
+    return sql("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'blobs'::regclass",
+               schema.name())[1]
+               .integer(0, 0) > 0;
+  };
+  while (!waits()) std::this_thread::yield();
+  const auto dropped = postgres::redact(*other, redaction_of("j0", *job.sealed));
+  ASSERT_TRUE(dropped && *dropped);
+  ASSERT_TRUE(desk.loop.run_until([&] { return read.has_value(); }));
+  ASSERT_TRUE(*read) << read->error().message;
+  EXPECT_EQ((*read)->commits, std::vector<std::string>{"left"});
+  EXPECT_TRUE((*read)->blobs.empty());
+
+  Batch damaged = Desk::create("j1");
+  damaged.sealed->blobs = {conformance::blob("another")};
+  ASSERT_TRUE(desk.commit(damaged));
+  sql("DELETE FROM blobs", schema.name());
+  const auto found = desk.load("j1");
+  ASSERT_TRUE(found) << "what is missing is for whoever opens the commit to say";
+  EXPECT_EQ(found->commits.size(), 1u);
+  EXPECT_TRUE(found->blobs.empty());
+}
+
+// How many uses are listed that no commit has, or the other way round, as a store that comes to have the list makes it up.
+std::int64_t wrong_uses(const std::string& schema) {
+  const std::string fresh =
+      "SELECT job, substring(blobs FROM 1 + 32 * n FOR 32) AS hash FROM commits CROSS JOIN LATERAL "
+      "generate_series(0, length(blobs) / 32 - 1) AS n WHERE blobs IS NOT NULL";
+  const std::string listed = "SELECT job, hash FROM value_uses";
+  return sql("SELECT count(*) FROM ((" + fresh + " EXCEPT " + listed + ") UNION ALL (" + listed +
+                 " EXCEPT " + fresh + ")) AS wrong",
+             schema)[1]
+      .integer(0, 0);
+}
+
+AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  Batch born = Desk::create_claimed("j0");
+  born.sealed->blobs = {conformance::blob("own"), conformance::blob("twice"),
+                        conformance::blob("shared")};
+  ASSERT_TRUE(desk.commit(born));
+  Batch more = Desk::append("j0", 2);
+  more.sealed->blobs = {conformance::blob("twice")};
+  more.row.status = "completed";
+  more.release = true;
+  ASSERT_TRUE(desk.commit(more));
+  Batch other = Desk::create("j1");
+  other.sealed->blobs = {conformance::blob("shared")};
+  other.row.status = "completed";
+  ASSERT_TRUE(desk.commit(other));
+  const auto redact = [&](const Redaction& drop) {
+    return desk.loop.await<Result<void>>(
+        [&](auto done) { desk.store().redact(drop, std::move(done)); });
+  };
+  const auto stored = [&] {
+    const auto rows =
+        sql("SELECT convert_from(bytes, 'UTF8') FROM blobs ORDER BY 1", schema.name());
+    std::string all;
+    for (int i = 0; i < rows[1].size(); ++i) all += rows[1].text(i, 0) + " ";
+    return all;
+  };
+  EXPECT_EQ(wrong_uses(schema.name()), 0);
+  ASSERT_TRUE(redact(redaction_of("j0", *born.sealed)));
+  EXPECT_EQ(stored(), "shared twice ");
+  EXPECT_EQ(wrong_uses(schema.name()), 0);
+  // A use that an older version has left is none.
+  Batch last = Desk::create("j2");
+  last.sealed->blobs = {conformance::blob("last")};
+  last.row.status = "completed";
+  ASSERT_TRUE(desk.commit(last));
+  sql("INSERT INTO value_uses SELECT other.number, hash FROM value_uses, jobs AS ours, jobs AS "
+      "other WHERE ours.job_id = 'j2' AND ours.number = value_uses.job AND other.job_id = 'j1'",
+      schema.name());
+  EXPECT_EQ(wrong_uses(schema.name()), 1);
+  ASSERT_TRUE(redact(redaction_of("j2", *last.sealed)));
+  EXPECT_EQ(stored(), "shared twice ");
 }
 
 AE_TEST("postgres/what comes together is committed together") {

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "store/postgres/transaction.h"
 #include "store/rules.h"
@@ -26,12 +27,25 @@ constexpr Statement kReplace{
     "UPDATE commits SET body = w.body, blobs = w.blobs "
     "FROM unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS w(first_seq, body, blobs) "
     "WHERE commits.job = $1::bigint AND commits.first_seq = w.first_seq"};
+// Of what its commits named: what none of them names any more.
+constexpr Statement kForget{
+    "redaction_forget",
+    "DELETE FROM value_uses WHERE job = $1::bigint AND hash = ANY($2::bytea[]) AND "
+    "(SELECT true FROM commits WHERE commits.job = value_uses.job AND commits.blobs IS NOT NULL "
+    "AND position(value_uses.hash IN commits.blobs) > 0 LIMIT 1) IS NULL"};
+// The table of uses leads to the jobs that may name a value; it may know some that do not any more, so their commits are asked.
+// NOLINTNEXTLINE(cppcoreguidelines-macro-usage): a piece of SQL, put together by the compiler
+#define NAMED_BY_NONE(value)                                                             \
+  "(SELECT true FROM value_uses u JOIN commits c ON c.job = u.job WHERE u.hash = " value \
+  " AND c.blobs IS NOT NULL AND position(u.hash IN c.blobs) > 0 LIMIT 1) IS NULL"
+constexpr Statement kUnnamed{
+    "redaction_unnamed",
+    "SELECT hash FROM unnest($1::bytea[]) AS w(hash) WHERE " NAMED_BY_NONE("w.hash")};
 // Whoever has found a value stored holds this table until its commit is there; those that come later look again.
 constexpr Statement kLockBlobs{"redaction_lock_blobs", "LOCK TABLE blobs IN EXCLUSIVE MODE"};
 constexpr Statement kDropBlobs{
     "redaction_drop_blobs",
-    "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND NOT EXISTS (SELECT 1 FROM commits "
-    "WHERE commits.blobs IS NOT NULL AND position(blobs.hash IN commits.blobs) > 0)"};
+    "DELETE FROM blobs WHERE hash = ANY($1::bytea[]) AND " NAMED_BY_NONE("blobs.hash")};
 constexpr Statement kNoEffects{
     "redaction_no_effects",
     "DELETE FROM effects WHERE job = $1::bigint AND invocation = ANY($2::text[])"};
@@ -92,8 +106,7 @@ Answer answer(const Redaction& redaction, const Rows& head,
   return answer;
 }
 
-void add_writes(Connection& connection, const Redaction& redaction, std::int64_t job,
-                const std::set<std::string>& left_out) {
+void add_writes(Connection& connection, const Redaction& redaction, std::int64_t job) {
   Column firsts(Type::integer), bodies(Type::bytes), lists(Type::bytes);
   for (const Redaction::Commit& wish : redaction.commits) {
     firsts.add(wish.first_seq);
@@ -101,12 +114,6 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     lists.add(wish.blobs.empty() ? std::nullopt : std::optional<std::string>(listed(wish.blobs)));
   }
   connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
-  if (!left_out.empty()) {
-    Column hashes(Type::bytes);
-    for (const std::string& hash : left_out) hashes.add(hash);
-    connection.add(kLockBlobs);
-    connection.add(kDropBlobs, Params().add(hashes));
-  }
   if (!redaction.effects.empty()) {
     Column invocations(Type::text);
     for (const InvocationId& invocation : redaction.effects) invocations.add(invocation.text);
@@ -115,7 +122,28 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
   connection.add(kNoCheckpoint, Params().add(job));
 }
 
+// What its commits name no more goes, unless another job names it.
+Pg<void> drop_values(Connection& connection, std::int64_t job,
+                     const std::set<std::string>& left_out) {
+  if (left_out.empty()) return {};
+  Column named(Type::bytes);
+  for (const std::string& hash : left_out) named.add(hash);
+  connection.add(kForget, Params().add(job).add(named));
+  connection.add(kUnnamed, Params().add(named));
+  AE_ASSIGN(const auto answers, connection.run());
+  const Rows& unnamed = answers[1];
+  if (unnamed.empty()) return {};
+  Column gone(Type::bytes);
+  for (int i = 0; i < unnamed.size(); ++i) gone.add(unnamed.hash(i, 0));
+  connection.add(kLockBlobs);
+  connection.add(kDropBlobs, Params().add(gone));
+  AE_TRY(connection.run());
+  return {};
+}
+
 }  // namespace
+
+std::vector<Statement> redaction_statements() { return {kForget, kUnnamed, kDropBlobs}; }
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   Column firsts(Type::integer);
@@ -134,8 +162,10 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
     AE_TRY(connection.run());
     return *std::move(decided.result);
   }
-  add_writes(connection, redaction, answers[1].integer(0, 0), decided.left_out);
+  const std::int64_t job = answers[1].integer(0, 0);
+  add_writes(connection, redaction, job);
   AE_TRY(connection.run());
+  AE_TRY(drop_values(connection, job, decided.left_out));
   Transaction audit;  // goes on in this one
   audit.needs_audit();
   AE_TRY(audit.read(connection));

@@ -5,12 +5,17 @@
 // Threads: as Connection.
 #pragma once
 
+#include <vector>
+
 #include "store/postgres/connection.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction);
+
+// Those that drop values, for whoever measures them.
+std::vector<Statement> redaction_statements();
 
 Pg<AuditLog> audit_log(Connection& connection, std::uint64_t after);
 

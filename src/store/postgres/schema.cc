@@ -109,8 +109,8 @@ constexpr const char* kWorkers[] = {
 };
 
 // Which job names which value that stands apart. The server keeps it, whoever writes: a process of an older version that
-// goes on beside a newer one must not leave out a use. Uses of commits that were written anew (redaction) stay as well: what
-// it says too much keeps a value longer, what it would say too little would lose one.
+// goes on beside a newer one must not leave out a use. A redaction takes out what its job names no more; older versions did not,
+// so a use may be there that is none: who drops a value for ever asks the commits of that job as well.
 constexpr const char* kValueUses[] = {
     R"sql(CREATE TABLE value_uses(
       job bigint NOT NULL,
