@@ -286,6 +286,29 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew_also_while_others_work():
         assert rows_of(env) == cut, "the rows that tell of a lost end stay"
 
 
+@test
+def another_label_for_turns_is_no_difference_to_rebuild():
+    with shared() as (h, env):
+        def turns():
+            return sql(env, "SELECT job_id, turn FROM heads JOIN jobs ON number = job ORDER BY 1")
+
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--label", "team=red", "--input", '{"n": 1}', env=env), 0)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "b", "--label", "team=blue", env=env), 4)
+        for label in ("team", "zone"):
+            expect(h.run("run", "agents.yaml", "echo", "--job-id", "c" + label, "--label", "team=red", "--label", "zone=x",
+                         "--input", '{"n": 1}', "--fair-by", label, env=env), 0)
+            said = expect(h.run("rebuild", "--check", "--json", env=env), 0).json()
+            assert said["ok"] and said["differing"] == [], said
+        there = turns()
+        assert there.split() == ["SET", "a|", "b|", "cteam|red", "czone|x"], there
+        expect(h.run("rebuild", env=env), 0)
+        assert turns() == there
+        sql(env, "UPDATE heads SET turn = 'nobody'")
+        expect(h.run("rebuild", "--check", env=env), 6)
+        expect(h.run("rebuild", env=env), 0)
+        assert turns().split() == ["SET", "a|", "b|", "cteam|x", "czone|x"], turns()
+
+
 def dumped(env):
     """The store as it stands, as the operations manual says; put back by `restored`."""
     path = f"/tmp/aetheris-{os.getpid()}-{next(NUMBERS)}.dump"

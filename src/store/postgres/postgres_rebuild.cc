@@ -99,6 +99,12 @@ std::string shown(Labels labels) {
   return all;
 }
 
+// Is it what a job with these labels can have, whichever label was named?
+bool may_be_turn(const std::string& turn, const Labels& labels) {
+  return turn.empty() ||
+         std::ranges::any_of(labels, [&](const auto& label) { return label.second == turn; });
+}
+
 }  // namespace
 
 struct PostgresRebuild::Parts {
@@ -316,20 +322,23 @@ Status PostgresRebuild::Parts::settle_job(const Projection& wanted, std::vector<
 Status PostgresRebuild::Parts::settle_head(const Projection& wanted, Instant now,
                                            std::vector<Difference>& said) {
   AE_ASSIGN(const Rows stands,
-            ask("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '' FROM heads "
+            ask("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
                 "WHERE job = $1::bigint",
                 Params().add(job)));
   const std::uint64_t epoch = stands.empty() ? 0 : stands.count(0, 0);
   bool held = !stands.empty() && stands.boolean(0, 1);
   std::optional<Instant> lease_until = held ? stands.maybe_instant(0, 2) : std::nullopt;
-  Row row{
-      .table = "heads",
-      .key = {number("job", job)},
-      .columns = {number("last_seq", wanted.last_seq), time("updated_at", wanted.updated_at),
-                  bytes("head", raw(wanted.head)), number("priority", wanted.priority),
-                  number("epoch", std::max(epoch, wanted.epoch)), text("status", wanted.row.status),
-                  time("not_before", wanted.row.not_before), time("wake_at", wanted.row.wake_at),
-                  text("queue", wanted.queue), text("turn", turn_of(wanted.labels, fair_by))}};
+  Row row{.table = "heads",
+          .key = {number("job", job)},
+          .columns = {number("last_seq", wanted.last_seq), time("updated_at", wanted.updated_at),
+                      bytes("head", raw(wanted.head)), number("priority", wanted.priority),
+                      number("epoch", std::max(epoch, wanted.epoch)),
+                      text("status", wanted.row.status), time("not_before", wanted.row.not_before),
+                      time("wake_at", wanted.row.wake_at), text("queue", wanted.queue)}};
+  // One that has ended may have that of a label whose time is over.
+  const bool may_stay = !stands.empty() && has_ended(wanted.row.status) &&
+                        may_be_turn(stands.text(0, 4), wanted.labels);
+  if (!may_stay) row.columns.push_back(text("turn", turn_of(wanted.labels, fair_by)));
   // Where nobody has said it, a claim looks at the job itself.
   if (stands.empty() || !stands.boolean(0, 3)) {
     row.columns.push_back(bytes("kind", kind_of(wanted.agent, wanted.capabilities)));

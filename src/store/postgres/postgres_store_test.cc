@@ -438,6 +438,32 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   EXPECT_EQ(stored(), "shared twice ");
 }
 
+AE_TEST("postgres/another label for turns leaves the jobs that have ended alone") {
+  const OwnSchema schema;
+  Desk desk(schema.name());
+  ASSERT_TRUE(desk.open());
+  for (const char* status : {"queued", "waiting", "completed", "failed", "cancelled"}) {
+    Batch job = Desk::create(status, {.labels = {{"tenant", "red"}}});
+    job.row.status = status;
+    ASSERT_TRUE(desk.commit(job));
+  }
+  const auto rows = [&] {
+    return sql("SELECT status, turn, ctid::text FROM heads ORDER BY status", schema.name());
+  };
+  const auto before = rows();
+  PostgresOptions options = desk.options();
+  options.fair_by = "tenant";
+  ASSERT_TRUE(desk.open(options));
+  const auto after = rows();
+  ASSERT_EQ(after[1].size(), 5);
+  for (int i = 0; i < 5; ++i) {
+    const std::string status = after[1].text(i, 0);
+    const bool goes_on = status == "queued" || status == "waiting";
+    EXPECT_EQ(after[1].text(i, 1), goes_on ? "red" : "") << status;
+    EXPECT_EQ(after[1].text(i, 2) != before[1].text(i, 2), goes_on) << status;
+  }
+}
+
 AE_TEST("postgres/what comes together is committed together") {
   const OwnSchema schema;
   Desk desk(schema.name());

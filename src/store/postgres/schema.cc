@@ -329,7 +329,7 @@ Status check_schema(Connection& connection, const std::string& schema) {
 }
 
 // Whoever writes a job has locked a row or the table first, and reads whose turn it is after that: it waits for this, or
-// this for it.
+// this for it. Jobs that have ended are never claimed again: theirs stays.
 Status take_turns(Connection& connection, const std::string& label) {
   Params by;
   by.add(label);
@@ -343,7 +343,9 @@ Status take_turns(Connection& connection, const std::string& label) {
   connection.add_once("DELETE FROM turns");
   connection.add_once(
       "UPDATE heads SET turn = coalesce((SELECT value FROM labels WHERE job = heads.job "
-      "AND key = $1::text ORDER BY number LIMIT 1), '')",
+      "AND key = $1::text ORDER BY number LIMIT 1), '') "
+      // The first names the index.
+      "WHERE status <> 'completed' AND status NOT IN ('failed', 'cancelled')",
       by);
   connection.add_once("COMMIT");
   if (auto done = connection.run(); !done) {

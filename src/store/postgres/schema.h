@@ -40,7 +40,7 @@ Status prepare_schema(Connection& connection, const std::string& schema);
 // For who only reads: fails with not_found · needs_version · unavailable.
 Status check_schema(Connection& connection, const std::string& schema);
 
-// From now on claims take turns between the values of this label ("" = of none).
+// From now on claims take turns between the values of this label ("" = of none). Jobs that have ended keep their turn.
 Status take_turns(Connection& connection, const std::string& label);
 
 // Which store this is: 32 hex digits, made with it.
