@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -367,6 +368,22 @@ def an_idle_worker_is_told_of_a_job_that_another_process_makes():
         make(h, env, "brief", "first")
         until(lambda: hints() > before)
         until(lambda: job(h, env, "first")["status"] == "completed")
+        expect(worker.end(), 0)
+
+
+@test
+def who_waits_at_a_server_for_a_job_of_a_worker_hears_of_its_end_at_once():
+    with shared() as (h, env):
+        worker = Worker(h, env=env)
+        server = Server(h, "worker.yaml", "--workers", "0", env=env)
+        took = []
+        for _ in range(5):
+            began = time.monotonic()
+            status, said = server.post("/api/jobs?wait=30s", {"agent": "brief"})
+            took.append(time.monotonic() - began)
+            assert said["status"] == "completed", (status, said)
+        assert min(took) < 0.9, f"the poll would have found it after a second: {took}"
+        expect(server.stop(), 0)
         expect(worker.end(), 0)
 
 

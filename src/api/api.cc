@@ -226,6 +226,10 @@ void Api::look(const std::shared_ptr<Waiting>& waiting) {
 
 void Api::on_events(const JobId& job, const std::vector<Event>& events) {
   metrics_.on_events(job, events);
+  on_rested(job);
+}
+
+void Api::on_rested(const JobId& job) {
   const auto copy = waiting_;
   for (const auto& waiting : copy) {
     if (waiting->over || waiting->job != job) continue;

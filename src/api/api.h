@@ -94,6 +94,8 @@ class Api {
 
   // This was committed to the job's log: counts it, and wakes those who wait for the job.
   void on_events(const JobId& job, const std::vector<Event>& events);
+  // Another process has committed to it: wakes those who wait for it.
+  void on_rested(const JobId& job);
   // Those who wait are answered with what there is, so that the process can end.
   void stop_waiting();
   // From now on agents are those of the registry, where those of our file are registered first; the newest version of each

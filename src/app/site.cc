@@ -244,6 +244,10 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   void on_released(const JobId& job, const std::optional<Error>& problem) override {
     if (options_.observer) options_.observer->on_released(job, problem);
   }
+  void on_rested(const JobId& job) override {
+    api_->on_rested(job);
+    if (options_.observer) options_.observer->on_rested(job);
+  }
   void on_warning(const JobId& job, const std::string& what) override {
     if (options_.observer) options_.observer->on_warning(job, what);
   }

@@ -135,6 +135,12 @@ void Runtime::start() {
 // Another process has done something. What is looked at now would be looked at by the poll as well.
 void Runtime::hinted(const store::Hint& hint) {
   ++counters_.aetheris_store_hint_total;
+  if (!hint.rested.empty()) {
+    for (const JobId& job : hint.rested) {
+      if (observer_) observer_->on_rested(job);
+    }
+    return;
+  }
   if (!hint.inbox_of) {
     if (hint.needs && !claims(hint.needs->agent, hint.needs->capabilities)) return;
     claimable_ = true;

@@ -105,6 +105,8 @@ class RuntimeObserver {
   virtual void on_events(const JobId&, const std::vector<Event>&) {}
   // The job is no longer held here: ended, blocked, queued for later, or lost.
   virtual void on_released(const JobId&, const std::optional<Error>&) {}
+  // Another process has ended the job, or left it to wait. May be lost.
+  virtual void on_rested(const JobId&) {}
   virtual void on_warning(const JobId&, const std::string&) {}
   // The store does not answer from now on, or, with nothing, answers again.
   virtual void on_store(const std::optional<Error>&) {}

@@ -279,6 +279,7 @@ struct Census {
 
 // What another process has done, said early; every hint may be lost, and none is a promise.
 struct Hint {
+  std::vector<JobId> rested;      // they have ended or wait; empty = something else
   std::optional<JobId> inbox_of;  // its inbox has got an entry; nullopt = something may be claimed
   struct Needs {
     std::string agent;

@@ -1,13 +1,19 @@
 #include "store/postgres/hints.h"
 
+#include <algorithm>
+
 #include "core/json.h"
 
 namespace ae::store::postgres {
 namespace {
 
 constexpr std::string_view kInbox = "inbox ";
+constexpr std::string_view kRested = "rested";
 constexpr std::string_view kClaim = "claim ";
 constexpr const char* kAnyClaim = "claim";
+constexpr Statement kNotify{"notify",
+                            "SELECT count(*) FROM (SELECT pg_notify($1::text, hint) "
+                            "FROM unnest($2::text[]) AS hint) AS sent"};
 
 }  // namespace
 
@@ -31,8 +37,43 @@ std::vector<std::string> Hints::texts() const {
   return all;
 }
 
+std::string resting_channel(const std::string& channel) { return channel + " rested"; }
+
+std::vector<std::string> resting_texts(const std::set<JobId>& jobs) {
+  std::vector<std::string> texts;
+  for (const JobId& job : jobs) {
+    if (texts.empty() || texts.back().size() + 1 + job.text.size() > kHintBytes) {
+      texts.emplace_back(kRested);
+    }
+    texts.back().append(" ").append(job.text);
+  }
+  return texts;
+}
+
+void add_notify(Connection& connection, const std::string& channel,
+                const std::vector<std::string>& texts) {
+  Column hints(Column::Type::text);
+  for (const std::string& text : texts) hints.add(text);
+  connection.add(kNotify, Params().add(channel).add(hints));
+}
+
+Pg<void> notify(Connection& connection, const std::string& channel,
+                const std::vector<std::string>& texts) {
+  add_notify(connection, channel, texts);
+  AE_TRY(connection.run());
+  return {};
+}
+
 Hint hint_of(std::string_view text) {
   Hint hint;
+  if (text.starts_with(kRested)) {
+    for (std::size_t at = kRested.size(); at < text.size();) {
+      const std::size_t end = std::min(text.find(' ', at + 1), text.size());
+      hint.rested.emplace_back(std::string(text.substr(at + 1, end - at - 1)));
+      at = end;
+    }
+    return hint;
+  }
   if (text.starts_with(kInbox)) {
     hint.inbox_of = JobId(std::string(text.substr(kInbox.size())));
     return hint;

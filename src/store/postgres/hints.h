@@ -3,6 +3,7 @@
 // "inbox " and a job: its inbox has got an entry. "claim " and what a job asks of a worker, canonical JSON {agent,
 // capabilities}: one may be claimed, by whoever offers that; "claim" alone, which is also what older versions say: nobody
 // knows by whom. Texts are short, and so is the list of a transaction: what would be more is said as "claim".
+// On a channel of its own, for those alone who wait for jobs: "rested " and jobs that have ended or wait.
 // Threads: values. See docs/decisions/0031-postgres-threads.md.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/postgres/connection.h"
 #include "store/store.h"
 
 namespace ae::store::postgres {
@@ -29,6 +31,17 @@ class Hints {
  private:
   std::set<std::string> claims_, posts_;
 };
+
+// Where it is said that jobs rest. Older versions do not listen there.
+std::string resting_channel(const std::string& channel);
+// Jobs that rest, as short texts.
+std::vector<std::string> resting_texts(const std::set<JobId>& jobs);
+
+// Says them to whoever listens there.
+void add_notify(Connection& connection, const std::string& channel,
+                const std::vector<std::string>& texts);
+Pg<void> notify(Connection& connection, const std::string& channel,
+                const std::vector<std::string>& texts);
 
 // What cannot be read says that something may be claimed.
 Hint hint_of(std::string_view text);

@@ -1,5 +1,6 @@
 #include "store/postgres/postgres_store.h"
 
+#include <set>
 #include <utility>
 
 #include "async/boot_clock.h"
@@ -23,6 +24,47 @@ struct HintSink {
   std::function<void(const Hint&)> hear;
 };
 
+// Tells those who wait elsewhere that jobs have ended or wait. Not with the commit but behind its answer, on the connection of
+// questions, and not more often than kRestPause: what is committed pays nothing for it. Shared with answers that come when
+// the store has closed. Threads: the loop's.
+class RestTeller : public std::enable_shared_from_this<RestTeller> {
+ public:
+  RestTeller(async::Loop& loop, std::string channel) : loop_(loop), channel_(std::move(channel)) {}
+  void begin(Reader& reader) { reader_ = &reader; }
+  void end() { reader_ = nullptr; }
+
+  void rests(const JobId& job) {
+    if (reader_ == nullptr || jobs_.size() >= kRestingMax) return;
+    jobs_.insert(job);
+    if (!pausing_) tell();
+  }
+
+ private:
+  static constexpr Duration kRestPause = std::chrono::milliseconds(20);
+  static constexpr std::size_t kRestingMax = 4096;
+
+  void tell() {
+    pausing_ = true;
+    reader_->ask([channel = channel_, jobs = std::exchange(jobs_, {})](Session& session) {
+      auto connection = session.connection();
+      if (!connection) return;
+      // What cannot be said is found by those who ask now and then.
+      [[maybe_unused]] const auto told =
+          postgres::notify(**connection, channel, resting_texts(jobs));
+    });
+    loop_.after(kRestPause, [self = shared_from_this()] {
+      self->pausing_ = false;
+      if (self->reader_ != nullptr && !self->jobs_.empty()) self->tell();
+    });
+  }
+
+  async::Loop& loop_;
+  const std::string channel_;
+  Reader* reader_ = nullptr;  // none when the store has closed
+  std::set<JobId> jobs_;
+  bool pausing_ = false;
+};
+
 }  // namespace
 
 struct PostgresStore::Parts {
@@ -36,6 +78,7 @@ struct PostgresStore::Parts {
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> loads, questions;
   std::shared_ptr<Recollection> recollection;  // none when read-only
+  std::shared_ptr<RestTeller> resting;         // none when read-only
   bool accepting = false;
 };
 
@@ -201,12 +244,18 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   parts->loads = std::make_unique<Reader>(Session(wish, std::move(second)), Reader::Listening{});
   parts->questions = std::make_unique<Reader>(
       Session(wish, std::move(third)),
-      options.read_only ? Reader::Listening{} : Reader::Listening{channel, heard});
+      options.read_only ? Reader::Listening{}
+                        : Reader::Listening{{channel, resting_channel(channel)}, heard});
+  if (!options.read_only) {
+    parts->resting = std::make_shared<RestTeller>(options.loop, resting_channel(channel));
+    parts->resting->begin(*parts->questions);
+  }
   return std::unique_ptr<PostgresStore>(new PostgresStore(std::move(parts)));
 }
 
 PostgresStore::~PostgresStore() {
   parts_->sink->hear = nullptr;
+  if (parts_->resting) parts_->resting->end();
   parts_->questions.reset();
   parts_->loads.reset();
   parts_->writer.reset();
@@ -221,6 +270,13 @@ void PostgresStore::commit(Batch batch, async::Done<Result<Committed>> done) {
   check_batch(batch);
   if (!parts_->writer) return answer_later(parts_->loop, std::move(done), only_reading());
   if (!can_keep(batch)) return answer_later(parts_->loop, std::move(done), cannot_keep());
+  if (batch.sealed && !may_run(batch.row.status)) {
+    done = [resting = parts_->resting, job = batch.job,
+            done = std::move(done)](Result<Committed> answer) mutable {
+      if (answer) resting->rests(job);
+      done(std::move(answer));
+    };
+  }
   parts_->writer->write(std::make_unique<CommitWrite>(std::move(batch), time(), std::move(done)));
 }
 

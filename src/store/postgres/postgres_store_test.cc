@@ -607,6 +607,51 @@ AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, i
   }
 }
 
+AE_TEST("hint/a job that ends or waits is said to others, a step of one that goes on is not") {
+  const OwnSchema schema;
+  Desk one(schema.name()), two(schema.name());
+  ASSERT_TRUE(one.open());
+  ASSERT_TRUE(two.open());
+  std::vector<std::string> heard[2];
+  const auto listen = [](Desk& desk, std::vector<std::string>& into) {
+    desk.store().on_hint([&into](const Hint& hint) {
+      for (const JobId& job : hint.rested) into.push_back(job.text);
+      if (hint.rested.empty()) into.push_back("else");
+    });
+  };
+  listen(one, heard[0]);
+  listen(two, heard[1]);
+  for (const char* id : {"ends", "waits", "goes on"}) {
+    ASSERT_TRUE(one.commit(Desk::create_claimed(id)));
+  }
+  const std::pair<const char*, const char*> ways[] = {
+      {"goes on", "running"}, {"ends", "completed"}, {"waits", "waiting"}};
+  for (const auto& [id, status] : ways) {
+    Batch batch = Desk::append(id, 2);
+    batch.row.status = status;
+    batch.release = batch.row.status != "running";
+    ASSERT_TRUE(one.commit(std::move(batch)));
+  }
+  one.loop.advance(std::chrono::milliseconds(100));
+  ASSERT_TRUE(two.loop.run_until([&] { return heard[1].size() >= 2; }));
+  EXPECT_EQ(heard[1], (std::vector<std::string>{"ends", "waits"}));
+  one.loop.run_ready();
+  EXPECT_EQ(heard[0], std::vector<std::string>{}) << "our own is known here";
+}
+
+AE_TEST("hint/jobs that rest are said in bounded texts, whatever their number") {
+  std::set<JobId> jobs;
+  for (int i = 0; i < 300; ++i) jobs.emplace("job-" + std::to_string(i));
+  const auto texts = postgres::resting_texts(jobs);
+  EXPECT_GT(texts.size(), 1u);
+  std::set<JobId> read;
+  for (const std::string& text : texts) {
+    EXPECT_LE(text.size(), postgres::kHintBytes);
+    for (const JobId& job : postgres::hint_of(text).rested) read.insert(job);
+  }
+  EXPECT_EQ(read, jobs);
+}
+
 AE_TEST("hint/a listener that lost its connection listens again and looks at once") {
   const OwnSchema schema;
   Desk one(schema.name()), two(schema.name());

@@ -64,19 +64,24 @@ void Reader::run() {
 
 // On every new connection anew; what was said in between is lost, and said so.
 void Reader::listen() {
-  if (listening_.channel.empty()) return;
+  if (listening_.channels.empty()) return;
   auto connection = session_.connection();
   if (!connection) return;
   if (listened_at_ != session_.reopened() + 1) {
-    (*connection)->add_once("LISTEN " + quoted_name(listening_.channel));
+    for (const std::string& channel : listening_.channels) {
+      (*connection)->add_once("LISTEN " + quoted_name(channel));
+    }
     if (!(*connection)->run()) return session_.drop();
     if (std::exchange(listened_at_, session_.reopened() + 1) != 0) listening_.heard("claim", 0);
   }
-  if (!(*connection)->take_notifications(listening_.heard)) session_.drop();
+  const auto of_others = [&](std::string_view hint, int backend) {
+    if (backend != (*connection)->backend()) listening_.heard(hint, backend);
+  };
+  if (!(*connection)->take_notifications(of_others)) session_.drop();
 }
 
 void Reader::wait() {
-  const bool listens = !listening_.channel.empty();
+  const bool listens = !listening_.channels.empty();
   pollfd wishes[] = {
       {.fd = bell_, .events = POLLIN, .revents = 0},
       {.fd = session_.is_open() ? session_.socket() : -1, .events = POLLIN, .revents = 0}};

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "store/postgres/session.h"
 
@@ -22,7 +23,7 @@ class Reader {
   // Called on the reader's thread; backend 0: the connection was lost meanwhile, and anything may have been missed.
   using Heard = std::function<void(std::string_view hint, int backend)>;
   struct Listening {
-    std::string channel;  // "" = to nothing
+    std::vector<std::string> channels = {};  // none = to nothing
     Heard heard;
   };
   Reader(Session session, Listening listening);

@@ -6,9 +6,6 @@ namespace ae::store::postgres {
 namespace {
 
 constexpr Statement kRollback{"rollback", "ROLLBACK"};
-constexpr Statement kNotify{"notify",
-                            "SELECT count(*) FROM (SELECT pg_notify($1::text, hint) "
-                            "FROM unnest($2::text[]) AS hint) AS sent"};
 
 Error nobody_knows(const PgError& error) {
   return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
@@ -138,9 +135,7 @@ Writer::Attempt Writer::together(Connection& connection, const Group& group, std
   for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {
-    Column hints(Column::Type::text);
-    for (const std::string& hint : transaction.hints().texts()) hints.add(hint);
-    connection.add(kNotify, Params().add(channel_).add(hints));
+    add_notify(connection, channel_, transaction.hints().texts());
   }
   const auto done = connection.run();
   const bool stands = done || done.error().at > commit;  // or only the hint was lost
