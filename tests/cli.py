@@ -1419,6 +1419,63 @@ def a_fork_and_a_new_plan_killed_at_every_point_are_there_or_not():
 
 
 @test
+def a_cancelled_job_says_what_stays_unknown():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
+        assert "parked: invocation_in_doubt, until " in said.err, said
+        unknown = "node d: nobody knows whether the call of doubt happened"
+        said = expect(h.run("cancel", "d"), 0)
+        assert said.out == "cancel requested\n" and unknown in said.err, said
+        shown = expect(h.run("job", "d"), 0)
+        assert "cancelled" in shown.out and "in doubt" in shown.out and unknown in shown.out, shown
+        said = expect(h.run("run", "agents.yaml", "--job-id", "d"), 1)
+        assert "was cancelled" in said.err and unknown in said.err, said
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "sure"), 4)
+        said = expect(h.run("cancel", "sure"), 0)
+        assert "nobody knows" not in said.err and "nobody knows" not in expect(h.run("job", "sure"), 0).out, said
+
+
+@test
+def another_answer_than_the_recorded_one_is_a_conflict():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)
+        expect(h.run("signal", "a", "go-a", "1"), 0)
+        assert "in the same way" in expect(h.run("signal", "a", "go-a", "1"), 0).out
+        said = expect(h.run("signal", "a", "go-a", "2"), 5)
+        assert "differently: 1" in said.out, said
+        assert expect(h.run("signal", "a", "go-a", "2", "--json"), 5).json()["applied"] is False
+
+
+@test
+def a_refusal_names_the_option_and_not_the_field():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        for words, name in ((["replay", "a", "--at", "999"], "--at"), (["jobs", "--limit", "0"], "--limit"),
+                            (["jobs", "--cursor", "nobody"], "--cursor"), (["jobs", "--status", "odd"], "--status"),
+                            (["jobs", "--stuck", "--older-than", "x"], "--older-than"), (["approvals", "--limit", "x"], "--limit"),
+                            (["audit", "--after", "x"], "--after"), (["events", "a", "--class", "odd"], "--class"),
+                            (["events", "a", "--type", "nonsense"], "--type"), (["fork", "a", "--at", "999"], "--at"),
+                            (["keys", "create", "--role", "viewer", "--expires", "soon"], "--expires"),
+                            (["jobs", "--label", "team"], "--label takes NAME=VALUE")):
+            said = expect(h.run(*words), 2)
+            assert said.err.startswith(f"error: {name}"), (words, said)
+        said = expect(h.run("events", "a", "--type", "job_complete"), 2)
+        assert "did you mean job_completed?" in said.err, said
+        assert len(expect(h.run("events", "a", "--type", "job_completed"), 0).out.splitlines()) == 1
+
+
+@test
+def help_of_a_command_is_asked_for_in_two_ways_and_names_what_all_commands_take():
+    with home() as h:
+        for name in ("run", "jobs", "doctor", "completion"):
+            said = expect(h.run(name, "--help"), 0)
+            assert "--store" in said.out and "--json" in said.out and "Example: " in said.out, said
+            assert expect(h.run("help", name), 0).out == said.out
+        assert expect(h.run("help"), 0).out == expect(h.run("--help"), 0).out
+        assert "nonsense" in expect(h.run("help", "nonsense"), 2).err
+
+
+@test
 def a_call_in_doubt_parks_and_is_resolved():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)

@@ -7,8 +7,8 @@ cd "$root"
 codes=$(sed -n '/#define AE_ERROR_CODES/,/^$/p' src/core/error.h | grep -o 'X([a-z_]*)' | sed 's/X(\(.*\))/\1/' | sort -u)
 # Between the runtime and a store: answered by trying again or choosing another way, never shown.
 inside="held inbox_pending not_held sequence_conflict"
-# Nothing of this version can end with these.
-later="budget_exceeded confirmation_failed replay_verification_human_required"
+# Nothing of this version can end with this.
+later="budget_exceeded"
 
 bad=0
 for code in $codes; do

@@ -380,6 +380,26 @@ def a_server_under_which_a_store_went_backwards_writes_nothing_more():
 
 
 @test
+def one_that_runs_nothing_stops_too_when_its_store_went_backwards():
+    with shared() as (h, env):
+        server = Server(h, "agents.yaml", "--workers", "0", env=env)
+        assert server.post("/api/jobs", {"agent": "echo", "id": "before"})[0] == 201
+        backup = dumped(env)
+        assert server.post("/api/jobs", {"agent": "echo", "id": "after"})[0] == 201
+        restored(env, backup)
+        os.unlink(backup)
+        said = until(lambda: server.process.poll() is not None and h.end(server.process))
+        assert said.code == 7 and "went backwards" in said.err, said
+
+
+@test
+def what_the_server_says_is_one_line():
+    with home() as h:
+        said = expect(h.run("jobs", "--store", "postgres://127.0.0.1:1/x"), 7)
+        assert "\\t" not in said.err and "\t" not in said.err and "  " not in said.err.strip(), repr(said.err)
+
+
+@test
 def doctor_says_what_a_lost_server_would_lose():
     with shared() as (h, env):
         expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 1}', env=env), 0)

@@ -6,11 +6,13 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
 """
 import contextlib
 import http.client
+import http.server
 import json
 import os
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import urllib.parse
@@ -159,6 +161,135 @@ def each_command_asks_the_server_that_it_is_given_or_says_that_it_cannot():
 
 
 @test
+def a_store_and_a_server_are_never_both_named():
+    with serving() as s:
+        other = ["--store", "sqlite:other.db"]
+        for name, words in ASK.items():
+            for store in (other, ["--store=sqlite:other.db"]):
+                said = expect(s.h.run(name, *words, *store, "--json", env=s.env), 2)
+                assert said.json()["code"] == "usage" and "AETHERIS_URL" in said.err, (name, said)
+        for name in SERVE:
+            said = expect(s.h.run(name, "agents.yaml", env={**s.env, "AETHERIS_STORE": "sqlite:other.db"}), 2)
+            assert "AETHERIS_URL" in said.err and "--store" in said.err, (name, said)
+        assert not (s.h.path / "other.db").exists()
+        # Which of the two is meant is said: a server beside another one.
+        second = s.h.start("serve", "agents.yaml", *other, "--listen", "127.0.0.1:0", "--json", env=s.env)
+        url = json.loads(second.stdout.readline())["listening"]
+        assert url != s.url
+        second.send_signal(signal.SIGTERM)
+        expect(s.h.end(second), 0)
+        # A store of the environment is the default of --store, no more: the server is asked, and the next command asks it too.
+        made = expect(s.h.run("run", "agents.yaml", "asks", "--job-id", "a", env={**s.env, "AETHERIS_STORE": "sqlite:other.db"}), 4)
+        assert "aetheris signal a go-a" in made.err and "--store" not in made.err, made
+
+
+class Foreign(http.server.BaseHTTPRequestHandler):
+    """What is no server of ours; the first segment of the path says nothing to it."""
+    answer = (404, "text/html", b"<h1>nothing here</h1>")
+
+    def do_GET(self):
+        status, kind, body = self.answer
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@test
+def what_is_no_server_of_ours_is_called_so():
+    with home() as h, http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as foreign:
+        threading.Thread(target=foreign.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{foreign.server_address[1]}"
+        for Foreign.answer in ((404, "text/html", b"<h1>no</h1>"), (404, "application/json", b"{}"), (200, "text/html", b"<p>hello")):
+            said = expect(h.run("jobs", env={"AETHERIS_URL": url}), 7)
+            assert f"what answers at {url} is no aetheris server ({Foreign.answer[0]})" in said.err, said
+        Foreign.answer = (404, "text/html", b"<h1>no</h1>")
+        assert "[unavailable]" in expect(h.run("cancel", "a", env={"AETHERIS_URL": url}), 7).err, "it was not done"
+        Foreign.answer = (502, "text/html", b"<h1>bad gateway</h1>")
+        assert "[unknown_outcome]" in h.run("cancel", "a", env={"AETHERIS_URL": url}).err, "it may have been"
+        foreign.shutdown()
+        for path in ("/api", "/api/", "/?a=b", "/#x"):
+            said = expect(h.run("jobs", env={"AETHERIS_URL": url + path}), 2)
+            assert "without a path" in said.err, said
+
+
+@test
+def a_path_says_which_methods_it_takes_and_where_all_paths_are():
+    with serving() as s:
+        def ask(method, path, headers=None):
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request(method, path, headers=headers or {})
+            answer = connection.getresponse()
+            return answer, answer.read()
+
+        for method, path, allow in (("DELETE", "/api/jobs", "GET, HEAD, POST"), ("OPTIONS", "/api/prune", "POST"),
+                                    ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST")):
+            answer, _ = ask(method, path)
+            assert (answer.status, answer.headers["Allow"]) == (405, allow), (method, path, answer.headers)
+        s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
+        for path in ("/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
+            shown, body = ask("GET", path)
+            head, nothing = ask("HEAD", path, {"Accept": "text/event-stream"} if "events" in path else {})
+            assert (head.status, nothing) == (shown.status, b""), path
+            for name in ("Content-Type", "Content-Length", "Cache-Control"):
+                assert head.headers[name] == shown.headers[name], (path, name)
+        status, said = s.get("/")
+        assert status == 404 and "no route /;" in said["detail"] and "/openapi.json" in said["detail"], said
+
+
+@test
+def what_would_be_taken_for_nothing_is_refused():
+    with serving() as s:
+        s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
+        for method, path, body, name in (
+                ("POST", "/api/jobs", {"agent": "echo", "id": ""}, '"id"'),
+                ("POST", "/api/jobs/a/fork", {"at_seq": 3, "id": ""}, '"id"'),
+                ("POST", "/api/jobs?wait=6m", {"agent": "echo"}, '"wait"'),
+                ("GET", "/api/jobs/a/events?wait=301s", None, '"wait"'),
+                ("GET", "/api/jobs/a/events?wait=soon", None, '"wait"'),
+                ("GET", "/api/jobs/a/events?type=job_complete", None, "did you mean job_completed?"),
+                ("GET", "/api/jobs/a/events?type=nonsense", None, '"type"')):
+            status, said = s.ask(method, path, body)
+            assert (status, said["code"]) == (400, "input_invalid") and name in said["detail"], (path, said)
+        assert [job["id"] for job in s.get("/api/jobs")[1]["jobs"]] == ["a"], "none was made"
+        assert s.get("/api/jobs/a/events?wait=5m&type=job_completed")[0] == 200
+
+
+@test
+def a_job_shows_how_it_stands_in_line():
+    with serving("agents.yaml", "--workers", "0") as s:
+        s.post("/api/jobs", {"agent": "echo", "id": "a", "queue": "slow", "priority": 7, "required_capabilities": ["gpu", "eu"]})
+        s.post("/api/jobs", {"agent": "echo", "id": "b"})
+        shown = {id: {name: s.get("/api/jobs/" + id)[1][name] for name in ("queue", "priority", "required_capabilities")} for id in "ab"}
+        assert shown == {"a": {"queue": "slow", "priority": 7, "required_capabilities": ["eu", "gpu"]},
+                         "b": {"queue": "default", "priority": 0, "required_capabilities": []}}, shown
+        assert "queue slow, priority 7, needs eu gpu" in expect(s.h.run("job", "a"), 0).out
+
+
+@test
+def doctor_sees_a_job_that_stands_still_beside_a_server():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--detach"), 0)
+        s = Server(h, "--workers", "0")
+        assert expect(h.run("doctor"), 0).out == "", "it has only just been made"
+        expect(s.stop(), 0)
+        with sqlite3.connect(h.store) as store:
+            store.execute("UPDATE heads SET updated_at = updated_at - 600000000")
+        store.close()
+        s = Server(h, "--workers", "0")
+        said = expect(h.run("doctor", "--json"), 1).json()["problems"]
+        assert [one["code"] for one in said] == ["stuck"] and "aetheris jobs --stuck" in said[0]["message"], said
+        assert "a  queued" in expect(h.run("jobs", "--stuck"), 0).out
+
+
+@test
 def a_timer_is_waited_for_by_a_client_too():
     with serving() as s:
         said = expect(s.h.run("run", "agents.yaml", "sleeps", env=s.env), 0)
@@ -300,7 +431,7 @@ def the_one_who_is_asked_among_thousands_of_open_jobs_is_found_by_the_command():
 def a_port_that_is_taken_is_said():
     with serving() as s, home() as other:
         said = other.run("serve", "agents.yaml", "--listen", s.address)
-        assert said.code in (5, 7) and s.address.split(":")[1] in said.err, said
+        assert said.code == 7 and s.address.split(":")[1] in said.err and "[unavailable]" in said.err, said
 
 
 @test

@@ -19,7 +19,8 @@ bool tells_of_process(const Path& path) {
 }
 
 Error no_route(const Path& path) {
-  return {Code::not_found, "there is no route " + target(path, {})};
+  return {Code::not_found, "there is no route " + (path.empty() ? "/" : target(path, {})) +
+                               "; /openapi.json lists what there is"};
 }
 
 }  // namespace
@@ -136,11 +137,12 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   };
   const Path& path = ask->request.path;
   ask->query = Query(ask->request.query);
-  bool other_method = false;
+  std::string allow;
   for (const Route& route : kRoutes) {
     if (!route.fits(path)) continue;
     if (route.method != ask->request.method) {
-      other_method = true;
+      allow += (allow.empty() ? "" : ", ") + std::string(route.method);
+      if (route.method == "GET") allow += ", HEAD";
       continue;
     }
     if (options_.looks_only && !tells_of_process(path)) {
@@ -159,9 +161,13 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
       if (alive.lock()) (this->*act)(ask);
     });
   }
-  if (other_method) {
-    return refuse(
-        405, {Code::unsupported, ask->request.method + " does not go with " + target(path, {})});
+  if (!allow.empty()) {
+    const Error error{Code::unsupported, ask->request.method + " does not go with " +
+                                             target(path, {}) + ", which takes " + allow};
+    return loop_.post([ask, error, allow] {
+      ask->done(
+          {.status = 405, .body = problem(error, 405), .location = {}, .text = {}, .allow = allow});
+    });
   }
   refuse(0, no_route(path));
 }

@@ -55,6 +55,7 @@ struct ApiResponse {
   std::string location;     // of what was made; "" = none
   std::string text;         // plain text instead of the body: /metrics
   Duration retry_after{0};  // when to ask again; 0 = nothing is known of that
+  std::string allow = {};   // of 405: the methods that go with this path
 };
 
 // The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).

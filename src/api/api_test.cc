@@ -852,7 +852,9 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   put.path = {"api", "agents", "echo"};
   expect_problem(here.ask(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  expect_problem(here.ask(put), 405, "unsupported");
+  const ApiResponse refused = here.ask(put);
+  expect_problem(refused, 405, "unsupported");
+  EXPECT_EQ(refused.allow, "GET, HEAD, POST");
   EXPECT_EQ(here.get({"api", "health"}).body.text("status"), "ok");
 }
 

@@ -17,8 +17,10 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
     wish.tracestate = context->state;
   }
   AE_ASSIGN(const std::string id, fields.text("id"));
-  if (!id.empty()) {
-    AE_ASSIGN(wish.job, job_id_from_text(id));
+  if (!fields["id"].is_null()) {
+    auto job = job_id_from_text(id);
+    if (!job) return std::unexpected(std::move(job).error().in("\"id\""));
+    wish.job = *std::move(job);
   }
   AE_TRY(fields.text("idempotency_key"));
   AE_ASSIGN(wish.idempotency_key, idempotency_key(request, fields.object()));

@@ -51,6 +51,11 @@ Error bad_key() {
           "the key in Authorization is none of this server's, or it has expired or was revoked"};
 }
 
+Error no_token() {
+  return {Code::unauthorized,
+          "the header Authorization holds no key: send it as `Authorization: Bearer aek_…`"};
+}
+
 ApiResponse refusal(const Error& error) {
   return {.status = http_status(error.code), .body = problem(error), .location = {}, .text = {}};
 }
@@ -92,6 +97,10 @@ Gate::Gate(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
                .each_max = kWaitsPerCaller,
                .type = "waits",
                .too_many = "too many requests wait; let one end, or ask without ?wait="})) {}
+
+Gate::~Gate() {
+  if (watch_timer_) loop_.forget(*watch_timer_);
+}
 
 ApiResponse Gate::too_much(std::string_view type, const std::string& what, Duration wait) const {
   if (options_.rejected) options_.rejected(type);
@@ -157,7 +166,7 @@ std::expected<Pass, ApiResponse> Gate::judge(const Knock& knock) {
     return std::unexpected(
         too_much("failed_keys", "too many keys that do not count came from this address", *wait));
   }
-  return std::unexpected(refusal(bad_key()));
+  return std::unexpected(refusal(token_of(*knock.authorization).empty() ? no_token() : bad_key()));
 }
 
 std::expected<Pass, ApiResponse> Gate::within_rate(Pass pass) {
@@ -229,6 +238,39 @@ Status Gate::still(const Pass& pass) {
   const store::ApiKey* const key = registry_.registry().key(pass.key);
   if (key == nullptr || !key->is_live(store_.now())) return std::unexpected(bad_key());
   return {};
+}
+
+std::shared_ptr<void> Gate::watch(const Pass& pass, Gone gone) {
+  auto watched = std::make_shared<Watched>(Watched{.pass = pass, .gone = std::move(gone)});
+  watched_.push_back(watched);
+  watch_on();
+  return watched;
+}
+
+void Gate::watch_on() {
+  std::erase_if(watched_, [](const auto& weak) { return weak.expired(); });
+  if (watching_ || watched_.empty()) return;
+  watching_ = true;
+  watch_timer_ = loop_.after(kWatchEvery, [this] {
+    watch_timer_.reset();
+    registry_.within(kWatchEvery, [this, alive = std::weak_ptr(alive_)](const Status& read) {
+      if (!alive.lock()) return;
+      watching_ = false;
+      if (read) look_at_watched();
+      watch_on();
+    });
+  });
+}
+
+void Gate::look_at_watched() {
+  const auto all = watched_;  // who hears that it is gone may end others
+  for (const auto& weak : all) {
+    const auto watched = weak.lock();
+    if (!watched || !watched->gone) continue;
+    if (const Status may = still(watched->pass); !may) {
+      std::exchange(watched->gone, nullptr)(may.error());
+    }
+  }
 }
 
 bool Gate::has_live_key() const {

@@ -30,6 +30,9 @@ constexpr Duration kKeysAgeMax = std::chrono::seconds(1);
 // So long a request waits for the store to tell.
 constexpr Duration kKeysWait = std::chrono::seconds(5);
 
+// So often the keys of those who stay are looked at: a revoked one is seen at the second look at the latest.
+constexpr Duration kWatchEvery = std::chrono::milliseconds(400);
+
 // Keys that do not count, from one address: so many at once, then one a second.
 constexpr double kFailedKeysBurst = 20;
 constexpr std::size_t kStreamsMax = 512;       // live streams at once
@@ -74,15 +77,20 @@ class Gate {
   };
   using Then = std::move_only_function<void(std::expected<Pass, ApiResponse>)>;
   using Still = std::move_only_function<void(Status)>;
+  using Gone = std::move_only_function<void(const Error&)>;
 
   // Borrows all.
   Gate(async::Loop& loop, async::SteadyClock& steady, store::Store& store, LiveRegistry& registry,
        Options options);
+  ~Gate();
 
   // Lets in, or gives the answer: 401 `unauthorized`, 429 `rate_limited`, 503 `unavailable`. Perhaps inside this call.
   void knock(Knock knock, Then then);
   // Does who came in so still may, now that what they waited for is ready? Fails with unauthorized, unavailable.
   void look_again(const Pass& pass, Still then);
+  // Calls `gone` once, when who came in so may no longer: within a second after the store says so, and not when the store says
+  // nothing. For as long as what is given back is kept.
+  [[nodiscard]] std::shared_ptr<void> watch(const Pass& pass, Gone gone);
   // The right to one live stream, or to one request that waits, for as long as it is kept; or the answer, 429 `rate_limited`.
   std::expected<std::shared_ptr<void>, ApiResponse> stream(const Pass& pass);
   std::expected<std::shared_ptr<void>, ApiResponse> wait(const Pass& pass);
@@ -96,6 +104,8 @@ class Gate {
   std::optional<Pass> pass_of(std::string_view authorization) const;
   Status still(const Pass& pass);
   void with_keys(Still then);
+  void watch_on();
+  void look_at_watched();
   ApiResponse too_much(std::string_view type, const std::string& what, Duration wait) const;
 
   async::Loop& loop_;
@@ -116,6 +126,14 @@ class Gate {
   std::expected<std::shared_ptr<void>, ApiResponse> one_more(const std::shared_ptr<Open>& open,
                                                              const Pass& pass);
   std::shared_ptr<Open> streams_, waits_;  // shared with those that are open
+  struct Watched {
+    Pass pass;
+    Gone gone;
+  };
+  std::vector<std::weak_ptr<Watched>> watched_;
+  std::optional<async::TimerId> watch_timer_;
+  bool watching_ = false;  // the timer stands, or the keys are being read
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace ae::api

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "agents/faults.h"
 #include "api/asked.h"
 #include "api/views.h"
 #include "core/json.h"
@@ -82,6 +83,15 @@ Result<std::optional<EventClass>> class_of(const std::string* name) {
   if (*name == "narrative") return EventClass::narrative;
   return fail(Code::input_invalid,
               "\"class\" is history, coordination, recorded_effect, narrative or effect");
+}
+
+Status is_event_type(const std::string& name) {
+  if (event_kind(name) != nullptr) return {};
+  agents::Nearest nearest(name);
+  for (const EventKind& kind : event_kinds()) nearest.look_at(kind.name);
+  const std::string meant = nearest.take();
+  return fail(Code::input_invalid, "\"type\" names no event: \"" + name.substr(0, 64) + "\"" +
+                                       (meant.empty() ? "" : " (did you mean " + meant + "?)"));
 }
 
 EventClass class_of(const Event& event) {
@@ -168,7 +178,10 @@ Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
 Result<Duration> wait_of(const Query& query) {
   const std::string* text = query.find("wait");
   if (!text) return Duration(0);
-  return duration_from_text(*text);
+  auto wait = duration_from_text(*text);
+  if (!wait) return std::unexpected(std::move(wait).error().in("\"wait\""));
+  if (*wait > kWaitMax) return fail(Code::input_invalid, "\"wait\" is five minutes (5m) at most");
+  return *wait;
 }
 
 bool is_terminal(std::string_view status) {
@@ -320,8 +333,11 @@ Result<runtime::NewJobRequest> Api::new_job(const Asked& ask, const Value& body)
   }
   std::ranges::sort(wish.labels);
   AE_ASSIGN(wish.idempotency_key, idempotency_key(ask.request, body));
-  if (const std::string_view id = body.text("id"); !id.empty()) {
-    AE_ASSIGN(wish.job, job_id_from_text(id));
+  // An empty one comes from a variable that was never set: each request would make another job.
+  if (!body["id"].is_null()) {
+    auto id = job_id_from_text(body.text("id"));
+    if (!id) return std::unexpected(std::move(id).error().in("\"id\""));
+    wish.job = *std::move(id);
   }
   AE_TRY(take_wishes(body, *agent, store_.now(), wish));
   if (const auto context = trace_context(ask.request.traceparent, ask.request.tracestate)) {
@@ -474,7 +490,10 @@ void Api::events(Ask ask) {
     if (!w.effects) {
       AE_ASSIGN(w.of_class, class_of(of_class));
     }
-    if (const auto* type = ask->query.find("type")) w.type = *type;
+    if (const auto* type = ask->query.find("type"); type && !type->empty()) {
+      AE_TRY(is_event_type(*type));
+      w.type = *type;
+    }
     AE_ASSIGN(w.wait, wait_of(ask->query));
     return w;
   }();

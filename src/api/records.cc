@@ -87,7 +87,9 @@ Result<runtime::PruneRequest> prune_of(const Fields& fields) {
   if (age.empty()) {
     return fail(Code::input_invalid, "\"older_than\" is missing: how long ago they ended, as 90d");
   }
-  AE_ASSIGN(wish.older_than, duration_from_text(age));
+  auto older_than = duration_from_text(age);
+  if (!older_than) return std::unexpected(std::move(older_than).error().in("\"older_than\""));
+  wish.older_than = *older_than;
   AE_ASSIGN(wish.statuses, statuses_of(fields["status"]));
   AE_ASSIGN(wish.agent, fields.text("agent"));
   const Value& labels = fields["labels"];

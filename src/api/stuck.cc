@@ -186,7 +186,9 @@ void Api::stuck_jobs(Ask ask) {
     AE_TRY(ask->query.only({"stuck", "older_than", "cursor", "limit"}));
     AE_TRY(read_flag(ask->query, "stuck"));
     if (const std::string* text = ask->query.find("older_than")) {
-      AE_ASSIGN(walk->older_than, duration_from_text(*text));
+      auto age = duration_from_text(*text);
+      if (!age) return std::unexpected(std::move(age).error().in("\"older_than\""));
+      walk->older_than = *age;
     }
     return {};
   }();

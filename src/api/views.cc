@@ -15,7 +15,12 @@ namespace ae::api {
 Value job_body(const runtime::Runtime::Read& read) {
   Value body = engine::job_view(read.state);
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
-  return body;
+  // How it stands in line.
+  const Value needed =
+      read.events.empty() ? Value() : read.events.front().payload["required_capabilities"];
+  return body.with("priority", read.row.priority)
+      .with("queue", read.row.queue)
+      .with("required_capabilities", needed.is_array() ? needed : Value::array({}));
 }
 
 Value trace_body(const runtime::Runtime::Read& read) {

@@ -92,9 +92,8 @@ class SocketDoor final : public Door {
     }
     api::ApiResponse response{.status = answer->status, .body = {}, .location = {}};
     auto body = parse_json(answer->body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
-    if (!body) {
-      return fail(Code::unknown_outcome, "the answer at " + where() + " is no JSON");
-    }
+    const bool ours = body && (answer->status < 400 || !body->text("code").empty());
+    if (!ours) return std::unexpected(foreign(request.method, answer->status));
     response.body = std::move(*body);
     if (const auto location = net::find_header(answer->headers, "location")) {
       response.location = *location;
@@ -105,6 +104,16 @@ class SocketDoor final : public Door {
 
  private:
   const std::string& where() const { return path_.empty() ? base_ : path_; }
+
+  // Something before a server of ours may have sent it on and lost the answer; who refuses, or only shows something, did
+  // nothing.
+  Error foreign(const std::string& method, int status) const {
+    const std::string who =
+        "what answers at " + where() + " is no aetheris server (" + std::to_string(status) + ")";
+    if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, who};
+    return {Code::unknown_outcome,
+            who + ", or something stands before one: look before you repeat"};
+  }
 
   std::string path_, base_, key_;
   net::AsioLoop loop_;
@@ -168,6 +177,12 @@ Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
                                  url.substr(0, 80) + "\"");
   }
   while (url.ends_with('/')) url.pop_back();
+  if (url.find_first_of("/?#", url.find("://") + 3) != url.npos) {
+    return fail(Code::usage,
+                "AETHERIS_URL is where a server is, without a path, as "
+                "http://127.0.0.1:7070, not \"" +
+                    url.substr(0, 80) + "\"");
+  }
   AE_ASSIGN(std::string key, key_for_server());
   const std::string ca_file = environment("AETHERIS_CA_FILE");
   if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {

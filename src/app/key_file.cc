@@ -20,7 +20,7 @@ Result<std::string> read_key_file(const std::string& path, Readers readers,
                                   const std::string& what = "signing key") {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
-    return fail(Code::usage, "cannot read the key " + path + ": " + std::strerror(errno));
+    return fail(Code::usage, "cannot read the " + what + " " + path + ": " + std::strerror(errno));
   struct stat found{};
   const mode_t others = readers == Readers::group ? 007 : 077;
   const bool open_to_others = ::fstat(file, &found) != 0 || (found.st_mode & others) != 0;
@@ -33,7 +33,7 @@ Result<std::string> read_key_file(const std::string& path, Readers readers,
                                  path + "`, or make a new one if they have");
   }
   if (size < 0) {
-    return fail(Code::usage, "cannot read the key " + path + ": " + std::strerror(error));
+    return fail(Code::usage, "cannot read the " + what + " " + path + ": " + std::strerror(error));
   }
   text.resize(static_cast<std::size_t>(size));
   return text;
@@ -49,7 +49,8 @@ Result<std::string> read_private_file(const std::string& path, const std::string
 }
 
 Result<std::shared_ptr<net::TlsIdentity>> read_tls_identity(const TlsFiles& files) {
-  AE_ASSIGN(const std::string certificate, read_key_file(files.certificate, Readers::anybody));
+  AE_ASSIGN(const std::string certificate,
+            read_key_file(files.certificate, Readers::anybody, "TLS certificate"));
   AE_ASSIGN(const std::string key, read_key_file(files.key, Readers::group, "TLS key"));
   auto identity = net::TlsIdentity::make(certificate, key);
   if (identity) return identity;
@@ -66,7 +67,7 @@ Result<SigningKey> read_signing_key(const std::string& path) {
 
 Result<PublicKey> read_public_key(const std::string& text) {
   if (auto digits = public_key_from_text(text)) return digits;
-  AE_ASSIGN(const std::string file, read_key_file(text, Readers::anybody));
+  AE_ASSIGN(const std::string file, read_key_file(text, Readers::anybody, "key"));
   auto key = public_key_from_text(file);
   if (!key) return fail(Code::usage, text + ": " + key.error().message);
   return key;

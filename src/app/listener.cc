@@ -37,12 +37,17 @@ std::string listed_header(const net::HttpHeaders& headers, std::string_view name
   return list;
 }
 
+// HEAD is a GET of which only the head is sent: the server leaves the body out.
+std::string method_of(const net::HttpRequest& request) {
+  return request.method == "HEAD" ? "GET" : request.method;
+}
+
 // `pass`: who it is, if the gate knows; otherwise they say it themselves.
 // `local`: on the socket of our own user.
 api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool local) {
   api::ApiRequest out;
   out.local = local;
-  out.method = std::move(in.method);
+  out.method = method_of(in);
   if (const auto key = net::find_header(in.headers, "idempotency-key")) {
     out.idempotency_key = *key;
   }
@@ -66,6 +71,7 @@ net::HttpResponse response_of(const api::ApiResponse& in) {
     const auto seconds = std::chrono::ceil<std::chrono::seconds>(in.retry_after).count();
     out.headers.push_back({"Retry-After", std::to_string(seconds)});
   }
+  if (!in.allow.empty()) out.headers.push_back({"Allow", in.allow});
   if (in.status == 401) out.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (!in.text.empty()) {
     out.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -119,23 +125,37 @@ class Live : public std::enable_shared_from_this<Live> {
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
 
-  void begin() {
+  void begin(api::Gate* gate, const api::Pass& pass) {
     responder_.on_closed(gone());
+    if (gate != nullptr) {
+      watch_ = gate->watch(pass, [weak = weak_from_this()](const Error& why) {
+        if (const auto self = weak.lock()) self->cut(why);
+      });
+    }
     ask();
   }
 
  private:
   async::Task gone() {
     return [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (!self) return;
-      *self->gone_ = true;
-      self->right_.reset();
+      if (const auto self = weak.lock()) self->leave();
     };
+  }
+  void leave() {
+    *gone_ = true;
+    right_.reset();
+    watch_.reset();
+  }
+
+  void cut(const Error& why) {
+    if (std::exchange(cut_, true)) return;
+    leave();
+    if (begun_) return stream_.end();
+    std::move(responder_).answer(response_of(refusal(why)));
   }
 
   void ask() {
-    if (begun_ && stream_.closed()) return;
+    if (cut_ || (begun_ && stream_.closed())) return;
     api::ApiRequest request = request_;
     std::erase_if(request.query,
                   [](const auto& pair) { return pair.first == "wait" || pair.first == "limit"; });
@@ -154,6 +174,7 @@ class Live : public std::enable_shared_from_this<Live> {
   }
 
   void answered(api::ApiResponse answer) {
+    if (cut_) return;
     if (answer.status >= 400) {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
       return stream_.end();
@@ -207,13 +228,53 @@ class Live : public std::enable_shared_from_this<Live> {
   api::ApiRequest request_;
   net::Responder responder_;
   const Still still_;
-  std::shared_ptr<void> right_;
+  std::shared_ptr<void> right_, watch_;
   // Shared with the question under way.
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   std::string after_;
   Duration asked_at_{};  // of the steady clock
   bool begun_ = false;
+  bool cut_ = false;  // who listens may not any more
+};
+
+// A request that waits, and its one answer: what there is in the end, or that its key is gone.
+class Waits : public std::enable_shared_from_this<Waits> {
+ public:
+  // `right`: kept as long as it waits.
+  Waits(net::Responder responder, bool only_looks, std::shared_ptr<void> right)
+      : responder_(std::move(responder)), only_looks_(only_looks), right_(std::move(right)) {}
+
+  // Says when nobody waits any more.
+  std::shared_ptr<const bool> begin(api::Gate* gate, const api::Pass& pass) {
+    responder_.on_closed([gone = gone_] { *gone = true; });
+    if (gate != nullptr) {
+      watch_ = gate->watch(pass, [weak = weak_from_this()](const Error& why) {
+        if (const auto self = weak.lock()) self->cut(why);
+      });
+    }
+    return gone_;
+  }
+  void leave() {
+    right_.reset();
+    watch_.reset();
+  }
+  void answer(const api::ApiResponse& answer) {
+    if (std::exchange(answered_, true)) return;
+    std::move(responder_).answer(response_of(answer));
+  }
+  void cut(const Error& why) {
+    *gone_ = true;
+    leave();
+    answer(only_looks_ ? refusal(why) : not_told_any_more());
+  }
+
+ private:
+  net::Responder responder_;
+  const bool only_looks_;
+  std::shared_ptr<void> right_, watch_;
+  const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
+  bool answered_ = false;
 };
 
 bool wants_stream(const net::HttpRequest& request) {
@@ -297,35 +358,33 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
                                        request_of(std::move(request), pass, gate == nullptr),
                                        std::move(responder), still, std::move(right));
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
-    return live->begin();
+    return live->begin(gate, pass);
   }
-  const bool waits = request.query_value("wait").has_value();
-  const bool only_looks = request.method == "GET";
+  const bool only_looks = method_of(request) == "GET";
+  if (!request.query_value("wait")) {
+    // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
+    return place.api.handle(
+        request_of(std::move(request), pass, gate == nullptr),
+        [responder = std::move(responder)](const api::ApiResponse& answer) mutable {
+          std::move(responder).answer(response_of(answer));
+        });
+  }
   std::shared_ptr<void> right;
-  if (waits && gate != nullptr) {
+  if (gate != nullptr) {
     auto given = gate->wait(pass);
     if (!given) return std::move(responder).answer(response_of(given.error()));
     right = *std::move(given);
   }
   api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
-  if (waits) {
-    const auto gone = std::make_shared<bool>(false);  // shared with the request
-    responder.on_closed([gone] { *gone = true; });
-    asked.gone = gone;
-  }
-  // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
-  auto told = [still, waits, only_looks, right = std::move(right),
-               responder = std::move(responder)](api::ApiResponse answer) mutable {
-    right.reset();
-    if (!waits) return std::move(responder).answer(response_of(answer));
-    still([only_looks, responder = std::move(responder),
-           answer = std::move(answer)](Status may) mutable {
-      std::move(responder).answer(response_of(may          ? answer
-                                              : only_looks ? refusal(may.error())
-                                                           : not_told_any_more()));
+  auto waits = std::make_shared<Waits>(std::move(responder), only_looks, std::move(right));
+  asked.gone = waits->begin(gate, pass);
+  place.api.handle(std::move(asked), [still, waits](api::ApiResponse answer) {
+    waits->leave();
+    still([waits, answer = std::move(answer)](const Status& may) {
+      if (may) return waits->answer(answer);
+      waits->cut(may.error());
     });
-  };
-  place.api.handle(std::move(asked), std::move(told));
+  });
 }
 
 // On a socket of our own user there is room for the commands of one person, or of a script.
@@ -391,7 +450,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
         if (const auto key = request.header("authorization")) knock.authorization = *key;
         api::Path path = request.path;
         if (!path.empty() && path.back().empty()) path.pop_back();
-        knock.open = api::Api::is_open(request.method, path);
+        knock.open = api::Api::is_open(method_of(request), path);
         knock.of_process = path == api::Path{"metrics"};
         place.gate->knock(std::move(knock),
                           [place, request = std::move(request), responder = std::move(responder)](
@@ -434,8 +493,13 @@ Result<std::uint16_t> Listener::listen_tcp() {
     }
   }
   const bool bracketed = address.starts_with('[');
-  return server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address,
-                             options_.port);
+  auto port = server_->listen_tcp(bracketed ? address.substr(1, address.size() - 2) : address,
+                                  options_.port);
+  if (!port && port.error().code == Code::held) {
+    return fail(Code::unavailable,
+                port.error().message + ": end what listens there, or give another --listen");
+  }
+  return port;
 }
 
 void Listener::stop(Duration grace, std::function<void()> done) {

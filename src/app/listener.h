@@ -49,7 +49,7 @@ class Listener {
   Status listen(const std::string& path);
   // REQUIRES: the registry was read. Gives the port. An address that other machines reach needs a live key and a
   // connection that nobody can read along. Where only this machine does, requests must name it in Host; a browser's must
-  // come from a page of ours (Origin). Fails with usage (says what is missing), held, input_invalid, unavailable.
+  // come from a page of ours (Origin). Fails with usage (says what is missing), input_invalid, unavailable.
   Result<std::uint16_t> listen_tcp();
   // Are there keys, and none of them lets anybody in?
   bool keys_all_ended() const { return gate_->asks_for_keys() && !gate_->has_live_key(); }

@@ -10,6 +10,18 @@ namespace {
 
 constexpr std::size_t kResultShown = 200;  // columns
 
+// What stays unknown if the job has ended by now; who cannot be asked again has said what was asked for.
+std::vector<std::string> doubts_left(const Options& options) {
+  const auto store = store_of(options);
+  if (!store) return {};
+  const auto door = app::Door::open(*store, app::Purpose::read);
+  if (!door) return {};
+  api::ApiRequest request;
+  request.path = {"api", "jobs", options.id};
+  const auto job = (*door)->ask(request);
+  return job && job->status == 200 ? doubts_of_end(job->body) : std::vector<std::string>();
+}
+
 // Texts that were not given are left out.
 std::vector<Member> given(std::vector<Member> texts) {
   std::erase_if(texts, [](const Member& member) { return member.second.as_string().empty(); });
@@ -79,13 +91,23 @@ int signal_command(const Options& options, Terminal& terminal) {
                                     {"wait_type", options.wait_type}});
   body.emplace_back("payload", std::move(payload));
   if (options.buffer) body.emplace_back("buffer", true);
-  return say(post(options, "signal", std::move(body)), options, terminal, "delivered");
+  const auto asked = post(options, "signal", std::move(body));
+  const int code = say(asked, options, terminal, "delivered");
+  // Whoever asks must know that their answer is not the one.
+  const bool differs = asked && asked->find("duplicate") != nullptr &&
+                       asked->find("delivered") != nullptr && (*asked)["applied"] == Value(false);
+  return differs ? kConflict : code;
 }
 
 int cancel_command(const Options& options, Terminal& terminal) {
   std::vector<Member> body = given({{"reason", options.reason}});
   if (options.no_compensate) body.emplace_back("compensate", false);
-  return say(post(options, "cancel", std::move(body)), options, terminal, "cancel requested");
+  const auto asked = post(options, "cancel", std::move(body));
+  const int code = say(asked, options, terminal, "cancel requested");
+  if (asked && !terminal.json()) {
+    for (const std::string& doubt : doubts_left(options)) terminal.note(doubt);
+  }
+  return code;
 }
 
 int message_command(const Options& options, Terminal& terminal) {

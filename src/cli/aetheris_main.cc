@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
+#include <span>
 #include <string>
 
 #include "app/failpoints.h"
@@ -66,21 +66,45 @@ constexpr struct {
 constexpr std::string_view kNeedStore[] = {"inspect", "rebuild", "migrate",
                                            "backup",  "restore", "doctor"};
 
+// These work on a store of their own; a URL leads to them.
+constexpr std::string_view kServe[] = {"serve", "worker"};
+constexpr std::string_view kNeither[] = {"init", "check", "completion", "version"};
+
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
+bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// A server or a store: nobody is to learn afterwards which of the two it was.
+Status one_place(const Options& options) {
+  const std::string& name = options.command;
+  if (environment("AETHERIS_URL").empty() || is_one_of(kNeither, name)) return {};
+  if (is_one_of(kNeedStore, name)) {
+    return fail(Code::usage, "`aetheris " + name +
+                                 "` needs the store itself: unset AETHERIS_URL, or run it where "
+                                 "the server runs");
+  }
+  const bool serves = is_one_of(kServe, name);
+  if (serves && !options.store_given) {
+    return fail(Code::usage, "`aetheris " + name +
+                                 "` works on a store, and AETHERIS_URL names a server: say which "
+                                 "store with --store, or unset AETHERIS_URL");
+  }
+  if (!serves && options.store_given) {
+    return fail(Code::usage,
+                "--store names a store, and AETHERIS_URL a server: leave one of them out");
+  }
+  return {};
+}
+
 int act(const Parsed& parsed, Terminal& terminal) {
   if (parsed.error) return terminal.fail_with(*parsed.error);
   if (!parsed.options) return parsed.code;
-  const std::string& name = parsed.options->command;
-  if (!environment("AETHERIS_URL").empty() &&
-      std::ranges::find(kNeedStore, name) != std::end(kNeedStore)) {
-    return terminal.fail_with({Code::usage, "`aetheris " + name +
-                                                "` needs the store itself: unset AETHERIS_URL, or "
-                                                "run it where the server runs"});
-  }
+  if (auto one = one_place(*parsed.options); !one) return terminal.fail_with(one.error());
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());

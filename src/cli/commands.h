@@ -67,6 +67,8 @@ std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Termin
 std::string worker_name();
 // --queue-limit NAME=N, each. Fails with usage.
 Result<std::vector<store::QueueLimit>> queue_limits(const Options& options);
+// What the API says of a field or parameter, said of the option that filled it.
+Error of_option(Error error);
 // One word of a shell command line.
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".
@@ -83,6 +85,8 @@ constexpr std::string_view kResultBelongs =
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
+// What stays unknown of a job that has ended: "node NODE: nobody knows whether …", each.
+std::vector<std::string> doubts_of_end(const Value& job);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.

@@ -112,6 +112,25 @@ void look_at_server(const store::PostgresFacts& facts, std::vector<Problem>& pro
   }
 }
 
+// Where processes run the jobs, one that is not taken by any of them stands still all the same.
+void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems) {
+  api::ApiRequest request;
+  request.path = {"api", "jobs"};
+  request.query = {{"stuck", "true"}, {"limit", "1000"}};
+  const auto answer = door.ask(request);
+  if (!answer || answer->status != 200) return;  // of an older process; what cannot be read is said
+  std::size_t count = 0;
+  for (const Value& job : answer->body["jobs"].items()) {
+    count += job.text("status") == "parked" ? 0 : 1;
+  }
+  if (count == 0) return;
+  problems.push_back({"stuck", std::to_string(count) +
+                                   (count == 1 ? " job stands still, and no process takes it"
+                                               : " jobs stand still, and no process takes them") +
+                                   ": `aetheris jobs --stuck" + store_flag(store) +
+                                   "` says why, and what would help"});
+}
+
 void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (store.kind == app::StoreUrl::Kind::memory) return;
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
@@ -151,15 +170,19 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     if (status == std::string_view("parked")) {
       problems.push_back({"parked", many + "parked: `aetheris jobs --status parked" +
                                         store_flag(store) +
-                                        "` lists them, `aetheris job ID` says "
-                                        "what each needs"});
+                                        (count == 1 ? "` lists it, `aetheris job ID` says what it "
+                                                      "needs"
+                                                    : "` lists them, `aetheris job ID` says what "
+                                                      "each needs")});
     } else {
       problems.push_back({"unfinished", many + status +
                                             " and no process runs them: `aetheris run "
                                             "FILE" +
-                                            store_flag(store) + "` recovers them"});
+                                            store_flag(store) + "` recovers " +
+                                            (count == 1 ? "it" : "them")});
     }
   }
+  if (shared || (*door)->is_socket()) look_for_stuck(**door, store, problems);
 }
 
 // Parks what has not ended in a store that went backwards.

@@ -72,7 +72,7 @@ int fork_command(const Options& options, Terminal& terminal) {
   const Value& made = answer->body;
   if (answer->status >= 400) {
     if (!terminal.json()) say_effects(made["effects"], terminal);
-    Error error = api::error_of_problem(made, answer->status);
+    Error error = of_option(api::error_of_problem(made, answer->status));
     if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
     return terminal.fail_with(error, made);
   }

@@ -24,7 +24,7 @@ Result<Value> get(app::Door& door, api::Path path, api::QueryPairs query) {
   request.query = std::move(query);
   AE_ASSIGN(api::ApiResponse response, door.ask(request));
   if (response.status >= 400) {
-    return std::unexpected(api::error_of_problem(response.body, response.status));
+    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
   }
   return std::move(response.body);
 }
@@ -182,7 +182,12 @@ int jobs_command(const Options& options, Terminal& terminal) {
                           {"agent", options.agent},
                           {"limit", options.limit},
                           {"cursor", options.cursor}};
-    for (const std::string& label : options.labels) query.emplace_back("label", label);
+    for (const std::string& label : options.labels) {
+      if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
+        return fail(Code::usage, "--label takes NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
+      }
+      query.emplace_back("label", label);
+    }
     if (options.stuck) {
       query.emplace_back("stuck", "true");
       query.emplace_back("older_than", options.older_than);
@@ -254,6 +259,24 @@ std::vector<std::string> changes_text(const Value& changes) {
 
 }  // namespace
 
+namespace {
+
+// Where a job stands in line, and what a worker must offer to take it.
+std::string line_text(const Value& job) {
+  std::string text = "queue " + safe(job.text("queue"));
+  if (job["priority"].is_integer()) {
+    text += ", priority " + std::to_string(job["priority"].as_int());
+  }
+  if (!job["required_capabilities"].is_array()) return text;
+  std::string needs;
+  for (const Value& one : job["required_capabilities"].items()) {
+    if (one.is_string()) needs += (needs.empty() ? ", needs " : " ") + safe(one.as_string());
+  }
+  return text + needs;
+}
+
+}  // namespace
+
 int job_command(const Options& options, Terminal& terminal) {
   const auto job = look(options, "");
   if (!job) return terminal.fail_with(job.error());
@@ -280,12 +303,14 @@ int job_command(const Options& options, Terminal& terminal) {
   line("created", short_time(job->text("created_at")));
   line("updated", short_time(job->text("updated_at")));
   line("labels", safe(labels_text((*job)["labels"])));
+  if (status == "queued") line("in line", line_text(*job));
   value_line("input", (*job)["input"]);
   value_line("result", (*job)["result"]);
   if ((*job)["error"].is_object()) {
     line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
                       safe((*job)["error"].text("message")));
   }
+  for (const std::string& doubt : doubts_of_end(*job)) line("in doubt", doubt);
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   say_blocked(*job, *store, terminal);

@@ -18,6 +18,7 @@ struct Options {
 
   // every command
   std::string store;
+  bool store_given = false;  // on the command line, not by AETHERIS_STORE
   bool json = false;
 
   // positions

@@ -21,7 +21,7 @@ constexpr const char* kFooter =
     "unavailable.\n"
     "AETHERIS_STORE is the default of --store; with AETHERIS_URL commands ask that server "
     "instead,\nwith the key in AETHERIS_API_KEY or in the file AETHERIS_API_KEY_FILE.\n"
-    "`aetheris COMMAND --help` says more.";
+    "`aetheris COMMAND --help` and `aetheris help COMMAND` say more.";
 
 constexpr std::string_view kLaterCommands[] = {"exec"};
 
@@ -94,7 +94,8 @@ class Grammar {
   CLI::App* command(const char* name, const char* what, const char* example) {
     CLI::App* sub = app_.add_subcommand(name, what);
     sub->fallthrough();
-    sub->footer("\nExample: " + std::string(example));
+    sub->footer("\nWith every command: --store URL (or AETHERIS_STORE), --json\n\nExample: " +
+                std::string(example));
     sub->callback([this, name] { options_.command = name; });
     return sub;
   }
@@ -565,17 +566,38 @@ std::vector<CommandShape> command_shapes() {
   return shapes;
 }
 
-Parsed parse(int argc, char** argv) {
+namespace {
+
+// `help COMMAND` is `COMMAND --help`, and `help` alone `--help`.
+std::vector<char*> without_help(int argc, char** argv) {
+  static char flag[] = "--help";
+  std::vector<char*> words(argv, argv + argc);
+  if (argc < 2 || std::string_view(argv[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.push_back(flag);
+  return words;
+}
+
+}  // namespace
+
+Parsed parse(int said, char** words) {
+  std::vector<char*> all = without_help(said, words);
+  const int argc = static_cast<int>(all.size());
+  char** const argv = all.data();
   Parsed parsed;
+  bool store_given = false;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--") break;
-    if (std::string_view(argv[i]) == "--json") parsed.json = true;
+    const std::string_view word = argv[i];
+    if (word == "--json") parsed.json = true;
+    store_given = store_given || word == "--store" || word.starts_with("--store=");
   }
   if (auto later = comes_later(argc, argv)) {
     parsed.error = std::move(later);
     return parsed;
   }
   Options options;
+  options.store_given = store_given;
   try {
     Grammar grammar(options);
     if (argc <= 1) {

@@ -33,7 +33,7 @@ Result<Value> ask(const Options& options, app::Purpose purpose, api::ApiRequest 
   AE_ASSIGN(const auto door, app::Door::open(store, purpose));
   AE_ASSIGN(api::ApiResponse response, door->ask(request));
   if (response.status >= 400) {
-    return std::unexpected(api::error_of_problem(response.body, response.status));
+    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
   }
   return std::move(response.body);
 }

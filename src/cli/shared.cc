@@ -89,6 +89,20 @@ Result<std::vector<store::QueueLimit>> queue_limits(const Options& options) {
   return limits;
 }
 
+Error of_option(Error error) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"after", "--after"},   {"at", "--at"},         {"at_seq", "--at"},
+      {"class", "--class"},   {"cursor", "--cursor"}, {"expires", "--expires"},
+      {"limit", "--limit"},   {"name", "--name"},     {"older_than", "--older-than"},
+      {"status", "--status"}, {"type", "--type"}};
+  if (error.code != Code::input_invalid) return error;
+  for (const auto& [field, option] : kNames) {
+    const std::string shown = "\"" + std::string(field) + "\"";
+    if (error.message.starts_with(shown)) error.message.replace(0, shown.size(), option);
+  }
+  return error;
+}
+
 std::string quoted(const std::string& word) {
   const bool plain =
       !word.empty() &&
@@ -107,6 +121,9 @@ std::string quoted(const std::string& word) {
 }
 
 std::string store_flag(const app::StoreUrl& store) {
+  // Where a server is asked, it is asked by the next command too.
+  const char* const url = std::getenv("AETHERIS_URL");
+  if (url != nullptr && *url != '\0') return "";
   return store.text() == app::kDefaultStore ? "" : " --store " + quoted(store.text());
 }
 
@@ -235,6 +252,17 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   return out;
 }
 
+std::vector<std::string> doubts_of_end(const Value& job) {
+  std::vector<std::string> all;
+  const std::string_view status = job.text("status");
+  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
+  if (!ended || !job["in_doubt"].is_array()) return all;
+  for (const Value& doubt : job["in_doubt"].items()) {
+    all.push_back("node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt));
+  }
+  return all;
+}
+
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
@@ -270,6 +298,10 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     }
   }
   terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) + why);
+  if (job["parked"].is_object()) {
+    terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
+                  safe(job["parked"].text("until")));
+  }
   auto all = answers(job, store);
   if (job["parked"].text("until") == "resume") {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
@@ -280,10 +312,6 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     }
   }
   if (job["in_doubt"].size() > 0 && !all.empty()) terminal.note(std::string(kResultBelongs));
-  if (all.empty() && job["parked"].is_object()) {
-    terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
-                  safe(job["parked"].text("until")));
-  }
 }
 
 std::string shown_value(const Value& value) {

@@ -46,7 +46,11 @@ int migrate_command(const Options& options, Terminal& terminal) {
                                        {"from", migrated->from},
                                        {"to", migrated->to}}));
   } else {
-    terminal.print(layouts(*migrated) + (due ? ": to be done" : ": up to date") + "\n");
+    terminal.print(layouts(*migrated) +
+                   (due               ? ": to be done"
+                    : migrated->due() ? ": done"
+                                      : ": up to date") +
+                   "\n");
     if (due) terminal.note("`aetheris migrate" + store_flag(*store) + "` does it");
   }
   return due ? kConflict : kDone;

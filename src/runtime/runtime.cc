@@ -317,6 +317,7 @@ void Runtime::fire_due() {
   firing_ = true;
   world_.store.due(kDuePage, [this](Result<std::vector<JobId>> due) {
     firing_ = false;
+    if (!due && due.error().code == Code::store_stopped) return store_stopped(due.error());
     // Who claims hears of an outage there.
     if (!options_.claims) store_answered(due ? nullptr : &due.error());
     if (!due) return;

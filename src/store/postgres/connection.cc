@@ -24,9 +24,13 @@ void append_u64(std::string& to, std::uint64_t value) {
 
 // libpq's messages end with a line break and repeat themselves in several lines.
 std::string one_line(std::string_view text) {
-  std::string line(text);
-  std::ranges::replace(line, '\n', ' ');
-  while (!line.empty() && line.back() == ' ') line.pop_back();
+  std::string line;
+  for (const char c : text) {
+    const bool gap = c == '\n' || c == '\t' || c == ' ';
+    if (!gap) line += c;
+    if (gap && !line.empty() && line.back() != ' ') line += ' ';
+  }
+  if (line.ends_with(' ')) line.pop_back();
   return line;
 }
 

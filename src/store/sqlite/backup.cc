@@ -39,7 +39,13 @@ Status make_new(const std::string& path) {
 struct Source {
   std::string path;
   bool still = false;
+  std::string_view instead = "restore a backup";  // of one that is damaged
 };
+
+Error damaged(const Source& source, const std::string& how) {
+  return {Code::log_corrupt,
+          source.path + " is damaged (" + how + "): " + std::string(source.instead)};
+}
 
 Status copy(const Source& source, const std::string& to, const CopyProgress& progress) {
   const std::string& path = source.path;
@@ -47,6 +53,7 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto db,
               Database::open({.path = path, .read_only = true, .immutable = source.still}));
+    AE_TRY(db.integer("PRAGMA schema_version"));  // is it a database at all?
     if (auto layout = layout_of(db, path); !layout) {
       return Status(std::unexpected(std::move(layout).error()));
     } else if (*layout == 0) {
@@ -58,6 +65,9 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
     return Status();
   };
   auto done = run();
+  if (!done && done.error().damaged()) {
+    return std::unexpected(damaged(source, done.error().message));
+  }
   if (!done) return fail(Code::unavailable, "copy of " + path + ": " + done.error().text());
   return *std::move(done);
 }
@@ -86,18 +96,18 @@ Status beside(const std::string& to, Work work) {
   return done;
 }
 
-Status check_whole(Database& db, const std::string& path) {
+// `db`: the copy of it, which is as whole as it is.
+Status check_whole(Database& db, const Source& source) {
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto check, db.prepare("PRAGMA integrity_check(1)"));
     Rows row(check);
     AE_ASSIGN(const bool some, row.next());
     const std::string said = some ? row->text(0) : "nothing";
     if (said == "ok") return Status();
-    return Status(
-        fail(Code::log_corrupt, path + " is damaged (" + said + "): take an earlier backup"));
+    return Status(std::unexpected(damaged(source, said)));
   };
   auto done = run();
-  if (!done) return fail(Code::log_corrupt, path + ": " + done.error().text());
+  if (!done) return std::unexpected(damaged(source, done.error().message));
   return *std::move(done);
 }
 
@@ -123,10 +133,11 @@ Status mark_restored(Database& db, const std::string& path, const RestoreWish& w
   return {};
 }
 
-Status prepare_copy(const std::string& part, const std::string& path, const RestoreWish& wish) {
+Status prepare_copy(const std::string& part, const Source& source, const std::string& path,
+                    const RestoreWish& wish) {
   auto db = Database::open({.path = part});
   if (!db) return std::unexpected(cannot_open(part, db.error()));
-  AE_TRY(check_whole(*db, part));
+  AE_TRY(check_whole(*db, source));
   AE_TRY(prepare_schema(*db, part));
   AE_TRY(mark_restored(*db, path, wish));
   if (const auto done = db->checkpoint(true); !done) {
@@ -156,8 +167,10 @@ Status restore_sqlite(const std::string& from, const std::string& path, const Re
                     position_path(path) + " where it is");
   }
   return beside(path, [&](const std::string& part) -> Status {
-    AE_TRY(copy({.path = from, .still = size_of(from + "-wal") == 0}, part, wish.progress));
-    AE_TRY(prepare_copy(part, path, wish));
+    const Source source{
+        .path = from, .still = size_of(from + "-wal") == 0, .instead = "take an earlier backup"};
+    AE_TRY(copy(source, part, wish.progress));
+    AE_TRY(prepare_copy(part, source, path, wish));
     return wish.prove ? wish.prove(part) : Status();
   });
 }

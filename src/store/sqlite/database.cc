@@ -56,6 +56,8 @@ bool SqlError::no_space() const {
 
 bool SqlError::corrupt() const { return (code & 0xff) == SQLITE_CORRUPT; }
 
+bool SqlError::damaged() const { return corrupt() || (code & 0xff) == SQLITE_NOTADB; }
+
 bool SqlError::busy() const {
   const int primary = code & 0xff;
   return primary == SQLITE_BUSY || primary == SQLITE_LOCKED;

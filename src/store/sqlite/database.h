@@ -31,6 +31,7 @@ struct SqlError {
   bool busy() const;         // another program has locked the file
   bool io() const;           // the disk failed: what is durable is not known
   bool corrupt() const;      // what stands in the file is not what was written
+  bool damaged() const;      // corrupt, or no database at all
   std::string text() const;  // a sentence for a person
 };
 
