@@ -26,7 +26,7 @@ import threading
 import time
 import traceback
 
-from sanitizer import sanitizer
+from shared.sanitizer import sanitizer
 
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import traceback
 
-from sanitizer import sanitizer
+from shared.sanitizer import sanitizer
 
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")

@@ -15,7 +15,7 @@ import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import retention  # noqa: E402
+from shared import retention  # noqa: E402
 from cli import ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from sanitizer import sanitizer
+from shared.sanitizer import sanitizer
 
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))

@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(1, os.path.join(sys.path[0], "chaos"))
 import bad_requests  # noqa: E402
 from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
-from sanitizer import sanitizer  # noqa: E402
+from shared.sanitizer import sanitizer  # noqa: E402
 
 TESTS = []
 

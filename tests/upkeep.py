@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import retention  # noqa: E402
+from shared import retention  # noqa: E402
 from cli import BIN, ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 

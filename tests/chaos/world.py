@@ -18,7 +18,7 @@ from postgres import Postgres
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from sanitizer import sanitizer  # noqa: E402
+from shared.sanitizer import sanitizer  # noqa: E402
 
 ROOT = HERE.parent.parent
 READY_S = 60.0
