@@ -26,10 +26,6 @@ tools:
 agents:
   one:
     plan: [ { id: a, tool: fill, args: { bytes: 200 } } ]
-  two:
-    plan:
-      - { id: a, tool: fill, args: { bytes: 200 } }
-      - { id: b, tool: late, needs: [a], args: { ms: 0 } }
   sleeps:
     plan:
       - { id: w, wait: { type: timer, until: "${ .input.at }" } }
@@ -39,9 +35,19 @@ agents:
       - { id: w, wait: { type: signal, key: go } }
       - { id: a, tool: fill, needs: [w], args: { bytes: 200 } }
 """
-# Jobs of this one occupy every thread on which functions run: calls of `late` are declared and do not come to run.
+# Jobs of `blocks_N` occupy every thread on which functions run: calls of `late` are declared and do not come to run. A
+# wave's jobs ask for a capability of its own, so that the lives of a server after it leave them as they are.
+TWO = """
+  two_{n}:
+    required_capabilities: [wave_{n}]
+    plan:
+      - {{ id: a, tool: fill, args: {{ bytes: 200 }} }}
+      - {{ id: b, tool: late, needs: [a], args: {{ ms: 0 }} }}
+"""
 BLOCKS = """
-  blocks: { plan: [ { id: x, tool: block, args: { ms: 3600000 } } ] }
+  blocks_{n}:
+    required_capabilities: [wave_{n}]
+    plan: [ {{ id: x, tool: block, args: {{ ms: 3600000 }} }} ]
 """
 BLOCK = "  block: { native: nap, effect: read, timeout: 1h }\n"
 THREADS = 16  # docs/decisions/0022-native-threads.md
@@ -92,8 +98,14 @@ class Store:
             self.server.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def serve(self, *words, blocks=False):
-        agents = AGENTS.replace("agents:\n", BLOCK + "agents:\n") + BLOCKS if blocks else AGENTS
+    def serve(self, *words, begins=None, ends=()):
+        """`begins`: runs the jobs of that wave alone, none to its end; `ends`: those of these waves, too."""
+        if begins is None:
+            agents = AGENTS + "".join(TWO.format(n=n) for n in ends)
+        else:
+            agents = AGENTS.partition("agents:\n")[0] + BLOCK + "agents:" + (BLOCKS + TWO).format(n=begins)
+        for wave in ends if begins is None else [begins]:
+            words += ("--capability", f"wave_{wave}")
         (self.folder / "agents.yaml").write_text(agents)
         self.serving.append(Serve(self, words))
         return self.serving[-1]

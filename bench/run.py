@@ -43,17 +43,25 @@ def http(store, options):
                "to_end_p99_ms": waited["p99_ms"]}
 
 
+WAVE_JOBS = 4000  # a call that is not sent within ten seconds is withdrawn: so many are declared well before
+
+
 def recovery(store, options):
     """Every job has done one step and runs the next when all is killed; then `serve` starts again."""
     jobs = options.jobs or (1000 if options.quick else 10000)
-    serve = store.serve("--workers", "100000", blocks=True)
-    serve.drive("/api/jobs", {"agent": "blocks"}, THREADS)
-    until(lambda: serve.counter('aetheris_tool_invocations_total{tool="block"}') == THREADS, 0.1, "every thread is blocked")
-    serve.drive("/api/jobs", {"agent": "two"}, jobs, 64)
-    until(lambda: serve.counter('aetheris_tool_invocations_total{tool="late"}') >= jobs, 0.5, "every job runs its second step")
-    held = memory(serve.pid)
-    serve.kill()
-    again = store.serve()
+    waves = range(-(-jobs // WAVE_JOBS))
+    held = 0
+    for wave in waves:
+        ours = min(WAVE_JOBS, jobs - wave * WAVE_JOBS)
+        serve = store.serve("--workers", "100000", begins=wave)
+        empty = memory(serve.pid)
+        serve.drive("/api/jobs", {"agent": f"blocks_{wave}"}, THREADS)
+        until(lambda: serve.counter('aetheris_tool_invocations_total{tool="block"}') == THREADS, 0.1, "every thread is blocked")
+        serve.drive("/api/jobs", {"agent": f"two_{wave}"}, ours, 64)
+        until(lambda: serve.counter('aetheris_tool_invocations_total{tool="late"}') >= ours, 0.1, "every job runs its second step")
+        held += memory(serve.pid) - empty
+        serve.kill()
+    again = store.serve(ends=waves)
     ready = time.time()
     store.await_status("completed", jobs)
     took = store.last_written() - again.started
