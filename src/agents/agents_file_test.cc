@@ -355,6 +355,68 @@ AE_TEST("agents/a node that asks a model becomes a call of it, with the request 
   EXPECT_EQ(model.policy.version, main.text("version"));
 }
 
+constexpr std::string_view kLoops = R"(aetheris: 1
+tools:
+  find: { native: echo, description: Finds it, args_schema: { type: object, required: [q] } }
+  pay: { native: echo, effect: idempotent, compensate: { tool: unpay } }
+  unpay: { native: echo, effect: idempotent, description: Nobody is told }
+models:
+  main: { provider: openai, base_url: "http://h:1/v1", model: small, temperature: 0.5 }
+agents:
+  all:
+    loop: { model: main, system: You are kind., tools: [pay, "*"], max_turns: 7 }
+  some:
+    output: "${ .steps.talk.text }"
+    plan:
+      - { id: look, tool: find, args: { q: 1 } }
+      - { id: talk, needs: [look], on_error: continue, loop: { model: main, prompt: "About ${ .steps.look }", tools: [find], parallel_tools: 1, max_tokens: 9, schema: { type: object }, on_reject: fail } }
+)";
+
+AE_TEST("agents/a loop becomes a node with its model, its words and the tools that it may call") {
+  const auto loaded = load_text(kLoops);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& all = loaded.file.agents.at("all").task_graph;
+  EXPECT_EQ(
+      canonical(all["nodes"]),
+      R"([{"id":"loop","kind":"loop","loop":{"max_turns":7,"model":"small","parallel_tools":4,"prompt":"${ .input.message? // .input }","system":"You are kind.","temperature":0.5,"tool":"model:main","tools":["pay","find","unpay"]}}])");
+  EXPECT_EQ(all["output"], Value("${ .steps.loop }"));
+  EXPECT_EQ(all["tools"]["find"].text("description"), "Finds it");
+  const Value& some = loaded.file.agents.at("some").task_graph;
+  EXPECT_EQ(
+      canonical(some["nodes"].items()[1]),
+      R"({"id":"talk","kind":"loop","loop":{"max_tokens":9,"max_turns":20,"model":"small","on_reject":"fail","parallel_tools":1,"prompt":"About ${ .steps.look }","schema":{"type":"object"},"temperature":0.5,"tool":"model:main","tools":["find"]},"needs":["look"],"on_error":"continue"})");
+  EXPECT_EQ(some["tools"].size(), 2u) << "what it may not call is no part of the plan";
+}
+
+AE_TEST("agents/what is wrong in a loop is said where it stands") {
+  const std::string head =
+      "aetheris: 1\ntools: { t: { native: echo } }\n"
+      "models: { m: { provider: openai, base_url: 'http://h:1/v1', model: x } }\nagents:\n  a: ";
+  const auto faults = [&](const std::string& agent) {
+    return faults_as_text(load_text(head + agent + "\n").faults);
+  };
+  EXPECT_EQ(faults("{ loop: { model: m, tools: [t] } }"), "");
+  for (const auto& [agent, words] : std::vector<std::pair<std::string, std::string>>{
+           {"{ loop: {} }", "`model` is missing"},
+           {"{ loop: { model: n } }", "there is no model `n`"},
+           {"{ loop: { model: m, tools: [u] } }", "there is no tool `u`"},
+           {"{ loop: { model: m, tools: ['t*'] } }", "a pattern is NAME.*"},
+           {"{ loop: { model: m, tools: ['s.*'] } }", "no tool of this file is named so"},
+           {"{ loop: { model: m, tools: ['model:m'] } }", "there is no tool"},
+           {"{ loop: { model: m, max_turns: 0 } }", "max_turns"},
+           {"{ loop: { model: m, parallel_tools: 65 } }", "parallel_tools"},
+           {"{ loop: { model: m, prompt: '' } }", "must not be empty"},
+           {"{ loop: { model: m, prompt: '${ .steps.x }' } }", "there is no node `x`"},
+           {"{ loop: { model: m, system: '${ .item }' } }", ".item"},
+           {"{ loop: { model: m, budget: 1 } }", "unsupported"},
+           {"{ loop: { model: m, approval: 1 } }", "unknown key `approval`"},
+           {"{ loop: { model: m }, plan: [ { id: x, tool: t } ] }", "either a `plan` or a `loop`"},
+           {"{ plan: [ { id: x, loop: { model: m }, args: {} } ] }", "args"},
+       }) {
+    EXPECT_NE(faults(agent).find(words), std::string::npos) << agent << "\n" << faults(agent);
+  }
+}
+
 AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {
   const auto document = parse_json(agents_schema_json());
   ASSERT_TRUE(document) << document.error().message;

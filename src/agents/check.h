@@ -129,6 +129,7 @@ inline bool has_expression(std::string_view text) { return text.find("${") != te
 struct CheckedTool {
   ToolDefinition tool;
   Value policy;                           // as the task graph holds it (engine/plan.h)
+  std::string description = {};           // for the models that may call it
   bool good = false;                      // without faults
   std::optional<Spot> probe, compensate;  // where it names them
 };

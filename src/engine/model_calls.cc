@@ -35,6 +35,12 @@ Result<Value> message_of(const Value& message, std::size_t index) {
   return message.with("content", canonical(content));
 }
 
+// Of a turn of a loop, whose messages stand elsewhere, it is the end of their chain (engine/loop.h).
+std::string prompt_hash_of(const Value& arguments) {
+  const std::string_view chain = arguments.text("conversation");
+  return chain.empty() ? to_hex(sha256(canonical(arguments["messages"]))) : std::string(chain);
+}
+
 std::uint64_t tokens(const Value& usage, std::string_view name) {
   const Value& n = usage[name];
   return n.is_integer() && n.as_int() > 0 ? static_cast<std::uint64_t>(n.as_int()) : 0;
@@ -62,7 +68,7 @@ std::vector<Member> model_members(std::string_view provider, const Value& argume
   if (provider.empty()) return {};
   std::vector<Member> members = {{"llm_provider", provider},
                                  {"llm_model", result.text("model", arguments.text("model"))},
-                                 {"prompt_hash", to_hex(sha256(canonical(arguments["messages"])))}};
+                                 {"prompt_hash", prompt_hash_of(arguments)}};
   if (const Value* temperature = arguments.find("temperature")) {
     members.emplace_back("llm_temperature", *temperature);
   }
