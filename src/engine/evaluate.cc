@@ -149,7 +149,11 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
                                     : node.args.eval(PlanScope(state, node, item)));
   }
   const ToolPolicy& tool = state.plan->tools[node.tool];
-  if (tool.is_model()) return request_of(std::move(args));
+  if (tool.is_model()) {
+    const Value& written = state.plan->task_graph["nodes"].items()[node.index];
+    return request_of(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
+                      std::move(args));
+  }
   if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
   return args;
 }
