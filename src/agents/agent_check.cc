@@ -388,11 +388,9 @@ class AgentCheck {
 
   // What a model is asked, as the call that it becomes.
   void llm(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(spot,
-                        {"model", "prompt", "messages", "system", "temperature", "max_tokens"},
-                        {{"tools", "models that call tools come with agent loops, later"},
-                         {"response_format", "answers of a given shape come later"},
-                         {"output_schema", "answers of a given shape come later"}})) {
+    if (!check_.mapping(
+            spot, {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema"},
+            {{"tools", "models that call tools come with agent loops, later"}})) {
       return;
     }
     std::vector<Member> request;
@@ -408,10 +406,18 @@ class AgentCheck {
     messages(spot, request);
     auto temperature = model != nullptr ? model->temperature : std::nullopt;
     auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
-    if (const auto own = spot.find("temperature")) temperature = check_temperature(check_, *own);
+    const std::string_view provider = model != nullptr ? model->tool.kind : std::string_view();
+    if (const auto own = spot.find("temperature")) {
+      temperature = check_temperature(check_, *own, temperature_max(provider));
+    }
     if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
     if (temperature) request.emplace_back("temperature", *temperature);
     if (max_tokens) request.emplace_back("max_tokens", *max_tokens);
+    if (const auto own = spot.find("schema")) {
+      if (auto schema = check_answer_schema(check_, *own, provider)) {
+        request.emplace_back("schema", *std::move(schema));
+      }
+    }
     members.emplace_back("args", Value::object(std::move(request)));
   }
 
@@ -444,6 +450,13 @@ class AgentCheck {
     }
     std::vector<Value> said;
     const auto say = [&](const Value& role, const Spot& content) {
+      if (content->is_list() && role != Value("assistant")) {
+        check_parts(check_, content);
+        if (templated(content)) {
+          said.push_back(Value::object({{"role", role}, {"content", content->value()}}));
+        }
+        return;
+      }
       const auto text = check_.text(content);
       if (text && text->empty()) check_.fault(content, "must not be empty");
       if (text && templated(content)) {

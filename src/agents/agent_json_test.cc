@@ -73,7 +73,7 @@ AE_TEST("agents/what is no agent is a fault, whatever it is") {
   for (const char* bad :
        {"", "{", "7", "[]", "\"x\"", "null", "{}", R"({"plan": []})", R"({"plan": 7})",
         R"({"plan": [], "plan": []})", "{} {}", "\xff",
-        R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"loop": {"model": "main"}})"}) {
+        R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"code": {}})"}) {
     EXPECT_NE(faults_of("two", bad), "") << bad;
   }
   for (const char* name : {"", "a b", "7", "a/b", "ü"})

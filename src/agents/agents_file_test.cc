@@ -225,7 +225,7 @@ AE_TEST("agents/a JSON file has faults with places too") {
       "_ and -, a letter or _ first, at most 64\n"
       "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
       "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-      "runs\n");
+      "runs; or a `loop`\n");
 }
 
 AE_TEST("agents/a .json file is held to the rules of JSON") {
@@ -274,7 +274,7 @@ AE_TEST("agents/faults are told as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
   EXPECT_EQ(faults_text(loaded.faults),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
-            "runs\n"
+            "runs; or a `loop`\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
   EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"

@@ -180,6 +180,7 @@ class Trace {
     if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
       facts += ", " + count_text(tokens, "token");
     }
+    facts += cost_of(trace_["usage"]);
     facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
              std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     put(Line().add(Tint::dim, facts));
@@ -413,6 +414,16 @@ class Trace {
     put(line);
   }
 
+  // By the prices of the agents file, if it has any.
+  static std::string cost_of(const Value& usage) {
+    if (natural(usage["cost_micros"]) == 0) return {};
+    std::string text = ", cost " + amount_text(natural(usage["cost_micros"]));
+    if (const std::size_t rest = natural(usage["unpriced_calls"]); rest > 0) {
+      text += " and " + count_text(rest, "answer") + " without a price";
+    }
+    return text;
+  }
+
   // Who answered, and what it cost.
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
@@ -421,7 +432,7 @@ class Trace {
     if (asked != answered) text += ", asked as " + asked;
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              count_text(natural(usage["output_tokens"]), "token");
+              count_text(natural(usage["output_tokens"]), "token") + cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }

@@ -182,7 +182,7 @@ Status Applier::command_committed() {
     step->failure =
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
-  if (const Value* usage = p_.find("usage")) add_usage(*usage, s_.models);
+  if (s_.tool_of(*step).is_model()) add_usage(p_["usage"], s_.models);
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);

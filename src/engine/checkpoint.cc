@@ -188,9 +188,9 @@ void parts(A& a, Part<A, Ending>& x) {
 template <class A>
 void parts(A& a, Part<A, ModelUsage>& x) {
   auto& [tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
-         reasoning_tokens] = x;
+         reasoning_tokens, cost_micros, unpriced_calls] = x;
   all(a, tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
-      reasoning_tokens);
+      reasoning_tokens, cost_micros, unpriced_calls);
 }
 
 // `plan` stands before everything else; `by_id` follows from the steps.

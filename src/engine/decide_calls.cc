@@ -318,7 +318,7 @@ void Decider::close_unknown(const Step& step, std::string_view source) {
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
   std::vector<Member> payload =
-      model_members(s_.tool_of(step).provider, step.call->arguments, step.result);
+      model_members(s_.tool_of(step), step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
   payload.emplace_back("result_of", step.call->id.text);
   emit_of(step, EventType::command_committed, std::move(payload));

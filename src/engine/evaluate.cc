@@ -150,7 +150,11 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
                                     : node.args.eval(PlanScope(state, node, item)));
   }
   const ToolPolicy& tool = state.plan->tools[node.tool];
-  if (tool.is_model()) return request_of(std::move(args));
+  if (tool.is_model()) {
+    const Value& written = state.plan->task_graph["nodes"].items()[node.index];
+    return request_of(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
+                      std::move(args));
+  }
   if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
   return args;
 }
@@ -165,7 +169,8 @@ Result<Value> opening_of(const State& state, const Node& node) {
   };
   if (loop.system) AE_TRY(say("system", *loop.system));
   AE_TRY(say("user", loop.prompt));
-  AE_ASSIGN(const Value request, request_of(Value::object({{"messages", Value::array(messages)}})));
+  AE_ASSIGN(const Value request,
+            request_of({}, Value::object({{"messages", Value::array(std::move(messages))}})));
   return request["messages"];
 }
 

@@ -27,7 +27,8 @@ std::string chat(std::string_view more = "") {
   return "[{'id': 'chat', 'kind': 'loop', 'loop': {'tool': 'model:main', 'model': 'small',"
          " 'system': 'Be kind', 'prompt': '${ .input.message }',"
          " 'tools': ['look', 'put', 'pay', 'risk', 'refund', 'book', 'exact'],"
-         " 'max_turns': 5, 'parallel_tools': 2" +
+         " 'parallel_tools': 2" +
+         std::string(more.find("max_turns") == more.npos ? ", 'max_turns': 5" : "") +
          std::string(more) + "}}]";
 }
 

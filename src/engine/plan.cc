@@ -79,12 +79,18 @@ Status read_model(const Value& value, ToolPolicy& tool) {
     return fail(Code::plan_invalid,
                 "a model, and no tool, is called model:NAME and has a provider");
   }
+  if (!named && value.find("price") != nullptr) {
+    return fail(Code::plan_invalid, "a model has a `price`, a tool has none");
+  }
   if (!named) return {};
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
       tool.result_schema || value.find("compensate") != nullptr) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
+  }
+  if (const Value* price = value.find("price")) {
+    AE_ASSIGN(tool.price, price_of(*price));
   }
   return {};
 }
@@ -146,7 +152,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(only_keys(
       value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
               "description", "args_schema", "result_schema", "approval", "approval_expires",
-              "probe", "compensate", "changes", "verify", "provider"}));
+              "probe", "compensate", "changes", "verify", "provider", "price"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -412,13 +418,14 @@ class Compiler {
   }
 
   static Status check_request(const Value& args) {
-    AE_TRY(only_keys(args, {"model", "messages", "temperature", "max_tokens"}));
+    AE_TRY(only_keys(args, {"model", "messages", "temperature", "max_tokens", "schema"}));
     AE_TRY(text_at(args, "model"));
     const Value& messages = args["messages"];
     if (!is_one_expression(messages) && (!messages.is_array() || messages.size() == 0)) {
       return fail(Code::plan_invalid,
                   "`messages` must be a list that is not empty, or one ${ … } that gives one");
     }
+    AE_TRY(check_written(args));
     const Value& temperature = args["temperature"];
     if (!temperature.is_null() && !temperature.is_number()) {
       return fail(Code::plan_invalid, "`temperature` must be a number");

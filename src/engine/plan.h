@@ -35,9 +35,12 @@
 //                                   .args .call .result
 //                       "verify"?: {"by": http_etag | http_last_modified | http_json | file | git_ref | github | sql,
 //                                   "mode"?: "strict" | "warn" | "human"}},             with "changes"
-//              "model:NAME": {…, "effect": "read", "provider": "openai"} },
+//              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
+//                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
 //     "confirm"?: "strict" | "warn" | "human"       the mode of tools whose "verify" names none }
-//   request = {"model": text, "messages": [{"role", "content": template}…] | template, "temperature"?, "max_tokens"?}
+//   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
+//              "max_tokens"?, "schema"?}
+//   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
 //   A model is a tool that nodes of kind llm call, and the `do` of a map: its args are a request.
 //
 // Optional members are left out when they have their default. Threads: compiled plans are immutable values.
@@ -57,6 +60,7 @@
 #include "core/schema.h"
 #include "core/time.h"
 #include "core/value.h"
+#include "engine/price.h"
 
 namespace ae::engine {
 
@@ -120,8 +124,9 @@ struct ToolPolicy {
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null
   std::optional<Schema> result_schema;
-  std::string result_digest;  // 64 hex digits: of result_schema; "" = it has none
-  std::string provider;       // of a model; "" = it is a tool
+  std::string result_digest;   // 64 hex digits: of result_schema; "" = it has none
+  std::string provider;        // of a model; "" = it is a tool
+  std::optional<Price> price;  // of a model
   bool is_model() const { return !provider.empty(); }
   // Is a person asked before the call? By a condition on its arguments, always, or never.
   bool approval_required = false;

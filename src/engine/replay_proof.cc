@@ -99,7 +99,7 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
     return {};
   }
   const auto said =
-      model_members(state.tool_of(*step).provider, step->call->arguments, step->result);
+      model_members(state.tool_of(*step), step->call->arguments, step->result);
   for (const std::string_view name :
        {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
     const auto one = std::ranges::find(said, name, &Member::first);

@@ -271,6 +271,8 @@ struct ModelUsage {
   std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
   std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
   std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
+  std::uint64_t cost_micros = 0;     // of the answers that have a price (engine/price.h)
+  std::uint64_t unpriced_calls = 0;  // answers that have none
 };
 
 class State {
