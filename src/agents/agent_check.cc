@@ -390,7 +390,7 @@ class AgentCheck {
   void llm(const Spot& spot, std::vector<Member>& members) {
     if (!check_.mapping(
             spot, {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema"},
-            {{"tools", "models that call tools come with agent loops, later"}})) {
+            {{"tools", "a model that may call tools leads a `loop`"}})) {
       return;
     }
     std::vector<Member> request;

@@ -33,9 +33,6 @@ class LoopCheck {
     tools(spot);
     count(spot, "max_turns", kTurnsMax, kTurnsUsual);
     count(spot, "parallel_tools", kParallelToolsMax, kParallelUsual);
-    if (const auto schema = spot.find("schema")) {
-      if (check_.schema(*schema)) loop_.emplace_back("schema", (*schema)->value());
-    }
     if (const auto on_reject = spot.find("on_reject")) {
       if (check_.word(*on_reject, {"continue", "fail"}) == 1) {
         loop_.emplace_back("on_reject", "fail");
@@ -52,7 +49,15 @@ class LoopCheck {
     }
     auto temperature = model != nullptr ? model->temperature : std::nullopt;
     auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
-    if (const auto own = spot.find("temperature")) temperature = check_temperature(check_, *own);
+    const std::string_view provider = model != nullptr ? model->tool.kind : std::string_view();
+    if (const auto own = spot.find("temperature")) {
+      temperature = check_temperature(check_, *own, temperature_max(provider));
+    }
+    if (const auto own = spot.find("schema")) {
+      if (auto schema = check_answer_schema(check_, *own, provider)) {
+        loop_.emplace_back("schema", *std::move(schema));
+      }
+    }
     if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
     if (temperature) loop_.emplace_back("temperature", *temperature);
     if (max_tokens) loop_.emplace_back("max_tokens", *max_tokens);

@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/model_calls.h"
 #include "engine/plan_read.h"
 
 namespace ae::engine {
