@@ -155,7 +155,16 @@ class Trace {
 
   static std::string name_of(const Value& node) {
     if (node["item"].is_integer()) return "[" + std::to_string(node["item"].as_int()) + "]";
+    if (node["turn_call"].is_integer()) {
+      return "[" + std::to_string(node["turn_call"].as_int()) + "]";
+    }
+    if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int());
     return std::string(node.text("node_id"));
+  }
+
+  // A turn of a loop, not one of its calls.
+  static bool is_turn(const Value& node) {
+    return node["turn"].is_integer() && !node["turn_call"].is_integer();
   }
 
   // ---- head and foot
@@ -250,7 +259,7 @@ class Trace {
   void node(const Value& node, const std::string& trunk, bool last) {
     const std::string status(node.text("status"));
     const Mark mark = mark_of(status);
-    const bool item = node["item"].is_integer();
+    const bool item = node["item"].is_integer() || is_turn(node);
     const std::string branch = trunk + (last ? "└─ " : "├─ ");
     const std::string below = trunk + (last ? "   " : "│  ");
     const std::size_t used = width_of(branch) + 2;
@@ -312,7 +321,8 @@ class Trace {
       node(*shown[i], trunk, i + 1 == shown.size() && hidden == 0);
     }
     if (hidden > 0) {
-      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, "more item") + " done"));
+      const char* what = is_turn(items[0]) ? "more turn" : "more item";
+      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, what) + " done"));
     }
   }
 
@@ -323,7 +333,8 @@ class Trace {
   }
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
-    if (node["effect"].is_object() && !(node["item"].is_integer() && status == "done")) {
+    const bool plain = node["item"].is_integer() || node["turn"].is_integer();
+    if (node["effect"].is_object() && !(plain && status == "done")) {
       effect(node, trunk);
     }
     if (node["model"].text("answered") != "") model(node["model"], trunk);

@@ -112,7 +112,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
                                       {"model", "small"},
                                       {"prompt", prompt},
                                       {"tools", Value::array(std::move(tools))},
-                                      {"max_turns", 2 + dice.below(4)},
+                                      {"max_turns", 5 + dice.below(2)},
                                       {"parallel_tools", 1 + dice.below(3)}})}};
     }
     case 8: {
@@ -247,7 +247,9 @@ class RandomWorld {
     constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "sign", "nope"};
     std::vector<Value> calls;
     const std::uint64_t bits = chance(call.key.text + "wishes");
-    const bool leads = call.arguments.find("conversation") != nullptr;
+    // Each turn says two messages at least: it is over before max_turns.
+    const Value& said = call.arguments["said"];
+    const bool leads = said.is_integer() && said.as_int() < 8;
     for (std::uint64_t i = 0; leads && i < bits % 4; ++i) {
       const std::string n = std::to_string(i);
       calls.push_back(Value::object({{"id", "c" + n},

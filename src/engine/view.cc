@@ -388,7 +388,9 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {"resources", Value::array(std::move(resources))},
                         {"step_id", step.id.text},
                         {"tool", state.tool_of(step).name},
-                        {"tool_version", Value()}});
+                        {"tool_version", Value()},
+                        {"turn", turn_number(step)},
+                        {"turn_call", nth_number(step)}});
 }
 
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
