@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/model_calls.h"
 
 namespace ae::engine {
 namespace {
