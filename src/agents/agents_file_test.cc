@@ -417,6 +417,44 @@ AE_TEST("agents/what is wrong in a loop is said where it stands") {
   }
 }
 
+constexpr std::string_view kProviders = R"(aetheris: 1
+models:
+  claude: { provider: anthropic, base_url: "https://h/v1", api_key: "secret:KEY", model: m, price: { input: 3, output: "15.00", cached: 0.3 } }
+  plain: { provider: anthropic, base_url: "https://h/v1", api_key: "secret:KEY", model: m }
+agents:
+  a:
+    plan:
+      - id: look
+        llm:
+          model: claude
+          max_tokens: 9
+          schema: { type: object, additionalProperties: false }
+          messages:
+            - role: user
+              content: [{ type: text, text: "What is ${ .input.x }?" }, { type: image, url: "https://h/${ .input.x }.png" }]
+      - { id: say, llm: { model: plain, prompt: Hi } }
+)";
+
+AE_TEST("agents/another provider's model has its limit, its price and its parts in the plan") {
+  const auto loaded = load_text(kProviders);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  const Value& nodes = graph["nodes"];
+  EXPECT_EQ(
+      canonical(nodes.items()[0]["args"]),
+      R"({"max_tokens":9,"messages":[{"content":[{"text":"What is ${ .input.x }?","type":"text"},)"
+      R"({"type":"image","url":"https://h/${ .input.x }.png"}],"role":"user"}],"model":"m",)"
+      R"("schema":{"additionalProperties":false,"type":"object"}})");
+  EXPECT_EQ(nodes.items()[1]["args"]["max_tokens"], Value(4096));
+  const Value& claude = graph["tools"]["model:claude"];
+  EXPECT_EQ(claude.text("provider"), "anthropic");
+  EXPECT_EQ(canonical(claude["price"]), R"({"cached":300000,"input":3000000,"output":15000000})");
+  EXPECT_EQ(graph["tools"]["model:plain"].find("price"), nullptr);
+  EXPECT_EQ(loaded.file.models.at("model:claude").kind, "anthropic");
+  // What a call costs is not what it is.
+  EXPECT_EQ(claude.text("version"), graph["tools"]["model:plain"].text("version"));
+}
+
 AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {
   const auto document = parse_json(agents_schema_json());
   ASSERT_TRUE(document) << document.error().message;
@@ -425,6 +463,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   std::vector<std::string> good = files_of_the_documentation();
   good.emplace_back(kShop);
   good.emplace_back(kModels);
+  good.emplace_back(kProviders);
   for (const std::string& file : good) {
     for (const SchemaFault& fault : schema->validate(value_of(file))) {
       ADD_FAILURE() << fault.instance_path << ": " << fault.message << "\n" << file;
@@ -457,6 +496,15 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { tool: t } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, llm: { model: m } } ] } }\n"),
+           "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1', "
+           "price: { "
+           "input: 1 } } }\n" +
+               tool + agent,
+           "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1' } "
+           "}\nagents: "
+           "{ a: { plan: [ { id: x, llm: { model: m, messages: [ { role: user, content: [ { type: "
+           "image, "
+           "url: '${ .input.x }' } ] } ] } } ] } }\n",
            std::string(
                "aetheris: 1\nagents: { a: { plan: [ { id: x, map: [1], do: { llm: { model: m, "
                "prompt: p }, tool: t } } ] } }\n"),

@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes = all.substr(2);
   const std::string whole = read(wire, bytes, bytes.size() + 1);
   const std::string cut = read(wire, bytes, step);
-  AE_CHECK(whole == cut, whole, cut);
+  AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
   AnswerStream stream(wire);
   if (!stream.feed(bytes) || !stream.is_complete()) return 0;
   const auto answer = wire == Wire::messages ? ae::llm::messages_answer(question(), stream.body())
