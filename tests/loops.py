@@ -140,7 +140,7 @@ class Desk:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def events(self, job="t"):
-        said = self.run("events", job, "--json", "--limit", "100000")
+        said = self.run("events", job, "--json")
         return json.loads(said.stdout)["events"] if said.returncode == 0 else []
 
     def proved(self, job="t", status="completed"):
