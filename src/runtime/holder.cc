@@ -776,9 +776,9 @@ void Holder::perform(const StepId& step_id) {
   if (newer_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
   if (AE_POINT("tool.before") != async::PointAction::go) return withdraw("failpoint tool.before");
-  auto said = engine::sent_request(state_, step);
-  if (!said) {  // nobody is asked what the log does not hold
-    world_.loop.post([answer, why = said.error().message]() mutable {
+  auto sendable = engine::sent_request(state_, step);
+  if (!sendable) {  // nobody is asked what the log does not hold
+    world_.loop.post([answer, why = sendable.error().message]() mutable {
       answer({.kind = OutcomeKind::failure,
               .definite = true,
               .error_code = std::string(code_name(Code::log_corrupt)),
@@ -789,7 +789,7 @@ void Holder::perform(const StepId& step_id) {
   tools::Call request;
   request.job = job_;
   request.tool = call.tool;
-  request.args = *std::move(said);
+  request.args = *std::move(sendable);
   request.key = call.key;
   request.external_key = call.external_key;
   request.invocation = call.id;
