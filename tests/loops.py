@@ -98,6 +98,11 @@ class Till(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Counter(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        pass  # whoever asked was killed
+
+
 class Desk:
     """A folder with an agents file, a till and a model server."""
 
@@ -106,7 +111,7 @@ class Desk:
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "two.json").write_text(json.dumps(TWO))
         Till.done, Till.asked, Till.effects = {}, [], collections.Counter()
-        self.till = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Till)
+        self.till = Counter(("127.0.0.1", 0), Till)
         threading.Thread(target=self.till.serve_forever, daemon=True).start()
         names = [SERVER.parent / f"scenarios/{name}.json" for name in ("refund", "injection", "instant")]
         words = [word for name in [*names, self.path / "two.json"] for word in ("--scenario", str(name))]
