@@ -1,8 +1,10 @@
 // Agents of an agents file: the plan, checked node by node and then as a graph, and its task graph (engine/plan.h).
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "agents/check.h"
+#include "agents/loop_check.h"
 
 namespace ae::agents {
 namespace {
@@ -25,18 +27,25 @@ class AgentCheck {
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(spot_,
-                        {"plan", "input_schema", "output", "deadline", "max_attempts", "labels",
-                         "description", "versions", "required_capabilities", "confirm", "queue"},
-                        {{"loop", "agents that a model leads come later; this version runs plans"},
-                         {"code", "agents written as a program come later"},
-                         {"planner", "plans made by a model come later"},
-                         {"cron", "schedules come later"},
-                         {"schedule", "schedules come later"}})) {
+    if (!check_.mapping(
+            spot_,
+            {"plan", "loop", "input_schema", "output", "deadline", "max_attempts", "labels",
+             "description", "versions", "required_capabilities", "confirm", "queue"},
+            {{"code", "agents written as a program come later"},
+             {"planner", "plans made by a model come later"},
+             {"cron", "schedules come later"},
+             {"schedule", "schedules come later"}})) {
       return std::move(agent_);
     }
     settings();
-    if (const auto plan = find_plan()) nodes(*plan);
+    if (const auto loop = spot_.find("loop")) {
+      if (spot_->find("plan") != nullptr) {
+        check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
+      }
+      alone(*loop);
+    } else if (const auto plan = find_plan()) {
+      nodes(*plan);
+    }
     if (const auto output = spot_.find("output")) this->output(*output);
     if (check_.count() == before) finish();
     return std::move(agent_);
@@ -146,10 +155,10 @@ class AgentCheck {
   std::optional<Spot> find_plan() {
     auto plan = spot_.find("plan");
     if (!plan) {
-      for (const std::string_view other : {"loop", "code", "planner"}) {
+      for (const std::string_view other : {"code", "planner"}) {
         if (spot_->find(other) != nullptr) return std::nullopt;  // said already: not yet
       }
-      check_.required(spot_, "plan", "the list of nodes that this agent runs");
+      check_.required(spot_, "plan", "the list of nodes that this agent runs; or a `loop`");
       return std::nullopt;
     }
     if (!check_.list(*plan)) return std::nullopt;
@@ -164,6 +173,31 @@ class AgentCheck {
       return std::nullopt;
     }
     return plan;
+  }
+
+  // An agent that is one loop: a plan of one node, whose result is the agent's.
+  void alone(const Spot& loop) {
+    nodes_.push_back({.spot = spot_, .id = "loop"});
+    by_id_.emplace("loop", 0);
+    needs_.resize(1);
+    std::vector<Member> node = {{"id", "loop"}};
+    this->loop(loop, node);
+    graph_.emplace_back("nodes", Value::array({Value::object(std::move(node))}));
+    if (spot_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
+  }
+
+  void loop(const Spot& spot, std::vector<Member>& members) {
+    members.emplace_back("kind", "loop");
+    const Callable callable{.tools = tools_, .models = models_};
+    const LoopPlace place{.callable = callable,
+                          .templated = [this](const Spot& text) { return templated(text); },
+                          .find_model = [this](const Spot& name) { return find_model(name); },
+                          .use =
+                              [this](const CheckedTool& tool, bool granted) {
+                                used_.emplace(tool.tool.name, &tool);
+                                if (granted) offered_.insert(tool.tool.name);
+                              }};
+    members.emplace_back("loop", check_loop(check_, spot, place));
   }
 
   // ---- nodes
@@ -203,9 +237,8 @@ class AgentCheck {
     const Spot& spot = nodes_[index].spot;
     if (!check_.mapping(spot,
                         {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
-                         "max_parallel", "do", "on_item_error", "llm"},
-                        {{"loop", "agents that a model leads come later"},
-                         {"approval", "whether a person is asked is said at the tool"},
+                         "max_parallel", "do", "on_item_error", "llm", "loop"},
+                        {{"approval", "whether a person is asked is said at the tool"},
                          {"agent", "child jobs come later"},
                          {"retry", "a retry policy stands at the tool"},
                          {"timeout", "a timeout stands at the tool"}})) {
@@ -232,11 +265,11 @@ class AgentCheck {
       if (spot->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot, "a node is one of tool, llm, wait and map: this one is none");
+      check_.fault(spot, "a node is one of tool, llm, wait, map and loop: this one is none");
       return;
     }
     if (kinds.size() > 1) {
-      check_.fault(spot, "a node is one of tool, llm, wait and map: this one has " +
+      check_.fault(spot, "a node is one of tool, llm, wait, map and loop: this one has " +
                              std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
@@ -258,6 +291,10 @@ class AgentCheck {
       check_.misplaced(spot, "the `do` of a map", {"args"});
       members.emplace_back("kind", "map");
       map(spot, members);
+    } else if (kinds[0] == "loop") {
+      check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
+      check_.misplaced(spot, "a tool", {"args"});
+      loop(*spot.find("loop"), members);
     }
   }
 
@@ -351,11 +388,9 @@ class AgentCheck {
 
   // What a model is asked, as the call that it becomes.
   void llm(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(spot,
-                        {"model", "prompt", "messages", "system", "temperature", "max_tokens"},
-                        {{"tools", "models that call tools come with agent loops, later"},
-                         {"response_format", "answers of a given shape come later"},
-                         {"output_schema", "answers of a given shape come later"}})) {
+    if (!check_.mapping(
+            spot, {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema"},
+            {{"tools", "a model that may call tools leads a `loop`"}})) {
       return;
     }
     std::vector<Member> request;
@@ -371,10 +406,18 @@ class AgentCheck {
     messages(spot, request);
     auto temperature = model != nullptr ? model->temperature : std::nullopt;
     auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
-    if (const auto own = spot.find("temperature")) temperature = check_temperature(check_, *own);
+    const std::string_view provider = model != nullptr ? model->tool.kind : std::string_view();
+    if (const auto own = spot.find("temperature")) {
+      temperature = check_temperature(check_, *own, temperature_max(provider));
+    }
     if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
     if (temperature) request.emplace_back("temperature", *temperature);
     if (max_tokens) request.emplace_back("max_tokens", *max_tokens);
+    if (const auto own = spot.find("schema")) {
+      if (auto schema = check_answer_schema(check_, *own, provider)) {
+        request.emplace_back("schema", *std::move(schema));
+      }
+    }
     members.emplace_back("args", Value::object(std::move(request)));
   }
 
@@ -407,6 +450,13 @@ class AgentCheck {
     }
     std::vector<Value> said;
     const auto say = [&](const Value& role, const Spot& content) {
+      if (content->is_list() && role != Value("assistant")) {
+        check_parts(check_, content);
+        if (templated(content)) {
+          said.push_back(Value::object({{"role", role}, {"content", content->value()}}));
+        }
+        return;
+      }
       const auto text = check_.text(content);
       if (text && text->empty()) check_.fault(content, "must not be empty");
       if (text && templated(content)) {
@@ -757,7 +807,9 @@ class AgentCheck {
     with_side_calls();
     for (const auto& [name, tool] : used_) {
       if (!tool->good) return;  // the file has faults elsewhere
-      used.emplace_back(name, tool->policy);
+      const bool told = offered_.contains(name) && !tool->description.empty();
+      used.emplace_back(name,
+                        told ? tool->policy.with("description", tool->description) : tool->policy);
     }
     graph_.emplace_back("tools", Value::object(std::move(used)));
     agent_.task_graph = Value::object(std::move(graph_));
@@ -778,6 +830,7 @@ class AgentCheck {
   engine::Needs needs_;  // sorted
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
+  std::set<std::string, std::less<>> offered_;  // to models: they are told what a tool is for
   // Where the walk is:
   std::uint32_t node_ = 0;
   std::string item_name_;

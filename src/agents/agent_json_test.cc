@@ -70,10 +70,9 @@ AE_TEST("agents/all faults of an agent given as JSON are told at once, with path
 AE_TEST("agents/what is no agent is a fault, whatever it is") {
   const std::string plan = R"({"plan": [{"id": "a", "tool": "echo"}]})";
   EXPECT_EQ(faults_of("two", plan), "");
-  for (const char* bad :
-       {"", "{", "7", "[]", "\"x\"", "null", "{}", R"({"plan": []})", R"({"plan": 7})",
-        R"({"plan": [], "plan": []})", "{} {}", "\xff",
-        R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"loop": {"model": "main"}})"}) {
+  for (const char* bad : {"", "{", "7", "[]", "\"x\"", "null", "{}", R"({"plan": []})",
+                          R"({"plan": 7})", R"({"plan": [], "plan": []})", "{} {}", "\xff",
+                          R"({"tools": {"evil": {"command": ["sh"]}}})", R"({"code": {}})"}) {
     EXPECT_NE(faults_of("two", bad), "") << bad;
   }
   for (const char* name : {"", "a b", "7", "a/b", "ü"})

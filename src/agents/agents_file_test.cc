@@ -225,7 +225,7 @@ AE_TEST("agents/a JSON file has faults with places too") {
       "_ and -, a letter or _ first, at most 64\n"
       "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
       "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-      "runs\n");
+      "runs; or a `loop`\n");
 }
 
 AE_TEST("agents/a .json file is held to the rules of JSON") {
@@ -274,7 +274,7 @@ AE_TEST("agents/faults are told as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
   EXPECT_EQ(faults_text(loaded.faults),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
-            "runs\n"
+            "runs; or a `loop`\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
   EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
@@ -355,6 +355,106 @@ AE_TEST("agents/a node that asks a model becomes a call of it, with the request 
   EXPECT_EQ(model.policy.version, main.text("version"));
 }
 
+constexpr std::string_view kLoops = R"(aetheris: 1
+tools:
+  find: { native: echo, description: Finds it, args_schema: { type: object, required: [q] } }
+  pay: { native: echo, effect: idempotent, compensate: { tool: unpay } }
+  unpay: { native: echo, effect: idempotent, description: Nobody is told }
+models:
+  main: { provider: openai, base_url: "http://h:1/v1", model: small, temperature: 0.5 }
+agents:
+  all:
+    loop: { model: main, system: You are kind., tools: [pay, "*"], max_turns: 7 }
+  some:
+    output: "${ .steps.talk.text }"
+    plan:
+      - { id: look, tool: find, args: { q: 1 } }
+      - { id: talk, needs: [look], on_error: continue, loop: { model: main, prompt: "About ${ .steps.look }", tools: [find], parallel_tools: 1, max_tokens: 9, schema: { type: object }, on_reject: fail } }
+)";
+
+AE_TEST("agents/a loop becomes a node with its model, its words and the tools that it may call") {
+  const auto loaded = load_text(kLoops);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& all = loaded.file.agents.at("all").task_graph;
+  EXPECT_EQ(
+      canonical(all["nodes"]),
+      R"([{"id":"loop","kind":"loop","loop":{"max_turns":7,"model":"small","parallel_tools":4,"prompt":"${ .input.message? // .input }","system":"You are kind.","temperature":0.5,"tool":"model:main","tools":["pay","find","unpay"]}}])");
+  EXPECT_EQ(all["output"], Value("${ .steps.loop }"));
+  EXPECT_EQ(all["tools"]["find"].text("description"), "Finds it");
+  const Value& some = loaded.file.agents.at("some").task_graph;
+  EXPECT_EQ(
+      canonical(some["nodes"].items()[1]),
+      R"({"id":"talk","kind":"loop","loop":{"max_tokens":9,"max_turns":20,"model":"small","on_reject":"fail","parallel_tools":1,"prompt":"About ${ .steps.look }","schema":{"type":"object"},"temperature":0.5,"tool":"model:main","tools":["find"]},"needs":["look"],"on_error":"continue"})");
+  EXPECT_EQ(some["tools"].size(), 2u) << "what it may not call is no part of the plan";
+}
+
+AE_TEST("agents/what is wrong in a loop is said where it stands") {
+  const std::string head =
+      "aetheris: 1\ntools: { t: { native: echo } }\n"
+      "models: { m: { provider: openai, base_url: 'http://h:1/v1', model: x } }\nagents:\n  a: ";
+  const auto faults = [&](const std::string& agent) {
+    return faults_as_text(load_text(head + agent + "\n").faults);
+  };
+  EXPECT_EQ(faults("{ loop: { model: m, tools: [t] } }"), "");
+  for (const auto& [agent, words] : std::vector<std::pair<std::string, std::string>>{
+           {"{ loop: {} }", "`model` is missing"},
+           {"{ loop: { model: n } }", "there is no model `n`"},
+           {"{ loop: { model: m, tools: [u] } }", "there is no tool `u`"},
+           {"{ loop: { model: m, tools: ['t*'] } }", "a pattern is NAME.*"},
+           {"{ loop: { model: m, tools: ['s.*'] } }", "no tool of this file is named so"},
+           {"{ loop: { model: m, tools: ['model:m'] } }", "there is no tool"},
+           {"{ loop: { model: m, max_turns: 0 } }", "max_turns"},
+           {"{ loop: { model: m, parallel_tools: 65 } }", "parallel_tools"},
+           {"{ loop: { model: m, prompt: '' } }", "must not be empty"},
+           {"{ loop: { model: m, prompt: '${ .steps.x }' } }", "there is no node `x`"},
+           {"{ loop: { model: m, system: '${ .item }' } }", ".item"},
+           {"{ loop: { model: m, budget: 1 } }", "unsupported"},
+           {"{ loop: { model: m, approval: 1 } }", "unknown key `approval`"},
+           {"{ loop: { model: m }, plan: [ { id: x, tool: t } ] }", "either a `plan` or a `loop`"},
+           {"{ plan: [ { id: x, loop: { model: m }, args: {} } ] }", "args"},
+       }) {
+    EXPECT_NE(faults(agent).find(words), std::string::npos) << agent << "\n" << faults(agent);
+  }
+}
+
+constexpr std::string_view kProviders = R"(aetheris: 1
+models:
+  claude: { provider: anthropic, base_url: "https://h/v1", api_key: "secret:KEY", model: m, price: { input: 3, output: "15.00", cached: 0.3 } }
+  plain: { provider: anthropic, base_url: "https://h/v1", api_key: "secret:KEY", model: m }
+agents:
+  a:
+    plan:
+      - id: look
+        llm:
+          model: claude
+          max_tokens: 9
+          schema: { type: object, additionalProperties: false }
+          messages:
+            - role: user
+              content: [{ type: text, text: "What is ${ .input.x }?" }, { type: image, url: "https://h/${ .input.x }.png" }]
+      - { id: say, llm: { model: plain, prompt: Hi } }
+)";
+
+AE_TEST("agents/another provider's model has its limit, its price and its parts in the plan") {
+  const auto loaded = load_text(kProviders);
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  const Value& nodes = graph["nodes"];
+  EXPECT_EQ(
+      canonical(nodes.items()[0]["args"]),
+      R"({"max_tokens":9,"messages":[{"content":[{"text":"What is ${ .input.x }?","type":"text"},)"
+      R"({"type":"image","url":"https://h/${ .input.x }.png"}],"role":"user"}],"model":"m",)"
+      R"("schema":{"additionalProperties":false,"type":"object"}})");
+  EXPECT_EQ(nodes.items()[1]["args"]["max_tokens"], Value(4096));
+  const Value& claude = graph["tools"]["model:claude"];
+  EXPECT_EQ(claude.text("provider"), "anthropic");
+  EXPECT_EQ(canonical(claude["price"]), R"({"cached":300000,"input":3000000,"output":15000000})");
+  EXPECT_EQ(graph["tools"]["model:plain"].find("price"), nullptr);
+  EXPECT_EQ(loaded.file.models.at("model:claude").kind, "anthropic");
+  // What a call costs is not what it is.
+  EXPECT_EQ(claude.text("version"), graph["tools"]["model:plain"].text("version"));
+}
+
 AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {
   const auto document = parse_json(agents_schema_json());
   ASSERT_TRUE(document) << document.error().message;
@@ -363,6 +463,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   std::vector<std::string> good = files_of_the_documentation();
   good.emplace_back(kShop);
   good.emplace_back(kModels);
+  good.emplace_back(kProviders);
   for (const std::string& file : good) {
     for (const SchemaFault& fault : schema->validate(value_of(file))) {
       ADD_FAILURE() << fault.instance_path << ": " << fault.message << "\n" << file;
@@ -395,6 +496,15 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { tool: t } ] } }\n"),
            std::string("aetheris: 1\nagents: { a: { plan: [ { id: x, llm: { model: m } } ] } }\n"),
+           "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1', "
+           "price: { "
+           "input: 1 } } }\n" +
+               tool + agent,
+           "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1' } "
+           "}\nagents: "
+           "{ a: { plan: [ { id: x, llm: { model: m, messages: [ { role: user, content: [ { type: "
+           "image, "
+           "url: '${ .input.x }' } ] } ] } } ] } }\n",
            std::string(
                "aetheris: 1\nagents: { a: { plan: [ { id: x, map: [1], do: { llm: { model: m, "
                "prompt: p }, tool: t } } ] } }\n"),

@@ -129,6 +129,7 @@ inline bool has_expression(std::string_view text) { return text.find("${") != te
 struct CheckedTool {
   ToolDefinition tool;
   Value policy;                           // as the task graph holds it (engine/plan.h)
+  std::string description = {};           // for the models that may call it
   bool good = false;                      // without faults
   std::optional<Spot> probe, compensate;  // where it names them
 };
@@ -146,8 +147,16 @@ struct CheckedModel : CheckedTool {
 };
 using CheckedModels = std::map<std::string, CheckedModel, std::less<>>;
 constexpr std::uint32_t kMaxTokensMax = 10'000'000;
-std::optional<Value> check_temperature(Check& check, const Spot& spot);
+// `most`: 2, or what the model's provider takes.
+std::optional<Value> check_temperature(Check& check, const Spot& spot, double most = 2);
 std::optional<Value> check_max_tokens(Check& check, const Spot& spot);
+
+// The largest temperature that a provider takes.
+double temperature_max(std::string_view provider);
+// A content that is a list of parts: texts, and images whose URL names its host; expressions are the caller's to look at.
+void check_parts(Check& check, const Spot& content);
+// What the JSON of an answer must be, as it is recorded.
+std::optional<Value> check_answer_schema(Check& check, const Spot& spot, std::string_view provider);
 
 CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot);
 // What probes and compensations name, once all tools are known.

@@ -5,8 +5,10 @@
 
 #include "agents/check.h"
 #include "agents/tool_text.h"
+#include "core/closed_schema.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/price.h"
 
 namespace ae::agents {
 namespace {
@@ -14,6 +16,9 @@ namespace {
 constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr Duration kTimeout = std::chrono::minutes(2);  // a model thinks longer than a tool works
 constexpr std::size_t kModelNameMax = 256;
+constexpr std::size_t kPartsMax = 256;
+constexpr int kMaxTokens = 4096;
+constexpr std::string_view kOpenAi = "openai", kAnthropic = "anthropic";
 
 class ModelCheck {
  public:
@@ -27,15 +32,15 @@ class ModelCheck {
     const std::size_t before = check_.count();
     if (check_.mapping(spot_,
                        {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
-                        "max_tokens_name", "timeout", "grace", "retry", "description"},
+                        "max_tokens_name", "price", "timeout", "grace", "retry", "description"},
                        {{"fallback", "going on with another model comes later"},
-                        {"stream", "answers are recorded whole; streaming comes later"},
-                        {"price", "prices come later; tokens are counted"}})) {
+                        {"stream", "answers are recorded whole; streaming comes later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       provider();
       name();
       transport();
       settings();
+      if (const auto price = spot_.find("price")) this->price(*price);
       policy();
     }
     checked_.good = check_.count() == before;
@@ -47,14 +52,20 @@ class ModelCheck {
   void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
 
   void provider() {
-    const auto spot = check_.required(spot_, "provider", "openai");
+    const auto spot = check_.required(spot_, "provider", "openai or anthropic");
     const auto text = spot ? check_.text(*spot) : std::nullopt;
-    if (!text || *text == "openai") return;
+    if (!text) return;
     Nearest nearest(*text);
-    nearest.look_at("openai");
-    check_.fault(*spot,
-                 "this version speaks `openai`, Chat Completions, which other servers speak too",
-                 nearest.take(), Code::unsupported);
+    for (const std::string_view known : {kOpenAi, kAnthropic}) {
+      if (*text == known) checked_.tool.kind = known;
+      nearest.look_at(known);
+    }
+    if (!checked_.tool.kind.empty()) return;
+    check_.fault(
+        *spot,
+        "this version speaks `openai`, Chat Completions, which other servers speak too, and "
+        "`anthropic`, Messages",
+        nearest.take(), Code::unsupported);
   }
 
   void name() {
@@ -91,23 +102,55 @@ class ModelCheck {
     if (!parts || parts->size() > 1) {
       check_.fault(spot, "holds no expression but ${ env.NAME }", {}, Code::unsupported);
     } else if (text->find('?') != text->npos) {
-      check_.fault(spot, "has no query: /chat/completions is put behind it");
+      check_.fault(spot, "has no query: " +
+                             std::string(speaks_messages() ? "/messages" : "/chat/completions") +
+                             " is put behind it");
     }
     put("base_url", *std::move(text));
   }
 
   void settings() {
     if (const auto spot = spot_.find("temperature")) {
-      if (auto number = check_temperature(check_, *spot)) checked_.temperature = number;
+      const double most = temperature_max(checked_.tool.kind);
+      if (auto number = check_temperature(check_, *spot, most)) checked_.temperature = number;
     }
     if (const auto spot = spot_.find("max_tokens")) {
       if (auto number = check_max_tokens(check_, *spot)) checked_.max_tokens = number;
+    } else if (speaks_messages()) {
+      checked_.max_tokens = kMaxTokens;  // the provider wants one, and what is asked is recorded
     }
     if (const auto spot = spot_.find("max_tokens_name")) {
+      if (speaks_messages()) check_.fault(*spot, "this provider knows one name only: leave it out");
       const auto word = check_.word(*spot, {"max_completion_tokens", "max_tokens"});
       if (word == 1) put("max_tokens_name", "max_tokens");
     }
   }
+
+  void price(const Spot& spot) {
+    if (!check_.mapping(spot, {"input", "output", "cached"})) return;
+    engine::Price price;
+    const auto put_amount = [&](std::string_view key, auto& amount) {
+      const bool must = key != "cached";
+      const auto at =
+          must ? check_.required(spot, key, "what a million tokens cost") : spot.find(key);
+      if (!at) return;
+      const Value& said = (*at)->scalar;
+      const std::string text = said.is_string()   ? said.as_string()
+                               : said.is_number() ? canonical(said)
+                                                  : std::string();
+      if (auto micros = engine::price_from_text(text)) {
+        amount = *micros;
+      } else {
+        check_.fault(*at, micros.error().message);
+      }
+    };
+    put_amount("input", price.input);
+    put_amount("output", price.output);
+    put_amount("cached", price.cached);
+    price_ = engine::stored(price);
+  }
+
+  bool speaks_messages() const { return checked_.tool.kind == kAnthropic; }
 
   void policy() {
     engine::ToolPolicy& policy = checked_.tool.policy;
@@ -128,7 +171,7 @@ class ModelCheck {
 
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
-    checked_.tool.kind = policy.provider = "openai";
+    policy.provider = checked_.tool.kind;
     checked_.tool.definition = Value::object(std::move(definition_));
     const Value without_version = Value::object({{"effect", "read"},
                                                  {"on_in_doubt", "resend"},
@@ -142,6 +185,8 @@ class ModelCheck {
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy = without_version.with("version", policy.version);
+    // What a call costs is no part of what it is: another price makes no other model.
+    if (!price_.is_null()) checked_.policy = checked_.policy.with("price", price_);
   }
 
   Check& check_;
@@ -149,15 +194,72 @@ class ModelCheck {
   const Spot& spot_;
   CheckedModel checked_;
   std::vector<Member> definition_;
+  Value price_;
 };
+
+// Where a URL says what nobody else may choose.
+bool names_its_host(std::string_view url) {
+  const std::string_view literal = url.substr(0, std::min(url.find("${"), url.size()));
+  if (literal.starts_with("data:image/")) return literal.find(";base64,") != literal.npos;
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (!literal.starts_with(scheme)) continue;
+    const std::size_t end = literal.find('/', scheme.size());
+    return literal.size() == url.size() ? literal.size() > scheme.size()
+                                        : end != literal.npos && end > scheme.size();
+  }
+  return false;
+}
 
 }  // namespace
 
-std::optional<Value> check_temperature(Check& check, const Spot& spot) {
+double temperature_max(std::string_view provider) { return provider == kAnthropic ? 1 : 2; }
+
+std::optional<Value> check_temperature(Check& check, const Spot& spot, double most) {
   const Value& number = spot->scalar;
-  if (number.is_number() && number.as_number() >= 0 && number.as_number() <= 2) return number;
-  check.fault(spot, "must be a number from 0 to 2");
+  if (number.is_number() && number.as_number() >= 0 && number.as_number() <= most) return number;
+  check.fault(spot, "must be a number from 0 to " + canonical(Value(most)));
   return std::nullopt;
+}
+
+void check_parts(Check& check, const Spot& content) {
+  if (content->items.empty() || content->items.size() > kPartsMax) {
+    return check.fault(content, "has 1 to 256 parts");
+  }
+  for (std::size_t i = 0; i < content->items.size(); ++i) {
+    const Spot part = content.item(i);
+    if (!check.any_mapping(part)) continue;
+    const auto type = check.required(part, "type", "text or image");
+    const auto word = type ? check.word(*type, {"text", "image"}) : std::nullopt;
+    if (!word) continue;
+    const std::string_view key = *word == 1 ? "url" : "text";
+    if (!check.mapping(part, {"type", key})) continue;
+    const auto said = check.required(part, key, *word == 1 ? "where the image is" : "what is said");
+    const auto text = said ? check.text(*said) : std::nullopt;
+    if (!text) continue;
+    if (text->empty()) {
+      check.fault(*said, "must not be empty");
+    } else if (*word == 1 && !names_its_host(*text)) {
+      check.fault(*said,
+                  "begins with https://HOST/ or data:image/…;base64, written out: what a stranger "
+                  "says chooses no host");
+    }
+  }
+}
+
+std::optional<Value> check_answer_schema(Check& check, const Spot& spot,
+                                         std::string_view provider) {
+  if (!check.schema(spot)) return std::nullopt;
+  Value schema = spot->value();
+  if (has_expression(canonical(schema))) {
+    check.fault(spot, "holds no ${");
+    return std::nullopt;
+  }
+  if (provider == kAnthropic && !is_closed(schema)) {
+    check.fault(spot,
+                "every object of it says additionalProperties: false, as this provider wants");
+    return std::nullopt;
+  }
+  return schema;
 }
 
 std::optional<Value> check_max_tokens(Check& check, const Spot& spot) {

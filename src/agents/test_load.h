@@ -58,15 +58,18 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The `yaml` blocks of docs/agents-file.md: each is a whole file.
+// The `yaml` blocks of docs/agents-file.md and docs/models.md: each is a whole file.
 inline std::vector<std::string> files_of_the_documentation() {
   std::vector<std::string> files;
-  const std::string page = read_file("docs/agents-file.md");
-  for (std::size_t at = page.find("```yaml\n"); at != page.npos; at = page.find("```yaml\n", at)) {
-    at += 8;
-    const std::size_t end = page.find("```", at);
-    files.push_back(page.substr(at, end - at));
-    at = end;
+  for (const char* name : {"docs/agents-file.md", "docs/models.md"}) {
+    const std::string page = read_file(name);
+    for (std::size_t at = page.find("```yaml\n"); at != page.npos;
+         at = page.find("```yaml\n", at)) {
+      at += 8;
+      const std::size_t end = page.find("```", at);
+      files.push_back(page.substr(at, end - at));
+      at = end;
+    }
   }
   return files;
 }

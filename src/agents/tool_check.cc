@@ -46,7 +46,9 @@ class ToolCheck {
                     "approval_expires",  "probe",        "compensate",  "changes",       "verify",
                     "heartbeat_timeout", "result_schema"},
             {{"mcp", "tools of MCP servers come later; http and command tools are there"}})) {
-      if (const auto description = spot_.find("description")) check_.text(*description);
+      if (const auto description = spot_.find("description")) {
+        checked_.description = check_.text(*description).value_or("");
+      }
       policy();
       transport();
       retry();

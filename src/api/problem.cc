@@ -63,7 +63,9 @@ int http_status(Code code) {
     case Code::replay_verification_human_required:
     case Code::secret_missing:
     case Code::tool_failed:
+    case Code::tool_not_granted:
     case Code::tool_output_invalid:
+    case Code::turns_limit:
     case Code::wait_expired:
       return 500;
   }

@@ -3,8 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "llm/chat_completions.h"
-#include "llm/model_tool.h"
+#include "llm/provider.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
 #include "tools/command/processes.h"
@@ -47,7 +46,7 @@ class Drivers final : public Toolbox {
     }
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
     for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
-    if (tool.kind == "openai") note_secrets(tool.definition);
+    if (llm::is_provider(tool.kind)) note_secrets(tool.definition);
     note_secrets(tool.verify["headers"]);
     return {};
   }
@@ -93,7 +92,9 @@ class Drivers final : public Toolbox {
       return tools::CommandTool::make(
           tool.definition, {.loop = loop_, .processes = processes_, .secrets = secrets_}, folder);
     }
-    if (tool.kind == "openai") return make_model(tool.definition);
+    if (auto provider = llm::provider_of(tool.kind, tool.definition)) {
+      return make_model(*std::move(provider));
+    }
     const auto found = natives().find(tool.definition.text("function"));
     if (tool.kind != "native" || found == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
@@ -106,18 +107,13 @@ class Drivers final : public Toolbox {
     return std::make_unique<tools::NativeTool>(loop_, steady_, found->second.function, options);
   }
 
-  Result<std::unique_ptr<tools::Tool>> make_model(const Value& settings) {
+  Result<std::unique_ptr<tools::Tool>> make_model(llm::Provider provider) {
     // A connection of its own for each call: one that a provider closed in between would look like a lost answer.
     AE_ASSIGN(auto http,
               tools::HttpTool::make(
-                  llm::chat_transport(settings),
+                  provider.transport,
                   {.loop = loop_, .client = client_, .secrets = secrets_, .reads = false}));
-    return std::make_unique<llm::ModelTool>(
-        loop_, std::move(http),
-        llm::Dialect{
-            .request =
-                [settings](const Value& recorded) { return llm::chat_request(recorded, settings); },
-            .answer = llm::chat_answer});
+    return std::make_unique<llm::ModelTool>(loop_, std::move(http), std::move(provider.dialect));
   }
 
   async::Loop& loop_;

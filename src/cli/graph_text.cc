@@ -102,6 +102,16 @@ std::string node_words(const Value& node, const Value& task_graph) {
     return "for each of " + template_words(node["over"]) + ": " +
            call_words(node["do"], task_graph);
   }
+  if (kind == "loop") {
+    const Value& loop = node["loop"];
+    std::string words = "a loop of " + safe(loop.text("tool")) + " with";
+    if (loop["tools"].size() == 0) words += " no tools";
+    for (std::size_t i = 0; i < loop["tools"].size(); ++i) {
+      const Value& tool = loop["tools"].items()[i];
+      words += (i == 0 ? " " : ", ") + safe(tool.is_string() ? tool.as_string() : "");
+    }
+    return words;
+  }
   const Value& wait = node["wait"];
   std::string words = "wait for " + safe(wait.text("type"));
   for (const char* key : {"key", "for", "until"}) {

@@ -162,6 +162,13 @@ std::string Paint::operator()(Tint tint, std::string_view text) const {
   return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
 }
 
+std::string amount_text(std::uint64_t micros) {
+  constexpr std::uint64_t kMillion = 1'000'000;
+  std::string part = std::to_string(kMillion + micros % kMillion).substr(1);
+  part.resize(part.find_last_not_of('0') + 1);
+  return std::to_string(micros / kMillion) + (part.empty() ? "" : "." + part);
+}
+
 Tint status_tint(std::string_view status) {
   if (status == "completed") return Tint::good;
   if (status == "failed" || status == "cancelled") return Tint::bad;

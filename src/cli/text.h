@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,9 @@ std::size_t width_of(std::string_view text);
 std::string cut(std::string_view text, std::size_t columns);
 // `text` and blanks up to `columns`.
 std::string pad(std::string_view text, std::size_t columns);
+
+// Millionths as a decimal, as short as it is: 1,500,000 is "1.5".
+std::string amount_text(std::uint64_t micros);
 
 enum class Tint { none, good, bad, warn, dim, bold, accent };
 

@@ -42,6 +42,14 @@ AE_TEST("cli/a table is as wide as it must be, and its last column is cut") {
   EXPECT_EQ(Table({"X"}).text(Paint(false), 0), "X\n");
 }
 
+AE_TEST("cli/an amount of millionths is a decimal, as short as it is") {
+  EXPECT_EQ(amount_text(0), "0");
+  EXPECT_EQ(amount_text(1), "0.000001");
+  EXPECT_EQ(amount_text(3'510), "0.00351");
+  EXPECT_EQ(amount_text(12'000'000), "12");
+  EXPECT_EQ(amount_text(1'500'000), "1.5");
+}
+
 AE_TEST("cli/paint can be off") {
   EXPECT_EQ(Paint(false)(Tint::bad, "x"), "x");
   EXPECT_EQ(Paint(true)(Tint::bad, "x"), "\x1b[31mx\x1b[0m");

@@ -155,7 +155,16 @@ class Trace {
 
   static std::string name_of(const Value& node) {
     if (node["item"].is_integer()) return "[" + std::to_string(node["item"].as_int()) + "]";
+    if (node["turn_call"].is_integer()) {
+      return "[" + std::to_string(node["turn_call"].as_int()) + "]";
+    }
+    if (node["turn"].is_integer()) return "turn " + std::to_string(node["turn"].as_int());
     return std::string(node.text("node_id"));
+  }
+
+  // A turn of a loop, not one of its calls.
+  static bool is_turn(const Value& node) {
+    return node["turn"].is_integer() && !node["turn_call"].is_integer();
   }
 
   // ---- head and foot
@@ -180,6 +189,7 @@ class Trace {
     if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
       facts += ", " + count_text(tokens, "token");
     }
+    facts += cost_of(trace_["usage"]);
     facts += ", " + count_text(natural(trace_["seq"]), "event") + ", plan " +
              std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     put(Line().add(Tint::dim, facts));
@@ -249,7 +259,7 @@ class Trace {
   void node(const Value& node, const std::string& trunk, bool last) {
     const std::string status(node.text("status"));
     const Mark mark = mark_of(status);
-    const bool item = node["item"].is_integer();
+    const bool item = node["item"].is_integer() || is_turn(node);
     const std::string branch = trunk + (last ? "└─ " : "├─ ");
     const std::string below = trunk + (last ? "   " : "│  ");
     const std::size_t used = width_of(branch) + 2;
@@ -311,7 +321,8 @@ class Trace {
       node(*shown[i], trunk, i + 1 == shown.size() && hidden == 0);
     }
     if (hidden > 0) {
-      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, "more item") + " done"));
+      const char* what = is_turn(items[0]) ? "more turn" : "more item";
+      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, what) + " done"));
     }
   }
 
@@ -322,7 +333,8 @@ class Trace {
   }
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
-    if (node["effect"].is_object() && !(node["item"].is_integer() && status == "done")) {
+    const bool plain = node["item"].is_integer() || node["turn"].is_integer();
+    if (node["effect"].is_object() && !(plain && status == "done")) {
       effect(node, trunk);
     }
     if (node["model"].text("answered") != "") model(node["model"], trunk);
@@ -413,6 +425,16 @@ class Trace {
     put(line);
   }
 
+  // By the prices of the agents file, if it has any.
+  static std::string cost_of(const Value& usage) {
+    if (natural(usage["cost_micros"]) == 0) return {};
+    std::string text = ", cost " + amount_text(natural(usage["cost_micros"]));
+    if (const std::size_t rest = natural(usage["unpriced_calls"]); rest > 0) {
+      text += " and " + count_text(rest, "answer") + " without a price";
+    }
+    return text;
+  }
+
   // Who answered, and what it cost.
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
@@ -421,7 +443,7 @@ class Trace {
     if (asked != answered) text += ", asked as " + asked;
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              count_text(natural(usage["output_tokens"]), "token");
+              count_text(natural(usage["output_tokens"]), "token") + cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }

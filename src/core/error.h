@@ -24,7 +24,7 @@ namespace ae {
   X(plan_missing) X(rate_limited) X(rejected) X(replay_verification_human_required) X(secret_missing)                        \
   X(sequence_conflict) X(signals_limit) X(stale_attempt) X(store_locked) X(store_rolled_back)                \
   X(store_stopped)                                                                                           \
-  X(tool_failed) X(tool_output_invalid) X(unauthorized) X(unavailable) X(unknown_outcome)                    \
+  X(tool_failed) X(tool_not_granted) X(tool_output_invalid) X(turns_limit) X(unauthorized) X(unavailable) X(unknown_outcome)                    \
   X(unsupported) X(usage) X(wait_expired) X(wait_mismatch)
 // clang-format on
 

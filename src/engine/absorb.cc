@@ -276,7 +276,7 @@ void commit(const State& state, const Step& step, const Outcome& outcome,
     }
   }
   std::vector<Member> p =
-      model_members(state.tool_of(step).provider, step.call->arguments, result_of(outcome));
+      model_members(state.tool_of(step), step.call->arguments, result_of(outcome));
   p.emplace_back("command_id", step.id.text);
   p.emplace_back("node_id", state.node_of(step).id);
   p.emplace_back("result_of", step.call->id.text);

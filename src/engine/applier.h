@@ -1,5 +1,5 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_calls.cc (invocations), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
+// apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
 // they are waited for), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
@@ -58,7 +58,7 @@ class Applier {
  private:
   std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
   Step* step();
-  Step* step_or_new_item();
+  Step* step_or_new_part();
   bool map_wants_decision(const Step& step) const;
   bool is_startable(const Step& step) const;
   bool wants_decision(const Step& step) const;
@@ -68,8 +68,19 @@ class Applier {
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 
+  Step* next_item(Step& map);
+  Step* next_of_loop(Step& loop);
+  Step& new_part(const Step& whole, const StepId& id);
   Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
+  Step& new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
   static void pass_finished(MapProgress& map);
+  static void pass_refused(LoopProgress& loop);
+  bool loop_wants_decision(const Step& step) const;
+  bool ends_loop(const Step& step) const;
+  Status tool_chosen();
+  Status branch_taken();
+  Status loop_part_finished(Step& step);
+  Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Value& result);
   Status job_created();
   Status plan_generated();
   void begin_node(Step& step, const Node& node);
@@ -77,6 +88,7 @@ class Applier {
   Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;
   Status check_let_go(const std::set<std::uint32_t>& kept) const;
   static void move_step(Step& step, std::uint32_t node);
+  Status move_tool(Step& step, const Plan& before);
   Status settle_in(const std::map<std::uint32_t, std::uint32_t>& moved);
   Status fork_imported();
   Status import_one(const Value& entry, const Value& result);
@@ -97,6 +109,7 @@ class Applier {
   Status tool_invocation_finished();
   Status command_committed();
   bool may_finish(const Step& step) const;
+  bool may_conclude(const Step& loop) const;
   Status node_finished();
   Status item_finished(Step& step);
   Status wait_opened();

@@ -11,39 +11,48 @@ Step* Applier::step() {
   return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
 }
 
-// The step of this event; an unknown step_id is the next item of its map, when it is the one that its path gives.
-Step* Applier::step_or_new_item() {
+// The step of this event; an unknown step_id is the next part of its map or loop, when it is the one that its path gives.
+Step* Applier::step_or_new_part() {
   if (Step* known = step()) return known;
   if (!s_.plan) return nullptr;
   auto node = s_.plan->by_id.find(std::string(p_.text("node_id")));
   if (node == s_.plan->by_id.end()) return nullptr;
-  Step& map = s_.steps[node->second];
+  Step& whole = s_.steps[node->second];
+  if (whole.phase == StepPhase::looping) return next_of_loop(whole);
+  return next_item(whole);
+}
+
+Step* Applier::next_item(Step& map) {
   if (map.phase != StepPhase::mapping || map.map->failure ||
       map.map->started >= map.map->results.size()) {
     return nullptr;
   }
   const std::uint32_t item = map.map->started;
-  StepId id = s_.item_step_id(s_.plan->nodes[node->second], item);
+  StepId id = s_.item_step_id(s_.node_of(map), item);
   if (id.text != p_.text("step_id")) return nullptr;
   map.map->started++;
   pass_finished(*map.map);
   map.map->active++;
   Step& fresh = new_item(map, item, id);
   fresh.phase = StepPhase::ready;
-  refresh(node->second);
+  refresh(map.node);
   return &fresh;
 }
 
-Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
+Step& Applier::new_part(const Step& whole, const StepId& id) {
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  const std::uint32_t node = map.node, plan_no = map.plan_no, place = map.place;
-  Step& fresh = s_.steps.emplace_back();
+  Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays where it is
   fresh.id = id;
-  fresh.node = node;
-  fresh.plan_no = plan_no;
-  fresh.place = place;
-  fresh.item = item;
+  fresh.node = whole.node;
+  fresh.plan_no = whole.plan_no;
+  fresh.place = whole.place;
   s_.by_id.emplace(id, index);
+  return fresh;
+}
+
+Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
+  Step& fresh = new_part(map, id);
+  fresh.item = item;
   return fresh;
 }
 
@@ -65,7 +74,7 @@ bool Applier::map_wants_decision(const Step& step) const {
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
-  return step.item != kNoItem || (node.calls() && (!node.when || step.branch));
+  return step.is_part() || (node.calls() && (!node.when || step.branch));
 }
 
 bool Applier::wants_decision(const Step& step) const {
@@ -85,6 +94,8 @@ bool Applier::wants_decision(const Step& step) const {
       return step.call->attempt != s_.attempt;
     case StepPhase::mapping:
       return map_wants_decision(step);
+    case StepPhase::looping:
+      return loop_wants_decision(step);
     case StepPhase::done:
       return step.committed && !step.barrier;
     case StepPhase::blocked:

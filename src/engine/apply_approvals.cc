@@ -14,7 +14,7 @@ Status Applier::approval_requested() {
   if (s_.ending) return bad("nothing starts in a job that ends");
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->item == kNoItem && !s_.node_of(*step).calls()) {
+      if (!step->is_part() && !s_.node_of(*step).calls()) {
         return bad("this node makes no call");
       }
       break;
@@ -39,7 +39,7 @@ Status Applier::approval_requested() {
   approval->expires_at = maybe_instant(asked, "expires_at");
   approval->from = step->phase;
   approval->asked = step->approval ? step->approval->asked + 1 : 1;
-  if (approval->tool != s_.plan->tools[s_.node_of(*step).tool].name) {
+  if (approval->tool != s_.tool_of(*step).name) {
     return bad("another tool than the plan's");
   }
   if (step->call && (step->call->arguments_hash != approval->arguments_hash ||
@@ -72,10 +72,8 @@ Status Applier::request_opened(Step& step, Wait& wait) {
     return bad("nobody asked for an approval");
   }
   wait.approval = true;
-  if (step.item != kNoItem) {
-    MapProgress& map = *s_.steps[step.node].map;
-    map.asking++;
-  }
+  if (step.item != kNoItem) s_.steps[step.node].map->asking++;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking++;
   enter(step, StepPhase::asking);
   return {};
 }
@@ -86,10 +84,9 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
   if (answered != (approval.state != ApprovalState::requested)) {
     return bad("the decision says otherwise");
   }
-  if (step.item != kNoItem) {
-    s_.steps[step.node].map->asking--;
-    refresh(step.node);
-  }
+  if (step.item != kNoItem) s_.steps[step.node].map->asking--;
+  if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;
+  if (step.is_part()) refresh(step.node);
   if (outcome == "timed_out") approval.state = ApprovalState::expired;
   if (outcome == "cancelled") approval.state = ApprovalState::withdrawn;
   const bool approved = approval.state == ApprovalState::approved;

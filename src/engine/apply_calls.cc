@@ -39,7 +39,7 @@ Status Applier::tool_invocation_started() {
   }
   switch (step->phase) {
     case StepPhase::ready:
-      if (step->role == Role::node && step->item == kNoItem && !s_.node_of(*step).calls()) {
+      if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).calls()) {
         return bad("this node makes no call");
       }
       break;
@@ -79,6 +79,11 @@ Status Applier::tool_invocation_started() {
     call.arguments_hash = p_.text("arguments_hash");
     call.tool = p_.text("tool_name");
     call.first_send_by = instant_of(p_, "send_by");
+    if (step->is_turn()) {
+      LoopProgress& loop = *s_.steps[step->node].loop;
+      loop.conversation = call.arguments.text("conversation");
+      loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
+    }
   } else if (call.id.text != p_.text("invocation_id") ||
              call.key.text != p_.text("idempotency_key") ||
              call.external_key.text != p_.text("external_key") ||
@@ -177,7 +182,7 @@ Status Applier::command_committed() {
     step->failure =
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
-  if (const Value* usage = p_.find("usage")) add_usage(*usage, s_.models);
+  if (s_.tool_of(*step).is_model()) add_usage(p_["usage"], s_.models);
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);
@@ -193,10 +198,10 @@ Status Applier::step_committed() {
   refresh(index_of(*step));
   if (s_.tool_of(*step).compensate) {
     s_.undoable.push_back(index_of(*step));
-  } else if (step->item != kNoItem) {
+  } else if (step->item != kNoItem || step->is_loop_call()) {
     step->call.reset();
   }
-  if (step->item != kNoItem) step->approval.reset();
+  if (step->is_part()) step->approval.reset();
   return {};
 }
 

@@ -2,6 +2,8 @@
 //
 // A node or an item that is brought in keeps the step_id it had, makes no call here, and is none of this job's to undo.
 // Everything else is as in any new job, with ids of its own.
+#include <algorithm>
+
 #include "engine/applier.h"
 
 namespace ae::engine {
@@ -28,6 +30,7 @@ Status Applier::import_one(const Value& entry, const Value& result) {
   if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
     return bad("a step of this id stands there");
   }
+  if (entry.find("turn") != nullptr) return import_of_loop(step, id, entry, result);
   if (!item) return import_node(step, id, entry, result);
   if (*item < 0 || *item >= static_cast<std::int64_t>(kNoItem)) return bad("no such item");
   return import_item(step, static_cast<std::uint32_t>(*item), id, entry, result);
@@ -95,6 +98,31 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   }
   step.result = Value();
   return {};
+}
+
+// What a loop that is over asked and did: only so that it is known of.
+Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
+                               const Value& result) {
+  const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
+                                    nth = maybe_int(entry, "turn_call");
+  const auto fits = [](const std::optional<std::int64_t>& n) {
+    return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
+  };
+  if (s_.node_of(loop).kind != NodeKind::loop || !loop.imported || loop.skipped ||
+      s_.by_id.contains(id)) {
+    return bad("no such loop");
+  }
+  if (!fits(turn) || (nth && !fits(nth))) return bad("no such turn");
+  std::uint32_t tool = kNoTurn;
+  if (nth) {
+    const auto named = std::ranges::find(s_.plan->tools, entry.text("tool"), &ToolPolicy::name);
+    if (named == s_.plan->tools.end()) return bad("a call of a tool that the plan has not");
+    tool = static_cast<std::uint32_t>(named - s_.plan->tools.begin());
+  }
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
+                           nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
+  step.tool = tool;
+  return take_end(step, entry, result) ? Status() : bad("no call ends so");
 }
 
 Status Applier::import_node(Step& step, const StepId& id, const Value& entry, const Value& result) {

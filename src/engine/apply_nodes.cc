@@ -1,5 +1,6 @@
 // How events of nodes and waits change the state.
 #include "engine/applier.h"
+#include "engine/loop.h"
 
 namespace ae::engine {
 namespace {
@@ -29,16 +30,19 @@ void Applier::open_node(std::uint32_t node) {
 }
 
 Status Applier::node_started() {
-  Step* step = step_or_new_item();
+  Step* step = step_or_new_part();
   if (!step || step->phase != StepPhase::ready || step->started) return bad("cannot start here");
   if (s_.ending) return bad("nothing starts in a job that ends");
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
-  if (s_.node_of(*step).when && step->item == kNoItem && step->branch && !*step->branch) {
+  if (s_.node_of(*step).when && !step->is_part() && step->branch && !*step->branch) {
     return bad("its branch was not taken");
   }
   step->started = true;
   if (step->map) {
     enter(*step, StepPhase::mapping);
+  } else if (s_.node_of(*step).kind == NodeKind::loop && !step->is_part()) {
+    step->loop = std::make_unique<LoopProgress>();
+    enter(*step, StepPhase::looping);
   } else {
     refresh(index_of(*step));
   }
@@ -58,10 +62,11 @@ bool Applier::may_finish(const Step& step) const {
       if (step.phase == StepPhase::mapping) {
         return step.map->done == step.map->results.size() && !step.map->failure;
       }
+      if (step.phase == StepPhase::looping) return may_conclude(step);
       if (step.phase == StepPhase::committed) {
         return !step.failure && s_.kind_of(step) == NodeKind::llm;
       }
-      return step.phase == StepPhase::answered && step.item == kNoItem &&
+      return step.phase == StepPhase::answered && !step.is_part() &&
              s_.node_of(step).kind == NodeKind::wait;
     case ResultType::side_effect_committed:
       return step.phase == StepPhase::committed && !step.failure && !failed &&
@@ -72,6 +77,7 @@ bool Applier::may_finish(const Step& step) const {
     case ResultType::permanent_failure:
       if (!failed || !step.started) return false;
       if (step.phase == StepPhase::mapping) return step.map->active == 0;
+      if (step.phase == StepPhase::looping) return step.loop->active == 0;
       if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
       return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
              step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
@@ -95,8 +101,13 @@ Status Applier::node_finished() {
     if (!step->failure) step->result = Value::array(std::move(step->map->results));
     step->map.reset();
   }
+  if (step->loop) {
+    if (!step->failure) step->result = loop_result_of(s_, *step).value_or(Value());
+    step->loop.reset();
+  }
   enter(*step, StepPhase::done);
   if (step->item != kNoItem) return item_finished(*step);
+  if (step->turn != kNoTurn) return loop_part_finished(*step);
 
   s_.nodes_left--;
   if (step->failure && !node.continue_on_error) {
@@ -141,27 +152,30 @@ Status Applier::item_finished(Step& step) {
   return {};
 }
 
-Status Applier::decision_recorded() {
-  const std::string_view kind = p_.text("kind");
-  if (kind == "branch") {
-    Step* step = this->step();
-    if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
-    if (s_.node_of(*step).when && !step->branch) {
-      if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
-      step->branch = p_["payload"].as_bool();
-      refresh(index_of(*step));
-      return {};
-    }
-    if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
-        !p_["payload"].is_array()) {
-      return bad("a branch nobody asked for");
-    }
-    step->map = std::make_unique<MapProgress>();
-    step->map->over = p_["payload"];
-    step->map->results.resize(step->map->over.size());
-    step->map->finished.resize(step->map->over.size());
+Status Applier::branch_taken() {
+  Step* step = this->step();
+  if (!step || step->phase != StepPhase::ready) return bad("no such step to branch");
+  if (s_.node_of(*step).when && !step->branch) {
+    if (!p_["payload"].is_bool()) return bad("a branch that is no boolean");
+    step->branch = p_["payload"].as_bool();
+    refresh(index_of(*step));
     return {};
   }
+  if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
+      !p_["payload"].is_array()) {
+    return bad("a branch nobody asked for");
+  }
+  step->map = std::make_unique<MapProgress>();
+  step->map->over = p_["payload"];
+  step->map->results.resize(step->map->over.size());
+  step->map->finished.resize(step->map->over.size());
+  return {};
+}
+
+Status Applier::decision_recorded() {
+  const std::string_view kind = p_.text("kind");
+  if (kind == "branch") return branch_taken();
+  if (kind == "tool_choice") return tool_chosen();
   if (kind == "retry") {
     Step* step = this->step();
     if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {

@@ -21,7 +21,7 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Plan& plan
     const Node& was = s_.node_of(old);
     const Node& is = plan.nodes[node->second];
     const bool begun = old.started || old.skipped || old.map;
-    if (old.role != Role::node || old.item != kNoItem || !begun || was.id != is.id ||
+    if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
         was.kind != is.kind) {
       return bad("it carries another node");
     }
@@ -53,6 +53,15 @@ Status Applier::check_let_go(const std::set<std::uint32_t>& kept) const {
   for (const auto& [key, wait] : s_.waits) {
     if (!kept.contains(s_.steps[wait.step].node)) return bad("a wait that it lets go is open");
   }
+  return {};
+}
+
+// The tool that a call of a loop was made with, where the new plan has it.
+Status Applier::move_tool(Step& step, const Plan& before) {
+  const std::string& name = before.tools[step.tool].name;
+  const auto same = std::ranges::find(s_.plan->tools, name, &ToolPolicy::name);
+  if (same == s_.plan->tools.end()) return bad("it carries another tool's call");
+  step.tool = static_cast<std::uint32_t>(same - s_.plan->tools.begin());
   return {};
 }
 
@@ -95,6 +104,7 @@ Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
     Step& step = s_.steps.emplace_back(std::move(old[i]));
     move_step(step, place.at(step.node));
+    if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
   }
   return settle_in(moved);
 }

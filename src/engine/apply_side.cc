@@ -29,6 +29,8 @@ Status Applier::command_emitted() {
   fresh.plan_no = step.plan_no;
   fresh.place = step.place;
   fresh.item = step.item;
+  fresh.turn = step.turn;
+  fresh.nth = step.nth;
   fresh.role = *role;
   fresh.of = about->second;
   fresh.phase = StepPhase::ready;
@@ -80,9 +82,9 @@ Status Applier::step_compensated() {
   s_.undone.push_back(index_of(*step));
   step->result_type = ResultType::compensated;
   retire(undo);
-  if (step->item == kNoItem) return {};
+  if (!step->is_part()) return {};
   step->call.reset();
-  step->result = Value();
+  if (step->item != kNoItem) step->result = Value();
   return {};
 }
 

@@ -98,6 +98,24 @@ void parts(A& a, Part<A, MapProgress>& x) {
 }
 
 template <class A>
+void parts(A& a, Part<A, LoopCall>& x) {
+  auto& [id, tool, step, refused] = x;
+  all(a, id, tool, step, refused);
+}
+
+template <class A>
+void parts(A& a, Part<A, LoopTurn>& x) {
+  auto& [step, chosen, calls] = x;
+  all(a, step, chosen, calls);
+}
+
+template <class A>
+void parts(A& a, Part<A, LoopProgress>& x) {
+  auto& [turns, next, active, asking, conversation, said, failure] = x;
+  all(a, turns, next, active, asking, conversation, said, failure);
+}
+
+template <class A>
 void parts(A& a, Part<A, Imported>& x) {
   auto& [tool, arguments_hash] = x;
   all(a, tool, arguments_hash);
@@ -105,12 +123,13 @@ void parts(A& a, Part<A, Imported>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Step>& x) {
-  auto& [id, node, plan_no, place, item, role, of, of_try, probe, undo, phase, started, committed,
-         barrier, changed, needs_left, branch, call, approval, map, imported, not_before, wait_key,
-         timed_out, rejected, failure, result, result_type, skipped] = x;
-  all(a, id, node, plan_no, place, item, role, of, of_try, probe, undo, phase, started, committed,
-      barrier, changed, needs_left, branch, call, approval, map, imported, not_before, wait_key,
-      timed_out, rejected, failure, result, result_type, skipped);
+  auto& [id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
+         started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
+         imported, not_before, wait_key, timed_out, rejected, failure, result, result_type,
+         skipped] = x;
+  all(a, id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
+      started, committed, barrier, changed, needs_left, branch, call, approval, map, loop, imported,
+      not_before, wait_key, timed_out, rejected, failure, result, result_type, skipped);
 }
 
 template <class A>
@@ -169,9 +188,9 @@ void parts(A& a, Part<A, Ending>& x) {
 template <class A>
 void parts(A& a, Part<A, ModelUsage>& x) {
   auto& [tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
-         reasoning_tokens] = x;
+         reasoning_tokens, cost_micros, unpriced_calls] = x;
   all(a, tries, withdrawn, input_tokens, output_tokens, total_tokens, cached_tokens,
-      reasoning_tokens);
+      reasoning_tokens, cost_micros, unpriced_calls);
 }
 
 // `plan` stands before everything else; `by_id` follows from the steps.
@@ -409,6 +428,26 @@ std::unexpected<Error> damaged() {
   return fail(Code::log_corrupt, "the checkpoint is damaged, or not of this job and event");
 }
 
+bool sound_in_loop(const State& state, const Step& step) {
+  const std::size_t tools = state.plan->tools.size();
+  const Node& node = state.plan->nodes[step.node];
+  if (step.turn != kNoTurn && node.kind != NodeKind::loop) return false;
+  if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
+  const bool looping = step.phase == StepPhase::looping;
+  if (looping != (step.loop != nullptr) || (looping && node.kind != NodeKind::loop)) return false;
+  if (!looping) return true;
+  const LoopProgress& loop = *step.loop;
+  for (const LoopTurn& turn : loop.turns) {
+    if (turn.step >= state.steps.size() || !state.steps[turn.step].is_turn()) return false;
+    for (const LoopCall& call : turn.calls) {
+      if (call.tool >= tools || (call.step != kNoStep && call.step >= state.steps.size())) {
+        return false;
+      }
+    }
+  }
+  return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
+}
+
 // Everything that is used as a position is one.
 bool sound(const State& state) {
   const std::size_t nodes = state.plan->nodes.size();
@@ -420,6 +459,7 @@ bool sound(const State& state) {
     for (const std::uint32_t beside : {step.probe, step.undo}) {
       if (beside != kNoStep && beside >= state.steps.size()) return false;
     }
+    if (!sound_in_loop(state, step)) return false;
   }
   for (const auto* indexes : {&state.undoable, &state.undone, &state.given_up}) {
     for (const std::uint32_t index : *indexes) {

@@ -36,6 +36,8 @@ void Decider::step(std::uint32_t index) {
       if (step.map->failure && step.map->asking > 0) return withdraw_requests(step);
       if (step.map->active == 0) finish_map(step);
       return;
+    case StepPhase::looping:
+      return loop(step);
     case StepPhase::done:  // a crash between node_finished and step_committed
       undoable_ = undoable_ || s_.tool_of(step).compensate.has_value();
       return emit_of(step, EventType::step_committed, {{"command_id", step.id.text}});

@@ -39,8 +39,9 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const Approval* earlier =
       known == s_.by_id.end() ? nullptr : s_.steps[known->second].approval.get();
   const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
-  const std::string path =
-      d.item == kNoItem ? s_.path_of(s_.steps[d.node.index]) : s_.item_path(d.node, d.item);
+  std::string path = d.path;
+  if (path.empty() && known != s_.by_id.end()) path = s_.path_of(s_.steps[known->second]);
+  if (path.empty()) path = s_.item_path(d.node, d.item);
   std::vector<Member> request{{"arguments", args},         {"arguments_hash", hash},
                               {"command_id", d.step.text}, {"schema_digest", tool.schema_digest},
                               {"tool", tool.name},         {"tool_version", offered(d.tool)}};
@@ -76,19 +77,21 @@ void Decider::finish_refused(const Step& step) {
                            (approval.note.empty() ? "" : ": " + approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
-                       call + " was not made: another item of its map had failed");
+                       call + " was not made: " +
+                           (step.turn == kNoTurn ? "another item of its map" : "its loop") +
+                           " had failed");
     default:
       return fail_step(step, code_name(Code::wait_expired),
                        "nobody approved " + call + " before the request expired");
   }
 }
 
-// An item has failed for good: what other items ask for is asked no more.
-void Decider::withdraw_requests(const Step& map) {
+// A map or a loop fails: what its other parts ask for is asked no more.
+void Decider::withdraw_requests(const Step& whole) {
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.approval) continue;
     const Step& step = s_.steps[wait.step];
-    if (step.item != kNoItem && step.node == map.node) cancel_wait(key, wait);
+    if (step.is_part() && step.node == whole.node) cancel_wait(key, wait);
   }
 }
 

@@ -42,6 +42,11 @@ Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   return args;
 }
 
+Result<Value> Decider::arguments(const Step& step) const {
+  if (step.turn == kNoTurn) return arguments(s_.node_of(step), step.item);
+  return arguments_of(s_, step);
+}
+
 void Decider::start_tool(const Step& step) {
   if (open_ >= limits_.parallel_max) {
     held_back_ = true;
@@ -53,10 +58,13 @@ void Decider::start_tool(const Step& step) {
     return fail_step(step, code_name(Code::rejected),
                      "the call was not made: another item of its map had failed");
   }
+  if (step.turn != kNoTurn && s_.steps[step.node].loop->failure) {
+    start(step);
+    return fail_step(step, code_name(Code::rejected), "the call was not made: its loop had failed");
+  }
   // What was approved is what is sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
-  auto args =
-      asked ? Result<Value>(step.approval->arguments) : arguments(s_.node_of(step), step.item);
+  auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
   start(step);
   if (!args) return fail_step(step, args.error());
   first_try({.step = step.id,
@@ -309,8 +317,7 @@ void Decider::close_unknown(const Step& step, std::string_view source) {
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
-  std::vector<Member> payload =
-      model_members(s_.tool_of(step).provider, step.call->arguments, step.result);
+  std::vector<Member> payload = model_members(s_.tool_of(step), step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
   payload.emplace_back("result_of", step.call->id.text);
   emit_of(step, EventType::command_committed, std::move(payload));

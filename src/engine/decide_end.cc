@@ -166,6 +166,9 @@ void Decider::pause() {
       case StepPhase::mapping:
         if (step.map->failure || step.map->started == step.map->results.size()) this->step(index);
         break;
+      case StepPhase::looping:
+        if (only_concludes(step)) this->step(index);
+        break;
       default:
         break;
     }

@@ -5,7 +5,7 @@
 namespace ae::engine {
 
 void Decider::ready(const Step& step) {
-  if (step.item != kNoItem) return start_tool(step);
+  if (step.is_part()) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
     auto taken = when_of(s_, node);
@@ -28,6 +28,8 @@ void Decider::ready(const Step& step) {
       return start_wait(step);
     case NodeKind::map:
       return start_map(step);
+    case NodeKind::loop:
+      return start(step);  // what follows is decided when this is applied
   }
 }
 
@@ -56,7 +58,7 @@ void Decider::fail_step(const Step& step, std::string_view code, std::string_vie
 
 // A failure that ends a job which has something to undo.
 std::string_view Decider::failure_type(const Step& step) const {
-  const bool ends = step.item == kNoItem && !s_.node_of(step).continue_on_error;
+  const bool ends = !step.is_part() && !s_.node_of(step).continue_on_error;
   const bool own = step.call && step.committed && s_.tool_of(step).compensate;
   return ends && (own || undoable_ || !s_.undoable.empty()) ? "compensatable_failure"
                                                             : "permanent_failure";
@@ -64,6 +66,7 @@ std::string_view Decider::failure_type(const Step& step) const {
 
 void Decider::fails_job(const Step& step) {
   const Node& node = s_.node_of(step);
+  if (step.turn != kNoTurn) return;  // its loop decides what it means
   if (step.item == kNoItem) {
     failed_ = failed_ || !node.continue_on_error;
   } else if (!node.collect_errors) {

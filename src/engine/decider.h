@@ -1,6 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says),
-// decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// decide_loop.cc (a model that leads), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -46,8 +46,15 @@ class Decider {
   void start_wait(const Step& step);
   void start_map(const Step& step);
   void start_items(const Step& step);
+  void loop(const Step& step);
+  bool only_concludes(const Step& step) const;
+  void ask_model(const Step& step);
+  void choose(const Step& step);
+  void start_calls(const Step& step);
+  void finish_loop(const Step& step);
   void pause();
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
+  Result<Value> arguments(const Step& step) const;
   void definite_failure(const Step& step);
   void doubtful(const Step& step);
   void orphan(const Step& step);
@@ -113,11 +120,13 @@ class Decider {
     std::uint32_t item = kNoItem;
     const StepId* of = nullptr;  // of a probe or a compensation: the command it is about
     bool emitted = false;        // its command_emitted is in the log
+    std::string path = {};       // of a part of a loop that is about to begin
   };
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   void finish_refused(const Step& step);
-  void withdraw_requests(const Step& map);
+  void withdraw_requests(const Step& whole);
+  void start_part(const Declaration& part);
   // Nothing is scheduled past the job's deadline: that one fires first.
   Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
   void answer_early(const Step& step, const std::string& key, std::string_view channel);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "engine/loop.h"
 #include "engine/model_calls.h"
 
 namespace ae::engine {
@@ -149,9 +150,38 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
                                     : node.args.eval(PlanScope(state, node, item)));
   }
   const ToolPolicy& tool = state.plan->tools[node.tool];
-  if (tool.is_model()) return request_of(std::move(args));
+  if (tool.is_model()) {
+    const Value& written = state.plan->task_graph["nodes"].items()[node.index];
+    return request_of(node.kind == NodeKind::map ? written["do"]["args"] : written["args"],
+                      std::move(args));
+  }
   if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
   return args;
+}
+
+Result<Value> opening_of(const State& state, const Node& node) {
+  const LoopSpec& loop = *node.loop;
+  std::vector<Value> messages;
+  const auto say = [&](const char* role, const Template& source) -> Status {
+    AE_ASSIGN(Value content, source.eval(PlanScope(state)));
+    messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
+    return {};
+  };
+  if (loop.system) AE_TRY(say("system", *loop.system));
+  AE_TRY(say("user", loop.prompt));
+  AE_ASSIGN(const Value request,
+            request_of({}, Value::object({{"messages", Value::array(std::move(messages))}})));
+  return request["messages"];
+}
+
+Result<Value> arguments_of(const State& state, const Step& step) {
+  if (step.role != Role::node) {
+    return side_arguments_of(state, state.steps[step.of], step.role);
+  }
+  if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item);
+  const Step& loop = state.steps[step.node];
+  if (step.is_loop_call()) return asked_arguments_of(state, loop, step.turn, step.nth);
+  return turn_arguments_of(state, loop, step.turn);
 }
 
 Result<std::string> wait_key_of(const State& state, const Node& node) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -31,6 +32,7 @@ class Forking {
   static bool is_complete(const Step& step, const Node& node, bool goes_on);
   Status import_node(const Node& node);
   Status import_map(const Node& node, const Step& step);
+  Status import_loop(const Node& node, const Step& step);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
   Status bring_in(const Step& step, const Value* result, std::vector<Member> more);
   Status put(Value entry, const StepId& id, const Value* result);
@@ -110,9 +112,12 @@ void Forking::gather(const Event& event) {
 
 void Forking::gather_items() {
   for (const Step& step : then_.steps) {
-    if (step.role == Role::node && step.item != kNoItem) items_[step.node].push_back(&step);
+    if (step.role == Role::node && step.is_part()) items_[step.node].push_back(&step);
   }
-  for (auto& [map, items] : items_) std::ranges::sort(items, {}, &Step::item);
+  for (auto& [whole, parts] : items_) {
+    std::ranges::sort(parts, {},
+                      [](const Step* s) { return std::tuple(s->item, s->turn, s->nth + 1); });
+  }
 }
 
 void Forking::cut() {
@@ -146,6 +151,8 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   more.emplace_back("result_type", to_text(type));
   more.emplace_back("step_id", step.id.text);
   if (step.item != kNoItem) more.emplace_back("item", std::uint64_t{step.item});
+  if (step.turn != kNoTurn) more.emplace_back("turn", std::uint64_t{step.turn});
+  if (step.is_loop_call()) more.emplace_back("turn_call", std::uint64_t{step.nth});
   if (step.skipped) more.emplace_back("skipped", true);
   if (step.committed && type != ResultType::side_effect_committed) {
     more.emplace_back("committed", true);
@@ -156,7 +163,7 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   } else if (step.imported && !step.imported->tool.empty()) {
     more.emplace_back("arguments_hash", step.imported->arguments_hash);
     more.emplace_back("tool", step.imported->tool);
-  } else if (step.item != kNoItem && step.committed) {
+  } else if (step.is_part() && step.committed) {
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
@@ -198,12 +205,29 @@ Status Forking::import_map(const Node& node, const Step& step) {
   return import_items(node, items, true);
 }
 
+// A loop that is not over begins anew: what it did is listed as done again.
+Status Forking::import_loop(const Node& node, const Step& step) {
+  const std::vector<const Step*>& parts = items_[node.index];
+  const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
+  if (!is_complete(step, node, node.continue_on_error) || !all_stand) return {};
+  const Value result = then_.seen_result(step);
+  AE_TRY(bring_in(step, &result, {}));
+  whole_[node.index] = true;
+  for (const Step* part : parts) {
+    const auto known = results_.find(part->id.text);
+    if (part->phase != StepPhase::done || (part->failure && known == results_.end())) continue;
+    AE_TRY(bring_in(*part, part->failure ? &known->second : nullptr, {}));
+  }
+  return {};
+}
+
 Status Forking::import_node(const Node& node) {
   const bool follows =
       std::ranges::all_of(node.needs, [&](std::uint32_t need) { return whole_[need]; });
   if (!follows) return {};
   const Step& step = then_.steps[node.index];
   if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
+  if (node.kind == NodeKind::loop && !step.skipped) return import_loop(node, step);
   if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
   const Value result = then_.seen_result(step);
   whole_[node.index] = true;
@@ -255,7 +279,8 @@ std::vector<Value> Forking::effects() const {
   for (const Step& step : now_.steps) {  // what the origin itself had from another job
     if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
     const ToolPolicy& tool = now_.tool_of(step);
-    if (now_.node_of(step).kind == NodeKind::map && step.item == kNoItem) continue;
+    const NodeKind kind = now_.node_of(step).kind;
+    if ((kind == NodeKind::map || kind == NodeKind::loop) && !step.is_part()) continue;
     if (tool.effect == EffectClass::read) continue;
     add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
         {}, to_text(tool.effect), "committed");

@@ -389,7 +389,7 @@ class GivenJob {
   // ---- what there is
 
   std::string_view status() const { return to_text(state.status); }
-  // "node", or "node/3" for an item of a map; with "/probe" or "/compensate" what stands beside it.
+  // "node", "node/3" for an item of a map or a turn of a loop, "node/3/0" for a call of that turn; with "/probe" or "/compensate" what stands beside it.
   std::uint32_t index_of(std::string_view name) const {
     for (const std::string_view side : {"/probe", "/compensate"}) {
       if (!name.ends_with(side)) continue;
@@ -401,10 +401,17 @@ class GivenJob {
     const std::size_t slash = name.find('/');
     const Node& node = plan->nodes[plan->by_id.at(std::string(name.substr(0, slash)))];
     if (slash == std::string_view::npos) return node.index;
-    const auto item = static_cast<std::uint32_t>(std::stoul(std::string(name.substr(slash + 1))));
+    const std::string_view rest = name.substr(slash + 1);
+    const std::size_t second = rest.find('/');
+    const auto item = static_cast<std::uint32_t>(std::stoul(std::string(rest.substr(0, second))));
+    const std::uint32_t nth =
+        second == std::string_view::npos
+            ? kNoTurn
+            : static_cast<std::uint32_t>(std::stoul(std::string(rest.substr(second + 1))));
     for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
       const Step& one = state.steps[i];
-      if (one.role == Role::node && one.node == node.index && one.item == item) return i;
+      if (one.role != Role::node || one.node != node.index) continue;
+      if ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth)) return i;
     }
     AE_CHECK(false, std::string(name) + "\n" + story());
   }

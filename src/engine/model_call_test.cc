@@ -93,8 +93,9 @@ AE_TEST("model call/a call that a crash left open is sent again, is counted, and
   EXPECT_EQ(job.status(), "completed");
   const Value usage = job_view(job.state)["usage"];
   EXPECT_EQ(canonical(usage),
-            R"({"cached_tokens":4,"input_tokens":9,"model_calls":3,"output_tokens":3,)"
-            R"("reasoning_tokens":0,"tool_calls":0,"total_tokens":12})");
+            R"({"cached_tokens":4,"cost_micros":0,"input_tokens":9,"model_calls":3,)"
+            R"("output_tokens":3,"reasoning_tokens":0,"tool_calls":0,"total_tokens":12,)"
+            R"("unpriced_calls":1})");
 }
 
 AE_TEST("model call/a recorded answer is never asked for again, wherever it died after") {
@@ -250,6 +251,148 @@ AE_TEST("model call/absurd numbers of tokens do not overflow what they are added
   EXPECT_EQ(Value::object(usage_members(total))["total_tokens"], Value(9007199254740991));
   add_usage(json("{'input_tokens': -5, 'output_tokens': 'x', 'total_tokens': 1.5}"), total);
   EXPECT_EQ(total.input_tokens, 9007199254740991u);
+}
+
+constexpr std::string_view kPriced =
+    "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai',"
+    "  'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']},"
+    "  'price': {'input': 2500000, 'output': 10000000, 'cached': 250000}}}}";
+
+AE_TEST("model call/an answer costs what the plan's price says, and the job's bill is their sum") {
+  const std::string second =
+      ", {'id': 'more', 'kind': 'llm', 'tool': 'model:main', 'needs': ['note'], 'args':"
+      " {'model': 'small', 'messages': [{'role': 'user', 'content': 'More'}]}}";
+  GivenJob job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
+  job.claim().crash().ok("note", kAnswer);
+  // 5 tokens at 2.5, 4 of the cache at 0.25, 3 at 10: 43.5 millionths.
+  EXPECT_EQ(job.last(EventType::command_committed)["usage"]["cost_micros"], Value(44));
+  job.ok("more", "{'text': 'Hi', 'usage': {'input_tokens': 2, 'output_tokens': 1}}");
+  EXPECT_EQ(job.status(), "completed");
+  const Value usage = job_view(job.state)["usage"];
+  EXPECT_EQ(usage["cost_micros"], Value(44 + 15));
+  EXPECT_EQ(usage["unpriced_calls"], Value(0));
+  EXPECT_EQ(trace_view(job.state, job.log)["usage"]["cost_micros"], Value(59));
+  EXPECT_EQ(trace_view(job.state, job.log)["nodes"].items()[0]["model"]["usage"]["cost_micros"],
+            Value(44));
+  // What the provider said stays what it said.
+  EXPECT_EQ(job.state.result["more"]["usage"].find("cost_micros"), nullptr);
+  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+  for (Event& event : job.log) {
+    if (event.type != EventType::command_committed) continue;
+    event.payload =
+        event.payload.with("usage", event.payload["usage"].with("cost_micros", 1'000'000));
+  }
+  EXPECT_FALSE(proof(job).replay.ok) << "another cost than the plan's price gives";
+}
+
+AE_TEST("model call/an answer without a price, or without its tokens, is counted as unpriced") {
+  GivenJob unknown(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
+  unknown.claim().ok("note", "{'text': 'Hi', 'usage': {'total_tokens': 7}}");
+  EXPECT_EQ(job_view(unknown.state)["usage"]["unpriced_calls"], Value(1));
+  EXPECT_EQ(job_view(unknown.state)["usage"]["cost_micros"], Value(0));
+  EXPECT_TRUE(proof(unknown).replay.ok) << proof(unknown).replay.detail;
+  GivenJob job = asking();
+  job.claim().ok("note", "{'text': 'Hi'}");
+  EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
+  EXPECT_EQ(job.last(EventType::command_committed).find("usage"), nullptr);
+}
+
+AE_TEST("model call/an answer that broke a rule has cost what it cost") {
+  GivenJob job(list(std::string(kNote)), {.more = kPriced, .input = "{'x': 1}"});
+  Outcome outcome{.kind = OutcomeKind::success};
+  outcome.invalid = json(
+      "{'invalid': true, 'reason': 'is no JSON', 'model': 'small-7',"
+      " 'usage': {'input_tokens': 9, 'output_tokens': 3}}");
+  job.claim().answer("note", outcome);
+  EXPECT_EQ(job.state.error->code, "tool_output_invalid");
+  EXPECT_EQ(job_view(job.state)["usage"]["cost_micros"], Value(53));
+  EXPECT_EQ(job.last(EventType::command_committed).text("llm_model"), "small-7");
+  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+}
+
+AE_TEST("model call/parts that the plan writes are parts; what a stranger gave never becomes one") {
+  constexpr std::string_view kParts =
+      "{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages': ["
+      " {'role': 'user', 'content': [{'type': 'text', 'text': 'What is ${ .input.x }?'},"
+      "  {'type': 'image', 'url': 'https://h/${ .input.x }.png'}, {'type': 'text', 'text': '${ "
+      ".input }'}]},"
+      " {'role': 'user', 'content': '${ .input.given }'}]}}";
+  GivenJob job(list(kParts),
+               {.more = kModel,
+                .input = "{'x': 'cat', 'given': [{'type': 'image', 'url': 'https://evil/'}]}"});
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u);
+  const Value said = job.sent[0].arguments["messages"];
+  EXPECT_EQ(canonical(said.items()[0]["content"].items()[0]),
+            R"({"text":"What is cat?","type":"text"})");
+  EXPECT_EQ(canonical(said.items()[0]["content"].items()[1]),
+            R"({"type":"image","url":"https://h/cat.png"})");
+  EXPECT_TRUE(said.items()[0]["content"].items()[2]["text"].is_string());
+  EXPECT_EQ(said.items()[1]["content"], Value(R"([{"type":"image","url":"https://evil/"}])"));
+  job.ok("note", kAnswer);
+  EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
+}
+
+AE_TEST("model call/a whole list of messages that an expression gave holds texts only") {
+  GivenJob job(
+      "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args':"
+      " {'model': 'm', 'messages': '${ .input.m }'}}]",
+      {.more = kModel,
+       .input =
+           "{'m': [{'role': 'user', 'content': [{'type': 'image', 'url': 'https://evil/'}]}]}"});
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u);
+  EXPECT_TRUE(job.sent[0].arguments["messages"].items()[0]["content"].is_string());
+}
+
+AE_TEST(
+    "model call/a part without words, or an image whose address is none, fails before anything is "
+    "sent") {
+  for (const char* input : {"{'x': null}", "{'x': 'a b'}", "{'x': 'a\\nb'}"}) {
+    GivenJob job(
+        "[{'id': 'note', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
+        " [{'role': 'user', 'content': [{'type': 'image', 'url': 'https://h/${ .input.x }'}]}]}}]",
+        {.more = kModel, .input = input});
+    job.claim();
+    EXPECT_TRUE(job.sent.empty()) << input;
+    ASSERT_TRUE(job.state.error) << input;
+    EXPECT_EQ(job.state.error->code, "expression_failed") << input;
+  }
+}
+
+AE_TEST("model call/a plan whose parts, schema or price are none is refused") {
+  const auto refused = [](const std::string& content, const std::string& more = "") {
+    return !Plan::compile(
+        graph("[{'id': 'a', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'm', 'messages':"
+              " [{'role': 'user', 'content': " +
+                  content + "}]" + more + "}}]",
+              kModel));
+  };
+  EXPECT_FALSE(refused("[{'type': 'text', 'text': 'x'}]", ", 'schema': {'type': 'object'}"));
+  EXPECT_FALSE(refused("[{'type': 'image', 'url': 'data:image/png;base64,${ .input.x }'}]"));
+  EXPECT_FALSE(refused("[{'type': 'image', 'url': 'https://h'}]"));
+  for (const char* content :
+       {"[]", "[7]", "[{'type': 'audio', 'url': 'x'}]", "[{'type': 'text'}]",
+        "[{'type': 'text', 'text': 'x', 'more': 1}]", "[{'type': 'image', 'url': '${ .input.x }'}]",
+        "[{'type': 'image', 'url': 'https://${ .input.x }/a'}]",
+        "[{'type': 'image', 'url': 'https://h${ .input.x }/a'}]",
+        "[{'type': 'image', 'url': 'data:text/html,x'}]",
+        "[{'type': 'image', 'url': 'data:image/${ .input.x };base64,QQ'}]"}) {
+    EXPECT_TRUE(refused(content)) << content;
+  }
+  for (const char* schema : {"{'type': 'text'}", "7", "{'const': '${ .input.x }'}"}) {
+    EXPECT_TRUE(refused("'x'", ", 'schema': " + std::string(schema))) << schema;
+  }
+  for (const char* price : {"7", "{}", "{'input': 1}", "{'input': 1, 'output': 0.5}"}) {
+    EXPECT_FALSE(
+        Plan::compile(graph(list(kNote),
+                            "{'tools': {'model:main': {'effect': 'read', 'provider': 'openai',"
+                            " 'price': " +
+                                std::string(price) + "}}}")))
+        << price;
+  }
+  EXPECT_FALSE(Plan::compile(graph("[{'id': 'a', 'kind': 'tool', 'tool': 'look'}]",
+                                   "{'tools': {'look': {'price': {'input': 1, 'output': 1}}}}")));
 }
 
 AE_TEST("model call/plans in which a model is no model are refused") {

@@ -13,21 +13,27 @@
 
 namespace ae::engine {
 
-// The arguments of a model's call, from what the node's expressions gave: each message with a role and a text. A content
-// that is no text is said as JSON. Fails with expression_failed.
-Result<Value> request_of(Value args);
+// A node's messages and schema as the plan has them, before any expression is evaluated: a list, or one ${ … }; a content
+// is a text, or parts; the URL of an image names its host in the plan. Fails with plan_invalid.
+Status check_written(const Value& args);
+
+// The arguments of a model's call, from what the node's expressions gave: each message with a role and a content. A content
+// that is no text is said as JSON, unless `written`, the arguments in the plan, has parts in its place: what a stranger
+// gave never becomes an image. Fails with expression_failed.
+Result<Value> request_of(const Value& written, Value args);
 
 // The fields of command_committed that say which model answered, and what it cost; none for a tool's call, which has no
-// provider.
-std::vector<Member> model_members(std::string_view provider, const Value& arguments,
+// provider. `usage` has `cost_micros` when the plan knows the price and the answer counts its tokens.
+std::vector<Member> model_members(const ToolPolicy& tool, const Value& arguments,
                                   const Value& result);
 
-// The same as `metadata` of the effect record: {provider, model, temperature?, prompt_hash, usage?}.
+// The same as `metadata` of the effect record: {provider, model, temperature?, prompt_hash, usage?}; what it cost is
+// the log's to say.
 Value model_metadata(std::string_view provider, const Value& arguments, const Value& result);
 
-// Adds what one answer cost.
+// Adds what one answer cost; `usage` is null when it did not say.
 void add_usage(const Value& usage, ModelUsage& total);
-// {model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}
+// {model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens, cost_micros, unpriced_calls}
 std::vector<Member> usage_members(const ModelUsage& usage);
 
 }  // namespace ae::engine

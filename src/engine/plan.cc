@@ -9,6 +9,8 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/model_calls.h"
+#include "engine/plan_read.h"
 
 namespace ae::engine {
 namespace {
@@ -18,82 +20,6 @@ constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr double kMultiplierMax = 1'000;
 constexpr std::size_t kChangesMax = 64;  // of one tool
 constexpr std::uint32_t kMaxTokensMax = 10'000'000;
-
-std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
-
-using Keys = std::initializer_list<std::string_view>;
-
-Status only_keys(const Value& object, Keys keys) {
-  if (!object.is_object()) return fail(Code::plan_invalid, "must be an object");
-  for (const auto& [key, value] : object.members()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      return fail(Code::plan_invalid, "unknown member " + quoted(key));
-    }
-  }
-  return {};
-}
-
-Result<std::string> text_at(const Value& object, std::string_view key) {
-  const Value* value = object.find(key);
-  if (value == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
-  if (!value->is_string()) return fail(Code::plan_invalid, quoted(key) + " must be a string");
-  return value->as_string();
-}
-
-Result<Duration> duration_at(const Value& object, std::string_view key, Duration least) {
-  AE_ASSIGN(const std::string text, text_at(object, key));
-  auto duration = duration_from_text(text);
-  if (!duration || *duration < least) {
-    return fail(Code::plan_invalid, quoted(key) + " must be a duration of at least " +
-                                        ae::to_text(least) + ", not " + quoted(text));
-  }
-  return *duration;
-}
-
-Result<std::uint32_t> count_at(const Value& object, std::string_view key, std::uint32_t most) {
-  const Value& value = object[key];
-  if (!value.is_integer() || value.as_int() < 1 || value.as_int() > most) {
-    return fail(Code::plan_invalid,
-                quoted(key) + " must be a whole number from 1 to " + std::to_string(most));
-  }
-  return static_cast<std::uint32_t>(value.as_int());
-}
-
-// One of a few words; absent = the first.
-Result<std::size_t> word_at(const Value& object, std::string_view key, Keys words) {
-  const Value* value = object.find(key);
-  if (value == nullptr) return std::size_t{0};
-  const auto found =
-      std::find(words.begin(), words.end(), value->is_string() ? value->as_string() : "");
-  if (found == words.end()) return fail(Code::plan_invalid, quoted(key) + " has no such value");
-  return static_cast<std::size_t>(found - words.begin());
-}
-
-// Also for a member that must be there.
-Result<std::size_t> required_word_at(const Value& object, std::string_view key, Keys words) {
-  if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
-  return word_at(object, key, words);
-}
-
-Result<Template> template_of(const Value& value, std::string_view key) {
-  auto compiled = Template::compile(value);
-  if (!compiled) return std::unexpected(std::move(compiled).error().in(quoted(key)));
-  return compiled;
-}
-
-Result<std::optional<Template>> template_at(const Value& object, std::string_view key) {
-  const Value* value = object.find(key);
-  if (value == nullptr) return std::nullopt;
-  AE_ASSIGN(Template compiled, template_of(*value, key));
-  return compiled;
-}
-
-// A string that is one `${ … }` and nothing else: the only kind whose value need not be a string.
-bool is_one_expression(const Value& value) {
-  if (!value.is_string()) return false;
-  const auto parts = Template::parts(value.as_string());
-  return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
-}
 
 // ---- tools
 
@@ -154,12 +80,18 @@ Status read_model(const Value& value, ToolPolicy& tool) {
     return fail(Code::plan_invalid,
                 "a model, and no tool, is called model:NAME and has a provider");
   }
+  if (!named && value.find("price") != nullptr) {
+    return fail(Code::plan_invalid, "a model has a `price`, a tool has none");
+  }
   if (!named) return {};
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
       tool.result_schema || value.find("compensate") != nullptr) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
+  }
+  if (const Value* price = value.find("price")) {
+    AE_ASSIGN(tool.price, price_of(*price));
   }
   return {};
 }
@@ -218,12 +150,13 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
 }
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(
-      only_keys(value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry",
-                        "version", "args_schema", "result_schema", "approval", "approval_expires",
-                        "probe", "compensate", "changes", "verify", "provider"}));
+  AE_TRY(only_keys(
+      value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
+              "description", "args_schema", "result_schema", "approval", "approval_expires",
+              "probe", "compensate", "changes", "verify", "provider", "price"}));
   ToolPolicy tool;
   tool.name = name;
+  if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
   AE_ASSIGN(tool.version, text_at(value, "version"));
   if (tool.version.size() != 16 || !from_hex(tool.version)) {
     return fail(Code::plan_invalid, "`version` must be 16 hex digits");
@@ -435,7 +368,7 @@ class Compiler {
 
   Status read_node(const Value& value, Node& node) {
     AE_ASSIGN(const std::size_t kind,
-              required_word_at(value, "kind", {"tool", "wait", "map", "llm"}));
+              required_word_at(value, "kind", {"tool", "wait", "map", "llm", "loop"}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -455,6 +388,14 @@ class Compiler {
         AE_TRY(only_keys(value, {"id", "kind", "over", "as", "max_parallel", "on_item_error", "do",
                                  "needs", "when", "on_error"}));
         return read_map(value, node);
+      case NodeKind::loop:
+        AE_TRY(only_keys(value, {"id", "kind", "loop", "needs", "when", "on_error"}));
+        AE_ASSIGN(node.tool, tool_named(value["loop"]));
+        if (!plan_.tools[node.tool].is_model()) {
+          return fail(Code::plan_invalid, "a loop is led by a model");
+        }
+        AE_ASSIGN(node.loop, read_loop(value["loop"], plan_, tool_by_name_));
+        return {};
     }
     return {};
   }
@@ -478,13 +419,14 @@ class Compiler {
   }
 
   static Status check_request(const Value& args) {
-    AE_TRY(only_keys(args, {"model", "messages", "temperature", "max_tokens"}));
+    AE_TRY(only_keys(args, {"model", "messages", "temperature", "max_tokens", "schema"}));
     AE_TRY(text_at(args, "model"));
     const Value& messages = args["messages"];
     if (!is_one_expression(messages) && (!messages.is_array() || messages.size() == 0)) {
       return fail(Code::plan_invalid,
                   "`messages` must be a list that is not empty, or one ${ … } that gives one");
     }
+    AE_TRY(check_written(args));
     const Value& temperature = args["temperature"];
     if (!temperature.is_null() && !temperature.is_number()) {
       return fail(Code::plan_invalid, "`temperature` must be a number");
@@ -622,6 +564,9 @@ class Compiler {
       AE_TRY(check_roots(node, node.kind == NodeKind::map ? &node.over : nullptr, false, order));
       AE_TRY(check_roots(node, node.has_args ? &node.args : nullptr, node.kind == NodeKind::map,
                          order));
+      if (!node.loop) continue;
+      AE_TRY(check_roots(node, &node.loop->prompt, false, order));
+      AE_TRY(check_roots(node, node.loop->system ? &*node.loop->system : nullptr, false, order));
     }
     return {};
   }
@@ -698,7 +643,7 @@ std::string_view to_text(ConfirmMode mode) {
 }
 
 std::string_view to_text(NodeKind kind) {
-  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm"};
+  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm", "loop"};
   return kText[static_cast<std::size_t>(kind)];
 }
 

@@ -16,14 +16,18 @@
 //                 "needs"?, "when"?, "on_error"?},
 //                {"id", "kind": "map", "over": template, "as"?: name, "max_parallel": n, "on_item_error"?: "collect",
 //                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?},
-//                {"id", "kind": "llm", "tool": "model:NAME", "args": request, "needs"?, "when"?, "on_error"?} ],
+//                {"id", "kind": "llm", "tool": "model:NAME", "args": request, "needs"?, "when"?, "on_error"?},
+//                {"id", "kind": "loop", "needs"?, "when"?, "on_error"?,
+//                 "loop": {"tool": "model:NAME", "model": text, "system"?: template, "prompt": template, "tools": [name…],
+//                          "max_turns": n, "parallel_tools": n, "temperature"?, "max_tokens"?, "schema"?: schema,
+//                          "on_reject"?: "fail"}} ],
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail" | "probe",
 //                       "timeout": duration, "grace": duration, "dedupe_window": duration | "unlimited",
 //                       "retry": {"max_attempts": n, "initial_backoff", "max_backoff": durations, "multiplier": x,
 //                                 "retry_on": [text…]},
-//                       "version": 16 hex digits, "args_schema"?: schema, "result_schema"?: schema,
+//                       "version": 16 hex digits, "description"?: text, "args_schema"?: schema, "result_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
 //                       "compensate"?: {"tool", "args"?: template},
@@ -31,9 +35,12 @@
 //                                   .args .call .result
 //                       "verify"?: {"by": http_etag | http_last_modified | http_json | file | git_ref | github | sql,
 //                                   "mode"?: "strict" | "warn" | "human"}},             with "changes"
-//              "model:NAME": {…, "effect": "read", "provider": "openai"} },
+//              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
+//                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
 //     "confirm"?: "strict" | "warn" | "human"       the mode of tools whose "verify" names none }
-//   request = {"model": text, "messages": [{"role", "content": template}…] | template, "temperature"?, "max_tokens"?}
+//   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
+//              "max_tokens"?, "schema"?}
+//   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
 //   A model is a tool that nodes of kind llm call, and the `do` of a map: its args are a request.
 //
 // Optional members are left out when they have their default. Threads: compiled plans are immutable values.
@@ -53,6 +60,7 @@
 #include "core/schema.h"
 #include "core/time.h"
 #include "core/value.h"
+#include "engine/price.h"
 
 namespace ae::engine {
 
@@ -116,8 +124,9 @@ struct ToolPolicy {
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null
   std::optional<Schema> result_schema;
-  std::string result_digest;  // 64 hex digits: of result_schema; "" = it has none
-  std::string provider;       // of a model; "" = it is a tool
+  std::string result_digest;   // 64 hex digits: of result_schema; "" = it has none
+  std::string provider;        // of a model; "" = it is a tool
+  std::optional<Price> price;  // of a model
   bool is_model() const { return !provider.empty(); }
   // Is a person asked before the call? By a condition on its arguments, always, or never.
   bool approval_required = false;
@@ -131,7 +140,7 @@ struct ToolPolicy {
   ConfirmMode confirm = ConfirmMode::strict;
 };
 
-enum class NodeKind : std::uint8_t { tool, wait, map, llm };  // spelled as in step_id
+enum class NodeKind : std::uint8_t { tool, wait, map, llm, loop };  // spelled as in step_id
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
@@ -164,6 +173,21 @@ bool is_name(std::string_view text);
 // May a map call its items so (`as`)? An identifier of the expression language that is no root of its own.
 bool is_item_name(std::string_view text);
 
+// A model that is asked, turn by turn, until it asks for no tool any more (engine/loop.h).
+struct LoopSpec {
+  Value settings;  // of every request: {model, temperature?, max_tokens?}
+  std::optional<Template> system;
+  Template prompt;
+  std::vector<std::uint32_t> tools;  // that it may call: indices into Plan::tools
+  Value offered;               // the same as a request says it: [{name, description?, parameters}]
+  std::string offered_digest;  // 64 hex digits; "" = no tool is offered
+  std::uint32_t max_turns = 20, parallel_tools = 4;
+  std::optional<Schema> schema;  // of its last answer
+  Value schema_source;
+  std::string schema_digest;  // 64 hex digits; "" = it has none
+  bool fail_on_reject = false;
+};
+
 struct Node {
   std::string id;
   std::uint32_t index = 0;  // position in the file, from 0
@@ -172,7 +196,7 @@ struct Node {
   std::optional<Template> when;
   bool continue_on_error = false;
 
-  // tool and llm, and what a map does per item
+  // tool and llm, and what a map does per item; of a loop, its model
   std::uint32_t tool = 0;  // index into Plan::tools
   bool calls() const { return kind == NodeKind::tool || kind == NodeKind::llm; }
   Template args;
@@ -191,6 +215,8 @@ struct Node {
   std::string as;  // "" = only .item
   std::uint32_t max_parallel = 8;
   bool collect_errors = false;
+
+  std::shared_ptr<const LoopSpec> loop;  // of a loop
 };
 
 struct Plan {
@@ -210,6 +236,7 @@ struct Plan {
                                                      const PlanLimits& limits = {});
 
   // "<plan#>/<node index>" and "<plan#>/<node index>/<item index>"
+  // and, of a loop, "<plan#>/<node index>/<turn>" and "<plan#>/<node index>/<turn>/<call>"
   static std::string path(std::uint32_t plan_number, std::uint32_t node);
   static std::string path(std::uint32_t plan_number, std::uint32_t node, std::uint32_t item);
 };

@@ -79,7 +79,10 @@ AE_TEST("plan/what it does not know or misses is refused") {
   EXPECT_EQ(refusal(good, R"(,"surprise":1)"), "unknown member `surprise`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
             "node `a`: unknown member `approval`");
-  EXPECT_EQ(refusal(R"({"id":"a","kind":"loop"})"), "node `a`: `kind` has no such value");
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"code"})"), "node `a`: `kind` has no such value");
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"loop"})"), "node `a`: without `tool`");
+  EXPECT_EQ(refusal(R"({"id":"a","kind":"loop","loop":{"tool":"pay"}})"),
+            "node `a`: a loop is led by a model");
   EXPECT_EQ(refusal(R"({"id":"a b","kind":"tool","tool":"pay"})"),
             "nodes[0]: `id` must match [A-Za-z_][A-Za-z0-9_-]{0,63}");
   EXPECT_EQ(refusal(good + "," + good), "two nodes are called `a`");

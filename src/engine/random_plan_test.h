@@ -84,7 +84,8 @@ inline Value undoable_tools() {
        {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
        {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
        {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
-       {"unbuy", tool_policy("at_most_once", "probe", probe)}});
+       {"unbuy", tool_policy("at_most_once", "probe", probe)},
+       {"model:main", tool_policy("read", "resend", json("{'provider':'openai'}"))}});
 }
 
 // What is particular to a node's kind: a map, a wait of any type, a call; some calls must be approved.
@@ -94,7 +95,26 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
   constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
       failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
-  switch (dice.below(failing == Failing::ends ? 8 : 9)) {
+  const std::uint64_t kind = dice.below(failing == Failing::ends ? 9 : 10);
+  switch (failing == Failing::ends && kind == 8 ? 9 : kind) {
+    case 9: {
+      std::vector<Value> tools;
+      for (const char* name : kTools) {
+        if (failing != Failing::ends) tools.emplace_back(name);
+      }
+      for (const char* name : kUndoable) {
+        if (failing == Failing::ends) tools.emplace_back(name);
+      }
+      const std::string& value = read.as_string();
+      const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
+      return {{"kind", "loop"},
+              {"loop", Value::object({{"tool", "model:main"},
+                                      {"model", "small"},
+                                      {"prompt", prompt},
+                                      {"tools", Value::array(std::move(tools))},
+                                      {"max_turns", 5 + dice.below(2)},
+                                      {"parallel_tools", 1 + dice.below(3)}})}};
+    }
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; what it gives may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
@@ -184,6 +204,9 @@ class RandomWorld {
     Value result = Value::object({{"of", call.key.text.substr(0, 8)},
                                   {"tool", call.tool},
                                   {"usage", Value::object({{"input_tokens", 7}})}});
+    if (const Value calls = wishes(call); calls.size() > 0) {
+      result = result.with("tool_calls", calls);
+    }
     if (call.tool == "ask") {
       auto found = results_.find(std::string(call.arguments.text("key")));
       result = Value::object({{"found", found == results_.end() ? Value() : found->second}});
@@ -217,6 +240,23 @@ class RandomWorld {
             .resolution = happened(call) ? "happened" : "not_happened"};
     if (happened(call)) act.result = result(call);
     return act;
+  }
+
+  // What the model of a loop asks for, by what it was told: none, or up to three tools, some of them not granted.
+  static Value wishes(const Invocation& call) {
+    constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "sign", "nope"};
+    std::vector<Value> calls;
+    const std::uint64_t bits = chance(call.key.text + "wishes");
+    // Each turn says two messages at least: it is over before max_turns.
+    const Value& said = call.arguments["said"];
+    const bool leads = said.is_integer() && said.as_int() < 8;
+    for (std::uint64_t i = 0; leads && i < bits % 4; ++i) {
+      const std::string n = std::to_string(i);
+      calls.push_back(Value::object({{"id", "c" + n},
+                                     {"name", kNames[(bits >> (8 + 3 * i)) % 8]},
+                                     {"arguments", Value::object({{"r", n}})}}));
+    }
+    return Value::array(std::move(calls));
   }
 
  private:

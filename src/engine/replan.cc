@@ -34,6 +34,7 @@ class Replanning {
   bool same_call(const Step& step, const Node& node) const;
   bool same_wait(const Step& step, const Node& node) const;
   bool same_map(const Step& step, const Node& node) const;
+  bool same_loop(const Step& step, const Node& node) const;
   bool can_read(const Template& source) const;
   const Value& graph_of(const Plan& plan, const Node& node) const {
     return plan.task_graph["nodes"].items()[node.index];
@@ -98,6 +99,23 @@ bool Replanning::same_map(const Step& step, const Node& node) const {
   return can_read(node.over) && (!node.has_args || can_read(node.args));
 }
 
+// A loop that is over: it is led by the same model, was told the same, and may call the same.
+bool Replanning::same_loop(const Step& step, const Node& node) const {
+  if (step.phase != StepPhase::done) return false;
+  if (graph_of(*s_.plan, s_.node_of(step))["loop"] != graph_of(*next_.plan, node)["loop"]) {
+    return false;
+  }
+  if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {
+    return false;
+  }
+  const auto first = std::ranges::find_if(s_.steps, [&](const Step& one) {
+    return one.node == step.node && one.role == Role::node && one.turn == 0 && one.is_turn();
+  });
+  if (first == s_.steps.end() || !first->call) return false;
+  const auto opening = opening_of(next_, node);
+  return opening && *opening == first->call->arguments["messages"];
+}
+
 // The step that this node of the new plan goes on with; nullptr: it begins anew.
 const Step* Replanning::same(const Node& node) const {
   const auto known = s_.plan->by_id.find(node.id);
@@ -119,6 +137,8 @@ const Step* Replanning::same(const Node& node) const {
       return same_wait(step, node) ? &step : nullptr;
     case NodeKind::map:
       return same_map(step, node) ? &step : nullptr;
+    case NodeKind::loop:
+      return same_loop(step, node) ? &step : nullptr;
   }
   return nullptr;
 }
@@ -152,7 +172,7 @@ Replan Replanning::run() {
 bool is_effect(const State& state, const Step& step) {
   if (step.role != Role::node) return false;
   const Node& node = state.node_of(step);
-  const bool calls = node.calls() || step.item != kNoItem;
+  const bool calls = node.calls() || step.is_part();
   if (!calls || state.tool_of(step).effect == EffectClass::read) return false;
   const bool success = step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
   return step.committed || success || state.may_have_happened(step);
@@ -174,6 +194,11 @@ Status may_replan(const State& state) {
                 "it, and when it is answered the plan can be replaced");
   }
   for (const Step& step : state.steps) {
+    if (step.phase == StepPhase::looping) {
+      return fail(Code::call_pending,
+                  "the loop \"" + state.node_of(step).id +
+                      "\" is under way; when it is over, the plan can be replaced");
+    }
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||

@@ -10,6 +10,7 @@
 #include "engine/decide.h"
 #include "engine/evaluate.h"
 #include "engine/ledger_proof.h"
+#include "engine/loop.h"
 #include "engine/model_calls.h"
 #include "engine/replan.h"
 
@@ -29,7 +30,7 @@ std::string ReplayProof::emitted(const State& state, const Event& event) {
   if (!step || !asks_for(state, state.by_id.at(step->id))) {
     return "stands where the plan asks for no command";
   }
-  const bool model = state.plan->tools[state.node_of(*step).tool].is_model();
+  const bool model = state.tool_of(*step).is_model();
   if (event.payload.text("kind") != (model ? "llm" : "tool")) {
     return "is a command of another kind than the plan's";
   }
@@ -54,7 +55,6 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
   if (step->phase != StepPhase::ready) return "stands where the plan asks for no call";
-  const Node& node = state.node_of(*step);
   const ToolPolicy& tool = state.tool_of(*step);
   if (event.payload.text("tool_name") != tool.name) return "calls another tool than the plan's";
   if (event.payload.text("effect_class") != to_text(tool.effect)) {
@@ -63,9 +63,7 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const std::string_view schema = event.payload.text("request_schema_hash");
   if (!schema.empty() && schema != tool.schema_digest)
     return "names another schema than the plan's";
-  auto arguments = step->role == Role::node
-                       ? arguments_of(state, node, step->item)
-                       : side_arguments_of(state, state.steps[step->of], step->role);
+  auto arguments = arguments_of(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";
@@ -100,8 +98,7 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
   if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
     return {};
   }
-  const auto said =
-      model_members(state.tool_of(*step).provider, step->call->arguments, step->result);
+  const auto said = model_members(state.tool_of(*step), step->call->arguments, step->result);
   for (const std::string_view name :
        {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
     const auto one = std::ranges::find(said, name, &Member::first);
@@ -124,6 +121,14 @@ std::string ReplayProof::branch(const State& state, const Event& event) {
   if (node.kind != NodeKind::map) return {};
   auto now = over_of(state, node);
   return now && *now == recorded ? "" : "is not what `map` gives";
+}
+
+// A loop does what the model's answer asked for, and no more.
+std::string ReplayProof::choice(const State& state, const Event& event) {
+  const Step* step = step_of(state, event);
+  if (!step || !step->loop || step->loop->turns.empty()) return {};
+  auto now = choice_of(state, *step);
+  return now && *now == event.payload["payload"] ? "" : "is not what the model's answer asks for";
 }
 
 std::string ReplayProof::wait(const State& state, const Event& event) {
@@ -149,7 +154,7 @@ std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
   if (!step || step->call || is_redacted(asked)) return {};
-  auto arguments = arguments_of(state, state.node_of(*step), step->item);
+  auto arguments = arguments_of(state, *step);
   if (!arguments) return "asks for a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
@@ -207,6 +212,7 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       break;
     case EventType::decision_recorded:
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
+      if (event.payload.text("kind") == "tool_choice") wrong = choice(state, event);
       if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
       if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
         wrong = request(state, event);

@@ -28,6 +28,7 @@ class ReplayProof {
   static std::string fits(const ToolPolicy& tool, const Value& result);
   static std::string committed(const State& state, const Event& event);
   static std::string branch(const State& state, const Event& event);
+  static std::string choice(const State& state, const Event& event);
   static std::string wait(const State& state, const Event& event);
   static std::string probe_says(const State& state, const Event& event);
   static std::string request(const State& state, const Event& event);

@@ -35,7 +35,7 @@ bool State::may_have_changed(const Step& step) const {
 }
 
 std::uint32_t State::tool_index(const Step& step) const {
-  if (step.role == Role::node) return node_of(step).tool;
+  if (step.role == Role::node) return step.is_loop_call() ? step.tool : node_of(step).tool;
   const ToolPolicy& about =
       tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
   return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
@@ -89,8 +89,19 @@ std::string State::path_of(const Step& step) const {
   if (step.role == Role::probe) {
     return path_of(steps[step.of]) + "/probe/" + std::to_string(step.of_try);
   }
+  if (step.turn != kNoTurn) return part_path(step, step.turn, step.nth);
   return step.item == kNoItem ? Plan::path(step.plan_no, step.place)
                               : Plan::path(step.plan_no, step.place, step.item);
+}
+
+std::string State::part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
+  const std::string of_turn = Plan::path(loop.plan_no, loop.place, turn);
+  return nth == kNoTurn ? of_turn : of_turn + "/" + std::to_string(nth);
+}
+
+StepId State::part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const {
+  return step_id(job, plan->decision, part_path(loop, turn, nth),
+                 to_text(nth == kNoTurn ? NodeKind::llm : NodeKind::tool));
 }
 
 std::string State::item_path(const Node& map_node, std::uint32_t item) const {
@@ -107,6 +118,7 @@ NodeKind item_kind(const Plan& plan, const Node& map_node) {
 NodeKind State::kind_of(const Step& step) const {
   const Node& node = node_of(step);
   if (step.role != Role::node) return NodeKind::tool;
+  if (step.turn != kNoTurn) return step.is_turn() ? NodeKind::llm : NodeKind::tool;
   return step.item == kNoItem ? node.kind : item_kind(*plan, node);
 }
 

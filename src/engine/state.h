@@ -106,6 +106,7 @@ enum class StepPhase : std::uint8_t {
   mapping,    // items are under way
   refused,    // a person said fail
   done,
+  looping,  // a model leads: a turn of it, or what that asked for, is under way
 };
 
 // What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.
@@ -132,15 +133,41 @@ struct MapProgress {
   std::optional<Failure> failure;  // of the first item that failed for good
 };
 
+// A call that a model asked for in one answer.
+struct LoopCall {
+  std::string id;                   // the model's own name of it
+  std::uint32_t tool = 0;           // index into Plan::tools; meaningless when it was refused
+  std::uint32_t step = 0xffffffff;  // kNoStep: it has not begun
+  std::optional<Failure> refused;   // it is not made, and this is what the model is told
+};
+
+struct LoopTurn {
+  std::uint32_t step = 0;  // that asks the model
+  bool chosen = false;     // what it asked for is recorded
+  std::vector<LoopCall> calls;
+};
+
+struct LoopProgress {
+  std::vector<LoopTurn> turns;
+  // Of the newest turn:
+  std::uint32_t next = 0;  // the next call to begin; those before it have, or are refused
+  std::uint32_t active = 0, asking = 0;
+  // What the newest turn's model was told: the end of the chain over its messages, and how many they are (engine/loop.h).
+  std::string conversation;
+  std::uint64_t said = 0;
+  std::optional<Failure> failure;  // nothing more begins
+};
+
 // What a step stands on whose call another job made: the job that this one is forked from.
 struct Imported {
   std::string tool, arguments_hash;  // of the call; empty: it made none
 };
 
 constexpr std::uint32_t kNoItem = 0xffffffff;
+constexpr std::uint32_t kNoTurn = 0xffffffff;
 constexpr std::uint32_t kNoStep = 0xffffffff;
 
-// What a step is: a node (or an item of a map), a probe of a call in doubt, or what undoes a committed call.
+// What a step is: a node (or a part of one: an item of a map, a turn of a loop or a call of one), a probe of a call in doubt, or what undoes a committed call.
 enum class Role : std::uint8_t { node, probe, undo };
 
 struct Step {
@@ -149,6 +176,9 @@ struct Step {
   // Where it stands in the plan that it was begun under: its path is made of these. `node` is its place in the plan of now.
   std::uint32_t plan_no = 0, place = 0;
   std::uint32_t item = kNoItem;
+  // Of a loop: the turn, and which of the calls that its answer asked for; without: it is what asks the model.
+  std::uint32_t turn = kNoTurn, nth = kNoTurn;
+  std::uint32_t tool = kNoTurn;  // of such a call: index into Plan::tools
   Role role = Role::node;
   std::uint32_t of = kNoStep;     // of a probe or undo: the step whose call it is about
   std::uint32_t of_try = 0;       // of a probe: the try that it asks about
@@ -163,6 +193,7 @@ struct Step {
   std::unique_ptr<Invocation> call;
   std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
+  std::unique_ptr<LoopProgress> loop;
   std::unique_ptr<Imported> imported;  // it was done before this job was forked
   Instant not_before;
   std::string wait_key;    // of its newest wait, also of that of a call in doubt
@@ -172,6 +203,11 @@ struct Step {
   Value result;
   ResultType result_type = ResultType::none;
   bool skipped = false;
+
+  // It stands below the step of its node, steps[node]: an item of a map, a turn of a loop, a call of a turn.
+  bool is_part() const { return item != kNoItem || turn != kNoTurn; }
+  bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
+  bool is_loop_call() const { return nth != kNoTurn; }
 };
 
 struct Wait {
@@ -235,6 +271,8 @@ struct ModelUsage {
   std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
   std::uint64_t input_tokens = 0, output_tokens = 0, total_tokens = 0;
   std::uint64_t cached_tokens = 0, reasoning_tokens = 0;  // parts of the above
+  std::uint64_t cost_micros = 0;     // of the answers that have a price (engine/price.h)
+  std::uint64_t unpriced_calls = 0;  // answers that have none
 };
 
 class State {
@@ -306,7 +344,7 @@ class State {
   bool may_probe(const Step& step) const;
   // The key that a person names the call by; also of one that could not be made, for want of arguments.
   IdempotencyKey key_of(const Step& step) const;
-  // The kind of the step itself: an item of a map is a call, and so is what asks about one or undoes it.
+  // The kind of the step itself: a part of a map or a loop is a call, and so is what asks about one or undoes it.
   NodeKind kind_of(const Step& step) const;
   // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
   bool is_live(const Step& step) const {
@@ -333,6 +371,9 @@ class State {
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
   std::string item_path(const Node& map_node, std::uint32_t item) const;
+  // Of a turn of a loop (`nth` = kNoTurn), or of a call of one.
+  StepId part_step_id(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
+  std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
   // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.

@@ -92,6 +92,7 @@ class Tracer {
   std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
   std::string_view world_of(const Step& step, const StepSpan& span) const;
   std::string_view map_status(const Step& step) const;
+  std::vector<const Step*> below(const Step& step) const;
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
   void count(const Step& step, const StepSpan& span, std::string_view status);
@@ -100,7 +101,10 @@ class Tracer {
   const std::vector<Event>& events_;
   std::vector<AttemptSpan> attempts_;
   std::unordered_map<std::string, StepSpan> steps_;
-  std::map<std::uint32_t, std::vector<const Step*>> items_;            // by map, in item order
+  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
+  std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>>
+      calls_;                                                          // by loop and turn
   std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0;
 };
@@ -263,13 +267,26 @@ void Tracer::gather(const Event& event) {
 
 // ---------------------------------------------------------------- judging
 
-std::string_view Tracer::map_status(const Step& step) const {
-  bool in_doubt = false;
-  auto items = items_.find(step.node);
-  if (items != items_.end()) {
-    for (const Step* item : items->second) in_doubt |= item->phase == StepPhase::in_doubt;
+// The items of a map, the turns of a loop, the calls of a turn.
+std::vector<const Step*> Tracer::below(const Step& step) const {
+  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
+  if (step.is_turn()) {
+    const auto calls = calls_.find({step.node, step.turn});
+    return calls == calls_.end() ? std::vector<const Step*>() : calls->second;
   }
-  return in_doubt ? "in_doubt" : "running";
+  for (const auto* parts : {&items_, &turns_}) {
+    if (const auto found = parts->find(step.node); found != parts->end()) return found->second;
+  }
+  return {};
+}
+
+std::string_view Tracer::map_status(const Step& step) const {
+  const auto doubted = [&](const Step* part) {
+    return part->phase == StepPhase::in_doubt ||
+           std::ranges::any_of(below(*part),
+                               [](const Step* call) { return call->phase == StepPhase::in_doubt; });
+  };
+  return std::ranges::any_of(below(step), doubted) ? "in_doubt" : "running";
 }
 
 std::string_view Tracer::status_of(const Step& step) const {
@@ -299,6 +316,7 @@ std::string_view Tracer::status_of(const Step& step) const {
     case StepPhase::refused:
       return step.role == Role::undo ? "failed" : "running";
     case StepPhase::mapping:
+    case StepPhase::looping:
       return map_status(step);
     default:
       return "running";
@@ -327,12 +345,9 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const 
     rolled_back |= world == "rolled back";
   };
   for (const TrySpan& one : span.tries) take(world_of(step, span, one));
-  if (auto items = items_.find(step.node);
-      items != items_.end() && step.item == kNoItem && step.role == Role::node) {
-    for (const Step* item : items->second) {
-      auto of_item = steps_.find(item->id.text);
-      if (of_item != steps_.end()) take(world_of(*item, of_item->second));
-    }
+  for (const Step* part : below(step)) {
+    auto of_part = steps_.find(part->id.text);
+    if (of_part != steps_.end()) take(world_of(*part, of_part->second));
   }
   return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
 }
@@ -344,11 +359,10 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
     if (status == "in_doubt") in_doubt_++;
     return;
   }
-  if (status == "in_doubt" && s_.node_of(step).kind != NodeKind::map) in_doubt_++;
-  if (step.item != kNoItem) {
-    if (status == "in_doubt") in_doubt_++;
-    return;
-  }
+  const NodeKind kind = s_.node_of(step).kind;
+  const bool whole = kind == NodeKind::map || kind == NodeKind::loop;
+  if (status == "in_doubt" && (!whole || step.is_part())) in_doubt_++;
+  if (step.is_part()) return;
   if (status == "done") done_++;
   if (status == "failed") failed_++;
   if (status == "skipped") skipped_++;
@@ -473,7 +487,7 @@ Value error_of(const Step& step, const StepSpan& span) {
 
 Value Tracer::result_of(const Step& step, const StepSpan& span) const {
   if (step.item == kNoItem && step.role == Role::node) return step.result;
-  if (!step.imported || step.failure) return span.result;
+  if (!step.imported || step.failure || step.turn != kNoTurn) return span.result;
   const Step& map = s_.steps[step.node];
   if (map.map) return map.map->results[step.item];
   return map.result.is_array() ? map.result.items()[step.item] : Value();
@@ -494,7 +508,7 @@ Value Tracer::node_view(const Step& step) {
   const StepSpan& span = steps_[step.id.text];
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
-  const bool is_item = step.item != kNoItem || side;  // it is one call
+  const bool is_item = step.is_part() || side;  // it is one call
   const std::string_view status = status_of(step);
   count(step, span, status);
   std::vector<Value> tries, waits, items, needs;
@@ -510,9 +524,7 @@ Value Tracer::node_view(const Step& step) {
     if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
-  if (auto below = items_.find(step.node); below != items_.end() && !is_item) {
-    for (const Step* item : below->second) items.push_back(node_view(*item));
-  }
+  for (const Step* part : below(step)) items.push_back(node_view(*part));
   if (!is_item) {
     for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
   }
@@ -557,6 +569,8 @@ Value Tracer::node_view(const Step& step) {
                         {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
                         {"try", number(span.tries.size())},
+                        {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
+                        {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
                         {"waits", Value::array(std::move(waits))},
                         {"world", world_of(step, span)}});
 }
@@ -582,6 +596,10 @@ Value Tracer::run() {
       sides_[step.of].push_back(&step);
     } else if (step.item != kNoItem) {
       items_[step.node].push_back(&step);
+    } else if (step.is_turn()) {
+      turns_[step.node].push_back(&step);
+    } else if (step.is_loop_call()) {
+      calls_[{step.node, step.turn}].push_back(&step);
     }
   }
   std::vector<Value> nodes, attempts;

@@ -2,7 +2,8 @@
 //
 //   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq, forked_from,
 //    attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended}],
-//    nodes:    [node…],            in plan order; a map's items stand below it, in item order
+//    nodes:    [node…],            in plan order; below each stand its items: of a map, in item order; of a loop its turns,
+//                               and below those the calls that they asked for
 //    effects:  [{kind, seq, type, at, effect_id, node_id, step_id, try}],   all recorded effects (engine/effects.h)
 //    drift:    [{tool, what, from, to, since, seq}],                        what the log says otherwise later (engine/drift.h)
 //    trace:    {trace_id, span_id, parent_id, tracestate},                   W3C trace context (core/trace_context.h)
@@ -11,7 +12,7 @@
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
 //          started_at, finished_at, duration_us, executed_by, replayed, imported, effect, model, tries, waits, decisions,
-//          items, role, probes: [node…], compensation: node or null, changes}      role: node probe compensation
+//          items, turn, turn_call, role, probes: [node…], compensation: node or null, changes}      role: node probe compensation
 //   changes: [{resource_type, resource_id, operation, version, etag, external_ref, verdict, detail}]   what was last seen
 //            of each: match mismatch unreachable unconfirmed, or null when nobody has looked
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,

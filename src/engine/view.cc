@@ -34,6 +34,8 @@ Value failure_view(const std::optional<Failure>& failure) {
 }
 
 Value item_number(const Step& step) { return step.item == kNoItem ? Value() : number(step.item); }
+Value turn_number(const Step& step) { return step.turn == kNoTurn ? Value() : number(step.turn); }
+Value nth_number(const Step& step) { return step.nth == kNoTurn ? Value() : number(step.nth); }
 
 // ---------------------------------------------------------------- everything
 
@@ -121,9 +123,33 @@ Value map_view(const MapProgress& map) {
                         {"started", number(map.started)}});
 }
 
-// By position: node, item, and what stands beside them in the order of its paths.
+Value loop_view(const State& state, const LoopProgress& loop) {
+  std::vector<Value> turns;
+  for (const LoopTurn& turn : loop.turns) {
+    std::vector<Value> calls;
+    for (const LoopCall& call : turn.calls) {
+      calls.push_back(Value::object(
+          {{"begun", call.step != kNoStep},
+           {"id", call.id},
+           {"refused", failure_view(call.refused)},
+           {"tool", call.refused ? Value() : Value(state.plan->tools[call.tool].name)}}));
+    }
+    turns.push_back(
+        Value::object({{"calls", Value::array(std::move(calls))}, {"chosen", turn.chosen}}));
+  }
+  return Value::object({{"active", number(loop.active)},
+                        {"asking", number(loop.asking)},
+                        {"conversation", or_null(loop.conversation)},
+                        {"failure", failure_view(loop.failure)},
+                        {"next", number(loop.next)},
+                        {"said", number(loop.said)},
+                        {"turns", Value::array(std::move(turns))}});
+}
+
+// By position: node, item or turn and call, and what stands beside them in the order of its paths.
 auto position(const Step& step) {
-  return std::tuple(step.node, step.item + 1, step.role, step.of, step.of_try);
+  return std::tuple(step.node, step.item + 1, step.turn + 1, step.nth + 1, step.role, step.of,
+                    step.of_try);
 }
 
 Value step_view(const State& state, const Step& step) {
@@ -137,6 +163,7 @@ Value step_view(const State& state, const Step& step) {
        {"imported", step.imported != nullptr},
        {"item", item_number(step)},
        {"kind", to_text(state.kind_of(step))},
+       {"loop", step.loop ? loop_view(state, *step.loop) : Value()},
        {"map", step.map ? map_view(*step.map) : Value()},
        {"needs_left", number(step.needs_left)},
        {"node_id", node.id},
@@ -153,6 +180,8 @@ Value step_view(const State& state, const Step& step) {
        {"step_committed", step.barrier},
        {"step_id", step.id.text},
        {"timed_out", step.timed_out},
+       {"turn", turn_number(step)},
+       {"turn_call", nth_number(step)},
        {"wait_key", or_null(step.wait_key)}});
 }
 
@@ -359,7 +388,9 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {"resources", Value::array(std::move(resources))},
                         {"step_id", step.id.text},
                         {"tool", state.tool_of(step).name},
-                        {"tool_version", Value()}});
+                        {"tool_version", Value()},
+                        {"turn", turn_number(step)},
+                        {"turn_call", nth_number(step)}});
 }
 
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
@@ -427,6 +458,8 @@ std::string_view to_text(StepPhase phase) {
       return "answered";
     case StepPhase::mapping:
       return "mapping";
+    case StepPhase::looping:
+      return "looping";
     case StepPhase::refused:
       return "refused";
     case StepPhase::done:
@@ -511,7 +544,10 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
   for (std::uint32_t index : steps) {
     const Step& step = state.steps[index];
     Value one = Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}});
-    list.push_back(step.item == kNoItem ? one : one.with("item", number(step.item)));
+    if (step.item != kNoItem) one = one.with("item", number(step.item));
+    if (step.turn != kNoTurn) one = one.with("turn", number(step.turn));
+    if (step.nth != kNoTurn) one = one.with("turn_call", number(step.nth));
+    list.push_back(std::move(one));
   }
   return Value::array(std::move(list));
 }
@@ -552,6 +588,8 @@ std::vector<Value> approvals_view(const State& state) {
                                   {"opened_at", to_text(wait.opened_at)},
                                   {"step_id", step.id.text},
                                   {"tool", call ? Value(call->tool) : Value()},
+                                  {"turn", turn_number(step)},
+                                  {"turn_call", nth_number(step)},
                                   {"tool_version", call ? Value(call->tool_version) : Value()}}));
   }
   for (const std::uint32_t step : raised_steps(state)) {

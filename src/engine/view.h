@@ -20,7 +20,7 @@ namespace ae::engine {
 
 Value state_view(const State& state);
 
-// Steps as lists name them: [{node_id, step_id, item?}].
+// Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
 Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);

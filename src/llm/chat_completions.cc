@@ -2,10 +2,13 @@
 #include "llm/chat_completions.h"
 
 #include <array>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "core/closed_schema.h"
 #include "core/json.h"
+#include "llm/conversation.h"
 
 namespace ae::llm {
 namespace {
@@ -15,12 +18,79 @@ constexpr std::string_view kNewerName =
 
 // Answers of a model are longer than most answers of tools: 128 Ki tokens of JSON, and their reasoning beside them.
 constexpr int kAnswerMax = 4 << 20;
+constexpr std::string_view kReasoning = "reasoning_content";
 
-std::unexpected<Error> broken(std::string reason) {
-  return fail(Code::tool_output_invalid, std::move(reason));
+// ---- what is sent
+
+Value content_of(const Message& message) {
+  if (message.parts.empty()) return message.text;
+  std::vector<Value> parts;
+  parts.reserve(message.parts.size());
+  for (const Part& part : message.parts) {
+    parts.push_back(part.image ? Value::object({{"type", "image_url"},
+                                                {"image_url", Value::object({{"url", part.text}})}})
+                               : Value::object({{"type", "text"}, {"text", part.text}}));
+  }
+  return Value::array(std::move(parts));
 }
 
-bool is_count(const Value& value) { return value.is_integer() && value.as_int() >= 0; }
+Value assistant_of(const Request& request, const Message& message) {
+  std::vector<Member> members = {{"role", "assistant"}, {"content", message.text}};
+  if (!message.calls.empty()) {
+    if (message.text.empty()) members[1].second = Value();
+    std::vector<Value> calls;
+    calls.reserve(message.calls.size());
+    for (const ToolCall& call : message.calls) {
+      const std::string said = call.malformed ? *call.malformed : canonical(call.arguments);
+      calls.push_back(Value::object(
+          {{"id", call.id},
+           {"type", "function"},
+           {"function",
+            Value::object({{"name", request.wire_of(call.name)}, {"arguments", said}})}}));
+    }
+    members.emplace_back("tool_calls", Value::array(std::move(calls)));
+  }
+  for (const Value& block : message.blocks) {
+    if (block.text("type") != kReasoning || !block[kReasoning].is_string()) continue;
+    members.emplace_back(kReasoning, block[kReasoning]);
+    break;
+  }
+  return Value::object(std::move(members));
+}
+
+Value message_of(const Request& request, const Message& message) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user"};
+  if (message.role == Role::assistant) return assistant_of(request, message);
+  if (message.role == Role::tool) {
+    return Value::object(
+        {{"role", "tool"}, {"tool_call_id", message.call_id}, {"content", message.text}});
+  }
+  return Value::object(
+      {{"role", kRoles[static_cast<std::size_t>(message.role)]}, {"content", content_of(message)}});
+}
+
+Value tools_of(const Request& request) {
+  std::vector<Value> tools;
+  tools.reserve(request.tools.size());
+  for (const OfferedTool& tool : request.tools) {
+    std::vector<Member> function = {{"name", tool.wire}};
+    if (!tool.description.empty()) function.emplace_back("description", tool.description);
+    if (!tool.parameters.is_null()) function.emplace_back("parameters", tool.parameters);
+    tools.push_back(
+        Value::object({{"type", "function"}, {"function", Value::object(std::move(function))}}));
+  }
+  return Value::array(std::move(tools));
+}
+
+// A schema that leaves something open cannot be promised; the answer is held to it all the same.
+Value format_of(const Value& schema) {
+  return Value::object(
+      {{"type", "json_schema"},
+       {"json_schema",
+        Value::object({{"name", "answer"}, {"schema", schema}, {"strict", is_complete(schema)}})}});
+}
+
+// ---- what came back
 
 // The words of an answer: a text, or the texts among its parts. Nothing is "".
 Result<std::string> words_of(const Value& content) {
@@ -52,13 +122,32 @@ Value usage_of(const Value& usage) {
   return members.empty() ? Value() : Value::object(std::move(members));
 }
 
+Status add_calls(const Request& request, const Value& message, Answer& answer) {
+  const Value& calls = message["tool_calls"];
+  if (calls.is_null()) return {};
+  if (!calls.is_array()) return broken("the answer calls tools with what is no list");
+  for (const Value& call : calls.items()) {
+    const Value& function = call["function"];
+    AE_TRY(answer.add_call(request, call.text("id"), function.text("name"), function["arguments"]));
+  }
+  return {};
+}
+
+// Who calls tools has not said its last word, whatever a server says of why it stopped.
+std::string reason_of(std::string_view said, bool calls) {
+  if (said == "function_call" || (calls && said == "stop")) return "tool_calls";
+  return std::string(said);
+}
+
 }  // namespace
 
 Value chat_transport(const Value& settings) {
   std::string url(settings.text("base_url"));
   while (url.ends_with('/')) url.pop_back();
-  std::vector<Member> http = {
-      {"method", "POST"}, {"url", url + "/chat/completions"}, {"output_max", kAnswerMax}};
+  std::vector<Member> http = {{"method", "POST"},
+                              {"url", url + "/chat/completions"},
+                              {"output_max", kAnswerMax},
+                              {"numbers", "string"}};
   if (const std::string_view key = settings.text("api_key"); !key.empty()) {
     http.emplace_back("headers", Value::object({{"Authorization", "Bearer " + std::string(key)}}));
   }
@@ -66,38 +155,44 @@ Value chat_transport(const Value& settings) {
 }
 
 Result<Value> chat_request(const Value& recorded, const Value& settings) {
-  const Value& messages = recorded["messages"];
-  if (!recorded["model"].is_string() || !messages.is_array() || messages.size() == 0) {
-    return fail(Code::input_invalid, "a model is asked with its name and at least one message");
+  AE_ASSIGN(const Request request, read_request(recorded));
+  std::vector<Value> messages;
+  messages.reserve(request.messages.size());
+  for (const Message& message : request.messages) messages.push_back(message_of(request, message));
+  std::vector<Member> body = {{"model", request.model},
+                              {"messages", Value::array(std::move(messages))}};
+  if (!request.tools.empty()) body.emplace_back("tools", tools_of(request));
+  if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
+  if (!request.max_tokens.is_null()) {
+    body.emplace_back(settings.text("max_tokens_name", kNewerName), request.max_tokens);
   }
-  std::vector<Member> body = {{"model", recorded["model"]}, {"messages", messages}};
-  if (const Value* temperature = recorded.find("temperature")) {
-    body.emplace_back("temperature", *temperature);
-  }
-  if (const Value* most = recorded.find("max_tokens")) {
-    body.emplace_back(settings.text("max_tokens_name", kNewerName), *most);
-  }
+  if (!request.schema.is_null()) body.emplace_back("response_format", format_of(request.schema));
   return Value::object(std::move(body));
 }
 
-Result<Value> chat_answer(const Value& body) {
+Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
+  AE_ASSIGN(const Request request, read_request(recorded_request));
   const Value& choices = body["choices"];
-  if (!choices.is_array() || choices.size() == 0) return broken("the answer has no choices");
+  if (!choices.is_array() || choices.size() == 0) {
+    const std::string_view said = body["error"].text("message");
+    return broken(said.empty() ? "the answer has no choices"
+                               : "the answer has no choices, and says: " + std::string(said));
+  }
   const Value& choice = choices.items()[0];
   const Value& message = choice["message"];
   if (!message.is_object()) return broken("the answer has no message");
-  AE_ASSIGN(std::string text, words_of(message["content"]));
-  std::vector<Member> result = {{"text", std::move(text)}};
-  const std::pair<const char*, const Value&> texts[] = {{"finish_reason", choice["finish_reason"]},
-                                                        {"model", body["model"]},
-                                                        {"refusal", message["refusal"]}};
-  for (const auto& [name, value] : texts) {
-    if (value.is_string()) result.emplace_back(name, value);
+  Answer answer;
+  AE_ASSIGN(answer.text, words_of(message["content"]));
+  AE_TRY(add_calls(request, message, answer));
+  if (const Value& aloud = message[kReasoning]; aloud.is_string() && !aloud.as_string().empty()) {
+    answer.blocks.push_back(
+        Value::object({{"type", kReasoning}, {std::string(kReasoning), aloud}}));
   }
-  if (Value usage = usage_of(body["usage"]); !usage.is_null()) {
-    result.emplace_back("usage", std::move(usage));
-  }
-  return Value::object(std::move(result));
+  answer.finish_reason = reason_of(choice.text("finish_reason"), !answer.calls.empty());
+  answer.model = body.text("model");
+  answer.refusal = message.text("refusal");
+  answer.usage = usage_of(body["usage"]);
+  return recorded(answer);
 }
 
 }  // namespace ae::llm

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "llm/conversation.h"
 #include "tools/output.h"
 
 namespace ae::llm {
@@ -16,17 +17,29 @@ Value body_of(Value result) {
   return parsed ? *std::move(parsed) : std::move(result);
 }
 
+// What stands for an answer that broke a rule: its head, and what it cost.
+Value stand_in(const Error& error, std::string_view said, const Value& answer) {
+  Value record = tools::invalid_output(error.message, said, said.size());
+  for (const std::string_view name : {"model", "usage"}) {
+    if (const Value* known = answer.find(name)) record = record.with(name, *known);
+  }
+  return record;
+}
+
 // Only a success has an answer; how a call failed is for the transport to say.
-Outcome translated(Outcome outcome, const Dialect& dialect) {
+Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect) {
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
-  const Value body = body_of(std::move(outcome.result));
-  if (auto answer = dialect.answer(body)) {
-    outcome.result = *std::move(answer);
+  const Value body = body_of(std::exchange(outcome.result, Value()));
+  auto answer = dialect.answer(request, body);
+  if (!answer) {
+    const std::string said = body.is_string() ? body.as_string() : canonical(body);
+    outcome.invalid = stand_in(answer.error(), said, Value());
     return outcome;
+  }
+  if (auto whole = with_json(request["schema"], *answer)) {
+    outcome.result = *std::move(whole);
   } else {
-    const std::string text = body.is_string() ? body.as_string() : canonical(body);
-    outcome.result = Value();
-    outcome.invalid = tools::invalid_output(answer.error().message, text, text.size());
+    outcome.invalid = stand_in(whole.error(), answer->text("text"), *answer);
   }
   return outcome;
 }
@@ -51,11 +64,11 @@ void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outc
     });
     return;
   }
-  call.args = *std::move(request);
-  transport_->perform(std::move(permit), std::move(call),
-                      [dialect = dialect_, done = std::move(done)](Outcome outcome) mutable {
-                        done(translated(std::move(outcome), *dialect));
-                      });
+  Value recorded = std::exchange(call.args, *std::move(request));
+  transport_->perform(
+      std::move(permit), std::move(call),
+      [dialect = dialect_, recorded = std::move(recorded), done = std::move(done)](
+          Outcome outcome) mutable { done(translated(std::move(outcome), recorded, *dialect)); });
 }
 
 void ModelTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {

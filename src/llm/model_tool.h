@@ -1,8 +1,9 @@
 // ModelTool: a call of a model, as a tool makes calls.
 //
 // The ledger, doubt, retries, late results and proofs hold for a model call because it is an invocation like any
-// other: this translates the recorded request into what the provider reads, hands it to a transport, and translates
-// the answer back. It sends nothing itself. Threads: as Tool says.
+// other: this translates the recorded request into what the provider reads, hands it to a transport, translates
+// the answer back, and holds it to the request's schema. It sends nothing itself. An answer that cannot be used has cost
+// what it cost: the record that stands for it keeps `model` and `usage`. Threads: as Tool says.
 #pragma once
 
 #include <functional>
@@ -14,12 +15,12 @@
 
 namespace ae::llm {
 
-// A provider's language: chat_completions.h is one.
+// A provider's language: chat_completions.h and messages.h are two.
 struct Dialect {
   // What is sent, made of a call's arguments. Fails with input_invalid: nothing is sent.
   std::function<Result<Value>(const Value& recorded)> request;
   // What is recorded, made of the transport's result. Fails with tool_output_invalid.
-  std::function<Result<Value>(const Value& body)> answer;
+  std::function<Result<Value>(const Value& recorded, const Value& body)> answer;
 };
 
 class ModelTool final : public tools::Tool {

@@ -1,12 +1,14 @@
 // A model behind a real HTTP server: what is sent to it, and what is made of every way in which it can answer.
 #include "llm/model_tool.h"
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "core/json.h"
-#include "llm/chat_completions.h"
+#include "llm/provider.h"
 #include "net/asio_loop.h"
 #include "testing/permit.h"
 #include "testing/raw_http_server.h"
@@ -57,15 +59,16 @@ struct Bench {
   net::AsioLoop loop;
   net::HttpClient client{loop};
   OneSecret secrets;
+  std::string name = "openai";
 
   std::unique_ptr<ModelTool> model(const Value& settings) {
-    auto http = tools::HttpTool::make(chat_transport(settings), {loop, client, secrets, false});
+    auto provider = provider_of(name, settings);
+    EXPECT_TRUE(provider) << name;
+    if (!provider) return nullptr;
+    auto http = tools::HttpTool::make(provider->transport, {loop, client, secrets, false});
     EXPECT_TRUE(http);
     if (!http) return nullptr;
-    return std::make_unique<ModelTool>(
-        loop, *std::move(http),
-        Dialect{.request = [settings](const Value& args) { return chat_request(args, settings); },
-                .answer = chat_answer});
+    return std::make_unique<ModelTool>(loop, *std::move(http), std::move(provider->dialect));
   }
   Outcome call(const Value& settings, Call call) {
     const auto tool = model(settings);
@@ -327,6 +330,87 @@ AE_TEST(
   const Outcome outcome = bench.perform(*tool, a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
+}
+
+AE_TEST("model tool/the other provider has its path, its headers and its words") {
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, R"({
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "small-1-2026",
+    "content": [{"type": "text", "text": "ä!"}], "stop_reason": "end_turn",
+    "usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 4}})")));
+  Bench bench;
+  bench.name = "anthropic";
+  const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+  EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
+  EXPECT_EQ(canonical(outcome.result),
+            R"({"finish_reason":"stop","model":"small-1-2026","text":"ä!",)"
+            R"("usage":{"cached_tokens":4,"input_tokens":9,"output_tokens":3,"total_tokens":12}})");
+  EXPECT_EQ(outcome.external_id, "msg_1");
+  ASSERT_EQ(server.arrivals(), 1);
+  const auto request = server.requests()[0];
+  EXPECT_EQ(request.target(), "/v1/messages");
+  EXPECT_EQ(request.header("x-api-key"), "sk-canary-123");
+  EXPECT_EQ(request.header("anthropic-version"), "2023-06-01");
+  EXPECT_EQ(request.header("Authorization"), "");
+  EXPECT_EQ(request.header("Idempotency-Key"), "aetheris:job-1:0123456789abcdef:0");
+  EXPECT_EQ(request.body,
+            R"({"max_tokens":4096,"messages":[{"content":[{"text":"Say ä","type":"text"}],)"
+            R"("role":"user"}],"model":"small-1"})");
+}
+
+AE_TEST(
+    "model tool/an answer that is held to a schema comes with its JSON, or its record says what "
+    "was wrong and what it cost") {
+  const Value schema = json(R"({"type":"object","additionalProperties":false,)"
+                            R"("properties":{"n":{"type":"integer"}},"required":["n"]})");
+  Bench bench;
+  const auto asked = [&](const std::string& content) {
+    const Value body = json(kAnswer);
+    Value choice = body["choices"].items()[0];
+    choice = choice.with("message", json(R"({"role":"assistant"})").with("content", content));
+    RawHttpServer server(RawHttpServer::always(
+        raw_answer(200, canonical(body.with("choices", Value::array({choice}))))));
+    return bench.call(Bench::settings(server), a_call(a_request().with("schema", schema)));
+  };
+  EXPECT_EQ(asked(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
+  const struct {
+    const char* content;
+    const char* reason;
+  } cases[] = {{"Sure! {\"n\": 7}", "is no JSON"},
+               {R"({"n":"7"})", "breaks the schema"},
+               {"", "is no JSON"}};
+  for (const auto& c : cases) {
+    const Outcome outcome = asked(c.content);
+    EXPECT_EQ(outcome.kind, OutcomeKind::success) << c.content;
+    EXPECT_TRUE(outcome.result.is_null()) << c.content;
+    ASSERT_TRUE(outcome.invalid) << c.content;
+    EXPECT_TRUE(outcome.invalid->text("reason").starts_with(c.reason))
+        << outcome.invalid->text("reason");
+    EXPECT_EQ((*outcome.invalid)["usage"]["total_tokens"], Value(12)) << c.content;
+    EXPECT_EQ(outcome.invalid->text("model"), "small-1-2026-10-01") << c.content;
+  }
+}
+
+AE_TEST("model tool/an abandoned call closes its connection: the provider may stop") {
+  std::atomic<bool> closed = false;
+  RawHttpServer server([&](Conversation& c) {
+    c.read_request();
+    c.hang();  // until the client goes
+    closed = true;
+  });
+  Bench bench;
+  auto tool = bench.model(Bench::settings(server));
+  std::move_only_function<void()> look = [&] {
+    if (server.arrivals() == 0) {
+      bench.loop.after(1ms, [&] { look(); });
+      return;
+    }
+    EXPECT_FALSE(closed);
+    tool->abandon(InvocationId("fedcba9876543210"), 1);
+  };
+  look();
+  EXPECT_EQ(bench.perform(*tool, a_call(a_request())).error_code, "abandoned");
+  for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(closed);
 }
 
 }  // namespace

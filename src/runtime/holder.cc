@@ -12,6 +12,7 @@
 #include "engine/beside.h"
 #include "engine/checkpoint.h"
 #include "engine/head.h"
+#include "engine/loop.h"
 #include "engine/recovery.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
@@ -775,10 +776,20 @@ void Holder::perform(const StepId& step_id) {
   if (newer_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
   if (AE_POINT("tool.before") != async::PointAction::go) return withdraw("failpoint tool.before");
+  auto sendable = engine::sent_request(state_, step);
+  if (!sendable) {  // nobody is asked what the log does not hold
+    world_.loop.post([answer, why = sendable.error().message]() mutable {
+      answer({.kind = OutcomeKind::failure,
+              .definite = true,
+              .error_code = std::string(code_name(Code::log_corrupt)),
+              .error_message = why});
+    });
+    return;
+  }
   tools::Call request;
   request.job = job_;
   request.tool = call.tool;
-  request.args = call.arguments;
+  request.args = *std::move(sendable);
   request.key = call.key;
   request.external_key = call.external_key;
   request.invocation = call.id;

@@ -262,7 +262,7 @@ void completed_means_done(const JobEvidence& e, Judge& judge) {
   for (const engine::Step& step : e.state.steps) {
     const engine::Node& node = e.state.node_of(step);
     if (e.state.status == engine::JobStatus::completed && step.phase != engine::StepPhase::done) {
-      const bool dropped_item = step.item != engine::kNoItem;
+      const bool dropped_item = step.is_part();
       judge.broken_if(!dropped_item, "node " + node.id + " is not done");
     }
     if (!step.call) continue;

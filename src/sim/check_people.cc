@@ -314,7 +314,7 @@ bool carries(const Value& plan_generated, std::string_view step) {
 
 void rest_is_rest(const JobEvidence& e, Judge& judge) {
   bool wanted = false, parked = false;
-  std::set<std::string> items;              // steps of maps' items
+  std::set<std::string> items;              // steps of maps' items and of loops' parts
   std::map<std::string, std::string> maps;  // the step of each map, by its node
   for (const Event& event : e.events) {
     const Value& p = event.payload;
@@ -332,7 +332,8 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         wanted = parked = false;
         break;
       case EventType::node_started:
-        if (node_of(e, event).kind == engine::NodeKind::map) {
+        if (const auto kind = node_of(e, event).kind;
+            kind == engine::NodeKind::map || kind == engine::NodeKind::loop) {
           const auto own = maps.emplace(p.text("node_id"), p.text("step_id")).first;
           if (own->second != p.text("step_id")) items.emplace(p.text("step_id"));
         }

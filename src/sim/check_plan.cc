@@ -29,9 +29,14 @@ class Places {
   static std::string name_of(std::string_view node, const Value& item) {
     return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
   }
+  bool of_loop(const Event& event) const {
+    return node_of(e_, event).kind == engine::NodeKind::loop;
+  }
   // The item that a call is about, as workload.cc writes it; null = it is no item.
   Value item_of(const Event& event) const {
     const Value& args = event.payload["arguments"];
+    if (of_loop(event))
+      return event.payload["step_id"];  // each of its commands is a place of its own
     const bool model = event.payload.text("tool_name").starts_with(kModelToolPrefix);
     if (!model || node_of(e_, event).kind != engine::NodeKind::map) return args["i"];
     return parse_json(args["messages"].items().back().text("content")).value_or(Value());
@@ -46,7 +51,8 @@ class Places {
           const ToolKind* kind = tool_kind(entry.text("tool"));
           const bool committed = entry.text("result_type") == "side_effect_committed" ||
                                  entry["committed"] == Value(true);
-          places_[name_of(entry.text("node_id"), entry["item"])] = {
+          const bool of_loop = entry.find("turn") != nullptr;
+          places_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
               std::string(entry.text("step_id")), true,
               kind && committed && kind->nature != Nature::read, true};
         }
@@ -73,6 +79,9 @@ class Places {
     const Value& p = event.payload;
     const std::string step(p.text("step_id"));
     tools_[step] = p.text("tool_name");
+    const auto whole = places_.find(std::string(p.text("node_id")));
+    judge_.broken_if(of_loop(event) && whole != places_.end() && whole->second.imported,
+                     "event " + std::to_string(event.seq) + ": a loop goes on that was brought in");
     Place& place = places_[name_of(p.text("node_id"), item_of(event))];
     judge_.broken_if(place.done && place.imported == imported_,
                      "event " + std::to_string(event.seq) + ": " + std::string(p.text("node_id")) +

@@ -243,6 +243,7 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
   Value fates = flight.call.args["fate"];
   if (const Value& messages = flight.call.args["messages"]; model && messages.size() > 1) {
     fates = parse_json(messages.items()[0].text("content")).value_or(Value());
+    if (fates.size() > 0 && !fates.items()[0].is_string()) fates = Value();  // a loop's script
   }
   if (fates.size() > 0) {
     const std::size_t nth = std::min<std::size_t>(record.sends, fates.size()) - 1;
@@ -266,6 +267,36 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
   return Fate::ok;
 }
 
+namespace {
+
+// What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
+// become the end of a chain and a number, and what is offered its digest.
+std::string declared_hash(const Value& request, bool first) {
+  const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
+  std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
+  for (const Value& message : request["messages"].items()) {
+    chain = from_hex(to_hex(sha256(chain + *from_hex(digest(message))))).value();
+  }
+  std::vector<Member> declared{{"conversation", to_hex(chain)},
+                               {"said", static_cast<std::uint64_t>(request["messages"].size())}};
+  for (const Member& member : request.members()) {
+    if (member.first == "messages" && !first) continue;
+    const bool long_one = member.first == "tools" || member.first == "schema";
+    declared.emplace_back(member.first, long_one ? Value(digest(member.second)) : member.second);
+  }
+  return digest(Value::object(std::move(declared)));
+}
+
+// Is that what was declared? A request of a loop is told by its first message: see `answer_of_model`.
+bool is_declared(const Value& sent, const std::string& arguments_hash) {
+  if (arguments_hash == to_hex(sha256(canonical(sent)))) return true;
+  const Value& messages = sent["messages"];
+  if (!messages.is_array()) return false;
+  return arguments_hash == declared_hash(sent, messages.size() == 1);
+}
+
+}  // namespace
+
 // What must be so when a request leaves.
 void Outside::check_send(const Flight& flight) {
   const tools::Call& call = flight.call;
@@ -275,7 +306,7 @@ void Outside::check_send(const Flight& flight) {
                          call.tool + " " + call.invocation.text);
     return;
   }
-  if (intent->arguments_hash != to_hex(sha256(canonical(call.args))) ||
+  if (!is_declared(call.args, intent->arguments_hash) ||
       intent->external_key != call.external_key.text || intent->idempotency_key != call.key.text) {
     host_.report.violate("A6 what is sent is what was declared", call.job,
                          call.tool + " " + call.invocation.text);
@@ -439,15 +470,34 @@ Value Outside::take_effect(const Flight& flight) {
   return Value::object(std::move(result));
 }
 
-// Its text follows from the question; its number does not: it is the mark by which an answer is known.
+// Its text follows from the question; its number does not: it is the mark by which an answer is known. Of a loop the first
+// message is a script, [[{name, arguments}…]…]: what it asks for, turn by turn; its last text is a digest of all that was said.
 Value Outside::answer_of_model(const Value& request) {
-  const Value& said = request["messages"].items().back();
-  return Value::object(
-      {{"finish_reason", "stop"},
-       {"model", "echo-1"},
-       {"number", ++answers_},
-       {"text", "re: " + std::string(said.text("content"))},
-       {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}});
+  const auto messages = request["messages"].items();
+  std::string text = "re: " + std::string(messages.back().text("content"));
+  std::vector<Value> calls;
+  if (const auto script = parse_json(messages[0].text("content")); script && script->is_array()) {
+    const auto turn = static_cast<std::size_t>(std::ranges::count_if(
+        messages, [](const Value& m) { return m.text("role") == "assistant"; }));
+    if (turn < script->size()) {
+      for (const Value& call : script->items()[turn].items()) {
+        calls.push_back(call.with("id", "call-" + std::to_string(calls.size())));
+      }
+    }
+    if (messages.size() > 1 || !calls.empty())
+      text = to_hex(sha256(canonical(request["messages"])));
+  }
+  std::vector<Member> answer{
+      {"finish_reason", calls.empty() ? "stop" : "tool_calls"},
+      {"model", "echo-1"},
+      {"number", ++answers_},
+      {"text", text},
+      {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
+  if (!calls.empty()) {
+    host_.report.mark("loop.asked_for_tools");
+    answer.emplace_back("tool_calls", Value::array(std::move(calls)));
+  }
+  return Value::object(std::move(answer));
 }
 
 // What a probe is told of the call that it names.

@@ -27,6 +27,10 @@ Value with_tools(Value graph) {
   for (const Value& node : graph["nodes"].items()) {
     add(node.text("tool"));
     add(node["do"].text("tool"));
+    add(node["loop"].text("tool"));
+    for (std::size_t i = 0; i < node["loop"]["tools"].size(); ++i) {
+      add(node["loop"]["tools"].items()[i].as_string());
+    }
   }
   std::vector<Member> tools;
   tools.reserve(names.size());
@@ -605,6 +609,21 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{}}]})")}},
        .races = true},
+      {.name = "a loop of three turns: one that changes, one that is not granted, one equal to the "
+               "first",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
+          "parallel_tools":2,"tools":["put","look"],"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"once\",\"arguments\":{}},{\"name\":\"look\",\"arguments\":{\"n\":2}}],[{\"name\":\"put\",\"arguments\":{\"n\":1}}]]"}},
+         {"id":"z","kind":"tool","tool":"once","needs":["chat"],
+          "args":{"t":"${ .steps.chat.text }"}}],
+         "output":"${ .steps.chat }"})"},
+      {.name = "a loop with calls in parallel: one in doubt, one refused, one undone with the job",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
+          "parallel_tools":3,"tools":["put","once","book"],"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"fate\":[\"denied\"]}},{\"name\":\"book\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}},{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}},
+         {"id":"b","kind":"tool","tool":"put","needs":["chat"],"args":{"fate":["denied"]}}]})"},
   };
   return jobs;
 }

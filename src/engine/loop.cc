@@ -1,0 +1,256 @@
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/hash.h"
+#include "core/json.h"
+#include "core/seal.h"
+#include "engine/evaluate.h"
+
+namespace ae::engine {
+namespace {
+
+// The end of a chain over messages, and how many they are.
+struct Conversation {
+  Hash hash = sha256("aetheris.conversation.v1");
+  std::uint64_t said = 0;
+
+  void say(const Value& message) {
+    const Hash one = sha256(canonical(message));
+    Sha256 next;
+    next.add({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
+    next.add({reinterpret_cast<const char*>(one.bytes.data()), one.bytes.size()});
+    hash = next.finish();
+    said++;
+  }
+};
+
+const Step& step_of_turn(const State& state, const Step& loop, std::size_t turn) {
+  return state.steps[loop.loop->turns[turn].step];
+}
+
+std::string call_id(const Value& call, std::size_t turn, std::size_t nth) {
+  const std::string id(call.text("id"));
+  return id.empty() ? "call_" + std::to_string(turn) + "_" + std::to_string(nth) : id;
+}
+
+Failure tool_failure(Code code, std::string message) {
+  return {std::string(code_name(code)), std::move(message)};
+}
+
+Value failure_value(const Failure& failure) {
+  return Value::object({{"code", failure.code}, {"message", failure.message}});
+}
+
+Value assistant_message(const Value& answer, std::size_t turn) {
+  std::vector<Member> message{{"content", answer.text("text")}, {"role", "assistant"}};
+  if (const Value* blocks = answer.find("blocks")) message.emplace_back("blocks", *blocks);
+  std::vector<Value> calls;
+  const Value& asked = answer["tool_calls"];
+  for (std::size_t nth = 0; nth < asked.size() && asked.is_array(); ++nth) {
+    const Value& one = asked.items()[nth];
+    std::vector<Member> call{{"id", call_id(one, turn, nth)}, {"name", one.text("name")}};
+    const char* said = one.find("malformed") != nullptr ? "malformed" : "arguments";
+    call.emplace_back(said, one[said]);
+    calls.push_back(Value::object(std::move(call)));
+  }
+  if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
+  return Value::object(std::move(message));
+}
+
+Value tool_message(const State& state, const LoopCall& call) {
+  const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
+  const std::optional<Failure>& failure = step ? step->failure : call.refused;
+  std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
+  if (failure) {
+    message.emplace_back("content", canonical(Value::object({{"error", failure_value(*failure)}})));
+    message.emplace_back("error", true);
+  } else {
+    const Value result = step ? step->result : Value();
+    message.emplace_back("content", result.is_string() ? result : Value(canonical(result)));
+  }
+  return Value::object(std::move(message));
+}
+
+// What a turn added: the answer, and what became of each call, in the order in which they were asked for.
+template <class Say>
+void say_turn(const State& state, const Step& loop, std::size_t turn, const Say& say) {
+  say(assistant_message(step_of_turn(state, loop, turn).result, turn));
+  for (const LoopCall& call : loop.loop->turns[turn].calls) say(tool_message(state, call));
+}
+
+std::string names_of(const Plan& plan, const LoopSpec& spec) {
+  std::string names;
+  for (const std::uint32_t tool : spec.tools) {
+    names += (names.empty() ? "" : ", ") + plan.tools[tool].name;
+  }
+  return names.empty() ? "none" : names;
+}
+
+// Why a call is not made; nullopt: it is.
+std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
+                                  std::size_t nth) {
+  const Plan& plan = *state.plan;
+  const auto granted = std::ranges::find_if(
+      spec.tools, [&](std::uint32_t tool) { return plan.tools[tool].name == call.text("name"); });
+  if (granted == spec.tools.end()) {
+    return tool_failure(
+        Code::tool_not_granted,
+        "there is no such tool that you may call; there are: " + names_of(plan, spec));
+  }
+  if (nth >= kTurnCallsMax) {
+    return tool_failure(Code::payload_too_large,
+                        "at most 128 calls of one answer are made; ask for the others again");
+  }
+  const Value& arguments = call["arguments"];
+  if (!arguments.is_object()) {
+    return tool_failure(Code::input_invalid, "the arguments must be a JSON object");
+  }
+  const ToolPolicy& tool = plan.tools[*granted];
+  if (canonical_exceeds(arguments, kValueMax)) {
+    return tool_failure(Code::payload_too_large, "the arguments are too long");
+  }
+  if (tool.args_schema) {
+    if (auto fits = tool.args_schema->check(arguments); !fits) {
+      return tool_failure(fits.error().code, fits.error().message);
+    }
+  }
+  if (auto asked = approval_needed(tool, arguments); !asked) {
+    return tool_failure(asked.error().code, asked.error().message);
+  }
+  return std::nullopt;
+}
+
+// Is this an answer in our words?
+Status is_answer(const Value& answer) {
+  const Value& text = answer["text"];
+  const Value& calls = answer["tool_calls"];
+  const bool named =
+      calls.is_null() || (calls.is_array() && std::ranges::all_of(calls.items(), [](auto& call) {
+                            return !call.text("name").empty();
+                          }));
+  if (answer.is_object() && (text.is_null() || text.is_string()) && named) return {};
+  return fail(Code::tool_output_invalid, "what the model answered is no answer of a model");
+}
+
+}  // namespace
+
+bool may_ask_next(const State& state, const Step& loop) {
+  const LoopProgress& progress = *loop.loop;
+  if (progress.failure || progress.active > 0) return false;
+  if (progress.turns.empty()) return true;
+  const LoopTurn& newest = progress.turns.back();
+  return newest.chosen && !newest.calls.empty() && progress.next == newest.calls.size() &&
+         progress.turns.size() < state.node_of(loop).loop->max_turns;
+}
+
+Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn) {
+  const Node& node = state.node_of(loop);
+  const LoopProgress& progress = *loop.loop;
+  std::vector<Member> arguments(node.loop->settings.members().begin(),
+                                node.loop->settings.members().end());
+  Conversation conversation;
+  if (turn == 0) {
+    AE_ASSIGN(const Value opening, opening_of(state, node));
+    for (const Value& message : opening.items()) conversation.say(message);
+    arguments.emplace_back("messages", opening);
+  } else {
+    const auto before = hash_from_hex(progress.conversation);
+    if (!before) return fail(Code::log_corrupt, "what was said before is not known");
+    conversation = {.hash = *before, .said = progress.said};
+    say_turn(state, loop, turn - 1, [&](const Value& message) { conversation.say(message); });
+  }
+  if (conversation.said > kConversationMax) {
+    return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
+  }
+  arguments.emplace_back("conversation", to_hex(conversation.hash));
+  arguments.emplace_back("said", conversation.said);
+  if (!node.loop->offered_digest.empty()) {
+    arguments.emplace_back("tools", node.loop->offered_digest);
+  }
+  if (node.loop->schema) arguments.emplace_back("schema", node.loop->schema_digest);
+  return Value::object(std::move(arguments));
+}
+
+Result<Value> choice_of(const State& state, const Step& loop) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  const std::size_t turn = loop.loop->turns.size() - 1;
+  const Step& asked = step_of_turn(state, loop, turn);
+  AE_TRY(is_answer(asked.result));
+  std::vector<Value> calls;
+  const Value& wanted = asked.result["tool_calls"];
+  for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
+    const Value& call = wanted.items()[nth];
+    std::vector<Member> one{{"id", call_id(call, turn, nth)}, {"name", call.text("name")}};
+    if (auto refused = refusal_of(state, spec, call, nth)) {
+      one.emplace_back("refused", failure_value(*refused));
+    }
+    calls.push_back(Value::object(std::move(one)));
+  }
+  return Value::object({{"calls", Value::array(std::move(calls))},
+                        {"of", asked.call->id.text},
+                        {"turn", static_cast<std::uint64_t>(turn)}});
+}
+
+const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                std::uint32_t nth) {
+  static const Value kNone{};
+  const Value& calls = step_of_turn(state, loop, turn).result["tool_calls"];
+  return calls.is_array() && nth < calls.size() ? calls.items()[nth]["arguments"] : kNone;
+}
+
+Result<Value> loop_result_of(const State& state, const Step& loop) {
+  const Node& node = state.node_of(loop);
+  const std::size_t turns = loop.loop->turns.size();
+  const Value& answer = step_of_turn(state, loop, turns - 1).result;
+  std::vector<Member> result{{"text", answer.text("text")},
+                             {"turns", static_cast<std::uint64_t>(turns)}};
+  for (const char* name : {"finish_reason", "refusal"}) {
+    if (const Value* said = answer.find(name)) result.emplace_back(name, *said);
+  }
+  if (node.loop->schema) {
+    auto json = parse_json(answer.text("text"));
+    if (json) {
+      if (auto fits = node.loop->schema->check(*json); !fits) {
+        json = std::unexpected(std::move(fits).error());
+      }
+    }
+    if (!json) {
+      return fail(Code::tool_output_invalid,
+                  "the model's last answer is not as `schema` wants it: " + json.error().message);
+    }
+    result.emplace_back("json", *std::move(json));
+  }
+  return Value::object(std::move(result));
+}
+
+Result<Value> sent_request(const State& state, const Step& step) {
+  const Value& recorded = step.call->arguments;
+  const Step& loop = state.steps[step.node];
+  if (!step.is_turn() || !loop.loop) return recorded;
+  const LoopSpec& spec = *state.node_of(step).loop;
+  Conversation conversation;
+  std::vector<Value> messages;
+  const auto say = [&](Value message) {
+    conversation.say(message);
+    messages.push_back(std::move(message));
+  };
+  const Value& opening = step_of_turn(state, loop, 0).call->arguments["messages"];
+  for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) say(opening.items()[i]);
+  for (std::size_t turn = 0; turn < step.turn; ++turn) say_turn(state, loop, turn, say);
+  if (to_hex(conversation.hash) != recorded.text("conversation")) {
+    return fail(Code::log_corrupt,
+                "turn " + std::to_string(step.turn) + " of node \"" + state.node_of(step).id +
+                    "\" was declared with another conversation than its log holds");
+  }
+  std::vector<Member> request(spec.settings.members().begin(), spec.settings.members().end());
+  request.emplace_back("messages", Value::array(std::move(messages)));
+  if (!spec.tools.empty()) request.emplace_back("tools", spec.offered);
+  if (spec.schema) request.emplace_back("schema", spec.schema_source);
+  return Value::object(std::move(request));
+}
+
+}  // namespace ae::engine

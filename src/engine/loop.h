@@ -1,0 +1,52 @@
+// loop: what a model that leads is told, what it asked for, and what that became.
+//
+//   turn 0   the prompt              ─▶ model ─▶ answer ─▶ decision_recorded{tool_choice} ─▶ its calls, in parallel
+//   turn n   … answer, call results  ─▶ model ─▶ answer ─▶ …          no calls: the loop is over
+//
+// A conversation is a chain of messages, and the log holds each once: the first ones in the arguments of turn 0, a model's
+// in its answer, a tool's in its result. The arguments of a turn name what was said before by the end of the chain,
+//
+//   h0 = SHA256("aetheris.conversation.v1"), h(i+1) = SHA256(h(i) ‖ SHA256(canonical(message i)))
+//
+// and by its length, so that a turn costs the same whatever came before it (decision 0050). Stored: the arguments of a turn,
+//   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex, "schema"?: 64 hex,
+//    "messages": […] of turn 0}
+// and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}]}.
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "core/value.h"
+#include "engine/state.h"
+
+namespace ae::engine {
+
+// Calls of one answer; those after are told so, and not made.
+inline constexpr std::size_t kTurnCallsMax = 128;
+// Messages of one conversation; then the loop fails.
+inline constexpr std::uint64_t kConversationMax = 10'000;
+
+// All of these: REQUIRES: `loop` is a step of a loop that is under way.
+
+// May another turn begin: the newest one is chosen, and all it asked for has an answer?
+bool may_ask_next(const State& state, const Step& loop);
+// The arguments of a turn, as they are recorded. REQUIRES: it is the next one, or the newest one without a call. Fails with
+// expression_failed (the prompt), turns_limit.
+Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn);
+// The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
+Result<Value> choice_of(const State& state, const Step& loop);
+// The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
+const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                std::uint32_t nth);
+// What the loop gives: {text, turns, finish_reason?, refusal?, json?}. Fails with tool_output_invalid: the answer is not
+// as its schema wants it. REQUIRES: the newest turn asked for nothing.
+Result<Value> loop_result_of(const State& state, const Step& loop);
+
+// What is sent when this step's call is performed: its recorded arguments, and of a turn the whole request in our words,
+// {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?}. Fails with log_corrupt: the conversation
+// is not the one that the call was declared with. REQUIRES: the step has a call.
+Result<Value> sent_request(const State& state, const Step& step);
+
+}  // namespace ae::engine

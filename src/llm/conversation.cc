@@ -1,0 +1,333 @@
+// Reading requests, writing answers, and the names of tools between the two.
+#include "llm/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/hash.h"
+#include "core/json.h"
+
+namespace ae::llm {
+namespace {
+
+constexpr std::size_t kWireMax = 64;   // characters of a name, as providers count
+constexpr std::size_t kWireKept = 55;  // of a name that is too long; 8 of its digest follow
+constexpr std::size_t kArgumentDepth = 64;
+
+using Keys = std::initializer_list<std::string_view>;
+
+std::unexpected<Error> bad(const std::string& where, std::string_view what) {
+  return fail(Code::input_invalid, where + " " + std::string(what));
+}
+
+Status only(const Value& value, Keys keys, const std::string& where) {
+  if (!value.is_object()) return bad(where, "is no object");
+  for (const auto& [key, member] : value.members()) {
+    if (std::ranges::find(keys, key) == keys.end()) {
+      return bad(where, "has the unknown member `" + key + "`");
+    }
+  }
+  return {};
+}
+
+Result<std::string> named(const Value& value, std::string_view key, const std::string& where) {
+  const Value& text = value[key];
+  if (!text.is_string() || text.as_string().empty() || text.as_string().size() > kNameMax) {
+    return bad(where, "has no `" + std::string(key) + "` of 1 to 512 bytes");
+  }
+  return text.as_string();
+}
+
+bool is_wire_char(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-';
+}
+
+std::string with_digest(std::string_view name, std::string wire) {
+  wire.resize(std::min(wire.size(), kWireKept));
+  return wire + "_" + to_hex(sha256(name)).substr(0, 8);
+}
+
+Result<Part> read_part(const Value& value, const std::string& where) {
+  const std::string_view type = value.text("type");
+  const bool image = type == "image";
+  if (!image && type != "text") return bad(where, "is of no type: text or image");
+  const std::string_view key = image ? "url" : "text";
+  AE_TRY(only(value, {"type", key}, where));
+  if (!value[key].is_string()) return bad(where, "has no `" + std::string(key) + "`");
+  Part part{image, value[key].as_string()};
+  const bool known = part.text.starts_with("https://") || part.text.starts_with("http://") ||
+                     part.text.starts_with("data:image/");
+  if (image && !known) return bad(where, "has a `url` that is none: https:, http: or data:image/");
+  return part;
+}
+
+Status read_content(const Value& content, const std::string& where, Message& message) {
+  if (content.is_string()) {
+    message.text = content.as_string();
+    return {};
+  }
+  if (!content.is_array() || content.size() == 0 || content.size() > kPartsMax) {
+    return bad(where, "has no `content`: a text, or a list of 1 to 256 parts");
+  }
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    AE_ASSIGN(Part part,
+              read_part(content.items()[i], where + ".content[" + std::to_string(i) + "]"));
+    message.parts.push_back(std::move(part));
+  }
+  return {};
+}
+
+Result<ToolCall> read_call(const Value& value, const std::string& where) {
+  AE_TRY(only(value, {"id", "name", "arguments", "malformed"}, where));
+  ToolCall call;
+  AE_ASSIGN(call.id, named(value, "id", where));
+  AE_ASSIGN(call.name, named(value, "name", where));
+  const bool whole = value["arguments"].is_object();
+  if (whole == value["malformed"].is_string()) {
+    return bad(where, "has neither `arguments` nor `malformed`, or both");
+  }
+  if (whole) {
+    call.arguments = value["arguments"];
+  } else {
+    call.malformed = value["malformed"].as_string();
+  }
+  return call;
+}
+
+Status read_assistant(const Value& value, const std::string& where, Message& message) {
+  AE_TRY(only(value, {"role", "content", "tool_calls", "blocks"}, where));
+  if (!value["content"].is_string())
+    return bad(where, "has no `content`: a text, also an empty one");
+  message.text = value["content"].as_string();
+  for (const std::string_view key : {"tool_calls", "blocks"}) {
+    const Value* list = value.find(key);
+    if (list == nullptr) continue;
+    if (!list->is_array() || list->size() > kCallsMax) {
+      return bad(where, "has `" + std::string(key) + "` that is no list of at most 256");
+    }
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const Value& item = list->items()[i];
+      const std::string at = where + "." + std::string(key) + "[" + std::to_string(i) + "]";
+      if (key == "blocks") {
+        if (!item.is_object()) return bad(at, "is no object");
+        message.blocks.push_back(item);
+        continue;
+      }
+      AE_ASSIGN(ToolCall call, read_call(item, at));
+      message.calls.push_back(std::move(call));
+    }
+  }
+  return {};
+}
+
+Result<Message> read_message(const Value& value, const std::string& where) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  if (!value.is_object()) return bad(where, "is no object");
+  const auto role = std::ranges::find(kRoles, value.text("role"));
+  if (role == std::end(kRoles)) {
+    return bad(where, "has no `role`: system, developer, user, assistant or tool");
+  }
+  Message message;
+  message.role = static_cast<Role>(role - std::begin(kRoles));
+  if (message.role == Role::assistant) {
+    AE_TRY(read_assistant(value, where, message));
+  } else if (message.role == Role::tool) {
+    AE_TRY(only(value, {"role", "call_id", "content", "error"}, where));
+    AE_ASSIGN(message.call_id, named(value, "call_id", where));
+    if (!value["content"].is_string()) return bad(where, "has no `content`: a text");
+    message.text = value["content"].as_string();
+    message.error = value["error"] == Value(true);
+  } else {
+    AE_TRY(only(value, {"role", "content"}, where));
+    AE_TRY(read_content(value["content"], where, message));
+  }
+  return message;
+}
+
+Status read_tools(const Value& tools, Request& request) {
+  if (!tools.is_array() || tools.size() > kOfferedMax) {
+    return fail(Code::input_invalid, "`tools` is no list of at most 1,024");
+  }
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const Value& value = tools.items()[i];
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    AE_TRY(only(value, {"name", "description", "parameters"}, where));
+    OfferedTool tool;
+    AE_ASSIGN(tool.name, named(value, "name", where));
+    tool.description = value.text("description");
+    tool.parameters = value["parameters"];
+    if (!tool.parameters.is_null() && !tool.parameters.is_object()) {
+      return bad(where, "has `parameters` that are no schema");
+    }
+    const auto same = [&](auto member, const std::string& text) {
+      return std::ranges::find(request.tools, text, member) != request.tools.end();
+    };
+    if (same(&OfferedTool::name, tool.name)) return bad(where, "is offered twice");
+    tool.wire = wire_name(tool.name);
+    if (same(&OfferedTool::wire, tool.wire)) tool.wire = with_digest(tool.name, tool.wire);
+    if (same(&OfferedTool::wire, tool.wire)) return bad(where, "has the name of another");
+    request.tools.push_back(std::move(tool));
+  }
+  return {};
+}
+
+Status read_settings(const Value& value, Request& request) {
+  request.temperature = value["temperature"];
+  if (!request.temperature.is_null() && !request.temperature.is_number()) {
+    return fail(Code::input_invalid, "`temperature` is no number");
+  }
+  request.max_tokens = value["max_tokens"];
+  if (!request.max_tokens.is_null() && !is_count(request.max_tokens)) {
+    return fail(Code::input_invalid, "`max_tokens` is no number of tokens");
+  }
+  request.schema = value["schema"];
+  if (request.schema.is_null()) return {};
+  if (auto schema = Schema::compile(request.schema); !schema) {
+    return fail(Code::input_invalid, "`schema`: " + schema.error().message);
+  }
+  return {};
+}
+
+// What a model said as the arguments of a call; nothing at all is no arguments.
+std::optional<Value> arguments_of(const Value& said) {
+  if (said.is_object()) return said;
+  if (said.is_null()) return Value::object({});
+  if (!said.is_string()) return std::nullopt;
+  if (said.as_string().find_first_not_of(" \t\r\n") == std::string::npos) return Value::object({});
+  auto value =
+      parse_json(said.as_string(), {.depth_max = kArgumentDepth, .big_integers_as_strings = true});
+  if (!value || !value->is_object()) return std::nullopt;
+  return *std::move(value);
+}
+
+}  // namespace
+
+std::unexpected<Error> broken(std::string reason) {
+  return fail(Code::tool_output_invalid, std::move(reason));
+}
+
+bool is_count(const Value& value) { return value.is_integer() && value.as_int() >= 0; }
+
+std::string wire_name(std::string_view name) {
+  std::string wire;
+  for (const char c : name) {
+    if (c == '.') {
+      wire += "__";
+    } else {
+      wire += is_wire_char(c) ? c : '_';
+    }
+  }
+  return wire.size() > kWireMax ? with_digest(name, std::move(wire)) : wire;
+}
+
+std::string Request::wire_of(std::string_view name) const {
+  const auto tool = std::ranges::find(tools, name, &OfferedTool::name);
+  return tool == tools.end() ? wire_name(name) : tool->wire;
+}
+
+std::string Request::name_of(std::string_view wire) const {
+  const auto tool = std::ranges::find(tools, wire, &OfferedTool::wire);
+  return tool == tools.end() ? std::string(wire) : tool->name;
+}
+
+std::size_t Request::calls() const {
+  std::size_t count = 0;
+  for (const Message& message : messages) count += message.calls.size();
+  return count;
+}
+
+Result<Request> read_request(const Value& value) {
+  AE_TRY(only(value, {"model", "messages", "tools", "temperature", "max_tokens", "schema"},
+              "the request"));
+  const Value& messages = value["messages"];
+  if (value.text("model").empty() || !messages.is_array() || messages.size() == 0) {
+    return fail(Code::input_invalid, "a model is asked with its name and at least one message");
+  }
+  if (messages.size() > kMessagesMax) {
+    return fail(Code::input_invalid, "a model is asked with at most 10,000 messages");
+  }
+  Request request;
+  request.model = value.text("model");
+  request.messages.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    AE_ASSIGN(Message message,
+              read_message(messages.items()[i], "messages[" + std::to_string(i) + "]"));
+    request.messages.push_back(std::move(message));
+  }
+  if (const Value* tools = value.find("tools")) AE_TRY(read_tools(*tools, request));
+  AE_TRY(read_settings(value, request));
+  return request;
+}
+
+Status Answer::add_call(const Request& request, std::string_view id, std::string_view wire,
+                        const Value& arguments) {
+  if (wire.empty() || wire.size() > kNameMax)
+    return broken("the answer calls a tool without a name");
+  if (calls.size() == kCallsMax) return broken("the answer calls more than 256 tools");
+  ToolCall call;
+  call.name = request.name_of(wire);
+  const auto taken = [&](std::string_view one) {
+    return one.empty() || one.size() > kNameMax ||
+           std::ranges::find(calls, one, &ToolCall::id) != calls.end();
+  };
+  call.id = id;
+  for (std::size_t n = request.calls() + calls.size() + 1; taken(call.id); ++n) {
+    call.id = "call_" + std::to_string(n);
+  }
+  if (auto object = arguments_of(arguments)) {
+    call.arguments = *std::move(object);
+  } else {
+    call.malformed = arguments.is_string() ? arguments.as_string() : canonical(arguments);
+  }
+  calls.push_back(std::move(call));
+  return {};
+}
+
+Value call_value(const ToolCall& call) {
+  std::vector<Member> members = {{"id", call.id}, {"name", call.name}};
+  if (call.malformed) {
+    members.emplace_back("malformed", *call.malformed);
+  } else {
+    members.emplace_back("arguments", call.arguments);
+  }
+  return Value::object(std::move(members));
+}
+
+Value recorded(const Answer& answer) {
+  std::vector<Member> members = {{"text", answer.text}};
+  if (!answer.calls.empty()) {
+    std::vector<Value> calls;
+    calls.reserve(answer.calls.size());
+    for (const ToolCall& call : answer.calls) calls.push_back(call_value(call));
+    members.emplace_back("tool_calls", Value::array(std::move(calls)));
+  }
+  if (!answer.blocks.empty()) members.emplace_back("blocks", Value::array(answer.blocks));
+  const std::pair<const char*, const std::string&> texts[] = {
+      {"finish_reason", answer.finish_reason},
+      {"model", answer.model},
+      {"refusal", answer.refusal}};
+  for (const auto& [name, text] : texts) {
+    if (!text.empty()) members.emplace_back(name, text);
+  }
+  if (!answer.usage.is_null()) members.emplace_back("usage", answer.usage);
+  return Value::object(std::move(members));
+}
+
+Result<Value> with_json(const Value& schema, Value answer) {
+  if (schema.is_null() || answer.find("tool_calls") != nullptr) return answer;
+  const std::string why = answer.find("refusal") != nullptr
+                              ? " (the model refused: " + std::string(answer.text("refusal")) + ")"
+                          : answer.text("finish_reason") == "length"
+                              ? " (it was cut off: `max_tokens` is too small)"
+                              : "";
+  auto json = parse_json(answer.text("text"), {.big_integers_as_strings = true});
+  if (!json) return broken("is no JSON" + why + ": " + json.error().message);
+  AE_ASSIGN(const Schema compiled, Schema::compile(schema));
+  if (auto fits = compiled.check(*json); !fits) {
+    return broken("breaks the schema: " + fits.error().message);
+  }
+  return answer.with("json", *std::move(json));
+}
+
+}  // namespace ae::llm

@@ -1,0 +1,223 @@
+// The shared words: what may be recorded as a request, and what becomes of what a model says.
+#include "llm/conversation.h"
+
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::llm {
+namespace {
+
+Value json(std::string_view text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
+// A request with this as its messages, and more members.
+Value asked(std::string_view messages, std::string_view more = "") {
+  return json(R"({"model":"m","messages":)" + std::string(messages) + std::string(more) + "}");
+}
+
+Request request(std::string_view messages, std::string_view more = "") {
+  auto read = read_request(asked(messages, more));
+  EXPECT_TRUE(read) << (read ? "" : read.error().message);
+  return read ? *std::move(read) : Request();
+}
+
+constexpr std::string_view kUser = R"([{"role":"user","content":"Hi"}])";
+constexpr std::string_view kTalk = R"([
+  {"role":"system","content":"Be brief."},
+  {"role":"developer","content":[{"type":"text","text":"And kind."}]},
+  {"role":"user","content":[{"type":"text","text":"What is it?"},{"type":"image","url":"https://h/x.png"}]},
+  {"role":"assistant","content":"","tool_calls":[{"id":"c1","name":"files.read","arguments":{"p":1}},
+                                                  {"id":"c2","name":"look","malformed":"{"}],
+   "blocks":[{"type":"thinking","thinking":"hm","signature":"s"}]},
+  {"role":"tool","call_id":"c1","content":"a cat"},
+  {"role":"tool","call_id":"c2","content":"no JSON","error":true}])";
+
+AE_TEST(
+    "conversation/a request is read whole: roles, parts, calls, results, blocks, tools, settings") {
+  const Request read = request(
+      kTalk,
+      R"(,"tools":[{"name":"files.read","description":"reads","parameters":{"type":"object"}},
+    {"name":"look"}],"temperature":0.5,"max_tokens":9,"schema":{"type":"object"})");
+  ASSERT_EQ(read.messages.size(), 6u);
+  EXPECT_EQ(read.messages[0].text, "Be brief.");
+  EXPECT_EQ(read.messages[1].role, Role::developer);
+  EXPECT_EQ(read.messages[1].parts.size(), 1u);
+  EXPECT_TRUE(read.messages[2].parts[1].image);
+  EXPECT_EQ(read.messages[2].parts[1].text, "https://h/x.png");
+  EXPECT_EQ(canonical(read.messages[3].calls[0].arguments), R"({"p":1})");
+  EXPECT_EQ(read.messages[3].calls[1].malformed, "{");
+  EXPECT_EQ(read.messages[3].blocks.size(), 1u);
+  EXPECT_EQ(read.messages[4].call_id, "c1");
+  EXPECT_FALSE(read.messages[4].error);
+  EXPECT_TRUE(read.messages[5].error);
+  EXPECT_EQ(read.tools[0].wire, "files__read");
+  EXPECT_EQ(read.tools[1].description, "");
+  EXPECT_EQ(read.temperature, Value(0.5));
+  EXPECT_EQ(read.max_tokens, Value(9));
+  EXPECT_EQ(read.calls(), 2u);
+}
+
+AE_TEST("conversation/what is no request of ours is refused, and says where") {
+  const struct {
+    Value request;
+    const char* where;
+  } cases[] = {
+      {json("{}"), "at least one message"},
+      {json("7"), "no object"},
+      {asked("[]"), "at least one message"},
+      {asked(kUser, R"(,"stream":true)"), "`stream`"},
+      {asked(R"([{"role":"user","content":"a"},{"role":"robot","content":"b"}])"), "messages[1]"},
+      {asked(R"([{"role":"user"}])"), "messages[0] has no `content`"},
+      {asked(R"([{"role":"user","content":[]}])"), "parts"},
+      {asked(R"([{"role":"user","content":"a","name":"b"}])"), "`name`"},
+      {asked(R"([{"role":"user","content":[{"type":"image","url":"file:///etc/passwd"}]}])"),
+       "content[0] has a `url` that is none"},
+      {asked(R"([{"role":"user","content":[{"type":"audio"}]}])"), "of no type"},
+      {asked(R"([{"role":"user","content":[{"type":"text","text":"a","url":"b"}]}])"), "`url`"},
+      {asked(R"([{"role":"assistant","content":[{"type":"text","text":"a"}]}])"), "`content`"},
+      {asked(R"([{"role":"assistant","content":"","tool_calls":{}}])"), "`tool_calls`"},
+      {asked(
+           R"([{"role":"assistant","content":"","tool_calls":[{"id":"","name":"a","arguments":{}}]}])"),
+       "tool_calls[0] has no `id`"},
+      {asked(R"([{"role":"assistant","content":"","tool_calls":[{"id":"a","name":"a"}]}])"),
+       "neither"},
+      {asked(
+           R"([{"role":"assistant","content":"","tool_calls":[{"id":"a","name":"a","arguments":{},"malformed":""}]}])"),
+       "or both"},
+      {asked(R"([{"role":"assistant","content":"","blocks":["a"]}])"), "blocks[0]"},
+      {asked(R"([{"role":"tool","content":"a"}])"), "`call_id`"},
+      {asked(R"([{"role":"tool","call_id":"a","content":{}}])"), "`content`"},
+      {asked(kUser, R"(,"tools":[{"name":""}])"), "tools[0]"},
+      {asked(kUser, R"(,"tools":[{"name":"a","parameters":[]}])"), "`parameters`"},
+      {asked(kUser, R"(,"tools":[{"name":"a"},{"name":"a"}])"), "offered twice"},
+      {asked(kUser, R"(,"temperature":"hot")"), "`temperature`"},
+      {asked(kUser, R"(,"max_tokens":-1)"), "`max_tokens`"},
+      {asked(kUser, R"(,"schema":{"type":"text"})"), "`schema`"},
+  };
+  for (const auto& c : cases) {
+    const auto read = read_request(c.request);
+    ASSERT_FALSE(read) << canonical(c.request);
+    EXPECT_EQ(read.error().code, Code::input_invalid);
+    EXPECT_NE(read.error().message.find(c.where), std::string::npos) << read.error().message;
+  }
+}
+
+AE_TEST("conversation/lists beyond their limits are refused") {
+  const auto many = [](std::size_t count, std::string_view item) {
+    std::string list = "[";
+    for (std::size_t i = 0; i < count; ++i) list += (i > 0 ? "," : "") + std::string(item);
+    return list + "]";
+  };
+  constexpr std::string_view kMessage = R"({"role":"user","content":"x"})";
+  EXPECT_TRUE(read_request(asked(many(kMessagesMax, kMessage))));
+  EXPECT_FALSE(read_request(asked(many(kMessagesMax + 1, kMessage))));
+  const auto parts = [&](std::size_t n) {
+    return asked(R"([{"role":"user","content":)" + many(n, R"({"type":"text","text":"x"})") + "}]");
+  };
+  EXPECT_TRUE(read_request(parts(kPartsMax)));
+  EXPECT_FALSE(read_request(parts(kPartsMax + 1)));
+  Answer answer;
+  const Request plain = request(kUser);
+  for (std::size_t i = 0; i < kCallsMax; ++i) EXPECT_TRUE(answer.add_call(plain, "", "t", {}));
+  EXPECT_FALSE(answer.add_call(plain, "", "t", {}));
+}
+
+AE_TEST(
+    "conversation/names of tools go over the wire in letters that providers take, and come back") {
+  EXPECT_EQ(wire_name("files.read_file"), "files__read_file");
+  EXPECT_EQ(wire_name("get-order"), "get-order");
+  EXPECT_EQ(wire_name("größe"), "gr____e");
+  const std::string long_name(200, 'x');
+  EXPECT_EQ(wire_name(long_name).size(), 64u);
+  EXPECT_NE(wire_name(long_name), wire_name(long_name + "y"));
+  const Request read =
+      request(kUser, R"(,"tools":[{"name":"a.b"},{"name":"a__b"},{"name":"a.b_"}])");
+  EXPECT_EQ(read.name_of("a__b"), "a.b");
+  EXPECT_EQ(read.tools[1].wire.size(), 4u + 1 + 8);  // the name was taken
+  for (const OfferedTool& tool : read.tools) {
+    EXPECT_EQ(read.name_of(tool.wire), tool.name);
+    EXPECT_EQ(read.wire_of(tool.name), tool.wire);
+  }
+  EXPECT_EQ(read.name_of("made_up"), "made_up");     // the model's own invention
+  EXPECT_EQ(read.wire_of("gone.now"), "gone__now");  // offered in an earlier turn
+}
+
+AE_TEST("conversation/a call keeps its id, or gets one that no other call of the answer has") {
+  const Request read = request(kTalk);  // two calls were made
+  Answer answer;
+  for (const char* id : {"given", "", "given", "call_5", "", ""}) {
+    EXPECT_TRUE(answer.add_call(read, id, "t", Value::object({})));
+  }
+  std::vector<std::string> ids;
+  for (const ToolCall& call : answer.calls) ids.push_back(call.id);
+  EXPECT_EQ(ids,
+            (std::vector<std::string>{"given", "call_4", "call_5", "call_6", "call_7", "call_8"}));
+  EXPECT_FALSE(answer.add_call(read, "x", "", Value::object({})));
+}
+
+AE_TEST(
+    "conversation/arguments are an object, nothing is none, and what is no object is kept as it "
+    "was said") {
+  const Request read = request(kUser);
+  const auto heard = [&](const Value& arguments) {
+    Answer answer;
+    EXPECT_TRUE(answer.add_call(read, "c", "t", arguments));
+    return canonical(call_value(answer.calls.at(0)));
+  };
+  EXPECT_EQ(heard(R"({"a": 1})"), R"({"arguments":{"a":1},"id":"c","name":"t"})");
+  EXPECT_EQ(heard(json(R"({"a":1})")), R"({"arguments":{"a":1},"id":"c","name":"t"})");
+  for (const Value& none : {Value(), Value(""), Value(" \n"), Value("{}")}) {
+    EXPECT_EQ(heard(none), R"({"arguments":{},"id":"c","name":"t"})");
+  }
+  EXPECT_EQ(heard(R"({"id": 12345678901234567890})"),
+            R"({"arguments":{"id":"12345678901234567890"},"id":"c","name":"t"})");
+  EXPECT_EQ(heard(R"({"a":)"), R"({"id":"c","malformed":"{\"a\":","name":"t"})");
+  EXPECT_EQ(heard("[1]"), R"({"id":"c","malformed":"[1]","name":"t"})");
+  EXPECT_EQ(heard(Value(7)), R"({"id":"c","malformed":"7","name":"t"})");
+}
+
+AE_TEST("conversation/what was recorded of an answer can be said again as a message") {
+  Answer answer;
+  const Request read = request(kUser);
+  answer.text = "Let me look.";
+  answer.blocks.push_back(json(R"({"type":"thinking","thinking":"hm","signature":"s"})"));
+  EXPECT_TRUE(answer.add_call(read, "a", "look", json("{}")));
+  EXPECT_TRUE(answer.add_call(read, "b", "look", "{"));
+  const Value said = recorded(answer);
+  const Value message = Value::object({{"role", "assistant"},
+                                       {"content", said["text"]},
+                                       {"tool_calls", said["tool_calls"]},
+                                       {"blocks", said["blocks"]}});
+  const Request again = request("[" + canonical(message) + "]");
+  EXPECT_EQ(again.messages[0].calls.size(), 2u);
+  EXPECT_EQ(again.messages[0].blocks[0], answer.blocks[0]);
+}
+
+AE_TEST("conversation/an answer is held to its schema, unless it calls tools") {
+  const Value schema = json(R"({"type":"object","required":["n"]})");
+  const auto held = [&](const char* answer) { return with_json(schema, json(answer)); };
+  EXPECT_EQ(canonical(*held(R"({"text":"{\"n\":1}"})")), R"({"json":{"n":1},"text":"{\"n\":1}"})");
+  EXPECT_EQ(canonical(*held(R"({"text":"","tool_calls":[]})")), R"({"text":"","tool_calls":[]})");
+  EXPECT_EQ(canonical(*with_json(Value(), json(R"({"text":"Hi"})"))), R"({"text":"Hi"})");
+  const struct {
+    const char* answer;
+    const char* why;
+  } cases[] = {
+      {R"({"text":"Hi"})", "is no JSON"},
+      {R"({"text":"{\"n\":","finish_reason":"length"})", "max_tokens"},
+      {R"({"text":"","refusal":"I will not."})", "refused: I will not."},
+      {R"({"text":"{}"})", "breaks the schema"},
+  };
+  for (const auto& c : cases) {
+    const auto result = held(c.answer);
+    ASSERT_FALSE(result) << c.answer;
+    EXPECT_EQ(result.error().code, Code::tool_output_invalid);
+    EXPECT_NE(result.error().message.find(c.why), std::string::npos) << result.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace ae::llm

@@ -1,0 +1,232 @@
+// The words of Messages.
+#include "llm/messages.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/closed_schema.h"
+#include "core/json.h"
+#include "llm/conversation.h"
+
+namespace ae::llm {
+namespace {
+
+constexpr std::string_view kVersion = "2023-06-01";
+constexpr int kAnswerMax = 4 << 20;  // as in chat_completions.cc
+constexpr int kTokensDefault =
+    4096;  // the provider wants a limit; whoever records a request has put it there
+
+bool is_thought(const Value& block) {
+  const std::string_view type = block.text("type");
+  return type == "thinking" || type == "redacted_thinking";
+}
+
+bool says_something(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") != std::string_view::npos;
+}
+
+// ---- what is sent
+
+Value text_block(std::string_view text) {
+  return Value::object({{"type", "text"}, {"text", text}});
+}
+
+// `data:image/png;base64,…` is taken apart; any other URL is for the provider to fetch.
+Value image_block(std::string_view url) {
+  constexpr std::string_view kData = "data:", kBase64 = ";base64,";
+  const std::size_t comma = url.find(kBase64);
+  Value source = Value::object({{"type", "url"}, {"url", url}});
+  if (url.starts_with(kData) && comma != url.npos) {
+    source = Value::object({{"type", "base64"},
+                            {"media_type", url.substr(kData.size(), comma - kData.size())},
+                            {"data", url.substr(comma + kBase64.size())}});
+  }
+  return Value::object({{"type", "image"}, {"source", std::move(source)}});
+}
+
+void add_user(const Message& message, std::vector<Value>& blocks) {
+  if (message.parts.empty()) blocks.push_back(text_block(message.text));
+  for (const Part& part : message.parts) {
+    blocks.push_back(part.image ? image_block(part.text) : text_block(part.text));
+  }
+}
+
+void add_result(const Message& message, std::vector<Value>& blocks) {
+  std::vector<Member> members = {{"type", "tool_result"}, {"tool_use_id", message.call_id}};
+  if (!message.text.empty()) members.emplace_back("content", message.text);
+  if (message.error) members.emplace_back("is_error", true);
+  blocks.push_back(Value::object(std::move(members)));
+}
+
+void add_assistant(const Request& request, const Message& message, std::vector<Value>& blocks) {
+  for (const Value& block : message.blocks) {
+    if (is_thought(block)) blocks.push_back(block);
+  }
+  if (says_something(message.text)) blocks.push_back(text_block(message.text));
+  for (const ToolCall& call : message.calls) {
+    blocks.push_back(
+        Value::object({{"type", "tool_use"},
+                       {"id", call.id},
+                       {"name", request.wire_of(call.name)},
+                       {"input", call.malformed ? Value::object({{"malformed", *call.malformed}})
+                                                : call.arguments}}));
+  }
+}
+
+// Neighbours of one role become one turn.
+struct Turns {
+  std::vector<Value> system;
+  std::vector<Value> turns;
+  std::string role;
+  std::vector<Value> blocks;
+
+  void next(std::string_view whose) {
+    if (role != whose && !blocks.empty()) {
+      turns.push_back(
+          Value::object({{"role", role}, {"content", Value::array(std::exchange(blocks, {}))}}));
+    }
+    role = whose;
+  }
+  void add(const Request& request, const Message& message) {
+    switch (message.role) {
+      case Role::system:
+      case Role::developer:
+        return add_user(message, system);
+      case Role::user:
+        next("user");
+        return add_user(message, blocks);
+      case Role::tool:
+        next("user");
+        return add_result(message, blocks);
+      case Role::assistant:
+        next("assistant");
+        return add_assistant(request, message, blocks);
+    }
+  }
+};
+
+Value tools_of(const Request& request) {
+  std::vector<Value> tools;
+  tools.reserve(request.tools.size());
+  for (const OfferedTool& tool : request.tools) {
+    std::vector<Member> members = {
+        {"name", tool.wire},
+        {"input_schema", tool.parameters.is_null() || tool.parameters.size() == 0
+                             ? Value::object({{"type", "object"}})
+                             : tool.parameters}};
+    if (!tool.description.empty()) members.emplace_back("description", tool.description);
+    tools.push_back(Value::object(std::move(members)));
+  }
+  return Value::array(std::move(tools));
+}
+
+// ---- what came back
+
+Value usage_of(const Value& usage) {
+  if (!is_count(usage["input_tokens"]) && !is_count(usage["output_tokens"])) return {};
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // three of them are still a number of JSON
+  const auto count = [&](const Value& value) {
+    return is_count(value) ? std::min(value.as_int(), kMost) : std::int64_t{0};
+  };
+  const Value& read = usage["cache_read_input_tokens"];
+  const std::int64_t input =
+      count(usage["input_tokens"]) + count(read) + count(usage["cache_creation_input_tokens"]);
+  const std::int64_t output = count(usage["output_tokens"]);
+  std::vector<Member> members = {
+      {"input_tokens", input}, {"output_tokens", output}, {"total_tokens", input + output}};
+  if (is_count(read)) members.emplace_back("cached_tokens", count(read));
+  if (const Value& thought = usage["output_tokens_details"]["thinking_tokens"]; is_count(thought)) {
+    members.emplace_back("reasoning_tokens", count(thought));
+  }
+  return Value::object(std::move(members));
+}
+
+std::string reason_of(std::string_view said) {
+  constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
+      {"end_turn", "stop"},       {"stop_sequence", "stop"},
+      {"max_tokens", "length"},   {"model_context_window_exceeded", "length"},
+      {"tool_use", "tool_calls"},
+  };
+  for (const auto& [theirs, ours] : kReasons) {
+    if (said == theirs) return std::string(ours);
+  }
+  return std::string(said);
+}
+
+Status add_block(const Request& request, const Value& block, Answer& answer) {
+  const std::string_view type = block.text("type");
+  if (type == "text") {
+    answer.text += block.text("text");
+  } else if (type == "tool_use") {
+    return answer.add_call(request, block.text("id"), block.text("name"), block["input"]);
+  } else if (is_thought(block)) {
+    answer.blocks.push_back(block);
+  }
+  return {};
+}
+
+}  // namespace
+
+Value messages_transport(const Value& settings) {
+  std::string url(settings.text("base_url"));
+  while (url.ends_with('/')) url.pop_back();
+  std::vector<Member> headers = {{"anthropic-version", kVersion}};
+  if (const std::string_view key = settings.text("api_key"); !key.empty()) {
+    headers.emplace_back("x-api-key", key);
+  }
+  return Value::object({{"method", "POST"},
+                        {"url", url + "/messages"},
+                        {"output_max", kAnswerMax},
+                        {"numbers", "string"},
+                        {"headers", Value::object(std::move(headers))}});
+}
+
+Result<Value> messages_request(const Value& recorded) {
+  AE_ASSIGN(const Request request, read_request(recorded));
+  Turns said;
+  for (const Message& message : request.messages) said.add(request, message);
+  said.next("");
+  if (said.turns.empty()) {
+    return fail(Code::input_invalid,
+                "this provider is asked with at least one message of the user");
+  }
+  std::vector<Member> body = {
+      {"model", request.model},
+      {"messages", Value::array(std::move(said.turns))},
+      {"max_tokens", request.max_tokens.is_null() ? Value(kTokensDefault) : request.max_tokens}};
+  if (!said.system.empty()) body.emplace_back("system", Value::array(std::move(said.system)));
+  if (!request.tools.empty()) body.emplace_back("tools", tools_of(request));
+  if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
+  if (!request.schema.is_null()) {
+    if (!is_closed(request.schema)) {
+      return fail(
+          Code::input_invalid,
+          "`schema`: every object of it says `additionalProperties: false` for this provider");
+    }
+    body.emplace_back(
+        "output_config",
+        Value::object(
+            {{"format", Value::object({{"type", "json_schema"}, {"schema", request.schema}})}}));
+  }
+  return Value::object(std::move(body));
+}
+
+Result<Value> messages_answer(const Value& recorded_request, const Value& body) {
+  AE_ASSIGN(const Request request, read_request(recorded_request));
+  const Value& content = body["content"];
+  if (!content.is_array()) {
+    const std::string_view said = body["error"].text("message");
+    return broken(said.empty() ? "the answer has no content"
+                               : "the answer has no content, and says: " + std::string(said));
+  }
+  Answer answer;
+  for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));
+  answer.finish_reason = reason_of(body.text("stop_reason"));
+  answer.model = body.text("model");
+  answer.refusal = body["stop_details"].text("explanation");
+  answer.usage = usage_of(body["usage"]);
+  return recorded(answer);
+}
+
+}  // namespace ae::llm

@@ -1,0 +1,209 @@
+// Two grammars of events, one way to put texts together.
+#include "llm/stream.h"
+
+#include <utility>
+
+#include "core/json.h"
+#include "llm/conversation.h"
+
+namespace ae::llm {
+namespace {
+
+constexpr std::size_t kPartsOfAnswerMax = 1'024;  // calls or blocks
+
+// Members of `newer` that are not null win.
+Value merged(const Value& older, const Value& newer) {
+  Value out = older.is_object() ? older : Value::object({});
+  if (!newer.is_object()) return out;
+  for (const auto& [key, value] : newer.members()) {
+    if (!value.is_null()) out = out.with(key, value);
+  }
+  return out;
+}
+
+std::optional<std::size_t> index_of(const Value& value) {
+  if (!is_count(value) || value.as_int() >= static_cast<std::int64_t>(kPartsOfAnswerMax)) {
+    return std::nullopt;
+  }
+  return static_cast<std::size_t>(value.as_int());
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> AnswerStream::feed(std::string_view bytes) {
+  Pieces pieces;
+  if (complete_) return pieces;
+  if (refused_) return broken("the stream could not be read");
+  refused_ = true;  // unless all goes well
+  const std::string_view taken = bytes.substr(0, kStreamMax - bytes_);
+  bytes_ += taken.size();
+  std::vector<ServerEvent> events;
+  const Status fed = events_.feed(taken, events);
+  for (const ServerEvent& one : events) {
+    AE_TRY(event(one, pieces));
+    if (complete_) return pieces;  // what comes behind the end is nobody's
+  }
+  AE_TRY(fed);
+  if (taken.size() < bytes.size()) {
+    return fail(Code::payload_too_large, "the streamed answer is larger than 16 MiB");
+  }
+  refused_ = false;
+  return pieces;
+}
+
+Status AnswerStream::event(const ServerEvent& event, Pieces& pieces) {
+  if (wire_ == Wire::chat_completions && event.data == "[DONE]") {
+    complete_ = true;
+    return {};
+  }
+  if (event.data.empty()) return {};
+  auto value = parse_json(event.data, {.big_integers_as_strings = true});
+  if (!value || !value->is_object()) {
+    return broken("an event of the streamed answer is no JSON object");
+  }
+  if ((*value)["error"].is_object()) return failed((*value)["error"]);
+  return wire_ == Wire::chat_completions ? chat_chunk(*value, pieces)
+                                         : messages_event(*value, pieces);
+}
+
+Status AnswerStream::failed(const Value& error) {
+  error_type_ = error.text("type");
+  return fail(Code::tool_failed,
+              "the provider broke off its answer: " +
+                  std::string(error.text("message",
+                                         error_type_.empty() ? "no reason given" : error_type_)));
+}
+
+// ---- Chat Completions: chunks with deltas of one message
+
+Status AnswerStream::chat_chunk(const Value& chunk, Pieces& pieces) {
+  head_ = merged(head_, Value::object({{"id", chunk["id"]}, {"model", chunk["model"]}}));
+  if (chunk["usage"].is_object()) usage_ = chunk["usage"];
+  const Value& choices = chunk["choices"];
+  if (!choices.is_array() || choices.size() == 0) return {};
+  const Value& choice = choices.items()[0];
+  if (choice["finish_reason"].is_string()) finish_ = choice["finish_reason"];
+  const Value& delta = choice["delta"];
+  for (const std::string_view key : {"content", "refusal", "reasoning_content"}) {
+    if (!delta[key].is_string()) continue;
+    const std::string& text = delta[key].as_string();
+    texts_[std::string(key)] += text;
+    if (key == "content" && !text.empty()) pieces.push_back(text);
+  }
+  const Value& calls = delta["tool_calls"];
+  if (!calls.is_array()) return {};
+  for (std::size_t i = 0; i < calls.size(); ++i) AE_TRY(chat_call(calls.items()[i], i));
+  return {};
+}
+
+// Some servers say no index: a call that has an id and comes without one is the next one.
+Status AnswerStream::chat_call(const Value& delta, std::size_t position) {
+  auto index = index_of(delta["index"]);
+  if (!index && delta.find("index") == nullptr) {
+    const bool fresh = parts_.empty() || !delta.text("id").empty();
+    index = parts_.empty() ? position : parts_.rbegin()->first + (fresh ? 1 : 0);
+  }
+  if (!index || *index >= kPartsOfAnswerMax)
+    return broken("the streamed answer calls too many tools");
+  Growing& call = parts_[*index];
+  const Value& function = delta["function"];
+  call.begun = merged(call.begun, Value::object({{"id", delta["id"]}, {"name", function["name"]}}));
+  const Value& arguments = function["arguments"];
+  if (arguments.is_string()) {
+    call.texts["arguments"] += arguments.as_string();
+  } else if (!arguments.is_null()) {
+    call.texts["arguments"] += canonical(arguments);  // whole, as some servers say it
+  }
+  return {};
+}
+
+Value AnswerStream::chat_body() const {
+  std::vector<Member> message = {{"role", "assistant"}};
+  for (const auto& [key, text] : texts_) message.emplace_back(key, text);
+  std::vector<Value> calls;
+  calls.reserve(parts_.size());
+  for (const auto& [index, call] : parts_) {
+    const auto arguments = call.texts.find("arguments");
+    calls.push_back(Value::object(
+        {{"id", call.begun["id"]},
+         {"type", "function"},
+         {"function", Value::object({{"name", call.begun["name"]},
+                                     {"arguments",
+                                      arguments == call.texts.end() ? "" : arguments->second}})}}));
+  }
+  if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
+  Value choice = Value::object(
+      {{"finish_reason", finish_}, {"index", 0}, {"message", Value::object(std::move(message))}});
+  return merged(head_,
+                Value::object({{"choices", Value::array({std::move(choice)})}, {"usage", usage_}}));
+}
+
+// ---- Messages: blocks that begin, grow and end
+
+Status AnswerStream::messages_event(const Value& event, Pieces& pieces) {
+  const std::string_view type = event.text("type");
+  if (type == "message_start") {
+    head_ = event["message"];
+    usage_ = head_["usage"];
+  } else if (type == "content_block_start") {
+    const auto index = index_of(event["index"]);
+    if (!index || !event["content_block"].is_object()) {
+      return broken("a block of the streamed answer has no place");
+    }
+    Growing& block = parts_[*index];
+    block.begun = event["content_block"];
+    if (const std::string_view text = block.begun.text("text"); !text.empty()) {
+      pieces.emplace_back(text);
+    }
+  } else if (type == "content_block_delta") {
+    return block_delta(event, pieces);
+  } else if (type == "message_delta") {
+    finish_ = merged(finish_, event["delta"]);
+    usage_ = merged(usage_, event["usage"]);
+  } else if (type == "message_stop") {
+    complete_ = true;
+  }
+  return {};
+}
+
+Status AnswerStream::block_delta(const Value& event, Pieces& pieces) {
+  const auto index = index_of(event["index"]);
+  const auto block = index ? parts_.find(*index) : parts_.end();
+  if (block == parts_.end()) return broken("a block of the streamed answer grows before it began");
+  constexpr std::string_view kTexts[] = {"text", "thinking", "signature", "partial_json"};
+  const Value& delta = event["delta"];
+  for (const std::string_view key : kTexts) {
+    if (!delta[key].is_string()) continue;
+    block->second.texts[std::string(key)] += delta[key].as_string();
+    if (key == "text" && !delta[key].as_string().empty()) pieces.push_back(delta[key].as_string());
+  }
+  return {};
+}
+
+Value AnswerStream::messages_body() const {
+  std::vector<Value> content;
+  content.reserve(parts_.size());
+  for (const auto& [index, block] : parts_) {
+    Value whole = block.begun;
+    for (const auto& [key, text] : block.texts) {
+      if (key != "partial_json") {
+        whole = whole.with(key, std::string(whole.text(key)) + text);
+      } else if (!text.empty()) {
+        // What is no JSON stays a text, and becomes a call with malformed arguments.
+        auto input = parse_json(text, {.big_integers_as_strings = true});
+        whole = whole.with("input", input ? *std::move(input) : Value(text));
+      }
+    }
+    content.push_back(std::move(whole));
+  }
+  Value body = merged(head_, finish_);
+  body = body.with("content", Value::array(std::move(content)));
+  return usage_.is_null() ? body : body.with("usage", usage_);
+}
+
+Value AnswerStream::body() const {
+  AE_CHECK(complete_);
+  return wire_ == Wire::chat_completions ? chat_body() : messages_body();
+}
+
+}  // namespace ae::llm

@@ -1,0 +1,73 @@
+// AnswerStream: a streamed answer, put together again as the body that the same answer has when it comes whole.
+//
+// So there is one reader of answers per provider, and what is recorded does not depend on how it came: `body()` is for
+// chat_answer and messages_answer. On the way the words of the answer come out piece by piece, for people. An error that
+// a provider says in mid-stream is no answer: it may go better the next time, which the caller decides. Threads: one owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/value.h"
+#include "llm/event_stream.h"
+
+namespace ae::llm {
+
+constexpr std::size_t kStreamMax =
+    16u << 20;  // bytes of a stream: its events say everything several times
+
+enum class Wire : std::uint8_t { chat_completions, messages };
+
+class AnswerStream {
+ public:
+  explicit AnswerStream(Wire wire) : wire_(wire) {}
+
+  // The words that these bytes bring, in pieces as the provider made them. Fails with tool_output_invalid (no event that
+  // can be read), payload_too_large, or tool_failed: the provider says that it cannot go on, and `error_type` how it
+  // calls that. After a failure, and after the end, nothing more is read.
+  Result<std::vector<std::string>> feed(std::string_view bytes);
+
+  // The provider said that this is all. A stream that ends without it was cut off: what it said is no answer.
+  bool is_complete() const { return complete_; }
+  const std::string& error_type() const { return error_type_; }
+
+  // REQUIRES: is_complete().
+  Value body() const;
+
+ private:
+  // A call of a tool, or a block: its members as they began, and the texts that grew since.
+  struct Growing {
+    Value begun;
+    std::map<std::string, std::string> texts;
+  };
+  using Pieces = std::vector<std::string>;
+
+  Status event(const ServerEvent& event, Pieces& pieces);
+  Status failed(const Value& error);
+  Status chat_chunk(const Value& chunk, Pieces& pieces);
+  Status chat_call(const Value& delta, std::size_t position);
+  Status messages_event(const Value& event, Pieces& pieces);
+  Status block_delta(const Value& event, Pieces& pieces);
+  Value chat_body() const;
+  Value messages_body() const;
+
+  Wire wire_;
+  EventStream events_;
+  std::size_t bytes_ = 0;
+  bool complete_ = false, refused_ = false;
+  std::string error_type_;
+
+  Value head_;  // what stands around the answer; the newest members win
+  std::map<std::string, std::string> texts_;  // of the message: content, refusal, …
+  std::map<std::size_t, Growing> parts_;      // calls or blocks, by index
+  Value finish_;                              // finish_reason, or the delta of message_delta
+  Value usage_;
+};
+
+}  // namespace ae::llm

@@ -1,0 +1,58 @@
+// Any bytes, in any pieces: a streamed answer is read or refused the same way however it was cut, within its limits,
+// and what it makes is an answer or none.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "llm/chat_completions.h"
+#include "llm/messages.h"
+#include "llm/stream.h"
+
+namespace {
+
+using ae::Value;
+using ae::llm::AnswerStream;
+using ae::llm::Wire;
+
+// What a stream said, in one text: its pieces, joined, and how it ended.
+std::string read(Wire wire, std::string_view bytes, std::size_t step) {
+  AnswerStream stream(wire);
+  std::string said;
+  while (!bytes.empty()) {
+    const auto pieces = stream.feed(bytes.substr(0, step));
+    bytes.remove_prefix(std::min(step, bytes.size()));
+    if (!pieces) return "refused: " + std::string(ae::code_name(pieces.error().code));
+    for (const std::string& piece : *pieces) said += piece;
+  }
+  if (!stream.is_complete()) return said + "\ncut off";
+  return said + "\n" + ae::canonical(stream.body());
+}
+
+Value question() {
+  return Value::object(
+      {{"model", "m"},
+       {"messages", Value::array({Value::object({{"role", "user"}, {"content", "x"}})})}});
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view all(reinterpret_cast<const char*>(data), size);
+  if (all.size() < 2) return 0;
+  const Wire wire = (all[0] & 1) != 0 ? Wire::messages : Wire::chat_completions;
+  const std::size_t step = static_cast<unsigned char>(all[1]) + 1u;
+  const std::string_view bytes = all.substr(2);
+  const std::string whole = read(wire, bytes, bytes.size() + 1);
+  const std::string cut = read(wire, bytes, step);
+  AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
+  AnswerStream stream(wire);
+  if (!stream.feed(bytes) || !stream.is_complete()) return 0;
+  const auto answer = wire == Wire::messages ? ae::llm::messages_answer(question(), stream.body())
+                                             : ae::llm::chat_answer(question(), stream.body());
+  if (answer) AE_CHECK((*answer)["text"].is_string());
+  return 0;
+}

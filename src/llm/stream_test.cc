@@ -1,0 +1,373 @@
+// Streamed answers: cut anywhere, they are the answer that would have come whole.
+#include "llm/stream.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "llm/chat_completions.h"
+#include "llm/messages.h"
+#include "testing/test.h"
+
+namespace ae::llm {
+namespace {
+
+Value json(std::string_view text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
+const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
+
+// ---- events
+
+std::string events_of(std::string_view bytes, std::size_t step, EventLimits limits = {}) {
+  EventStream stream(limits);
+  std::vector<ServerEvent> events;
+  std::string seen;
+  while (!bytes.empty()) {
+    const Status fed = stream.feed(bytes.substr(0, step), events);
+    bytes.remove_prefix(std::min(step, bytes.size()));
+    if (!fed) seen = "refused ";
+  }
+  for (const ServerEvent& event : events) seen += event.name + "=" + event.data + ";";
+  return seen;
+}
+
+AE_TEST("event stream/lines end with CR, LF or both, and a blank one ends an event") {
+  constexpr std::string_view kStream =
+      "\xEF\xBB\xBF: hello\nevent: a\ndata: 1\n\ndata: x\r\ndata:y\r\n\r\nevent:b\rdata:  2\rid: "
+      "7\r\r"
+      "retry: 5\n\nevent: lost\n\ndata\n\ndata: no end";
+  constexpr std::string_view kEvents = "a=1;=x\ny;b= 2;=;";
+  for (std::size_t step = 1; step <= kStream.size(); ++step) {
+    EXPECT_EQ(events_of(kStream, step), kEvents) << "in pieces of " << step;
+  }
+}
+
+AE_TEST("event stream/a line or an event beyond its limit refuses all that follows") {
+  const EventLimits limits{.line_max = 10, .event_max = 12};
+  for (const std::size_t step : {1, 3, 100}) {
+    EXPECT_EQ(events_of("data: 4567\n\n", step, limits), "=4567;");
+    EXPECT_EQ(events_of("data: 45678\n\ndata: 1\n\n", step, limits), "refused ");
+    EXPECT_EQ(
+        events_of("data: 1\n\ndata: 4567\ndata: 4567\ndata: 4567\n\ndata: 2\n\n", step, limits),
+        "refused =1;");
+  }
+}
+
+// ---- answers
+
+struct Heard {
+  std::string words;
+  bool complete = false;
+  Code failed = Code::usage;  // usage: it did not
+  std::string error_type;
+  Value body;
+};
+
+Heard hear(Wire wire, std::string_view bytes, std::size_t step) {
+  AnswerStream stream(wire);
+  Heard heard;
+  while (!bytes.empty()) {
+    const auto pieces = stream.feed(bytes.substr(0, step));
+    bytes.remove_prefix(std::min(step, bytes.size()));
+    if (!pieces) {
+      heard.failed = pieces.error().code;
+      break;
+    }
+    for (const std::string& piece : *pieces) heard.words += piece;
+  }
+  heard.error_type = stream.error_type();
+  heard.complete = stream.is_complete();
+  if (heard.complete) heard.body = stream.body();
+  return heard;
+}
+
+// An answer, as it comes whole and as a stream.
+struct Told {
+  Value whole;
+  std::string stream;
+};
+
+class Teller {
+ public:
+  explicit Teller(std::uint64_t seed) : chance_(seed) {}
+
+  Told chat() {
+    Told told;
+    const std::string text = pick(3) == 0 ? "" : words();
+    const std::string refusal = pick(4) == 0 ? words() : "";
+    std::vector<Value> calls;
+    chat_say(told, Value::object({{"role", "assistant"}, {"content", ""}}));
+    for (const std::string& piece : cut(text)) {
+      chat_say(told, Value::object({{"content", piece}}));
+    }
+    for (const std::string& piece : cut(refusal)) {
+      chat_say(told, Value::object({{"refusal", piece}}));
+    }
+    for (std::uint64_t i = pick(4); i > 0; --i) {
+      const int index = static_cast<int>(calls.size());
+      const std::string id = "call_" + std::to_string(index), arguments = object_text();
+      calls.push_back(call(id, arguments));
+      chat_say(told, delta_of(index, json(R"({"type":"function"})").with("id", id), "look", ""));
+      for (const std::string& piece : cut(arguments)) {
+        chat_say(told, delta_of(index, Value::object({}), Value(), piece));
+      }
+    }
+    std::vector<Member> message = {{"content", text.empty() ? Value() : Value(text)},
+                                   {"refusal", refusal.empty() ? Value() : Value(refusal)}};
+    const char* reason = calls.empty() ? "stop" : "tool_calls";
+    if (!calls.empty()) message.emplace_back("tool_calls", Value::array(calls));
+    const Value usage = json(R"({"prompt_tokens":9,"completion_tokens":3,"total_tokens":12})");
+    told.whole = Value::object(
+        {{"id", "x"},
+         {"model", "m-1"},
+         {"usage", usage},
+         {"choices",
+          Value::array({Value::object(
+              {{"index", 0}, {"finish_reason", reason}, {"message", Value::object(message)}})})}});
+    chat_say(told, Value::object({}), reason);
+    data(told, Value::object({{"model", "m-1"}, {"choices", Value::array({})}, {"usage", usage}}));
+    told.stream += "data: [DONE]\n\n";
+    return told;
+  }
+
+  Told messages() {
+    Told told;
+    std::vector<Value> blocks;
+    data(told, json(R"({"type":"message_start","message":{"id":"msg","model":"m-1","content":[],
+        "stop_reason":null,"usage":{"input_tokens":5,"output_tokens":1,"cache_read_input_tokens":2}}})"));
+    data(told, json(R"({"type":"ping"})"));
+    for (std::uint64_t i = pick(5); i > 0; --i) block(told, blocks);
+    const Value ending = json(R"({"stop_reason":"end_turn","stop_sequence":null})");
+    const Value usage = json(R"({"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":2})");
+    data(told, Value::object({{"type", "message_delta"}, {"delta", ending}, {"usage", usage}}));
+    data(told, json(R"({"type":"message_stop"})"));
+    told.whole = Value::object({{"id", "msg"},
+                                {"model", "m-1"},
+                                {"stop_reason", "end_turn"},
+                                {"content", Value::array(blocks)},
+                                {"usage", usage}});
+    return told;
+  }
+
+ private:
+  std::uint64_t pick(std::uint64_t below) { return chance_() % below; }
+  std::string words() {
+    constexpr std::string_view kWords[] = {"a",  "ä", "日本", "\n", "\"",
+                                           "\\", " ", "{",    "🙂", "data: "};
+    std::string text;
+    for (std::uint64_t i = 1 + pick(8); i > 0; --i) text += kWords[pick(std::size(kWords))];
+    return text;
+  }
+  std::string object_text() {
+    return pick(5) == 0 ? "{}" : canonical(Value::object({{"a", words()}, {"n", 7}}));
+  }
+  // Whole characters: what a provider says is valid UTF-8 in each piece.
+  std::vector<std::string> cut(const std::string& text) {
+    std::vector<std::string> pieces;
+    for (const char c : text) {
+      const bool inside = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+      if (pieces.empty() || (!inside && pick(2) == 0)) pieces.emplace_back();
+      pieces.back() += c;
+    }
+    return pieces;
+  }
+  static Value call(const std::string& id, const std::string& arguments) {
+    return Value::object(
+        {{"id", id},
+         {"type", "function"},
+         {"function", Value::object({{"name", "look"}, {"arguments", arguments}})}});
+  }
+  static Value delta_of(int index, Value call, Value name, const std::string& arguments) {
+    Value function = Value::object({{"arguments", arguments}});
+    if (!name.is_null()) function = function.with("name", std::move(name));
+    call = call.with("index", index).with("function", std::move(function));
+    return Value::object({{"tool_calls", Value::array({std::move(call)})}});
+  }
+  void chat_say(Told& told, Value delta, Value reason = {}) {
+    Value choice = Value::object(
+        {{"index", 0}, {"delta", std::move(delta)}, {"finish_reason", std::move(reason)}});
+    data(told, Value::object({{"id", "x"},
+                              {"model", "m-1"},
+                              {"usage", Value()},
+                              {"choices", Value::array({std::move(choice)})}}));
+  }
+  void data(Told& told, const Value& value) {
+    if (value.find("type") != nullptr) {
+      told.stream += "event: " + std::string(value.text("type")) + "\n";
+    }
+    told.stream += "data: " + canonical(value) + (pick(2) == 0 ? "\n\n" : "\r\n\r\n");
+  }
+  void block(Told& told, std::vector<Value>& blocks) {
+    const int index = static_cast<int>(blocks.size());
+    const auto begin = [&](const Value& begun) {
+      data(told,
+           Value::object(
+               {{"type", "content_block_start"}, {"index", index}, {"content_block", begun}}));
+    };
+    const auto grow = [&](const char* type, const char* key, const std::string& text) {
+      data(told, Value::object({{"type", "content_block_delta"},
+                                {"index", index},
+                                {"delta", Value::object({{"type", type}, {key, text}})}}));
+    };
+    if (const std::uint64_t kind = pick(3); kind == 0) {
+      const std::string text = words();
+      begin(json(R"({"type":"text","text":""})"));
+      for (const std::string& piece : cut(text)) grow("text_delta", "text", piece);
+      blocks.push_back(Value::object({{"type", "text"}, {"text", text}}));
+    } else if (kind == 1) {
+      const std::string text = words();
+      begin(json(R"({"type":"thinking","thinking":"","signature":""})"));
+      for (const std::string& piece : cut(text)) grow("thinking_delta", "thinking", piece);
+      grow("signature_delta", "signature", "sig==");
+      blocks.push_back(
+          Value::object({{"type", "thinking"}, {"thinking", text}, {"signature", "sig=="}}));
+    } else {
+      const std::string arguments = object_text();
+      const Value call = json(R"({"type":"tool_use","name":"look","input":{}})")
+                             .with("id", "toolu_" + std::to_string(index));
+      begin(call);
+      grow("input_json_delta", "partial_json", "");
+      if (arguments != "{}") {
+        for (const std::string& piece : cut(arguments)) {
+          grow("input_json_delta", "partial_json", piece);
+        }
+      }
+      blocks.push_back(call.with("input", json(arguments)));
+    }
+    data(told, Value::object({{"type", "content_block_stop"}, {"index", index}}));
+  }
+
+  std::mt19937_64 chance_;
+};
+
+// One that is told in few bytes, for tests that look at each of them.
+Told short_one(Wire wire) {
+  for (std::uint64_t seed = 0;; ++seed) {
+    Teller teller(seed);
+    Told told = wire == Wire::messages ? teller.messages() : teller.chat();
+    if (told.stream.size() < 1200) return told;
+  }
+}
+
+AE_TEST(
+    "stream/cut anywhere, its answer is the one that would have come whole, and its pieces are its "
+    "words") {
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
+      Teller teller(seed);
+      const Told told = wire == Wire::messages ? teller.messages() : teller.chat();
+      const auto read = wire == Wire::messages ? messages_answer : chat_answer;
+      const auto wanted = read(kQuestion, told.whole);
+      ASSERT_TRUE(wanted) << canonical(told.whole);
+      for (const std::size_t step : {std::size_t{1}, std::size_t{7}, told.stream.size()}) {
+        const Heard heard = hear(wire, told.stream, step);
+        ASSERT_TRUE(heard.complete) << seed << "\n" << told.stream;
+        const auto answer = read(kQuestion, heard.body);
+        ASSERT_TRUE(answer) << seed << "\n" << told.stream;
+        EXPECT_EQ(canonical(*answer), canonical(*wanted)) << seed << "\n" << told.stream;
+        EXPECT_EQ(heard.words, answer->text("text")) << seed;
+      }
+    }
+  }
+}
+
+AE_TEST("stream/two pieces, cut at every byte, say the same") {
+  for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
+    const Told told = short_one(wire);
+    const std::string wanted = canonical(hear(wire, told.stream, told.stream.size()).body);
+    for (std::size_t at = 0; at <= told.stream.size(); ++at) {
+      AnswerStream stream(wire);
+      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(0, at)));
+      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(at)));
+      ASSERT_TRUE(stream.is_complete()) << at;
+      EXPECT_EQ(canonical(stream.body()), wanted) << at;
+    }
+  }
+}
+
+AE_TEST("stream/one that ends early is no answer, wherever it was cut off") {
+  for (const Wire wire : {Wire::chat_completions, Wire::messages}) {
+    const Told told = short_one(wire);
+    // The last event ends with two line ends, of one or two bytes each.
+    for (std::size_t size = 0; size + 4 < told.stream.size(); ++size) {
+      const Heard heard = hear(wire, std::string_view(told.stream).substr(0, size), 1000);
+      EXPECT_FALSE(heard.complete) << size;
+      EXPECT_EQ(heard.failed, Code::usage) << size;
+    }
+  }
+}
+
+AE_TEST("stream/what cannot be read refuses it; what the provider says of itself is told apart") {
+  const struct {
+    Wire wire;
+    const char* bytes;
+    Code code;
+    const char* type;
+  } cases[] = {
+      {Wire::chat_completions, "data: {\"id\":\"chatcmpl-\n\n", Code::tool_output_invalid, ""},
+      {Wire::chat_completions, "data: 7\n\n", Code::tool_output_invalid, ""},
+      {Wire::chat_completions,
+       "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":5000,\"id\":\"a\"}]}}]}\n\n",
+       Code::tool_output_invalid, ""},
+      {Wire::chat_completions,
+       "data: {\"error\":{\"type\":\"server_error\",\"message\":\"Sorry\"}}\n\n", Code::tool_failed,
+       "server_error"},
+      {Wire::messages,
+       "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+       Code::tool_failed, "overloaded_error"},
+      {Wire::messages,
+       "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"text\":\"a\"}}\n\n",
+       Code::tool_output_invalid, ""},
+      {Wire::messages,
+       "data: {\"type\":\"content_block_start\",\"index\":-1,\"content_block\":{}}\n\n",
+       Code::tool_output_invalid, ""},
+  };
+  for (const auto& c : cases) {
+    const Heard heard = hear(c.wire, c.bytes, 1000);
+    EXPECT_EQ(heard.failed, c.code) << c.bytes;
+    EXPECT_EQ(heard.error_type, c.type) << c.bytes;
+    AnswerStream stream(c.wire);
+    EXPECT_FALSE(stream.feed(c.bytes));
+    EXPECT_FALSE(stream.feed("data: [DONE]\n\n")) << "a refused stream stays refused";
+    EXPECT_FALSE(stream.is_complete());
+  }
+}
+
+AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is nobody's") {
+  AnswerStream stream(Wire::chat_completions);
+  const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
+  for (std::size_t n = 0; n < kStreamMax; n += comment.size()) ASSERT_TRUE(stream.feed(comment));
+  const auto over = stream.feed(":");
+  ASSERT_FALSE(over);
+  EXPECT_EQ(over.error().code, Code::payload_too_large);
+  AnswerStream done(Wire::chat_completions);
+  ASSERT_TRUE(done.feed("data: [DONE]\n\ndata: {\n\n"));
+  ASSERT_TRUE(done.feed("data: {\n\n"));
+  EXPECT_TRUE(done.is_complete());
+}
+
+AE_TEST("stream/servers that number no calls are understood") {
+  const Heard heard = hear(
+      Wire::chat_completions,
+      R"(data: {"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"x","arguments":"{\"n\":"}}]}}]})"
+      "\n\n"
+      R"(data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"1}"}}]}}]})"
+      "\n\n"
+      R"(data: {"choices":[{"delta":{"tool_calls":[{"id":"b","function":{"name":"y","arguments":{"m":2}}}]}}]})"
+      "\n\ndata: [DONE]\n\n",
+      5);
+  ASSERT_TRUE(heard.complete);
+  const auto answer = chat_answer(kQuestion, heard.body);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(
+      canonical((*answer)["tool_calls"]),
+      R"([{"arguments":{"n":1},"id":"a","name":"x"},{"arguments":{"m":2},"id":"b","name":"y"}])");
+}
+
+}  // namespace
+}  // namespace ae::llm

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Both providers' languages, on the real program and a scripted server that holds requests to what providers document.
+
+Plans ask over Chat Completions and over Messages; the server's journal says who asked, how often and when. Prints `ok NAME`
+or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  model_providers.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import oracles  # noqa: E402
+from cli import run_tests  # noqa: E402
+
+ROOT = oracles.ROOT
+BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
+SERVER = ROOT / "examples/model-server/server.mjs"
+SCENARIOS = [ROOT / f"examples/model-server/scenarios/{name}.json" for name in ("storm", "structured")]
+PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+KEY = "sk-canary-4711-never-shown"
+PATIENCE = 60
+TALK = {"turns": [{"when": {"prompt": "refuse"}, "refuse": "I do not talk about that."},
+                  {"say": "You said: ${/prompt/text}; I was told: ${/system}."}]}
+WEATHER = """{ type: object, additionalProperties: false, required: [city, degrees],
+                     properties: { city: { type: string }, degrees: { type: number } } }"""
+AGENTS = """\
+aetheris: 1
+models:
+  talk: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: talk,
+          price: {{ input: 2.5, output: "10.00", cached: {cached} }} }}
+  facts: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1/", api_key: "secret:MODEL_KEY", model: structured,
+           price: {{ input: 1000, output: 1000 }} }}
+  storm: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm, timeout: 2s,
+           retry: {{ max_attempts: 3, initial_backoff: 10ms, retry_on: [connect, reset, timeout, 429, 5xx] }} }}
+  once: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm }}
+  free: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: talk }}
+agents:
+  talk:
+    plan:
+      - {{ id: one, llm: {{ model: talk, system: Be brief., prompt: "Tell me about ${{ .input.x }}" }} }}
+      - id: two
+        needs: [one]
+        llm:
+          model: talk
+          temperature: 0.5
+          max_tokens: 100
+          messages:
+            - {{ role: system, content: Be brief. }}
+            - {{ role: user, content: "Tell me about ${{ .input.x }}" }}
+            - {{ role: assistant, content: "${{ .steps.one.text }}" }}
+            - {{ role: user, content: Go on. }}
+            - {{ role: user, content: Please. }}
+    output: "${{ .steps.two.text }}"
+  look:
+    plan:
+      - id: see
+        llm:
+          model: free
+          messages:
+            - role: user
+              content:
+                - {{ type: text, text: "What is ${{ .input.x }}?" }}
+                - {{ type: image, url: "https://pictures.example/${{ .input.x }}.png" }}
+                - {{ type: image, url: "data:image/png;base64,iVBORw0KGgo=" }}
+    output: "${{ .steps.see }}"
+  facts:
+    plan: [ {{ id: read, llm: {{ model: facts, prompt: "${{ .input.x }}", schema: {weather} }} }} ]
+    output: "${{ .steps.read }}"
+  storm: {{ plan: [ {{ id: a, llm: {{ model: storm, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
+  once: {{ plan: [ {{ id: a, llm: {{ model: once, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
+  free: {{ plan: [ {{ id: a, llm: {{ model: free, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a }}" }}
+"""
+TESTS = []
+
+
+def both(function):
+    """The test, once for each provider."""
+    for provider in PATHS:
+        def run(provider=provider):
+            with Desk(provider) as desk:
+                function(desk)
+        run.__name__ = f"{function.__name__}_{provider}"
+        TESTS.append(run)
+    return function
+
+
+class Desk:
+    """A folder with an agents file, and a running server."""
+
+    def __init__(self, provider):
+        self.provider = provider
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-providers-"))
+        self.write()
+        (self.path / "talk.json").write_text(json.dumps(TALK))
+        self.journal = self.path / "asked.jsonl"
+        self.server = subprocess.Popen(
+            [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", *SCENARIOS, self.path / "talk.json"],
+            stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        self.env |= {"MODELS": self.server.stdout.readline().split()[-1], "MODEL_KEY": KEY}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.send_signal(signal.SIGTERM)
+        self.server.wait(PATIENCE)
+        self.server.stdout.close()
+        shown = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
+        shutil.rmtree(self.path, ignore_errors=True)
+        assert KEY.encode() not in shown, "the key stands in a file"
+
+    def write(self, cached="0.25"):
+        text = AGENTS.format(provider=self.provider, cached=cached, weather=WEATHER)
+        (self.path / "agents.yaml").write_text(text)
+
+    def run(self, *words, code=0, **env):
+        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
+                              timeout=PATIENCE, stdin=subprocess.DEVNULL)
+        assert KEY not in done.stdout + done.stderr, "the key was shown"
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def ask(self, agent, x, job="j", code=0, **env):
+        return self.run("run", "agents.yaml", agent, "--job-id", job, "--input", json.dumps({"x": x}), code=code, **env)
+
+    def job(self, job="j"):
+        assert self.run("verify", job, "--json").returncode == 0
+        events = json.loads(self.run("events", job, "--json").stdout)["events"]
+        return json.loads(self.run("job", job, "--json").stdout), events
+
+    def asked(self):
+        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+
+
+def committed(events):
+    return [e["payload"] for e in events if e["type"] == "command_committed"]
+
+
+def price_of(usage, cached="0.25"):
+    """The cost in millionths, rounded once, a half up: in integers, as a person would check it."""
+    read = usage.get("cached_tokens", 0)
+    parts = (usage["input_tokens"] - read) * 2_500_000 + read * int(float(cached) * 1e6) + usage["output_tokens"] * 10_000_000
+    return (parts + 500_000) // 1_000_000
+
+
+@both
+def a_plan_asks_in_the_providers_words_and_records_ours(desk):
+    said = desk.ask("talk", "rain").stdout
+    assert said == "You said: Tell me about rain; I was told: Be brief..\n", said
+    asked = desk.asked()
+    assert [(a["path"], a["model"], a["answer"]) for a in asked] == [(PATHS[desk.provider], "talk", "say")] * 2, asked
+    assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
+    if desk.provider == "anthropic":
+        assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
+    assert desk.ask("talk", "rain").stdout == said and len(desk.asked()) == 2, "the same job asks nobody again"
+    job, events = desk.job()
+    for one in committed(events):
+        assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
+    requests = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
+    assert requests[0].get("max_tokens") == (4096 if desk.provider == "anthropic" else None), requests[0]
+    assert requests[1]["max_tokens"] == 100 and len(requests[1]["messages"]) == 5, requests[1]
+    answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
+    assert [a["finish_reason"] for a in answers] == ["stop", "stop"], answers
+
+
+@both
+def images_that_the_plan_writes_are_taken_by_the_provider(desk):
+    answer = json.loads(desk.ask("look", "cat").stdout)
+    assert answer["text"].startswith("You said: What is cat?"), answer
+    _, events = desk.job()
+    parts = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"][0]["messages"][0]["content"]
+    assert parts[1] == {"type": "image", "url": "https://pictures.example/cat.png"}, parts
+
+
+@both
+def an_answer_keeps_to_its_schema_or_fails_and_is_not_asked_for_again(desk):
+    answer = json.loads(desk.ask("facts", "at once, please").stdout)
+    assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
+    for number, (prompt, why) in enumerate((("the weather", "is no JSON"), ("a wrong shape", "breaks the schema"),
+                                            ("refuse it", "I do not talk about that."))):
+        name = f"bad-{number}"
+        before = len(desk.asked())
+        done = desk.ask("facts", prompt, name, code=1)
+        assert "tool_output_invalid" in done.stderr and why in done.stderr, done.stderr
+        desk.ask("facts", prompt, name, code=1)
+        assert len(desk.asked()) == before + 1, "it was asked again"
+        job, events = desk.job(name)
+        assert job["error"]["code"] == "tool_output_invalid", job
+        cost = committed(events)[0]["usage"]["cost_micros"]
+        assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an answer that cannot be used was paid for")
+
+
+@both
+def what_the_provider_asks_to_wait_for_is_waited_for(desk):
+    assert desk.ask("storm", "rate limit").stdout == "Now there is room.\n"
+    asked = desk.asked()
+    assert [a["answer"] for a in asked] == ["fail 429", "say"], asked
+    times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in asked]
+    assert (times[1] - times[0]).total_seconds() >= 0.95, times
+    assert len({a["headers"]["idempotency-key"] for a in asked}) == 1, asked
+    job, events = desk.job()
+    failed = [e["payload"] for e in events if e["type"] == "tool_invocation_finished"][0]
+    assert failed["retry_after_ms"] == 1000 and failed["error"]["code"] == "http_429", failed
+    assert job["usage"]["model_calls"] == 2, job["usage"]
+
+
+@both
+def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
+    for prompt, said in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again."),
+                         ("silent", "Sorry, I was away.")):
+        before = len(desk.asked())
+        assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == said + "\n"
+        assert len(desk.asked()) == before + 2, (prompt, desk.asked()[before:])
+    before = len(desk.asked())
+    done = desk.ask("storm", "never", "never", code=1)
+    assert "http_503" in done.stderr and len(desk.asked()) == before + 3, done.stderr
+    before = len(desk.asked())
+    done = desk.ask("once", "rate limit", "once", code=1)
+    assert "http_429" in done.stderr and len(desk.asked()) == before + 1, done.stderr
+
+
+@both
+def a_refusal_is_an_answer(desk):
+    answer = json.loads(desk.ask("free", "refuse this").stdout)
+    assert answer["text"] == "" and answer["refusal"] == "I do not talk about that.", answer
+    assert answer["finish_reason"] == ("refusal" if desk.provider == "anthropic" else "stop"), answer
+
+
+@both
+def answers_cost_what_the_plan_says_whatever_the_file_says_later(desk):
+    desk.ask("talk", "rain")
+    job, events = desk.job()
+    costs = [one["usage"]["cost_micros"] for one in committed(events)]
+    assert costs == [price_of(one["usage"]) for one in committed(events)] and all(costs), committed(events)
+    assert job["usage"]["cost_micros"] == sum(costs) and job["usage"]["unpriced_calls"] == 0, job["usage"]
+    trace = desk.run("trace", "j").stdout
+    assert f"cost {sum(costs) / 1e6:.6f}".rstrip("0") in trace, trace
+    desk.write(cached="2.25")
+    again, _ = desk.job()
+    assert again["usage"] == job["usage"], "another price changed what was paid"
+    desk.ask("free", "rain", "f")
+    free, _ = desk.job("f")
+    assert free["usage"]["cost_micros"] == 0 and free["usage"]["unpriced_calls"] == 1, free["usage"]
+
+
+@both
+def a_wrong_key_is_told_and_never_shown(desk):
+    done = desk.ask("free", "rain", code=1, MODEL_KEY="sk-other-0815")
+    assert "http_401" in done.stderr and "sk-other" not in done.stdout + done.stderr, done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("model_providers", TESTS, " ".join(sys.argv[1:])))
