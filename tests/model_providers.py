@@ -38,8 +38,10 @@ models:
           price: {{ input: 2.5, output: "10.00", cached: {cached} }} }}
   facts: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1/", api_key: "secret:MODEL_KEY", model: structured,
            price: {{ input: 1000, output: 1000 }} }}
-  storm: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm, timeout: 2s,
-           retry: {{ max_attempts: 3, initial_backoff: 10ms, retry_on: [connect, reset, timeout, 429, 5xx] }} }}
+  storm: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm,
+           retry: {{ max_attempts: 3, initial_backoff: 10ms, retry_on: [connect, reset, 429, 5xx] }} }}
+  hasty: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm, timeout: 2s,
+           retry: {{ max_attempts: 9, initial_backoff: 10ms, retry_on: [timeout] }} }}
   once: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: storm }}
   free: {{ provider: {provider}, base_url: "${{ env.MODELS }}/v1", api_key: "secret:MODEL_KEY", model: talk }}
 agents:
@@ -75,6 +77,7 @@ agents:
     plan: [ {{ id: read, llm: {{ model: facts, prompt: "${{ .input.x }}", schema: {weather} }} }} ]
     output: "${{ .steps.read }}"
   storm: {{ plan: [ {{ id: a, llm: {{ model: storm, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
+  hasty: {{ plan: [ {{ id: a, llm: {{ model: hasty, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
   once: {{ plan: [ {{ id: a, llm: {{ model: once, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
   free: {{ plan: [ {{ id: a, llm: {{ model: free, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a }}" }}
 """
@@ -215,8 +218,7 @@ def what_the_provider_asks_to_wait_for_is_waited_for(desk):
 
 @both
 def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
-    for prompt, said in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again."),
-                         ("silent", "Sorry, I was away.")):
+    for prompt, said in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
         before = len(desk.asked())
         assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == said + "\n"
         assert len(desk.asked()) == before + 2, (prompt, desk.asked()[before:])
@@ -226,6 +228,15 @@ def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
     before = len(desk.asked())
     done = desk.ask("once", "rate limit", "once", code=1)
     assert "http_429" in done.stderr and len(desk.asked()) == before + 1, done.stderr
+
+
+@both
+def who_says_nothing_is_left_after_the_timeout_and_asked_again(desk):
+    assert desk.ask("hasty", "silent").stdout == "Sorry, I was away.\n"
+    _, events = desk.job()
+    outcomes = [e["payload"]["outcome"] for e in events if e["type"] == "tool_invocation_finished"]
+    assert outcomes[0] == "timeout" and outcomes[-1] == "success", outcomes
+    assert len(desk.asked()) == len(outcomes) and len({a["headers"]["idempotency-key"] for a in desk.asked()}) == 1
 
 
 @both

@@ -500,11 +500,10 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "price: { "
            "input: 1 } } }\n" +
                tool + agent,
-           "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1' } "
-           "}\nagents: "
-           "{ a: { plan: [ { id: x, llm: { model: m, messages: [ { role: user, content: [ { type: "
-           "image, "
-           "url: '${ .input.x }' } ] } ] } } ] } }\n",
+           "aetheris: 1\n" + tool +
+               "agents: { a: { plan: [ { id: x, llm: { model: m, messages: [ { role: user, "
+               "content: [ "
+               "{ type: image, url: '${ .input.x }' } ] } ] } } ] } }\n",
            std::string(
                "aetheris: 1\nagents: { a: { plan: [ { id: x, map: [1], do: { llm: { model: m, "
                "prompt: p }, tool: t } } ] } }\n"),

@@ -203,6 +203,17 @@ AE_TEST("messages/blocks become words, thoughts and calls; the reason is said in
             R"({"finish_reason":"refusal","refusal":"No.","text":""})");
 }
 
+AE_TEST("messages/a call that the limit of tokens ended is not made, whatever arguments it has") {
+  EXPECT_EQ(
+      heard(messages_answer, R"({"stop_reason":"max_tokens","content":[
+      {"type":"tool_use","id":"a","name":"look","input":{"p":1}},{"type":"tool_use","id":"b","name":"look","input":{}}]})"),
+      R"({"finish_reason":"length","text":"","tool_calls":[{"arguments":{"p":1},"id":"a","name":"look"},)"
+      R"({"id":"b","malformed":"{}","name":"look"}]})");
+  EXPECT_EQ(heard(messages_answer,
+                  R"({"stop_reason":"max_tokens","content":[{"type":"text","text":"Hel"}]})"),
+            R"({"finish_reason":"length","text":"Hel"})");
+}
+
 AE_TEST("messages/what is no answer is none, and numbers of tokens that are none are nothing") {
   EXPECT_EQ(heard(messages_answer, "{}"), "fails: the answer has no content");
   EXPECT_EQ(heard(messages_answer, R"({"type":"error","error":{"message":"Overloaded"}})"),

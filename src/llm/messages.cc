@@ -166,6 +166,15 @@ Status add_block(const Request& request, const Value& block, Answer& answer) {
   return {};
 }
 
+// The limit of tokens may end a call in mid-sentence, and the provider says it with what arguments there were, as if it
+// were whole: nobody is to make it.
+void cut_off(const Value& content, Answer& answer) {
+  const Value& last = content.items()[content.size() - 1];
+  if (last.text("type") != "tool_use" || answer.calls.empty()) return;
+  ToolCall& call = answer.calls.back();
+  if (!call.malformed) call.malformed = canonical(std::exchange(call.arguments, Value()));
+}
+
 }  // namespace
 
 Value messages_transport(const Value& settings) {
@@ -223,6 +232,7 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   Answer answer;
   for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));
   answer.finish_reason = reason_of(body.text("stop_reason"));
+  if (answer.finish_reason == "length" && content.size() > 0) cut_off(content, answer);
   answer.model = body.text("model");
   answer.refusal = body["stop_details"].text("explanation");
   answer.usage = usage_of(body["usage"]);
