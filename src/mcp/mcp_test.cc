@@ -108,7 +108,7 @@ AE_TEST("header/a value that is not plain is carried as base64, and back") {
       {" padded ", "=?base64?IHBhZGRlZCA=?="},
       {"line1\nline2", "=?base64?bGluZTEKbGluZTI=?="},
       {"=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="},
-      {"", "=?base64??="}};
+      {"", "=?base64?" "?="}};
   for (const auto& [text, value] : kCases) {
     EXPECT_EQ(header_value(text), value);
     EXPECT_EQ(text_of_header(value), text);
