@@ -679,7 +679,7 @@ AE_TEST("mcp/jobs are resources: listed, with their parts, and read") {
       EXPECT_EQ(read["ttlMs"].is_integer(), mcp::is_modern(revision));
     }
   }
-  for (const std::string uri :
+  for (const std::string& uri :
        {std::string("aetheris://jobs/nobody"), "aetheris://jobs/" + job + "/secrets",
         "aetheris://jobs/" + job + "/", "aetheris://jobs/" + job + "?after=1",
         "aetheris://jobs/" + job + "/events?x=1", std::string("aetheris://jobs/../keys"),
