@@ -181,7 +181,7 @@ def version_and_help():
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
                         "approve reject pause resume cancel resolve fork retry plan inspect completion "
-                        "serve worker keys migrate backup restore doctor version").split():
+                        "serve worker mcp keys migrate backup restore doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
         for command in "exec".split():
             assert not re.search(rf"^  {command}\b", text, re.M), command

@@ -261,6 +261,9 @@ def every_operation_answers_as_it_says():
         ask(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
         ask(201, "post", "/api/jobs/e/fork", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
         ask(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
+        ask(200, "get", "/api/approvals?job=p")
+        ask(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        ask(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
         # Held by this process, then by nobody.
         ask(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
         until(lambda: server.status("h") == "running")

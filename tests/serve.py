@@ -133,7 +133,7 @@ ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"]
        "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "approve": ["j.0123456789abcdef"],
        "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "cancel": ["j"],
        "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
-       "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"],
+       "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
        "prune": ["--older-than", "90d"]}
 REFUSE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}
 NEITHER = {"init": ["demo"], "check": ["agents.yaml"], "completion": ["bash"], "version": []}

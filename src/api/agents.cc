@@ -251,7 +251,9 @@ void Api::put_agent(Ask ask) {
 Value Api::agent_json(const std::string& name, const Offer& offer) {
   const store::AgentVersion* const newest =
       offer.version == 0 ? nullptr : registry_.registry().newest(name);
-  std::vector<Member> members{{"execution_version", runtime_.options().version_of(name)},
+  const Value description = offer.agent ? offer.agent->definition["description"] : Value();
+  std::vector<Member> members{{"description", description},
+                              {"execution_version", runtime_.options().version_of(name)},
                               {"name", name},
                               {"runs_here", options_.runs && offer.agent != nullptr},
                               {"version", offer.version == 0 ? Value() : Value(offer.version)}};
@@ -262,6 +264,9 @@ Value Api::agent_json(const std::string& name, const Offer& offer) {
   members.emplace_back("plan_hash", offer.plan          ? Value(to_hex(offer.plan->hash))
                                     : newest != nullptr ? Value(newest->plan_hash)
                                                         : Value());
+  if (offer.agent && offer.agent->input_schema) {
+    members.emplace_back("input_schema", *offer.agent->input_schema);
+  }
   if (!offer.agent) members.emplace_back("refused", offer.refused);
   return Value::object(std::move(members));
 }
@@ -312,11 +317,10 @@ void Api::agent(Ask ask) {
                              .with("source", registry_.registry().newest(ask->id)->definition));
     }
     if (auto compiled = compile(offer); !compiled) return ask->refuse(compiled.error());
-    Value body = agent_json(found->first, offer)
-                     .with("plan", offer.agent->task_graph)
-                     .with("source", offer.agent->definition);
-    if (offer.agent->input_schema) body = body.with("input_schema", *offer.agent->input_schema);
-    ask->answer(200, std::move(body));
+    const Value body = agent_json(found->first, offer)
+                           .with("plan", offer.agent->task_graph)
+                           .with("source", offer.agent->definition);
+    ask->answer(200, body);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/asked.h"
+#include "api/mcp.h"
 #include "core/json.h"
 
 namespace ae::api {
@@ -81,6 +82,8 @@ const Api::Route Api::kRoutes[] = {
     {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
     {"GET", {"api", "approvals"}, Access::look, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
+    // Each of its methods asks a route above, as whoever sent it.
+    {"POST", {"mcp"}, Access::offer, &Api::mcp},
 };
 
 std::vector<Api::RouteShape> Api::routes() {
@@ -106,7 +109,13 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       store_(store),
       runtime_(runtime),
       options_(std::move(options)),
-      registry_(steady, store, options_.warn) {
+      registry_(steady, store, options_.warn),
+      mcp_(std::make_unique<Mcp>(
+          loop, steady,
+          [this](ApiRequest request, async::Done<ApiResponse> done) {
+            handle(std::move(request), std::move(done));
+          },
+          options_.version)) {
   note_agents();
 }
 
@@ -244,7 +253,10 @@ void Api::on_rested(const JobId& job) {
   }
 }
 
+void Api::mcp(Ask ask) { mcp_->answer(std::move(ask->request), std::move(ask->done)); }
+
 void Api::stop_waiting() {
+  mcp_->stop_waiting();
   const auto copy = waiting_;
   for (const auto& waiting : copy) {
     if (waiting->over) continue;

@@ -21,6 +21,8 @@
 #include "async/loop.h"
 #include "core/event.h"
 #include "core/value.h"
+#include "mcp/header.h"
+#include "mcp/revision.h"
 #include "runtime/prune.h"
 #include "runtime/runtime.h"
 #include "store/measured_store.h"
@@ -47,6 +49,11 @@ struct ApiRequest {
   bool local = true;                           // our own user, on this machine
   // True once whoever asks has gone, so that nothing waits for them any more; nullptr = nobody tells.
   std::shared_ptr<const bool> gone = {};
+  // Of POST /mcp (mcp.h). What its headers say of the message; nullopt = it came by stdio.
+  std::optional<mcp::Headers> mcp_headers = {};
+  std::optional<mcp::Revision> mcp_revision = {};  // stdio: what was agreed on
+  // Hears what comes before the answer; null = nothing new, the work goes on. Empty = nobody listens.
+  std::function<void(const Value&)> note = {};
 };
 
 struct ApiResponse {
@@ -56,6 +63,7 @@ struct ApiResponse {
   std::string text;         // plain text instead of the body: /metrics
   Duration retry_after{0};  // when to ask again; 0 = nothing is known of that
   std::string allow = {};   // of 405: the methods that go with this path
+  bool rpc = false;         // the body is a message of JSON-RPC, whatever the status; null = none
 };
 
 // The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).
@@ -80,6 +88,8 @@ struct ApiOptions {
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
   std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
 };
+
+class Mcp;
 
 class Api {
  public:
@@ -185,6 +195,8 @@ class Api {
   void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
   void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
   static void answer_inbox(const Ask& ask, Inbox& inbox);
+  void approvals_of_job(Ask ask);
+  void mcp(Ask ask);
 
   // An agent that jobs can be made of here: of our file, or of the registry.
   struct Offer {
@@ -237,6 +249,7 @@ class Api {
   std::list<std::shared_ptr<Waiting>> waiting_;
   Metrics metrics_;
   LiveRegistry registry_;
+  std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const Standing> standing_;  // as of a few seconds ago
   bool leaving_ = false;
   // Where a log was read to, so that who follows it does not read it again from the beginning.

@@ -31,7 +31,18 @@ struct Api::Inbox {
   std::vector<Value> found;
 };
 
+// What one job asks: its log is all that is read.
+void Api::approvals_of_job(Ask ask) {
+  if (auto known = ask->query.only({"job"}); !known) return ask->refuse(known.error());
+  ask->id = *ask->query.find("job");
+  read(ask, [ask](runtime::Runtime::Read& read) {
+    ask->answer(200, Value::object({{"approvals", Value::array(engine::approvals_view(read.state))},
+                                    {"next_cursor", Value()}}));
+  });
+}
+
 void Api::approvals(Ask ask) {
+  if (ask->query.find("job")) return approvals_of_job(std::move(ask));
   auto inbox = std::make_shared<Inbox>();
   const auto wish = [&]() -> Status {
     AE_TRY(ask->query.only({"cursor", "limit"}));

@@ -62,6 +62,15 @@ class SocketDoor final : public Door {
         client_(loop_, {.proxy = {}, .ca_file = ca_file}) {}
 
   Result<api::ApiResponse> ask(const api::ApiRequest& request) override {
+    std::optional<Result<api::ApiResponse>> answer;
+    start(request, [&](Result<api::ApiResponse> seen) {
+      answer = std::move(seen);
+      loop_.stop();
+    });
+    while (!answer) loop_.run();
+    return *std::move(answer);
+  }
+  void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
     net::HttpCall call;
     call.method = request.method;
     call.url = base_ + api::target(request.path, request.query);
@@ -76,34 +85,35 @@ class SocketDoor final : public Door {
     if (request.idempotency_key) {
       call.headers.push_back({"Idempotency-Key", *request.idempotency_key});
     }
-    std::optional<net::HttpAnswer> answer;
-    client_.start(std::move(call), [&](net::HttpAnswer seen) {
-      answer = std::move(seen);
-      loop_.stop();
-    });
-    while (!answer) loop_.run();
-    if (!answer->sent()) {
-      return fail(Code::unavailable, "nobody answers at " + where() + ": " + answer->error);
-    }
-    if (answer->phase != net::HttpPhase::complete) {
-      return fail(Code::unknown_outcome, "who answers at " + where() +
-                                             " went away before it answered (" + answer->error +
-                                             "): look before you repeat");
-    }
-    api::ApiResponse response{.status = answer->status, .body = {}, .location = {}};
-    auto body = parse_json(answer->body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
-    const bool ours = body && (answer->status < 400 || !body->text("code").empty());
-    if (!ours) return std::unexpected(foreign(request.method, answer->status));
-    response.body = std::move(*body);
-    if (const auto location = net::find_header(answer->headers, "location")) {
-      response.location = *location;
-    }
-    return response;
+    client_.start(std::move(call),
+                  [this, method = request.method, done = std::move(done)](
+                      const net::HttpAnswer& seen) mutable { done(answer_of(method, seen)); });
   }
+  net::AsioLoop& loop() override { return loop_; }
   bool is_socket() const override { return true; }
 
  private:
   const std::string& where() const { return path_.empty() ? base_ : path_; }
+
+  Result<api::ApiResponse> answer_of(const std::string& method, const net::HttpAnswer& seen) const {
+    if (!seen.sent()) {
+      return fail(Code::unavailable, "nobody answers at " + where() + ": " + seen.error);
+    }
+    if (seen.phase != net::HttpPhase::complete) {
+      return fail(Code::unknown_outcome, "who answers at " + where() +
+                                             " went away before it answered (" + seen.error +
+                                             "): look before you repeat");
+    }
+    api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
+    auto body = parse_json(seen.body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
+    const bool ours = body && (seen.status < 400 || !body->text("code").empty());
+    if (!ours) return std::unexpected(foreign(method, seen.status));
+    response.body = std::move(*body);
+    if (const auto location = net::find_header(seen.headers, "location")) {
+      response.location = *location;
+    }
+    return response;
+  }
 
   // Something before a server of ours may have sent it on and lost the answer; who refuses, or only shows something, did
   // nothing.
@@ -127,6 +137,12 @@ class SiteDoor final : public Door {
     return site_->ask(request);
   }
   bool is_socket() const override { return false; }
+  void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
+    site_->api().handle(request, [done = std::move(done)](api::ApiResponse answer) mutable {
+      done(std::move(answer));
+    });
+  }
+  net::AsioLoop& loop() override { return site_->loop(); }
 
  private:
   std::unique_ptr<Site> site_;

@@ -9,7 +9,12 @@
 
 #include "api/api.h"
 #include "app/store_url.h"
+#include "async/loop.h"
 #include "core/error.h"
+
+namespace ae::net {
+class AsioLoop;
+}  // namespace ae::net
 
 namespace ae::app {
 
@@ -30,6 +35,10 @@ class Door {
   // (it went out, and no answer came back).
   virtual Result<api::ApiResponse> ask(const api::ApiRequest& request) = 0;
   virtual bool is_socket() const = 0;
+  // The same without waiting for it: the answer comes on `loop`, which whoever asks so has to run.
+  virtual void start(const api::ApiRequest& request,
+                     async::Done<Result<api::ApiResponse>> done) = 0;
+  virtual net::AsioLoop& loop() = 0;
 };
 
 // The socket of the process that owns this store; nullptr when nobody answers for it.

@@ -42,6 +42,26 @@ std::string method_of(const net::HttpRequest& request) {
   return request.method == "HEAD" ? "GET" : request.method;
 }
 
+bool is_mcp(const net::HttpRequest& request) {
+  return !request.path.empty() && request.path[0] == "mcp" && request.method == "POST" &&
+         (request.path.size() == 1 || (request.path.size() == 2 && request.path[1].empty()));
+}
+
+mcp::Headers mcp_headers(const net::HttpHeaders& headers) {
+  mcp::Headers out;
+  const auto take = [&](std::string_view name, std::optional<std::string>& into) {
+    for (const net::HttpHeader& header : headers) {
+      if (!net::equal_ignoring_case(header.name, name)) continue;
+      out.twice = out.twice || into.has_value();
+      into = header.value;
+    }
+  };
+  take("mcp-protocol-version", out.version);
+  take("mcp-method", out.method);
+  take("mcp-name", out.name);
+  return out;
+}
+
 // `pass`: who it is, if the gate knows; otherwise they say it themselves.
 // `local`: on the socket of our own user.
 api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool local) {
@@ -51,6 +71,7 @@ api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool lo
   if (const auto key = net::find_header(in.headers, "idempotency-key")) {
     out.idempotency_key = *key;
   }
+  if (is_mcp(in)) out.mcp_headers = mcp_headers(in.headers);
   const auto by = net::find_header(in.headers, "x-aetheris-by");
   out.by = !pass.by.empty() ? pass.by : by ? std::string(*by) : "api";
   out.role = pass.role;
@@ -78,7 +99,11 @@ net::HttpResponse response_of(const api::ApiResponse& in) {
     out.body = in.text;
     return out;
   }
-  if (in.status >= 400) out.content_type = "application/problem+json";
+  if (in.status >= 400 && !in.rpc) out.content_type = "application/problem+json";
+  if (in.rpc && in.body.is_null()) {
+    out.content_type.clear();
+    return out;
+  }
   if (!in.location.empty()) out.headers.push_back({"Location", in.location});
   out.body = canonical(in.body);
   out.body += '\n';
@@ -238,7 +263,8 @@ class Live : public std::enable_shared_from_this<Live> {
   bool cut_ = false;  // who listens may not any more
 };
 
-// A request that waits, and its one answer: what there is in the end, or that its key is gone.
+// A request that waits, and its one answer: what there is in the end, or that its key is gone. What MCP tells before it
+// makes a stream of the answer.
 class Waits : public std::enable_shared_from_this<Waits> {
  public:
   // `right`: kept as long as it waits.
@@ -261,7 +287,22 @@ class Waits : public std::enable_shared_from_this<Waits> {
   }
   void answer(const api::ApiResponse& answer) {
     if (std::exchange(answered_, true)) return;
-    std::move(responder_).answer(response_of(answer));
+    if (!streams_) return std::move(responder_).answer(response_of(answer));
+    if (answer.rpc) stream_.write(message_event(answer.body));
+    stream_.end();
+  }
+  // Null: a comment, so that nobody on the way takes the silence for the end.
+  void tell(const Value& message) {
+    if (answered_) return;
+    if (!std::exchange(streams_, true)) {
+      net::HttpResponse head;
+      head.content_type = "text/event-stream";
+      head.headers.push_back({"Cache-Control", "no-store"});
+      head.headers.push_back({"X-Accel-Buffering", "no"});
+      stream_ = std::move(responder_).begin(std::move(head));
+      stream_.on_closed([gone = gone_] { *gone = true; });
+    }
+    stream_.write(message.is_null() ? ":\n\n" : message_event(message));
   }
   void cut(const Error& why) {
     *gone_ = true;
@@ -270,17 +311,27 @@ class Waits : public std::enable_shared_from_this<Waits> {
   }
 
  private:
+  static std::string message_event(const Value& message) {
+    return "event: message\ndata: " + canonical(message) + "\n\n";
+  }
+
   net::Responder responder_;
   const bool only_looks_;
   std::shared_ptr<void> right_, watch_;
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
+  net::HttpStream stream_;
   bool answered_ = false;
+  bool streams_ = false;
 };
 
-bool wants_stream(const net::HttpRequest& request) {
+bool takes_events(const net::HttpRequest& request) {
   const auto accept = request.header("accept");
-  return accept && accept->find("text/event-stream") != accept->npos && request.method == "GET" &&
-         request.path.size() == 4 && request.path[3] == "events";
+  return accept && accept->find("text/event-stream") != accept->npos;
+}
+
+bool wants_stream(const net::HttpRequest& request) {
+  return takes_events(request) && request.method == "GET" && request.path.size() == 4 &&
+         request.path[3] == "events";
 }
 
 // A page of another site may make a browser send requests here. Programs send no Origin.
@@ -361,7 +412,8 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
     return live->begin(gate, pass);
   }
   const bool only_looks = method_of(request) == "GET";
-  if (!request.query_value("wait")) {
+  const bool tells = is_mcp(request) && takes_events(request);
+  if (!is_mcp(request) && !request.query_value("wait")) {
     // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
     return place.api.handle(
         request_of(std::move(request), pass, gate == nullptr),
@@ -378,6 +430,7 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
   api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
   auto waits = std::make_shared<Waits>(std::move(responder), only_looks, std::move(right));
   asked.gone = waits->begin(gate, pass);
+  if (tells) asked.note = [waits](const Value& message) { waits->tell(message); };
   place.api.handle(std::move(asked), [still, waits](api::ApiResponse answer) {
     waits->leave();
     still([waits, answer = std::move(answer)](const Status& may) {

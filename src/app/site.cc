@@ -168,11 +168,14 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     AE_TRY(
         until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
     if (options_.read_agent && !options_.looks_only) {
-      AE_TRY(until<Status>([&](auto done) { api_->keep_registry(std::move(done)); }));
+      AE_TRY(keep_agents());
     }
     options.warn = [this](const std::string& what) { on_warning({}, what); };
     served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
     return served_->listen_tcp();
+  }
+  Status keep_agents() override {
+    return until<Status>([&](auto done) { api_->keep_registry(std::move(done)); });
   }
   Status follow_agents() override {
     return until<Status>([&](auto done) { api_->follow_registry(std::move(done)); });

@@ -75,6 +75,8 @@ class Site {
   virtual void stop_listening() = 0;
   // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
+  // Registers our agents; from now on those of the store are offered, as `serve` does it. REQUIRES: read_agent.
+  virtual Status keep_agents() = 0;
   // From now on agents that are registered in the store are run, too. REQUIRES: read_agent, and jobs are run.
   virtual Status follow_agents() = 0;
   // Are there keys, and none of them lets anybody in? REQUIRES: serve.

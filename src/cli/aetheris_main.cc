@@ -28,6 +28,7 @@ constexpr struct {
     {"run", run_command},
     {"serve", serve_command},
     {"worker", worker_command},
+    {"mcp", mcp_command},
     {"check", check_command},
     {"jobs", jobs_command},
     {"job", job_command},

@@ -20,6 +20,7 @@ namespace ae::cli {
 int run_command(const Options& options, Terminal& terminal);
 int serve_command(const Options& options, Terminal& terminal);
 int worker_command(const Options& options, Terminal& terminal);
+int mcp_command(const Options& options, Terminal& terminal);
 int init_command(const Options& options, Terminal& terminal);
 int check_command(const Options& options, Terminal& terminal);
 int doctor_command(const Options& options, Terminal& terminal);

@@ -199,6 +199,14 @@ class Grammar {
                        "how many jobs are run at once (default 256)");
     service(worker);
 
+    CLI::App* mcp = command("mcp", "offer agents as tools of MCP on standard input and output",
+                            "aetheris mcp agents.yaml");
+    mcp->add_option("FILE", options_.files,
+                    "the agents files; without one the agents of whoever serves the store");
+    mcp->add_option("--workers", options_.workers,
+                    "how many jobs are run at once (default 256; 0 = none)");
+    service(mcp);
+
     CLI::App* check =
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
     check->add_option("FILE", options_.files, "the agents files")->required();

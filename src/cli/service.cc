@@ -139,11 +139,16 @@ int Service::run() {
 }
 
 void Service::interrupted(int signal) {
-  if (std::exchange(stopping_, true)) {
+  if (stopping_) {
     journal_.tell({.event = "stopped at once",
                    .message = "jobs under way are recovered by the next process"});
     std::_Exit(128 + signal);
   }
+  stop();
+}
+
+void Service::stop() {
+  if (std::exchange(stopping_, true)) return;
   journal_.tell(
       {.event = "stopping",
        .message = "requests and calls in flight have " + to_text(grace_) + " (once more: stop now)",

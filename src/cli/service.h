@@ -49,6 +49,8 @@ class Service final : public runtime::RuntimeObserver {
   int run();
   // From now on signals are heard; they are acted upon by `run`. REQUIRES: the site outlives this.
   void attach(app::Site& site);
+  // As the first signal does it.
+  void stop();
 
  private:
   void interrupted(int signal);

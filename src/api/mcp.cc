@@ -1,0 +1,301 @@
+// A message of MCP: what it is, in which revision, and who answers it.
+#include "api/mcp.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/mcp_call.h"
+#include "api/problem.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::string_view kInstructions =
+    "Each tool but aetheris_* is a durable agent: a call starts a job that survives restarts of "
+    "this server and of you. A job that takes long or needs a person answers with its job_id: "
+    "follow it with aetheris_job, answer it with aetheris_answer or aetheris_signal, end it with "
+    "aetheris_cancel. To be able to repeat a call without starting a second job, send "
+    "_meta[\"aetheris/idempotency-key\"]. Jobs are resources: aetheris://jobs/{id}, …/trace, "
+    "…/events.";
+
+// What a list or a file may be kept for, in milliseconds.
+constexpr int kKeepServer = 3'600'000;
+
+Value empty() { return Value::object({}); }
+
+ApiResponse rpc(int status, Value message) {
+  ApiResponse answer{.status = status, .body = std::move(message), .location = {}, .text = {}};
+  answer.rpc = true;
+  return answer;
+}
+
+// Which status an error has over HTTP. Legacy revisions told all but what is no message in the body alone.
+int status_of(const mcp::RpcError& error, bool modern) {
+  switch (error.code) {
+    case mcp::kParseError:
+    case mcp::kInvalidRequest:
+    case mcp::kHeaderMismatch:
+    case mcp::kMissingCapability:
+    case mcp::kUnsupportedVersion:
+      return 400;
+    case mcp::kMethodNotFound:
+      return modern ? 404 : 200;
+    default:
+      return 200;
+  }
+}
+
+}  // namespace
+
+struct Mcp::Method {
+  std::string_view name;
+  bool legacy, modern;
+  void (Mcp::*handle)(Ask);
+};
+
+const Mcp::Method Mcp::kMethods[] = {
+    {"initialize", true, false, &Mcp::initialize},
+    {"ping", true, false, &Mcp::ping},
+    {"server/discover", false, true, &Mcp::discover},
+    {"tools/list", true, true, &Mcp::list_tools},
+    {"tools/call", true, true, &Mcp::call_tool},
+    {"resources/list", true, true, &Mcp::list_resources},
+    {"resources/templates/list", true, true, &Mcp::list_templates},
+    {"resources/read", true, true, &Mcp::read_resource},
+    {"tasks/get", true, true, &Mcp::get_task},
+    {"tasks/cancel", true, true, &Mcp::cancel_task},
+    {"tasks/update", false, true, &Mcp::update_task},
+    {"tasks/list", true, false, &Mcp::list_tasks},
+    {"tasks/result", true, false, &Mcp::task_result},
+};
+
+bool Mcp::Call::asks_people() const {
+  const Value& elicitation = client()["elicitation"];
+  if (!modern() || !elicitation.is_object()) return false;
+  return elicitation.size() == 0 || elicitation["form"].is_object();
+}
+
+void Mcp::Call::refuse(mcp::RpcError error, int status) {
+  if (error.id.is_null()) error.id = message.id;
+  const int code = status != 0 ? status : status_of(error, modern());
+  done(rpc(code, mcp::error_response(error)));
+}
+
+void Mcp::Call::refuse(const ApiResponse& refused) {
+  const Error error = error_of_problem(refused.body, refused.status);
+  mcp::RpcError answer{.code = refused.status, .message = error.message, .data = refused.body};
+  // Beyond JSON-RPC's own range an application's codes are its own: the status says what kind it is.
+  if (error.code == Code::not_found || error.code == Code::input_invalid) {
+    answer.code = mcp::kInvalidParams;
+  }
+  refuse(std::move(answer), error.code == Code::forbidden ? 403 : 0);
+}
+
+Mcp::Mcp(async::Loop& loop, async::SteadyClock& steady, Asker asker, std::string version)
+    : loop_(loop), steady_(steady), asker_(std::move(asker)), version_(std::move(version)) {}
+
+Mcp::~Mcp() = default;
+
+// ---------------------------------------------------------------- what came
+
+void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
+  const auto value = mcp::parse_message(request.body);
+  if (!value) return done(rpc(400, mcp::error_response(value.error())));
+  request.body.clear();
+  if (value->is_array()) return batch(request, *value, std::move(done));
+  one(std::move(request), *value, std::move(done));
+}
+
+// One revision has arrays of messages; the one before it has them by JSON-RPC, the later ones have not.
+void Mcp::batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
+  std::optional<mcp::Revision> revision = request.mcp_revision;
+  if (request.mcp_headers) {
+    const auto& said = request.mcp_headers->version;
+    revision = said ? mcp::revision_from_text(*said) : mcp::kUnsaid;
+  }
+  const bool known = revision && *revision <= mcp::Revision::r2025_03_26;
+  if (!known || all.size() == 0 || all.size() > mcp::kBatchMax) {
+    return done(rpc(
+        400,
+        mcp::error_response({.code = mcp::kInvalidRequest,
+                             .message = known ? "an array of messages has 1 to 100 of them"
+                                              : "this revision of MCP takes one message at a time, "
+                                                "and no arrays of them"})));
+  }
+  struct Gathered {
+    std::vector<Value> answers;
+    std::size_t missing;
+    async::Done<ApiResponse> done;
+  };
+  auto gathered = std::make_shared<Gathered>(
+      Gathered{.answers = {}, .missing = all.size(), .done = std::move(done)});
+  for (const Value& message : all.items()) {
+    ApiRequest each = request;
+    each.note = nullptr;
+    each.mcp_headers.reset();
+    each.mcp_revision = revision;
+    one(std::move(each), message, [gathered](ApiResponse answer) {
+      if (!answer.body.is_null()) gathered->answers.push_back(std::move(answer.body));
+      if (--gathered->missing > 0) return;
+      const bool silent = gathered->answers.empty();
+      gathered->done(
+          rpc(silent ? 202 : 200, silent ? Value() : Value::array(std::move(gathered->answers))));
+    });
+  }
+}
+
+void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> done) {
+  auto message = mcp::read_message(value);
+  if (!message) return done(rpc(400, mcp::error_response(message.error())));
+  auto call = std::make_shared<Call>();
+  call->who = std::move(request);
+  call->over_http = call->who.mcp_headers.has_value();
+  call->message = *std::move(message);
+  call->done = std::move(done);
+  if (auto understood = understand(*call); !understood) return call->refuse(understood.error());
+  // We never ask a client anything by a request, so a response answers nothing; what else is only told changes nothing here.
+  if (call->message.kind != mcp::Message::Kind::request) return call->done(rpc(202, {}));
+  const Method* found = std::ranges::find(kMethods, call->message.method, &Method::name);
+  const bool known =
+      found != std::end(kMethods) && (call->modern() ? found->modern : found->legacy);
+  if (!known) {
+    return call->refuse({.code = mcp::kMethodNotFound,
+                         .message = "there is no method \"" + call->message.method.substr(0, 80) +
+                                    "\" in revision " + std::string(mcp::to_text(call->revision)) +
+                                    " here"});
+  }
+  const Value& token = call->meta()["progressToken"];
+  if (!token.is_null() && !token.is_string() && !token.is_integer()) {
+    return call->refuse_params("\"progressToken\" is a text or a whole number");
+  }
+  call->progress_token = token;
+  for (const auto& [name, header] : {std::pair{"traceparent", &call->who.traceparent},
+                                     std::pair{"tracestate", &call->who.tracestate}}) {
+    if (header->empty()) *header = call->meta().text(name);
+  }
+  call->until = steady_.since_start() + kMcpCallWait;
+  (this->*found->handle)(call);
+}
+
+// In which revision a message is to be read, and whether it says all that this one wants said.
+std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
+  const auto refused = [&](int code, std::string what, Value data = {}) {
+    return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
+  };
+  const auto unknown = [&](const std::string& asked) {
+    return refused(
+        mcp::kUnsupportedVersion, "Unsupported protocol version",
+        Value::object({{"requested", asked.substr(0, 80)}, {"supported", mcp::all_revisions()}}));
+  };
+  const auto& headers = call.who.mcp_headers;
+  const Value* const said = call.meta().find(mcp::kProtocolVersion);
+  const bool is_request = call.message.kind == mcp::Message::Kind::request;
+  if (headers && headers->version) {
+    const auto revision = mcp::revision_from_text(*headers->version);
+    // A client that is about to agree on one has none yet.
+    const bool agrees = call.message.method == "initialize" && said == nullptr;
+    if (!revision && !agrees) return unknown(*headers->version);
+    if (revision) call.revision = *revision;
+  } else if (call.who.mcp_revision) {
+    call.revision = *call.who.mcp_revision;
+  }
+  if (said == nullptr && call.modern() && is_request && call.message.method != "initialize") {
+    return refused(mcp::kInvalidParams, "\"_meta\" must say \"" +
+                                            std::string(mcp::kProtocolVersion) + "\" and \"" +
+                                            std::string(mcp::kClientCapabilities) + "\"");
+  }
+  if (said == nullptr || !is_request) {
+    if (call.modern()) call.revision = is_request ? mcp::kNewestLegacy : call.revision;
+    return {};
+  }
+  if (!said->is_string()) {
+    return refused(mcp::kInvalidParams, "\"" + std::string(mcp::kProtocolVersion) + "\" is a text");
+  }
+  if (headers) {
+    call.revision = mcp::Revision::r2026_07_28;
+    if (auto same = mcp::check_headers(*headers, call.message); !same) return same;
+  }
+  const auto revision = mcp::revision_from_text(said->as_string());
+  if (!revision || !mcp::is_modern(*revision)) return unknown(said->as_string());
+  call.revision = *revision;
+  if (!call.client().is_object()) {
+    return refused(mcp::kInvalidParams,
+                   "\"_meta\" must say \"" + std::string(mcp::kClientCapabilities) + "\"");
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- what goes
+
+void Mcp::finish(const Ask& call, Value result) const {
+  if (call->modern()) {
+    if (result["resultType"].is_null()) result = result.with("resultType", "complete");
+    const Value us = Value::object({{"name", "aetheris"}, {"version", version_}});
+    const Value meta = result["_meta"].is_object() ? result["_meta"] : empty();
+    result = result.with("_meta", meta.with(mcp::kServerInfo, us));
+  }
+  call->done(rpc(200, mcp::response(call->message.id, result)));
+}
+
+void Mcp::send(ApiRequest request, Then then) {
+  asker_(std::move(request), [alive = std::weak_ptr(alive_),
+                              then = std::move(then)](const ApiResponse& answer) mutable {
+    if (alive.lock()) then(answer);
+  });
+}
+
+void Mcp::ask(const Ask& call, std::string_view method, Path path, QueryPairs query,
+              const Value& body, Then then) {
+  ApiRequest request;
+  request.method = method;
+  request.path = std::move(path);
+  request.query = std::move(query);
+  if (!body.is_null()) request.body = canonical(body);
+  request.traceparent = call->who.traceparent;
+  request.tracestate = call->who.tracestate;
+  request.by = call->who.by;
+  request.role = call->who.role;
+  request.local = call->who.local;
+  request.gone = call->who.gone;
+  send(std::move(request), std::move(then));
+}
+
+// ---------------------------------------------------------------- who we are
+
+void Mcp::initialize(Ask call) {
+  const Value& asked = call->params()["protocolVersion"];
+  if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" is a text");
+  const auto known = mcp::revision_from_text(asked.as_string());
+  const mcp::Revision agreed = known && !mcp::is_modern(*known) ? *known : mcp::kNewestLegacy;
+  call->revision = agreed;
+  Value offers = Value::object({{"resources", empty()}, {"tools", empty()}});
+  if (agreed == mcp::Revision::r2025_11_25) {
+    offers = offers.with(
+        "tasks", Value::object({{"cancel", empty()},
+                                {"list", empty()},
+                                {"requests",
+                                 Value::object({{"tools", Value::object({{"call", empty()}})}})}}));
+  }
+  finish(call, Value::object(
+                   {{"capabilities", offers},
+                    {"instructions", kInstructions},
+                    {"protocolVersion", mcp::to_text(agreed)},
+                    {"serverInfo", Value::object({{"name", "aetheris"}, {"version", version_}})}}));
+}
+
+void Mcp::discover(Ask call) {
+  const Value offers =
+      Value::object({{"extensions", Value::object({{std::string(mcp::kTasks), empty()}})},
+                     {"resources", empty()},
+                     {"tools", empty()}});
+  finish(call, Value::object({{"cacheScope", "private"},
+                              {"capabilities", offers},
+                              {"instructions", kInstructions},
+                              {"supportedVersions", mcp::all_revisions()},
+                              {"ttlMs", kKeepServer}}));
+}
+
+void Mcp::ping(Ask call) { finish(call, empty()); }
+
+}  // namespace ae::api

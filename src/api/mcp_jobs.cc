@@ -1,0 +1,205 @@
+// Jobs in the words of MCP: following one until it ends or needs somebody, and what is told of it.
+#include <algorithm>
+#include <utility>
+
+#include "api/mcp.h"
+#include "api/mcp_call.h"
+#include "api/problem.h"
+#include "core/ids.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+// One question for what is new waits so long; between two looks at a job that hurries on there is a pause.
+constexpr Duration kHoldOn = std::chrono::seconds(15);
+constexpr Duration kPause = std::chrono::milliseconds(50);
+constexpr Duration kPauseSilent = std::chrono::seconds(1);
+constexpr std::string_view kJobMeta = "aetheris/job";
+
+std::string in_milliseconds(Duration time) {
+  const auto count = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+  return std::to_string(std::max<std::int64_t>(1, count)) + "ms";
+}
+
+Value content(std::string text) {
+  return Value::array({Value::object({{"text", std::move(text)}, {"type", "text"}})});
+}
+
+std::string progress_text(const Value& job) {
+  const Value& progress = job["progress"];
+  if (!progress["nodes"].is_integer()) return {};
+  return std::to_string(progress["done"].as_int()) + " of " +
+         std::to_string(progress["nodes"].as_int()) + " steps done";
+}
+
+// What a caller needs of a job that has no result, as a value.
+Value standing(const Value& job) {
+  std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
+  for (const char* name : {"error", "parked", "progress", "waits", "in_doubt", "needs_version"}) {
+    const Value& value = job[name];
+    if (!value.is_null() && !(value.is_array() && value.size() == 0)) {
+      members.emplace_back(name, value);
+    }
+  }
+  return Value::object(std::move(members));
+}
+
+std::string wait_text(const Value& job, const Value& wait) {
+  const std::string id = std::string(job.text("id"));
+  const std::string key = canonical(wait["correlation_key"]);
+  const std::string_view type = wait.text("wait_type");
+  if (type == "human") {
+    return "- a person (" + std::string(wait.text("node_id")) +
+           "): when one has decided, aetheris_answer {\"job_id\": \"" + id +
+           "\", \"decision\": \"approve\" or \"reject\"}";
+  }
+  if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
+  if (type == "message") {
+    return "- a message on channel " + canonical(wait["channel"]) + ": " +
+           std::string(wait.text("command"));
+  }
+  return "- a signal: aetheris_signal {\"job_id\": \"" + id + "\", \"key\": " + key +
+         ", \"payload\": …}";
+}
+
+}  // namespace
+
+std::optional<std::string> job_of(const Value& value) {
+  if (!value.is_string()) return std::nullopt;
+  auto job = job_id_from_text(value.as_string());
+  if (!job) return std::nullopt;
+  return std::move(job->text);
+}
+
+bool has_ended(const Value& job) {
+  const std::string_view status = job.text("status");
+  return status == "completed" || status == "failed" || status == "cancelled";
+}
+
+bool is_settled(const Value& job) {
+  if (has_ended(job) || job.text("status") == "parked") return true;
+  if (job.text("status") != "waiting") return false;
+  // What only time answers goes on by itself.
+  return std::ranges::any_of(job["waits"].items(),
+                             [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
+         job["in_doubt"].size() > 0;
+}
+
+std::string waits_text(const Value& job) {
+  std::string text;
+  for (const Value& wait : job["waits"].items()) text += "\n" + wait_text(job, wait);
+  for (const Value& doubt : job["in_doubt"].items()) {
+    text += "\n- somebody who finds out whether the call of " + std::string(doubt.text("tool")) +
+            " happened, and says so:";
+    for (const Value& command : doubt["commands"].items()) text += "\n  " + command.as_string();
+  }
+  const Value& parked = job["parked"];
+  if (parked.is_object()) {
+    text += "\n- it is parked: " + std::string(parked.text("reason"));
+    if (parked["command"].is_string() && job["in_doubt"].size() == 0) {
+      text += "; " + parked["command"].as_string();
+    }
+  }
+  return text;
+}
+
+// ---------------------------------------------------------------- results
+
+Value tool_result(mcp::Revision revision, std::string text, const Value& structured, bool failed,
+                  const std::string& job) {
+  std::vector<Member> members{{"content", content(std::move(text))}, {"isError", failed}};
+  if (revision >= mcp::Revision::r2025_06_18 && !structured.is_null()) {
+    // Any value fits since the modern revisions; before, an object.
+    const bool fits = structured.is_object() || mcp::is_modern(revision);
+    members.emplace_back("structuredContent",
+                         fits ? structured : Value::object({{"result", structured}}));
+  }
+  if (!job.empty()) {
+    members.emplace_back("_meta", Value::object({{std::string(kJobMeta), job}}));
+  }
+  return Value::object(std::move(members));
+}
+
+Value tool_error(mcp::Revision revision, const Value& problem) {
+  const std::string code(problem.text("code"));
+  return tool_result(revision, code + ": " + std::string(problem.text("detail")),
+                     Value::object({{"code", code}, {"message", problem["detail"]}}), true);
+}
+
+Value job_result(mcp::Revision revision, const Value& job) {
+  const std::string id(job.text("id"));
+  const std::string_view status = job.text("status");
+  if (status == "completed") {
+    const Value& result = job["result"];
+    return tool_result(revision, result.is_string() ? result.as_string() : pretty(result), result,
+                       false, id);
+  }
+  if (has_ended(job)) {
+    const std::string what =
+        std::string(job["error"].text("code")) + ": " + std::string(job["error"].text("message"));
+    return tool_result(
+        revision,
+        "The job " + id + " " + (status == "failed" ? "failed. " : "was cancelled. ") + what,
+        standing(job), true, id);
+  }
+  std::string text = "The job " + id + " ";
+  if (is_settled(job)) {
+    text += "does not go on without somebody. It waits for:" + waits_text(job);
+  } else {
+    const std::string far = progress_text(job);
+    text += "is " + std::string(status) + (far.empty() ? "" : ", " + far) +
+            ". It goes on whether anybody waits or not; aetheris_job {\"job_id\": \"" + id +
+            "\", \"wait_seconds\": 45} waits for it.";
+  }
+  return tool_result(revision, std::move(text), standing(job), false, id);
+}
+
+// ---------------------------------------------------------------- following
+
+void Mcp::follow(const Ask& call, const Value& job, WithJob then) {
+  const Duration now = steady_.since_start();
+  const Value& done = job["progress"]["done"];
+  if (!call->progress_token.is_null() && call->who.note && done.is_number() &&
+      done.as_number() > call->told) {
+    call->told = done.as_number();
+    std::vector<Member> members{{"progress", done},
+                                {"progressToken", call->progress_token},
+                                {"total", job["progress"]["nodes"]}};
+    if (call->revision >= mcp::Revision::r2025_03_26) {
+      members.emplace_back("message", std::string(job.text("status")) + ", " + progress_text(job));
+    }
+    call->who.note(mcp::notification("notifications/progress", Value::object(std::move(members))));
+  }
+  if (is_settled(job) || now >= call->until || leaving_ || call->is_gone()) return then(job);
+  call->looked_at = now;
+  const std::string id(job.text("id"));
+  const Duration wait = std::min(kHoldOn, call->until - now);
+  ask(call, "GET", {"api", "jobs", id, "events"},
+      {{"after", std::to_string(job["seq"].as_int())},
+       {"limit", "1"},
+       {"wait", in_milliseconds(wait)}},
+      {}, [this, call, id, then = std::move(then)](const ApiResponse& seen) mutable {
+        if (seen.status != 200) return call->refuse(seen);
+        const bool silent = seen.body["events"].size() == 0;
+        if (silent && call->who.note && !call->progress_token.is_null()) call->who.note({});
+        const Duration pause = silent ? kPauseSilent : kPause;
+        const Duration early = call->looked_at + pause - steady_.since_start();
+        if (early <= Duration(0) || leaving_) return look_again(call, id, std::move(then));
+        loop_.after(
+            std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
+            [this, alive = std::weak_ptr(alive_), call, id, then = std::move(then)]() mutable {
+              if (alive.lock()) look_again(call, id, std::move(then));
+            });
+      });
+}
+
+void Mcp::look_again(const Ask& call, const std::string& job, WithJob then) {
+  ask(call, "GET", {"api", "jobs", job}, {}, {},
+      [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
+        if (seen.status != 200) return call->refuse(seen);
+        follow(call, seen.body, std::move(then));
+      });
+}
+
+}  // namespace ae::api

@@ -1,0 +1,127 @@
+// Resources: jobs to be read, aetheris://jobs/{id} and what stands below it.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "api/mcp.h"
+#include "api/mcp_call.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::string_view kJobs = "aetheris://jobs/";
+constexpr std::string_view kJson = "application/json";
+
+struct Part {
+  std::string_view name, what;  // "" = the job itself
+};
+constexpr auto kParts =
+    std::to_array<Part>({{"", "A job: its status, result or error, what it waits for"},
+                         {"trace", "What a job did, step by step, with the outcome of each call"},
+                         {"events", "A job's log; ?after=SEQ goes on behind an event"}});
+
+struct Wanted {
+  std::string job;
+  std::string part;
+  QueryPairs query;
+};
+
+// nullopt: no resource has this name.
+std::optional<Wanted> wanted(std::string_view uri) {
+  if (!uri.starts_with(kJobs)) return std::nullopt;
+  uri.remove_prefix(kJobs.size());
+  Wanted found;
+  if (const std::size_t at = uri.find('?'); at != uri.npos) {
+    constexpr std::string_view kAfter = "after=";
+    const std::string_view query = uri.substr(at + 1);
+    if (!query.starts_with(kAfter)) return std::nullopt;
+    found.query.emplace_back("after", query.substr(kAfter.size()));
+    uri = uri.substr(0, at);
+  }
+  const std::size_t slash = uri.find('/');
+  const auto job = job_of(Value(uri.substr(0, slash)));
+  if (!job) return std::nullopt;
+  found.job = *job;
+  if (slash != uri.npos) found.part = uri.substr(slash + 1);
+  const bool known =
+      std::ranges::find(kParts, std::string_view(found.part), &Part::name) != kParts.end();
+  const bool named = known && (slash == uri.npos) == found.part.empty();
+  if (!named || (!found.query.empty() && found.part != "events")) return std::nullopt;
+  return found;
+}
+
+// What was read is as old as the answer.
+Value with_age(const Value& result, bool modern) {
+  return modern ? result.with("cacheScope", "private").with("ttlMs", 0) : result;
+}
+
+}  // namespace
+
+void Mcp::list_resources(Ask call) {
+  QueryPairs query{{"limit", std::to_string(kMcpPage)}};
+  const Value& cursor = call->params()["cursor"];
+  if (!cursor.is_null() && !cursor.is_string()) {
+    return call->refuse_params("\"cursor\" is none that an answer gave");
+  }
+  if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
+  ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
+    if (seen.status != 200) return call->refuse(seen);
+    std::vector<Value> all;
+    for (const Value& row : seen.body["jobs"].items()) {
+      const std::string id(row.text("id"));
+      all.push_back(
+          Value::object({{"description", "A job of " + std::string(row.text("agent")) + ", " +
+                                             std::string(row.text("status")) + ", made " +
+                                             std::string(row.text("created_at"))},
+                         {"mimeType", kJson},
+                         {"name", id},
+                         {"uri", std::string(kJobs) + id}}));
+    }
+    Value result = Value::object({{"resources", Value::array(std::move(all))}});
+    if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+      result = result.with("nextCursor", next);
+    }
+    finish(call, with_age(result, call->modern()));
+  });
+}
+
+void Mcp::list_templates(Ask call) {
+  std::vector<Value> all;
+  for (const Part& part : kParts) {
+    const bool whole = part.name.empty();
+    std::string uri = std::string(kJobs) + "{id}" + (whole ? "" : "/" + std::string(part.name));
+    if (part.name == "events") uri += "{?after}";
+    all.push_back(Value::object({{"description", part.what},
+                                 {"mimeType", kJson},
+                                 {"name", whole ? "job" : part.name},
+                                 {"uriTemplate", std::move(uri)}}));
+  }
+  finish(call, with_age(Value::object({{"resourceTemplates", Value::array(std::move(all))}}),
+                        call->modern()));
+}
+
+void Mcp::read_resource(Ask call) {
+  const Value& uri = call->params()["uri"];
+  if (!uri.is_string()) return call->refuse_params("\"uri\" is a text");
+  const auto missing = [call] {
+    const std::string uri_asked = call->params()["uri"].as_string();
+    call->refuse({.code = call->modern() ? mcp::kInvalidParams : mcp::kResourceNotFound,
+                  .message = "Resource not found",
+                  .data = Value::object({{"uri", uri_asked}})});
+  };
+  auto found = wanted(uri.as_string());
+  if (!found) return missing();
+  Path path{"api", "jobs", found->job};
+  if (!found->part.empty()) path.push_back(found->part);
+  ask(call, "GET", std::move(path), std::move(found->query), {},
+      [this, call, missing](const ApiResponse& seen) {
+        if (seen.status == 404) return missing();
+        if (seen.status != 200) return call->refuse(seen);
+        const Value text = Value::object(
+            {{"mimeType", kJson}, {"text", canonical(seen.body)}, {"uri", call->params()["uri"]}});
+        finish(call, with_age(Value::object({{"contents", Value::array({text})}}), call->modern()));
+      });
+}
+
+}  // namespace ae::api

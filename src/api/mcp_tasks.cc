@@ -1,0 +1,295 @@
+// Tasks: jobs as what a client asks for later, in the words of the extension and of 2025-11-25; and the questions to people.
+//
+// A job waits for as long as it must and is kept until it is pruned, so a task has no time to live.
+#include <algorithm>
+#include <utility>
+
+#include "api/mcp.h"
+#include "api/mcp_call.h"
+#include "api/problem.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr int kPollEvery = 1'000;         // milliseconds, as we advise
+constexpr std::size_t kShownMax = 2'000;  // bytes of arguments in a question
+
+// `asks`: there are people's questions that this client can bring before somebody.
+std::string_view task_status(const Value& job, bool modern, bool asks) {
+  const std::string_view status = job.text("status");
+  if (status == "cancelled") return "cancelled";
+  if (status == "completed") return "completed";
+  // The extension keeps "failed" for errors of the protocol.
+  if (status == "failed") return modern ? "completed" : "failed";
+  return asks ? "input_required" : "working";
+}
+
+Value task_of(const Value& job, bool modern, bool asks) {
+  std::vector<Member> members{{"createdAt", job["created_at"]},
+                              {"lastUpdatedAt", job["updated_at"]},
+                              {"status", task_status(job, modern, asks)},
+                              {"taskId", job["id"]},
+                              {modern ? "ttlMs" : "ttl", Value()},
+                              {modern ? "pollIntervalMs" : "pollInterval", kPollEvery}};
+  std::string message(job.text("status"));
+  if (job["error"].is_object()) {
+    message += ": " + std::string(job["error"].text("code")) + ": " +
+               std::string(job["error"].text("message"));
+  } else if (is_settled(job) && !has_ended(job)) {
+    message += " for:" + waits_text(job);
+  }
+  members.emplace_back("statusMessage", std::move(message));
+  return Value::object(std::move(members));
+}
+
+bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
+
+// Its part of the approval's id: never used again in this job.
+std::string_view question_key(const Value& approval) {
+  const std::string_view id = approval.text("id");
+  return id.substr(id.rfind('.') + 1);
+}
+
+Value question(const Value& approval) {
+  const bool decides = is_decision(approval);
+  std::string message = "Job " + std::string(approval.text("job_id")) + " asks: ";
+  if (approval.text("kind") == "call") {
+    std::string arguments = canonical(approval["arguments"]);
+    if (arguments.size() > kShownMax) {
+      arguments = "arguments of " + std::to_string(arguments.size()) + " bytes (sha256 " +
+                  std::string(approval.text("arguments_hash")) + ")";
+    }
+    message += "may it call " + std::string(approval.text("tool")) + " with " + arguments + "?";
+  } else {
+    message += (decides ? "may it go on at " : "data for ") +
+               std::string(approval.text("correlation_key")) + "?";
+  }
+  const Value text = Value::object({{"type", "string"}});
+  const Value choice = Value::object(
+      {{"enum", Value::array({Value("approve"), Value("reject")})}, {"type", "string"}});
+  const Value payload = Value::object(
+      {{"description", "As JSON; what is no JSON is taken as text"}, {"type", "string"}});
+  const Value schema =
+      decides
+          ? Value::object({{"properties", Value::object({{"decision", choice}, {"note", text}})},
+                           {"required", Value::array({Value("decision")})},
+                           {"type", "object"}})
+          : Value::object({{"properties", Value::object({{"payload", payload}})},
+                           {"required", Value::array({Value("payload")})},
+                           {"type", "object"}});
+  return Value::object({{"method", "elicitation/create"},
+                        {"params", Value::object({{"message", std::move(message)},
+                                                  {"mode", "form"},
+                                                  {"requestedSchema", schema}})}});
+}
+
+// The request that gives this answer to that question; nullopt: the question stays open. Fails when it answers it not.
+Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& answer) {
+  const std::string_view action = answer.text("action");
+  const Value& content = answer["content"];
+  ApiRequest act;
+  act.method = "POST";
+  if (action != "accept" && action != "decline" && action != "cancel") {
+    return fail(Code::input_invalid, "\"action\" is accept, decline or cancel");
+  }
+  if (action == "cancel") return std::nullopt;
+  if (!is_decision(approval)) {
+    if (action == "decline") return std::nullopt;
+    const Value& text = content["payload"];
+    if (!text.is_string()) return fail(Code::input_invalid, "\"payload\" is a text");
+    auto payload = parse_json(text.as_string(), {.bytes_max = kBodyMax});
+    act.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
+    act.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
+                                        {"payload", payload ? *payload : text},
+                                        {"wait_type", "human"}}));
+    return act;
+  }
+  const Value decision = action == "decline" ? Value("reject") : content["decision"];
+  if (decision != Value("approve") && decision != Value("reject")) {
+    return fail(Code::input_invalid, "\"decision\" is approve or reject");
+  }
+  act.path = {"api", "approvals", std::string(approval.text("id"))};
+  act.body = canonical(Value::object({{"decision", decision}, {"note", content["note"]}}));
+  return act;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- questions to people
+
+void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
+  const bool waits = std::ranges::any_of(
+      job["waits"].items(), [](const Value& wait) { return wait.text("wait_type") == "human"; });
+  if (!waits || has_ended(job) || !call->asks_people() || !may(call->who.role, Access::decide)) {
+    return then({});
+  }
+  ask(call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
+      [call, then = std::move(then)](const ApiResponse& seen) mutable {
+        if (seen.status != 200) return call->refuse(seen);
+        std::vector<Value> questions;
+        for (const Value& one : seen.body["approvals"].items()) {
+          // A confirmation may be asked again under its id: it is answered on the command line.
+          if (one.text("kind") == "confirmation") continue;
+          questions.push_back(
+              Value::object({{"key", question_key(one)}, {"request", question(one)}}));
+        }
+        then(questions);
+      });
+}
+
+// What answers no question that is open now is passed over: it was answered before, perhaps by somebody else.
+void Mcp::take_answers(const Ask& call, const std::string& job, async::Task then) {
+  const Value& answers = call->params()["inputResponses"];
+  if (answers.is_null()) return then();
+  if (!answers.is_object() || answers.size() > kMcpInputResponsesMax) {
+    return call->refuse_params("\"inputResponses\" is an object of at most 100 answers");
+  }
+  ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+      [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
+        if (seen.status != 200) return call->refuse(seen);
+        auto acts = std::make_shared<std::vector<ApiRequest>>();
+        for (const Value& one : seen.body["approvals"].items()) {
+          const Value* const answer = call->params()["inputResponses"].find(question_key(one));
+          if (answer == nullptr || one.text("kind") == "confirmation") continue;
+          auto act = act_of(one, *answer);
+          if (!act) return call->refuse_params(act.error().message);
+          if (*act) acts->push_back(*std::move(*act));
+        }
+        std::ranges::reverse(*acts);
+        next_answer(call, std::move(acts), std::move(then));
+      });
+}
+
+void Mcp::next_answer(const Ask& call, std::shared_ptr<std::vector<ApiRequest>> acts,
+                      async::Task then) {
+  if (acts->empty()) return then();
+  ApiRequest act = std::move(acts->back());
+  acts->pop_back();
+  act.by = call->who.by;
+  act.role = call->who.role;
+  act.local = call->who.local;
+  send(std::move(act), [this, call, acts, then = std::move(then)](const ApiResponse& done) mutable {
+    const bool late = done.status == 404 || done.status == 409;
+    if (done.status >= 400 && !late) return call->refuse(done);
+    next_answer(call, acts, std::move(then));
+  });
+}
+
+// ---------------------------------------------------------------- tasks
+
+void Mcp::with_task(const Ask& call, WithJob then) {
+  if (call->modern() && !call->knows_tasks()) {
+    const Value needed = Value::object({{std::string(mcp::kTasks), Value::object({})}});
+    return call->refuse({.code = mcp::kMissingCapability,
+                         .message = "Missing required client capability",
+                         .data = Value::object(
+                             {{"requiredCapabilities", Value::object({{"extensions", needed}})}})});
+  }
+  if (!call->modern() && call->revision != mcp::Revision::r2025_11_25) {
+    return call->refuse(
+        {.code = mcp::kMethodNotFound,
+         .message = "there are no tasks in revision " + std::string(mcp::to_text(call->revision))});
+  }
+  const auto job = job_of(call->params()["taskId"]);
+  if (!job) return call->refuse_params("\"taskId\" names a task");
+  ask(call, "GET", {"api", "jobs", *job}, {}, {},
+      [call, then = std::move(then)](const ApiResponse& seen) mutable {
+        if (seen.status == 404) return call->refuse_params("Task not found");
+        if (seen.status != 200) return call->refuse(seen);
+        then(seen.body);
+      });
+}
+
+// `made`: it answers the call that made it.
+void Mcp::tell_task(const Ask& call, const Value& job, bool made) {
+  if (!call->modern()) {
+    const Value task = task_of(job, false, false);
+    return finish(call, made ? Value::object({{"task", task}}) : task);
+  }
+  if (made) return finish(call, task_of(job, true, false).with("resultType", "task"));
+  with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
+    Value task = task_of(job, true, !questions.empty());
+    if (task.text("status") == "completed") {
+      task = task.with("result", job_result(call->revision, job).with("resultType", "complete"));
+    }
+    if (!questions.empty()) {
+      std::vector<Member> asked;
+      for (const Value& one : questions) asked.emplace_back(one.text("key"), one["request"]);
+      task = task.with("inputRequests", Value::object(std::move(asked)));
+    }
+    finish(call, task);
+  });
+}
+
+void Mcp::get_task(Ask call) {
+  with_task(call, [this, call](const Value& job) { tell_task(call, job, false); });
+}
+
+void Mcp::update_task(Ask call) {
+  with_task(call, [this, call](const Value& job) {
+    if (!call->params()["inputResponses"].is_object()) {
+      return call->refuse_params("\"inputResponses\" is an object");
+    }
+    take_answers(call, std::string(job.text("id")),
+                 [this, call] { finish(call, Value::object({})); });
+  });
+}
+
+void Mcp::cancel_task(Ask call) {
+  with_task(call, [this, call](const Value& job) {
+    const std::string id(job.text("id"));
+    ask(call, "POST", {"api", "jobs", id, "cancel"}, {},
+        Value::object({{"reason", "tasks/cancel"}}), [this, call, id](const ApiResponse& done) {
+          const bool over = done.body.text("code") == code_name(Code::job_terminal);
+          if (over && !call->modern()) return call->refuse_params("the task has ended already");
+          if (done.status >= 400 && !over) return call->refuse(done);
+          if (call->modern()) return finish(call, Value::object({}));
+          ask(call, "GET", {"api", "jobs", id}, {}, {}, [this, call](const ApiResponse& seen) {
+            if (seen.status != 200) return call->refuse(seen);
+            tell_task(call, seen.body, false);
+          });
+        });
+  });
+}
+
+void Mcp::list_tasks(Ask call) {
+  if (call->revision != mcp::Revision::r2025_11_25) {
+    return call->refuse(
+        {.code = mcp::kMethodNotFound,
+         .message = "there are no tasks in revision " + std::string(mcp::to_text(call->revision))});
+  }
+  QueryPairs query{{"limit", std::to_string(kMcpPage)}};
+  const Value& cursor = call->params()["cursor"];
+  if (!cursor.is_null() && !cursor.is_string()) {
+    return call->refuse_params("\"cursor\" is none that an answer gave");
+  }
+  if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
+  ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
+    if (seen.status != 200) return call->refuse(seen);
+    std::vector<Value> tasks;
+    for (const Value& row : seen.body["jobs"].items()) tasks.push_back(task_of(row, false, false));
+    Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
+    if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+      result = result.with("nextCursor", next);
+    }
+    finish(call, result);
+  });
+}
+
+void Mcp::task_result(Ask call) {
+  with_task(call, [this, call](const Value& first) {
+    follow(call, first, [this, call](const Value& job) {
+      if (!has_ended(job)) {
+        return call->refuse(
+            {.code = 409, .message = "the task has not ended yet: tasks/get tells when"});
+      }
+      const Value result = job_result(call->revision, job);
+      finish(call,
+             result.with("_meta", result["_meta"].with(mcp::kRelatedTask,
+                                                       Value::object({{"taskId", job["id"]}}))));
+    });
+  });
+}
+
+}  // namespace ae::api

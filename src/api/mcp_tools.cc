@@ -1,0 +1,385 @@
+// The tools: agents, whose calls make jobs, and the few of our own by which jobs are followed and answered.
+#include <algorithm>
+#include <utility>
+
+#include "api/mcp.h"
+#include "api/mcp_call.h"
+#include "api/problem.h"
+#include "core/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::string_view kCursor = "after:";
+constexpr std::string_view kOnce = "aetheris/idempotency-key";
+constexpr std::string_view kWrapped = "input";
+constexpr std::size_t kWaitSecondsMax = 45;
+constexpr int kKeepTools = 10'000;  // milliseconds; agents are registered at any time
+
+Value text_type(std::string_view what) {
+  return Value::object({{"description", what}, {"type", "string"}});
+}
+
+Value object_schema(Value properties, std::vector<Value> required) {
+  return Value::object({{"additionalProperties", false},
+                        {"properties", std::move(properties)},
+                        {"required", Value::array(std::move(required))},
+                        {"type", "object"}});
+}
+
+Value job_schema(std::vector<Member> more, std::vector<Value> required = {}) {
+  more.emplace_back("job_id", text_type("The job, as the call of its agent named it"));
+  required.emplace_back("job_id");
+  return object_schema(Value::object(std::move(more)), std::move(required));
+}
+
+// Arguments are an object always; an agent's input need not be.
+bool takes_object(const Value& schema) {
+  if (!schema.is_object()) return true;
+  const Value& type = schema["type"];
+  return type.is_null() || type == Value("object");
+}
+
+Value input_schema(const Value& agent) {
+  const Value& schema = agent["input_schema"];
+  if (!takes_object(schema)) {
+    return object_schema(Value::object({{std::string(kWrapped), schema}}), {Value(kWrapped)});
+  }
+  return schema.is_object() ? schema.with("type", "object") : Value::object({{"type", "object"}});
+}
+
+// An agent may do whatever its tools do: nothing better is promised for it.
+Value agent_tool(const Value& agent, mcp::Revision revision) {
+  std::string what(agent.text("description"));
+  if (what.empty()) what = "The agent " + std::string(agent.text("name"));
+  Value tool = Value::object(
+      {{"description", what}, {"inputSchema", input_schema(agent)}, {"name", agent["name"]}});
+  if (revision >= mcp::Revision::r2025_03_26) {
+    tool = tool.with("annotations", Value::object({{"destructiveHint", true},
+                                                   {"idempotentHint", false},
+                                                   {"openWorldHint", true},
+                                                   {"readOnlyHint", false}}));
+  }
+  if (revision == mcp::Revision::r2025_11_25) {
+    tool = tool.with("execution", Value::object({{"taskSupport", "optional"}}));
+  }
+  return tool;
+}
+
+bool is_offered(const Value& agent) {
+  return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpOwnTools);
+}
+
+}  // namespace
+
+struct Mcp::OwnTool {
+  std::string_view name, what;
+  bool reads, destroys;
+  Value (*schema)();
+  void (Mcp::*handle)(Ask);
+
+  Value shown(mcp::Revision revision) const {
+    Value tool = Value::object({{"description", what}, {"inputSchema", schema()}, {"name", name}});
+    if (revision < mcp::Revision::r2025_03_26) return tool;
+    return tool.with("annotations", Value::object({{"destructiveHint", destroys},
+                                                   {"idempotentHint", true},
+                                                   {"openWorldHint", false},
+                                                   {"readOnlyHint", reads}}));
+  }
+};
+
+const Mcp::OwnTool Mcp::kTools[] = {
+    {"aetheris_answer",
+     "Answers a person's question that a job waits for (approve or reject, or the data it asks "
+     "for). Only with a person's own decision.",
+     false, true,
+     [] {
+       return job_schema(
+           {{"approval_id", text_type("Which question, as aetheris_job names it; needed when there "
+                                      "are several")},
+            {"decision", Value::object({{"enum", Value::array({Value("approve"), Value("reject")})},
+                                        {"type", "string"}})},
+            {"note", text_type("Why, for the record")},
+            {"payload", Value::object({{"description", "Of a question for data: the answer"}})}});
+     },
+     &Mcp::answer_wait},
+    {"aetheris_cancel", "Ends a job; what it did is undone where its tools say how.", false, true,
+     [] { return job_schema({{"reason", text_type("Why, for the record")}}); }, &Mcp::cancel_job},
+    {"aetheris_job",
+     "Shows where a job stands: its status, its result or error, what it waits for and how to "
+     "answer that.",
+     true, false,
+     [] {
+       return job_schema(
+           {{"wait_seconds", Value::object({{"description",
+                                             "Answer when it has ended or needs "
+                                             "somebody, after so long at the latest"},
+                                            {"maximum", std::uint64_t{kWaitSecondsMax}},
+                                            {"minimum", 0},
+                                            {"type", "integer"}})}});
+     },
+     &Mcp::look_at_job},
+    {"aetheris_signal", "Answers a wait of a job for a signal, by its key.", false, true,
+     [] {
+       return job_schema(
+           {{"key", text_type("The wait's correlation key, as aetheris_job shows it")},
+            {"message_id", text_type("The same id again changes nothing")},
+            {"payload", Value::object({{"description", "What the wait gives"}})}},
+           {Value("key")});
+     },
+     &Mcp::signal_job},
+};
+
+// ---------------------------------------------------------------- which there are
+
+void Mcp::list_tools(Ask call) {
+  const Value& cursor = call->params()["cursor"];
+  if (!cursor.is_null() && !(cursor.is_string() && cursor.as_string().starts_with(kCursor))) {
+    return call->refuse_params("\"cursor\" is none that an answer gave");
+  }
+  ask(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& seen) {
+    if (seen.status != 200) return call->refuse(seen);
+    std::vector<Value> all;
+    for (const OwnTool& own : kTools) all.push_back(own.shown(call->revision));
+    for (const Value& agent : seen.body["agents"].items()) {
+      if (is_offered(agent)) all.push_back(agent_tool(agent, call->revision));
+    }
+    std::ranges::sort(all, {}, [](const Value& tool) { return tool.text("name"); });
+    const Value& from = call->params()["cursor"];
+    if (from.is_string()) {
+      const std::string_view after = std::string_view(from.as_string()).substr(kCursor.size());
+      std::erase_if(all, [after](const Value& tool) { return tool.text("name") <= after; });
+    }
+    Value result = Value::object({});
+    if (all.size() > kMcpPage) {
+      all.resize(kMcpPage);
+      result =
+          result.with("nextCursor", std::string(kCursor) + std::string(all.back().text("name")));
+    }
+    result = result.with("tools", Value::array(std::move(all)));
+    if (call->modern()) {
+      result = result.with("cacheScope", "private").with("ttlMs", kKeepTools);
+    }
+    finish(call, result);
+  });
+}
+
+void Mcp::call_tool(Ask call) {
+  const Value& name = call->params()["name"];
+  const Value& arguments = call->params()["arguments"];
+  if (!name.is_string()) return call->refuse_params("\"name\" is a text: which tool is called");
+  if (!arguments.is_null() && !arguments.is_object()) {
+    return call->refuse_params("\"arguments\" is an object");
+  }
+  if (!name.as_string().starts_with(kMcpOwnTools)) return call_agent(std::move(call));
+  const OwnTool* own =
+      std::ranges::find(kTools, std::string_view(name.as_string()), &OwnTool::name);
+  if (own == std::end(kTools)) {
+    return call->refuse_params("Unknown tool: " + name.as_string().substr(0, 80));
+  }
+  if (call->wants_task()) {
+    return call->refuse({.code = mcp::kMethodNotFound,
+                         .message = name.as_string() + " answers at once: it is never a task"});
+  }
+  const Value known = own->schema()["properties"];
+  for (const auto& [argument, value] : arguments.members()) {
+    if (known.find(argument) == nullptr) {
+      return finish(call, tool_error(call->revision,
+                                     problem({Code::input_invalid,
+                                              "there is no argument \"" + argument.substr(0, 80) +
+                                                  "\" of " + name.as_string()})));
+    }
+  }
+  if (!job_of(arguments["job_id"])) {
+    return finish(
+        call, tool_error(call->revision, problem({Code::input_invalid, "\"job_id\" names a job"})));
+  }
+  (this->*own->handle)(std::move(call));
+}
+
+// ---------------------------------------------------------------- agents
+
+void Mcp::call_agent(Ask call) {
+  const std::string name = call->params()["name"].as_string();
+  const auto unknown = [name] { return "Unknown tool: " + name.substr(0, 80); };
+  if (name.empty() || name.size() > 256) return call->refuse_params(unknown());
+  ask(call, "GET", {"api", "agents"}, {}, {}, [this, call, name, unknown](const ApiResponse& seen) {
+    if (seen.status != 200) return call->refuse(seen);
+    for (const Value& agent : seen.body["agents"].items()) {
+      if (agent.text("name") == name && is_offered(agent)) return start_job(call, agent);
+    }
+    call->refuse_params(unknown());
+  });
+}
+
+void Mcp::start_job(const Ask& call, const Value& agent) {
+  // A call that was answered with what its job asks comes again, with the answers.
+  const Value& state = call->params()["requestState"];
+  if (!state.is_null()) {
+    const auto job = job_of(state);
+    if (!call->modern() || !job) {
+      return call->refuse_params("\"requestState\" is none that an answer gave");
+    }
+    return ask(
+        call, "GET", {"api", "jobs", *job}, {}, {},
+        [this, call, id = *job, name = std::string(agent.text("name"))](const ApiResponse& seen) {
+          if (seen.status != 200 || seen.body.text("agent") != name) {
+            return call->refuse_params("\"requestState\" names no job of this agent");
+          }
+          take_answers(call, id, [this, call, id] { go_on(call, id); });
+        });
+  }
+  const Value& arguments = call->params()["arguments"];
+  Value input = arguments.is_null() ? Value::object({}) : arguments;
+  if (!takes_object(agent["input_schema"])) {
+    const bool sound = input.size() == 1 && input.find(kWrapped) != nullptr;
+    if (!sound) {
+      return finish(
+          call, tool_error(call->revision, problem({Code::input_invalid,
+                                                    "this agent takes one argument, \"input\""})));
+    }
+    input = input[kWrapped];
+  }
+  ApiRequest request = call->who;
+  request.mcp_headers.reset();
+  request.note = nullptr;
+  request.method = "POST";
+  request.path = {"api", "jobs"};
+  request.query.clear();
+  std::vector<Member> body{{"agent", agent["name"]}, {"input", std::move(input)}};
+  const Value& key = call->meta()[kOnce];
+  if (!key.is_null()) body.emplace_back("idempotency_key", key);
+  request.body = canonical(Value::object(std::move(body)));
+  const bool waits = call->progress_token.is_null() && !call->knows_tasks() && !call->wants_task();
+  if (waits) request.query.emplace_back("wait", std::to_string(kWaitSecondsMax) + "s");
+  send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
+}
+
+void Mcp::started(const Ask& call, const ApiResponse& made) {
+  if (made.status >= 400) {
+    const Error error = error_of_problem(made.body, made.status);
+    // What the caller can put right is told to the model, what it cannot to the client.
+    const bool theirs = made.status == 400 || made.status == 409 || made.status == 413;
+    if (theirs && error.code != Code::not_found) {
+      return finish(call, tool_error(call->revision, made.body));
+    }
+    return call->refuse(made);
+  }
+  if (call->knows_tasks() || call->wants_task()) return tell_task(call, made.body, true);
+  follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
+}
+
+void Mcp::go_on(const Ask& call, const std::string& job) {
+  ask(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& seen) {
+    if (seen.status != 200) return call->refuse(seen);
+    if (call->knows_tasks()) return tell_task(call, seen.body, true);
+    follow(call, seen.body, [this, call](const Value& one) { end_call(call, one); });
+  });
+}
+
+void Mcp::end_call(const Ask& call, const Value& job) {
+  with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
+    if (questions.empty()) return finish(call, job_result(call->revision, job));
+    std::vector<Member> asked;
+    for (const Value& one : questions) {
+      asked.emplace_back(one.text("key"), one["request"]);
+    }
+    finish(call, Value::object({{"inputRequests", Value::object(std::move(asked))},
+                                {"requestState", job["id"]},
+                                {"resultType", "input_required"}}));
+  });
+}
+
+// ---------------------------------------------------------------- our own
+
+void Mcp::look_at_job(Ask call) {
+  const Value& arguments = call->params()["arguments"];
+  const Value& wait = arguments["wait_seconds"];
+  const bool sound = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
+                                        wait.as_int() <= std::int64_t{kWaitSecondsMax});
+  if (!sound) {
+    return finish(call, tool_error(call->revision,
+                                   problem({Code::input_invalid,
+                                            "\"wait_seconds\" is a whole number from 0 to 45"})));
+  }
+  const std::int64_t seconds = wait.is_null() ? 0 : wait.as_int();
+  call->until = steady_.since_start() + std::chrono::seconds(seconds);
+  ask(call, "GET", {"api", "jobs", *job_of(arguments["job_id"])}, {}, {},
+      [this, call](const ApiResponse& seen) {
+        if (seen.status == 403) return call->refuse(seen);
+        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
+        follow(call, seen.body, [this, call](const Value& job) {
+          // Here a job that failed is what was asked for.
+          const Value shown = job_result(call->revision, job);
+          finish(call, shown.find("isError") == nullptr ? shown : shown.with("isError", false));
+        });
+      });
+}
+
+void Mcp::act(const Ask& call, Path path, const Value& body) {
+  ask(call, "POST", std::move(path), {}, body, [this, call](const ApiResponse& done) {
+    if (done.status == 403) return call->refuse(done);
+    if (done.status >= 400) return finish(call, tool_error(call->revision, done.body));
+    finish(call, tool_result(call->revision, canonical(done.body), done.body, false,
+                             *job_of(call->params()["arguments"]["job_id"])));
+  });
+}
+
+void Mcp::cancel_job(Ask call) {
+  const Value& arguments = call->params()["arguments"];
+  act(call, {"api", "jobs", arguments.find("job_id")->as_string(), "cancel"},
+      Value::object({{"reason", arguments["reason"]}}));
+}
+
+void Mcp::signal_job(Ask call) {
+  const Value& arguments = call->params()["arguments"];
+  act(call, {"api", "jobs", arguments.find("job_id")->as_string(), "signal"},
+      Value::object({{"correlation_key", arguments["key"]},
+                     {"message_id", arguments["message_id"]},
+                     {"payload", arguments["payload"]}}));
+}
+
+// The question may be left out where the job asks one alone.
+void Mcp::answer_wait(Ask call) {
+  const Value& arguments = call->params()["arguments"];
+  const std::string job = arguments["job_id"].as_string();
+  ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+      [this, call, job](const ApiResponse& seen) {
+        const Value& given = call->params()["arguments"];
+        const auto refuse = [&](std::string what) {
+          finish(call, tool_error(call->revision, problem({Code::input_invalid, std::move(what)})));
+        };
+        if (seen.status == 403) return call->refuse(seen);
+        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
+        const Value* asked = nullptr;
+        std::string ids;
+        for (const Value& one : seen.body["approvals"].items()) {
+          ids += (ids.empty() ? "" : ", ") + std::string(one.text("id"));
+          if (given["approval_id"] == one["id"]) asked = &one;
+        }
+        if (given["approval_id"].is_null() && seen.body["approvals"].size() == 1) {
+          asked = &seen.body["approvals"].items()[0];
+        }
+        if (asked == nullptr) {
+          return refuse(ids.empty() ? "the job asks nobody anything now"
+                                    : "\"approval_id\" is one of " + ids);
+        }
+        const bool decides = !given["decision"].is_null();
+        if (decides == (given.find("payload") != nullptr)) {
+          return refuse("say either \"decision\" or, where data is asked for, \"payload\"");
+        }
+        if (decides) {
+          return act(call, {"api", "approvals", std::string(asked->text("id"))},
+                     Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
+        }
+        if (asked->text("answer") != "data") {
+          return refuse("this question takes a \"decision\": approve or reject");
+        }
+        act(call, {"api", "jobs", job, "signal"},
+            Value::object({{"correlation_key", (*asked)["correlation_key"]},
+                           {"payload", given["payload"]},
+                           {"wait_type", "human"}}));
+      });
+}
+
+}  // namespace ae::api

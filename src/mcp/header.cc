@@ -1,0 +1,135 @@
+#include "mcp/header.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/json.h"
+#include "mcp/revision.h"
+
+namespace ae::mcp {
+namespace {
+
+constexpr std::string_view kBegin = "=?base64?", kEnd = "?=";
+constexpr std::string_view kDigits =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+bool is_plain(std::string_view text) {
+  const bool visible =
+      std::ranges::all_of(text, [](char c) { return c == '\t' || (c >= 0x20 && c <= 0x7E); });
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  return visible && !text.empty() && !is_blank(text.front()) && !is_blank(text.back());
+}
+
+bool is_encoded(std::string_view text) {
+  return text.size() >= kBegin.size() + kEnd.size() && text.starts_with(kBegin) &&
+         text.ends_with(kEnd);
+}
+
+std::string base64(std::string_view bytes) {
+  std::string out;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    const std::size_t have = std::min<std::size_t>(3, bytes.size() - at);
+    std::uint32_t bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      bits = bits << 8 | (i < have ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      out += i <= have ? kDigits[bits >> (18 - 6 * i) & 0x3F] : '=';
+    }
+  }
+  return out;
+}
+
+// Padded, and with no bits left over: one text has one form.
+std::optional<std::string> from_base64(std::string_view text) {
+  if (text.size() % 4 != 0) return std::nullopt;
+  std::string out;
+  for (std::size_t at = 0; at < text.size(); at += 4) {
+    const std::string_view four = text.substr(at, 4);
+    const std::size_t digits = std::min(four.find('='), four.size());
+    const bool last = at + 4 == text.size();
+    const bool padded = four.find_first_not_of('=', digits) == four.npos;
+    if (digits < 2 || !padded || (digits < 4 && !last)) return std::nullopt;
+    std::uint32_t bits = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::size_t digit = i < digits ? kDigits.find(four[i]) : 0;
+      if (digit == kDigits.npos) return std::nullopt;
+      bits = bits << 6 | static_cast<std::uint32_t>(digit);
+    }
+    for (std::size_t i = 0; i + 1 < digits; ++i)
+      out += static_cast<char>(bits >> (16 - 8 * i) & 0xFF);
+    if (digits < 4 && (bits & (digits == 2 ? 0xFFFFu : 0xFFu)) != 0) return std::nullopt;
+  }
+  return out;
+}
+
+struct Named {
+  std::string_view method, param;
+};
+constexpr auto kNamed = std::to_array<Named>({{"tools/call", "name"},
+                                              {"prompts/get", "name"},
+                                              {"resources/read", "uri"},
+                                              {"tasks/get", "taskId"},
+                                              {"tasks/update", "taskId"},
+                                              {"tasks/cancel", "taskId"}});
+
+std::unexpected<RpcError> mismatch(std::string what, const Message& request) {
+  return std::unexpected(
+      RpcError{.code = kHeaderMismatch, .message = std::move(what), .id = request.id});
+}
+
+std::string shown(std::string_view text) { return "\"" + std::string(text.substr(0, 80)) + "\""; }
+
+}  // namespace
+
+std::string header_value(std::string_view text) {
+  if (is_plain(text) && !is_encoded(text)) return std::string(text);
+  return std::string(kBegin) + base64(text) + std::string(kEnd);
+}
+
+std::optional<std::string> text_of_header(std::string_view value) {
+  if (!is_encoded(value)) return is_plain(value) ? std::optional(std::string(value)) : std::nullopt;
+  value.remove_prefix(kBegin.size());
+  value.remove_suffix(kEnd.size());
+  auto text = from_base64(value);
+  if (!text || !is_utf8(*text)) return std::nullopt;
+  return text;
+}
+
+std::optional<std::string> name_of(std::string_view method, const Value& params) {
+  for (const Named& named : kNamed) {
+    if (named.method != method) continue;
+    const Value& name = params[named.param];
+    return name.is_string() ? std::optional(name.as_string()) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::expected<void, RpcError> check_headers(const Headers& headers, const Message& request) {
+  if (headers.twice) {
+    return mismatch("a header of MCP stands twice in the request", request);
+  }
+  const std::string_view version = request.params["_meta"].text(kProtocolVersion);
+  if (!headers.version || *headers.version != version) {
+    return mismatch("the header MCP-Protocol-Version must say what _meta says, " + shown(version) +
+                        (headers.version ? ", not " + shown(*headers.version) : std::string()),
+                    request);
+  }
+  if (!headers.method || *headers.method != request.method) {
+    return mismatch("the header Mcp-Method must say what the body says, " + shown(request.method) +
+                        (headers.method ? ", not " + shown(*headers.method) : std::string()),
+                    request);
+  }
+  const auto name = name_of(request.method, request.params);
+  if (!name) return {};
+  const auto said = headers.name ? text_of_header(*headers.name) : std::nullopt;
+  if (!said || *said != *name) {
+    return mismatch("the header Mcp-Name must say what the body says, " + shown(*name) +
+                        (headers.name ? ", not " + shown(*headers.name) : std::string()),
+                    request);
+  }
+  return {};
+}
+
+}  // namespace ae::mcp

@@ -1,0 +1,94 @@
+#include "mcp/message.h"
+
+#include <utility>
+#include <vector>
+
+#include "core/json.h"
+
+namespace ae::mcp {
+namespace {
+
+constexpr std::string_view kJsonRpc = "2.0";
+
+bool is_id(const Value& id) { return id.is_string() || id.is_integer(); }
+
+std::unexpected<RpcError> refuse(int code, std::string message, const Value& id) {
+  return std::unexpected(
+      RpcError{.code = code, .message = std::move(message), .id = is_id(id) ? id : Value()});
+}
+
+}  // namespace
+
+std::expected<Value, RpcError> parse_message(std::string_view text) {
+  auto value = parse_json(text, {.bytes_max = kMessageMax, .depth_max = kDepthMax});
+  if (!value) return refuse(kParseError, "no JSON: " + value.error().message, {});
+  return *std::move(value);
+}
+
+std::expected<Message, RpcError> read_message(const Value& value) {
+  if (!value.is_object()) return refuse(kInvalidRequest, "a message is a JSON object", {});
+  const Value& id = value["id"];
+  if (value["jsonrpc"] != Value(kJsonRpc)) {
+    return refuse(kInvalidRequest, "a message says \"jsonrpc\": \"2.0\"", id);
+  }
+  Message message;
+  const Value* const method = value.find("method");
+  const Value* const result = value.find("result");
+  const Value* const error = value.find("error");
+  if (method == nullptr) {
+    const bool sound = (result == nullptr) != (error == nullptr) &&
+                       (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
+    if (!sound) {
+      return refuse(kInvalidRequest,
+                    "a message has a \"method\", or is a response with an id and either a "
+                    "\"result\" or an \"error\"",
+                    id);
+    }
+    message.kind = Message::Kind::response;
+    message.id = id;
+    if (result != nullptr) message.result = *result;
+    if (error != nullptr) message.error = *error;
+    return message;
+  }
+  if (!method->is_string() || method->as_string().empty()) {
+    return refuse(kInvalidRequest, "\"method\" is a text", id);
+  }
+  if (result != nullptr || error != nullptr) {
+    return refuse(kInvalidRequest, "a message is a request or a response, not both", id);
+  }
+  message.method = method->as_string();
+  const bool has_id = value.find("id") != nullptr;
+  if (has_id && !is_id(id)) {
+    return refuse(kInvalidRequest, "an id is a text or a whole number, and not null", {});
+  }
+  message.kind = has_id ? Message::Kind::request : Message::Kind::notification;
+  message.id = id;
+  if (const Value* const params = value.find("params")) {
+    if (!params->is_object()) return refuse(kInvalidParams, "\"params\" is an object", id);
+    message.params = *params;
+  }
+  return message;
+}
+
+Value request(const Value& id, std::string_view method, const Value& params) {
+  return notification(method, params).with("id", id);
+}
+
+Value notification(std::string_view method, const Value& params) {
+  std::vector<Member> members{{"jsonrpc", kJsonRpc}, {"method", method}};
+  if (!params.is_null()) members.emplace_back("params", params);
+  return Value::object(std::move(members));
+}
+
+Value response(const Value& id, const Value& result) {
+  return Value::object({{"id", id}, {"jsonrpc", kJsonRpc}, {"result", result}});
+}
+
+Value error_response(const RpcError& error) {
+  Value body = Value::object({{"code", error.code}, {"message", error.message}});
+  if (!error.data.is_null()) body = body.with("data", error.data);
+  const Value whole = Value::object({{"error", std::move(body)}, {"jsonrpc", kJsonRpc}});
+  return error.id.is_null() ? whole : whole.with("id", error.id);
+}
+
+}  // namespace ae::mcp

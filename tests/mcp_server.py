@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""Our MCP server, end to end: the built program over HTTP and over stdio, in both eras, through crashes; and the official client.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  mcp_server.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import oracles  # noqa: E402
+from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+MODERN, LEGACY = "2026-07-28", "2025-11-25"
+TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+PEOPLE = {"elicitation": {}}
+NAMES = {"tools/call": "name", "resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
+TESTDATA = pathlib.Path(os.environ.get("AETHERIS_TESTDATA") or ROOT / "testdata")
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Schemas:
+    """What the specification says of a result, by revision; where its files are."""
+
+    def __init__(self):
+        self.files = {}
+
+    def check(self, revision, name, value):
+        path = TESTDATA / f"mcp/schema-{revision}.json"
+        if not path.exists():
+            return
+        if revision not in self.files:
+            self.files[revision] = json.loads(path.read_text())
+        document = self.files[revision]
+        place = "$defs" if "$defs" in document else "definitions"
+        kind = Draft202012Validator if place == "$defs" else Draft7Validator
+        schema = {**document, "$ref": f"#/{place}/{name}"}
+        faults = [f"{'/'.join(map(str, e.absolute_path))}: {e.message[:400]}" for e in kind(schema).iter_errors(value)]
+        assert not faults, f"{revision} {name}: {faults}\n{value}"
+
+
+SCHEMAS = Schemas()
+RESULTS = {"initialize": "InitializeResult", "server/discover": "DiscoverResult", "tools/list": "ListToolsResult",
+           "tools/call": "CallToolResult", "resources/list": "ListResourcesResult",
+           "resources/templates/list": "ListResourceTemplatesResult", "resources/read": "ReadResourceResult"}
+
+
+class Client:
+    """What both transports share. `revision` decides the era."""
+
+    def __init__(self, revision, capabilities=None):
+        self.revision, self.capabilities, self.last = revision, capabilities or {}, 0
+        self.notes = []
+
+    def message(self, method, params=None, meta=None):
+        self.last += 1
+        params = dict(params or {})
+        meta = dict(meta or {})
+        if self.revision >= MODERN:
+            meta = {"io.modelcontextprotocol/protocolVersion": self.revision,
+                    "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+                    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"}, **meta}
+        if meta:
+            params["_meta"] = meta
+        return {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}
+
+    def result(self, method, params=None, meta=None):
+        answer = self.ask(self.message(method, params, meta))
+        assert "result" in answer, (method, params, answer)
+        name = RESULTS.get(method)
+        plain = answer["result"].get("resultType", "complete") == "complete" and "task" not in answer["result"]
+        if name and plain:
+            SCHEMAS.check(self.revision, name, answer["result"])
+        return answer["result"]
+
+    def error(self, method, params=None, meta=None):
+        answer = self.ask(self.message(method, params, meta))
+        assert "error" in answer, (method, params, answer)
+        return answer["error"]
+
+    def call(self, tool, arguments=None, meta=None, **more):
+        return self.result("tools/call", {"name": tool, "arguments": arguments or {}, **more}, meta)
+
+    def begin(self):
+        if self.revision < MODERN:
+            said = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
+                                              "clientInfo": {"name": "t", "version": "1"}})
+            assert said["protocolVersion"] == self.revision, said
+        else:
+            assert self.revision in self.result("server/discover")["supportedVersions"]
+        return self
+
+
+class Http(Client):
+    def __init__(self, server, revision, capabilities=None, key=None):
+        super().__init__(revision, capabilities)
+        self.server, self.key, self.status = server, key, None
+
+    def headers(self, message):
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        if self.key:
+            headers["Authorization"] = "Bearer " + self.key
+        if self.revision >= "2025-06-18" and message.get("method") != "initialize":
+            headers["MCP-Protocol-Version"] = self.revision
+        if self.revision >= MODERN:
+            headers["Mcp-Method"] = message["method"]
+            if message["method"] in NAMES:
+                headers["Mcp-Name"] = str(message["params"].get(NAMES[message["method"]]))
+        return headers
+
+    def ask(self, message, headers=None):
+        connection = http.client.HTTPConnection(self.server.address, timeout=PATIENCE)
+        connection.request("POST", "/mcp", json.dumps(message), self.headers(message) if headers is None else headers)
+        answer = connection.getresponse()
+        raw, self.status = answer.read().decode(), answer.status
+        connection.close()
+        kind = answer.headers.get("Content-Type", "")
+        if kind != "text/event-stream":
+            return json.loads(raw) if raw else None
+        assert answer.headers["X-Accel-Buffering"] == "no"
+        events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: ")]
+        self.notes += events[:-1]
+        return events[-1]
+
+
+class Stdio(Client):
+    def __init__(self, h, *words, revision=LEGACY, capabilities=None, env=None):
+        super().__init__(revision, capabilities)
+        self.process = subprocess.Popen([BIN, "mcp", *words], cwd=h.path, env={**h.env, **(env or {})}, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        h.started.append(self.process)
+
+    def send(self, text):
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def read(self):
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return json.loads(line)
+
+    def ask(self, message):
+        self.send(json.dumps(message))
+        while True:
+            answer = self.read()
+            if "id" in answer:
+                assert answer["id"] == message["id"], answer
+                return answer
+            self.notes.append(answer)
+
+    def close(self):
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def serving():
+    with home() as h:
+        server = Server(h)
+        yield server
+        expect(server.stop(), 0)
+
+
+def uses(client):
+    """All that both eras and both transports have alike."""
+    client.begin()
+    names = {tool["name"] for tool in client.result("tools/list")["tools"]}
+    assert {"echo", "asks", "aetheris_job", "aetheris_answer", "aetheris_signal", "aetheris_cancel"} <= names, names
+    made = client.call("echo", {"n": 4})
+    assert json.loads(made["content"][0]["text"]) == {"n": 4} and not made["isError"], made
+    assert client.call("fails")["isError"] and client.call("echo", {"n": "x"})["isError"]
+    assert client.error("tools/call", {"name": "nobody"})["code"] == -32602
+    job = client.call("asks")["_meta"]["aetheris/job"]
+    assert not client.call("aetheris_signal", {"job_id": job, "key": f"go-{job}", "payload": [1]})["isError"]
+    done = client.call("aetheris_job", {"job_id": job, "wait_seconds": 30})
+    assert json.loads(done["content"][0]["text"]) == [1], done
+    uris = [one["uri"] for one in client.result("resources/list")["resources"]]
+    assert f"aetheris://jobs/{job}" in uris, uris
+    for part in ("", "/trace", "/events", "/events?after=2"):
+        read = client.result("resources/read", {"uri": f"aetheris://jobs/{job}{part}"})["contents"][0]
+        assert json.loads(read["text"]), read
+    missing = client.error("resources/read", {"uri": "aetheris://jobs/nobody"})["code"]
+    assert missing == (-32602 if client.revision >= MODERN else -32002), missing
+    assert len(client.result("resources/templates/list")["resourceTemplates"]) == 3
+
+
+@test
+def every_revision_is_spoken_over_http():
+    with serving() as server:
+        for revision in ("2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN):
+            uses(Http(server, revision))
+
+
+@test
+def every_revision_is_spoken_over_stdio_by_the_process_that_runs_the_jobs():
+    with home() as h:
+        for revision in ("2024-11-05", "2025-06-18", LEGACY, MODERN):
+            client = Stdio(h, "agents.yaml", revision=revision)
+            uses(client)
+            # Other commands find it, as they find any owner of the store.
+            assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) >= 3
+            code, out, err = client.close()
+            assert (code, out) == (0, ""), (code, out, err)
+            assert expect(h.run("jobs", "--status", "running", "--json"), 0).json()["jobs"] == []
+
+
+@test
+def stdio_carries_words_to_a_server_or_to_whoever_owns_the_store():
+    with serving() as server:
+        for words, env in ((), server.env), ((), {}), (("agents.yaml",), {}):
+            client = Stdio(server.h, *words, env=env, revision=MODERN)
+            uses(client)
+            code, out, err = client.close()
+            assert (code, out) == (0, ""), (code, out, err)
+            assert ("another process owns this store" in err) == bool(words), err
+        said = server.h.run("mcp", "agents.yaml", env=server.env)
+        assert "leave the FILE out" in expect(said, 2).err
+
+
+@test
+def what_is_asked_before_the_input_ends_is_answered():
+    with home() as h:
+        lines = [json.dumps({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "echo", "arguments": {"n": n}}})
+                 for n in range(5)]
+        said = expect(h.run("mcp", "agents.yaml", stdin="\n".join(lines)), 0)
+        answers = {answer["id"]: answer for answer in map(json.loads, said.out.splitlines())}
+        assert set(answers) == set(range(5)), said
+        assert all("result" in answer for answer in answers.values()), said
+
+
+@test
+def hostile_lines_are_refused_and_the_next_ones_answered():
+    with home() as h:
+        client = Stdio(h, "agents.yaml")
+        for text, code in (("{", -32700), ("nonsense", -32700), ('"text"', -32600), ("[]", -32600), ("{}", -32600),
+                           ("[" * 70 + "]" * 70, -32700), ('{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
+                           ('{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', -32602),
+                           ('{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', -32700)):
+            client.send(text)
+            assert client.read()["error"]["code"] == code, text
+        client.send("x" * (9 << 20))
+        assert client.read()["error"]["code"] == -32700
+        client.send("\n  \n")
+        assert client.result("ping") == {}
+        client.process.send_signal(signal.SIGTERM)
+        assert client.close()[0] == 0
+
+
+@test
+def a_request_that_is_taken_back_is_not_answered_and_its_job_goes_on():
+    with home() as h:
+        client = Stdio(h, "agents.yaml")
+        client.begin()
+        held = client.message("tools/call", {"name": "holds", "arguments": {}})
+        client.send(json.dumps(held))
+        h.began()
+        client.send(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": held["id"]}}))
+        assert client.result("ping") == {}
+        h.go()
+        until(lambda: expect(h.run("jobs", "--status", "completed", "--json"), 0).json()["jobs"])
+        assert client.result("ping") == {}, "and nothing of the other one stands before it"
+        assert client.close()[:2] == (0, "")
+
+
+@test
+def headers_and_eras_are_held_to_what_they_say():
+    with serving() as server:
+        client = Http(server, MODERN)
+        message = client.message("tools/call", {"name": "echo", "arguments": {}})
+        sound = client.headers(message)
+        for name, value in (("Mcp-Method", "tools/list"), ("Mcp-Method", None), ("Mcp-Name", "fails"), ("Mcp-Name", None),
+                            ("MCP-Protocol-Version", LEGACY), ("MCP-Protocol-Version", None)):
+            headers = {k: v for k, v in {**sound, name: value}.items() if v is not None}
+            answer = client.ask(message, headers)
+            assert (client.status, answer["error"]["code"]) == (400, -32020), (name, value, answer)
+        answer = client.ask(Http(server, "2099-01-01").message("tools/list"),
+                            {**sound, "MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"})
+        assert (client.status, answer["error"]["code"]) == (400, -32022) and MODERN in answer["error"]["data"]["supported"]
+        assert server.get("/api/jobs")[1]["jobs"] == []
+        assert client.error("no/such")["code"] == -32601 and client.status == 404
+        assert client.error("tasks/get", {"taskId": "a"})["code"] == -32021 and client.status == 400
+        assert client.ask(message)["result"] and client.status == 200
+        legacy = Http(server, LEGACY)
+        assert legacy.error("no/such")["code"] == -32601 and legacy.status == 200
+        assert legacy.ask({"jsonrpc": "2.0", "method": "notifications/initialized"}) is None and legacy.status == 202
+        for method in ("GET", "DELETE"):
+            assert server.ask(method, "/mcp")[0] == 405
+        page = {"Origin": "http://evil.example"}
+        assert server.ask("POST", "/mcp", message, page)[0] == 403
+        assert server.ask("POST", "/mcp", message, {"Host": "evil.example"})[0] in (400, 403, 421)
+        assert server.ask("POST", "/mcp", message, {"Content-Type": "text/plain"})[0] == 415
+
+
+@test
+def keys_and_roles_hold_here_too():
+    with home() as h:
+        keys = {role: expect(h.run("keys", "create", "--role", role, "--json"), 0).json()["key"]
+                for role in ("viewer", "operator", "approver")}
+        server = Server(h)
+        bare = Http(server, MODERN)
+        assert bare.ask(bare.message("tools/list"))["code"] == "unauthorized" and bare.status == 401
+        viewer, operator, approver = (Http(server, MODERN, key=keys[role]) for role in keys)
+        assert viewer.result("tools/list")["tools"]
+        assert viewer.error("tools/call", {"name": "echo"})["code"] == 403 and viewer.status == 403
+        assert approver.error("tools/call", {"name": "echo"})["code"] == 403
+        assert operator.call("echo", {"n": 1})["structuredContent"] == {"n": 1}
+        expect(server.stop(), 0)
+
+
+@test
+def progress_is_a_stream_that_ends_with_the_answer():
+    with serving() as server:
+        for revision in (LEGACY, MODERN):
+            client = Http(server, revision)
+            done = client.call("sleeps", meta={"progressToken": 7})
+            assert done["structuredContent"] == {"woke": True}, done
+            progress = [note["params"]["progress"] for note in client.notes if note["method"] == "notifications/progress"]
+            assert progress and progress == sorted(set(progress)), client.notes
+            for note in client.notes:
+                SCHEMAS.check(revision, "ProgressNotificationParams" if revision >= LEGACY else "ProgressNotification",
+                              note["params"])
+
+
+@test
+def the_same_call_under_the_same_key_starts_no_second_job():
+    with serving() as server:
+        once = {"aetheris/idempotency-key": "order-1"}
+        first = Http(server, MODERN).call("echo", {"n": 1}, once)
+        again = Http(server, LEGACY).call("echo", {"n": 1}, once)
+        assert first["_meta"]["aetheris/job"] == again["_meta"]["aetheris/job"]
+        other = Http(server, LEGACY).call("echo", {"n": 2}, once)
+        assert other["isError"] and other["structuredContent"]["code"] == "idempotency_conflict", other
+        assert len(server.get("/api/jobs")[1]["jobs"]) == 1
+
+
+@test
+def a_task_outlives_the_server_that_made_it():
+    with home() as h:
+        server = Server(h)
+        client = Http(server, MODERN, TASKS)
+        once = {"aetheris/idempotency-key": "k"}
+        task = client.call("holds", meta=once)
+        assert (task["resultType"], task["status"]) == ("task", "working"), task
+        h.began()
+        server.process.send_signal(signal.SIGKILL)
+        h.end(server.process)
+        server = Server(h)
+        client = Http(server, MODERN, TASKS)
+        found = client.result("tasks/get", {"taskId": task["taskId"]})
+        assert found["status"] == "working" and found["createdAt"] == task["createdAt"], found
+        assert client.call("holds", meta=once)["taskId"] == task["taskId"], "called again, it is the same"
+        h.go()
+        ended = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "completed" and seen)
+        assert ended["result"]["content"][0]["text"] == "held", ended
+        assert len(server.get("/api/jobs")[1]["jobs"]) == 1
+        assert client.error("tasks/get", {"taskId": "nobody"})["code"] == -32602
+        expect(server.stop(), 0)
+
+
+@test
+def a_person_answers_by_the_client():
+    with serving() as server:
+        asks = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
+                "output": "went on"}
+        assert server.ask("PUT", "/api/agents/person", asks)[0] == 201
+        client = Http(server, MODERN, {**PEOPLE, **TASKS})
+        task = client.call("person")
+        asked = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
+        (key, question), = asked["inputRequests"].items()
+        SCHEMAS.check(MODERN, "ElicitRequest", question)
+        client.result("tasks/update", {"taskId": task["taskId"],
+                                       "inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}})
+        until(lambda: client.result("tasks/get", {"taskId": task["taskId"]})["status"] == "completed")
+        # Without tasks the same is a result that asks, and the call again with what was answered.
+        client = Http(server, MODERN, PEOPLE)
+        asked = client.call("person")
+        assert asked["resultType"] == "input_required", asked
+        SCHEMAS.check(MODERN, "InputRequiredResult", asked)
+        (key, _), = asked["inputRequests"].items()
+        done = client.call("person", requestState=asked["requestState"],
+                           inputResponses={key: {"action": "accept", "content": {"decision": "approve"}}})
+        assert done["structuredContent"] == "went on", done
+        assert len(server.get("/api/jobs")[1]["jobs"]) == 2
+
+
+def oracle(*words, env=None):
+    done = subprocess.run([oracles.node(), ROOT / "tests/oracles/mcp_client.mjs", oracles.modules(), *words], capture_output=True,
+                          text=True, timeout=4 * PATIENCE, stdin=subprocess.DEVNULL, env=env)
+    assert done.returncode == 0 and done.stdout.count("ok ") == 8, done.stdout + done.stderr
+
+
+@test
+def the_official_client_drives_it_over_http():
+    with serving() as server:
+        oracle("http", server.url + "/mcp")
+
+
+@test
+def the_official_client_drives_it_over_stdio():
+    with home() as h:
+        oracle("stdio", BIN, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("mcp_server", TESTS, " ".join(sys.argv[1:])))
