@@ -5,10 +5,14 @@
 
 #include "llm/chat_completions.h"
 #include "llm/model_tool.h"
+#include "app/site.h"
+#include "core/json.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
+#include "tools/command/companions.h"
 #include "tools/command/processes.h"
 #include "tools/http/http_tool.h"
+#include "tools/mcp/mcp_tool.h"
 #include "tools/native/native.h"
 #include "tools/native/native_pool.h"
 #include "tools/secrets.h"
@@ -31,6 +35,7 @@ class Drivers final : public Toolbox {
         secrets_(secrets_file),
         client_(loop),
         processes_(loop, "/proc/self/exe", descriptors),
+        companions_(processes_, secrets_),
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
@@ -46,7 +51,10 @@ class Drivers final : public Toolbox {
       verifier = *std::move(looks);
     }
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
-    for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
+    for (const char* key : {"env", "headers"}) {
+      note_secrets(tool.definition[key]);
+      note_secrets(tool.definition["connection"][key]);
+    }
     if (tool.kind == "openai") note_secrets(tool.definition);
     note_secrets(tool.verify["headers"]);
     return {};
@@ -94,6 +102,7 @@ class Drivers final : public Toolbox {
           tool.definition, {.loop = loop_, .processes = processes_, .secrets = secrets_}, folder);
     }
     if (tool.kind == "openai") return make_model(tool.definition);
+    if (tool.kind == "mcp") return make_of_server(tool.definition, folder);
     const auto found = natives().find(tool.definition.text("function"));
     if (tool.kind != "native" || found == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
@@ -104,6 +113,23 @@ class Drivers final : public Toolbox {
       AE_ASSIGN(options.heartbeat, duration_from_text(silence->as_string()));
     }
     return std::make_unique<tools::NativeTool>(loop_, steady_, found->second.function, options);
+  }
+
+  // All tools of a server share its connection.
+  Result<std::unique_ptr<tools::Tool>> make_of_server(const Value& definition,
+                                                      const std::string& folder) {
+    const Value& connection = definition["connection"];
+    std::shared_ptr<tools::mcp::Server>& server =
+        servers_[canonical(Value::array({Value(folder), definition["server"], connection}))];
+    if (!server) {
+      server = tools::mcp::Server::make(connection, folder,
+                                        {.loop = loop_,
+                                         .companions = companions_,
+                                         .client = client_,
+                                         .secrets = secrets_,
+                                         .version = std::string(kVersion)});
+    }
+    return tools::mcp::McpTool::make(definition, server);
   }
 
   Result<std::unique_ptr<tools::Tool>> make_model(const Value& settings) {
@@ -125,9 +151,11 @@ class Drivers final : public Toolbox {
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
+  tools::CommandCompanions companions_;
   tools::SlowReader reader_;
   tools::NativePool functions_;
   std::set<std::string> secret_names_;
+  std::map<std::string, std::shared_ptr<tools::mcp::Server>> servers_;
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
 
@@ -154,6 +182,10 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
 
 Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
   if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
+  if (tool.kind == "mcp" && tool.definition["connection"].find("command") != nullptr) {
+    auto can = tools::CommandCompanions::check(tool.definition["connection"], folder);
+    return can ? Status() : std::unexpected(std::move(can).error().in("mcp"));
+  }
   const auto found = natives().find(tool.definition.text("function"));
   const bool at_once = tool.kind == "native" && found != natives().end() && found->second.at_once;
   if (at_once && tool.definition.find("heartbeat_timeout") != nullptr) {

@@ -57,9 +57,10 @@ struct HttpTransport::Exchange {
   async::TimerId timer = 0;
 };
 
-HttpTransport::~HttpTransport() {
+void HttpTransport::close() {
   *alive_ = false;
-  for (auto& [number, exchange] : exchanges_) {
+  const Exchanges open = std::exchange(exchanges_, {});
+  for (const auto& [number, exchange] : open) {
     loop_.forget(exchange->timer);
     if (exchange->http) client_.cancel(*exchange->http);
   }

@@ -24,7 +24,8 @@ class HttpTransport final : public Transport {
   // Borrows all but the definition: {url, headers}.
   HttpTransport(async::Loop& loop, net::HttpClient& client, SecretSource& secrets, Value definition)
       : loop_(loop), client_(client), secrets_(secrets), definition_(std::move(definition)) {}
-  ~HttpTransport() override;
+  ~HttpTransport() override { HttpTransport::close(); }
+  void close() override;
 
   Status open(Ears ears) override;
   void send(Post post, async::Done<Reply> reply) override;

@@ -86,7 +86,7 @@ bool says_nothing_happened(int status) {
 
 Outcome of_error(const Reply& reply, std::string text) {
   if (reply.code == kMethodNotFound || reply.code == kInvalidParams) {
-    return ended(OutcomeKind::failure, true, false, "rejected", std::move(text));
+    return ended(OutcomeKind::failure, true, false, "rpc_refused", std::move(text));
   }
   if (reply.status != 0 && says_nothing_happened(reply.status)) {
     return ended(OutcomeKind::failure, true, reply.status == 429,

@@ -2,7 +2,7 @@
 //
 //   a result                                  success       a result that breaks a rule is `invalid`
 //   isError                                   failure, definite   tool_error: the tool says itself that it failed
-//   error -32601, -32602                      failure, definite   rejected
+//   error -32601, -32602                      failure, definite   rpc_refused
 //   an HTTP status 4xx but 408 409 425        failure, definite   http_<status>
 //   input_required, and no state was kept     failure, definite   input_required
 //   no byte has left                          failure, definite   connect tls not_sent

@@ -83,6 +83,8 @@ std::shared_ptr<Server> Server::make(Value connection, std::string folder, Needs
   return make(std::move(reach), needs.loop, needs.version);
 }
 
+Server::~Server() { close(); }
+
 void Server::close() {
   drop_session();
   loop_.forget(again_timer_);

@@ -40,6 +40,9 @@ class Server : public std::enable_shared_from_this<Server> {
   // `connection`: {command, env, env_allow, cwd} or {url, headers}; `folder`: where relative paths start.
   static std::shared_ptr<Server> make(Value connection, std::string folder, Needs needs);
   // What is in flight is answered: unknown when it was sent.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
   void close();
 
   // What it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.

@@ -58,6 +58,7 @@ void Session::close() {
   needs_.loop.forget(probe_timer_);
   ears_ = {};
   ready_ = nullptr;
+  transport_->close();
 }
 
 // ---- how to talk

@@ -20,6 +20,11 @@ Status StdioTransport::open(Ears ears) {
   return {};
 }
 
+void StdioTransport::close() {
+  *alive_ = false;
+  server_.reset();
+}
+
 void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
   loop_.post([alive = alive_, reply = std::move(reply), what = std::move(what)]() mutable {
     if (*alive) reply(std::move(what));

@@ -23,7 +23,8 @@ class StdioTransport final : public Transport {
         companions_(companions),
         definition_(std::move(definition)),
         folder_(std::move(folder)) {}
-  ~StdioTransport() override { *alive_ = false; }
+  ~StdioTransport() override { StdioTransport::close(); }
+  void close() override;
 
   Status open(Ears ears) override;
   void send(Post post, async::Done<Reply> reply) override;

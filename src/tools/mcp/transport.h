@@ -54,8 +54,9 @@ class Transport {
     std::function<void(Message)> heard;         // requests and notifications of the server
     std::function<void(std::string why)> lost;  // of all at once: open requests have their reply. At most once
   };
-  // Silence: no reply and no ear is called any more.
   virtual ~Transport() = default;
+  // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
+  virtual void close() = 0;
 
   // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
   virtual Status open(Ears ears) = 0;
