@@ -121,7 +121,7 @@ class ServerTools {
 
   Located policy() const {
     Located mapping = *spot_.value;
-    for (const std::string_view key : {"mcp", "tools", "trust_annotations", "description"}) {
+    for (const std::string_view key : {"tools", "trust_annotations", "description"}) {
       for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
         if (mapping.keys[i].text != key) continue;
         mapping.keys.erase(mapping.keys.begin() + static_cast<std::ptrdiff_t>(i));

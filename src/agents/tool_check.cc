@@ -40,7 +40,7 @@ class ToolCheck {
   CheckedTool run() {
     const std::size_t before = check_.count();
     if (of_ || check_.mapping(
-            spot_, {"description",       "http",         "command",     "native",        "effect",
+            spot_, {"description",       "http",         "command",     "native", "mcp",       "effect",
                     "timeout",           "retry",        "on_in_doubt", "dedupe_window", "grace",
                     "definite_failures", "args_schema",  "output",      "result",        "numbers",
                     "output_max",        "env",          "env_allow",   "cwd",           "approval",

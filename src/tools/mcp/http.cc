@@ -68,7 +68,9 @@ void HttpTransport::close() {
 
 Status HttpTransport::open(Ears ears) {
   ears_ = std::move(ears);
-  for (const auto& [name, text] : definition_["headers"].members()) {
+  const Value& headers = definition_["headers"];
+  if (!headers.is_object()) return {};
+  for (const auto& [name, text] : headers.members()) {
     AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
     if (!net::is_header_value(value.reveal())) {
       return fail(Code::plan_invalid,
