@@ -2,6 +2,7 @@
 #include "agents/agents_file.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "agents/check.h"
@@ -83,6 +84,8 @@ class LineCount {
 struct Offered {
   CheckedTools tools;
   CheckedModels models;
+  std::vector<Note> notes;
+  std::deque<Located> made;  // tools name places in it
 };
 
 Offered check_offered(Check& check, const Spot& top, std::string_view text) {
@@ -92,7 +95,13 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
     for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
       const Located::Key& key = (*spot)->keys[i];
       const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
-      check.name("a tool", key.text, key.at, tool.path);
+      const bool named = check.name("a tool", key.text, key.at, tool.path);
+      if (tool->is_mapping() && tool->find("mcp") != nullptr) {
+        if (!named) continue;
+        check_server(check, key.text, tool,
+                     {offered.tools, offered.made, offered.notes, lines.of(key.at)});
+        continue;
+      }
       CheckedTool checked = check_tool(check, key.text, tool);
       checked.tool.line = lines.of(key.at);
       offered.tools.insert_or_assign(key.text, std::move(checked));
@@ -126,7 +135,7 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
       check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
     }
   }
-  auto [tools, models] = check_offered(check, top, text);
+  auto [tools, models, notes, made] = check_offered(check, top, text);
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {
     if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
@@ -140,6 +149,7 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
       out.agents.insert_or_assign(key.text, std::move(checked));
     }
   }
+  out.notes = std::move(notes);
   for (auto& [name, tool] : tools) out.tools.emplace(name, std::move(tool.tool));
   for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }

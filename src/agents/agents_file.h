@@ -34,12 +34,14 @@ struct Fault {
 //   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text}, "env_allow"?: [NAME…],
 //             "cwd"?: text, "output_max"?: bytes}
 //   native   {"function": name}
+//   mcp      {"server": its name in the file, "connection": {"command", "env"?, "env_allow"?, "cwd"?} or {"url", "headers"?},
+//             "tool": its name there, "digest": of what is pinned, "output_max"?: bytes}
 //   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
 // url, headers, env and the words of a command behind the program are string templates over .args and .call
 // (Template::parts). Members are left out when they have their default.
 struct ToolDefinition {
   std::string name;
-  std::string kind;  // http | command | native; of a model its provider: openai
+  std::string kind;  // http | command | native | mcp; of a model its provider: openai
   Value definition;
   Value verify;  // who looks at what it changed (tools/verify/verify.h); null: nobody
   engine::ToolPolicy policy;
@@ -58,11 +60,18 @@ struct Agent {
   std::size_t line = 0;                            // where it stands in its file, from 1
 };
 
+// Not wrong, and good to know.
+struct Note {
+  std::string path;
+  std::string message;
+};
+
 struct AgentsFile {
   std::map<std::string, ToolDefinition, std::less<>> tools;
   std::map<std::string, ToolDefinition, std::less<>>
       models;  // by the name of their tool, model:NAME
   std::map<std::string, Agent, std::less<>> agents;
+  std::vector<Note> notes;
 };
 
 struct Source {
@@ -72,6 +81,9 @@ struct Source {
   std::function<bool(std::string_view)> native;  // is there a native function of this name?
   // Can this machine run this tool? The message begins with the key at fault: "command[0]: …". Empty = not asked.
   std::function<Status(const ToolDefinition&)> usable;
+  // What is pinned of the tools of an MCP server: [{name, description?, inputSchema, outputSchema?, annotations?, digest}…].
+  // `connection` as in ToolDefinition. Empty = nobody is asked, and such a server is a fault.
+  std::function<Result<Value>(std::string_view server, const Value& connection)> server_tools = {};
 };
 
 // A capability, or an execution version: 1 to 64 of A-Z a-z 0-9 . _ -

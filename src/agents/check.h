@@ -3,6 +3,7 @@
 // Threads: one owner.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -158,7 +159,25 @@ void check_parts(Check& check, const Spot& content);
 // What the JSON of an answer must be, as it is recorded.
 std::optional<Value> check_answer_schema(Check& check, const Spot& spot, std::string_view provider);
 
-CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot);
+// A tool of an MCP server, and what it is there.
+struct ServerTool {
+  std::string_view server;
+  const Value& connection;
+  const Value& pinned;
+};
+// `of`: nullptr, or `spot` is made (mcp_check.cc) and says the policy only.
+CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot,
+                       const ServerTool* of = nullptr);
+// The settings of an MCP server's connection, as ToolDefinition has them.
+Value check_connection(Check& check, const Spot& spot);
+// Every tool of an MCP server, as NAME.TOOL. What is made on the way stands in `made`, which outlives the tools.
+struct ServerCheck {
+  CheckedTools& tools;
+  std::deque<Located>& made;
+  std::vector<Note>& notes;
+  std::size_t line;
+};
+void check_server(Check& check, std::string_view name, const Spot& spot, ServerCheck into);
 // What probes and compensations name, once all tools are known.
 void check_side_calls(Check& check, CheckedTools& tools);
 CheckedModel check_model(Check& check, std::string_view name, const Spot& spot);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "core/json.h"
 
 namespace ae::agents::testing {
 
@@ -30,7 +31,18 @@ inline Loaded load_text(std::string_view text, std::string_view name = "agents.y
     return function == "echo" || function == "fail";
   };
   Loaded loaded;
-  loaded.faults = load({.name = name, .text = text, .env = env, .native = native}, loaded.file);
+  // The one MCP server that there is: every server is it.
+  const auto server = [](std::string_view, const Value&) -> Result<Value> {
+    return parse_json(R"([
+      {"name":"find","description":"Finds","digest":"d1","annotations":{"readOnlyHint":true},
+       "inputSchema":{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",
+                      "properties":{"q":{"type":"string"}},"required":["q"]},
+       "outputSchema":{"type":"object","properties":{"n":{"type":"number"}}}},
+      {"name":"odd","digest":"d2","inputSchema":{"type":"object","if":{"$dynamicRef":"#x"}}},
+      {"name":"put","digest":"d3","annotations":{"idempotentHint":true},"inputSchema":{"type":"object"}}])");
+  };
+  loaded.faults = load(
+      {.name = name, .text = text, .env = env, .native = native, .server_tools = server}, loaded.file);
   return loaded;
 }
 

@@ -15,6 +15,7 @@ using engine::EffectClass;
 using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
+constexpr std::uint64_t kServerOutputMax = 4u << 20;  // a message of MCP has no more
 constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
 constexpr std::size_t kHeadersMax = 64;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
@@ -30,22 +31,21 @@ std::string lower(std::string_view text) {
 
 class ToolCheck {
  public:
-  ToolCheck(Check& check, std::string_view name, const Spot& spot)
-      : check_(check), text_(check), spot_(spot) {
+  ToolCheck(Check& check, std::string_view name, const Spot& spot, const ServerTool* of = nullptr)
+      : check_(check), text_(check), spot_(spot), of_(of) {
     checked_.tool.name = name;
     checked_.tool.policy.name = name;
   }
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (check_.mapping(
-            spot_, {"description",       "http",         "command",     "native",        "effect",
+    if (of_ || check_.mapping(
+            spot_, {"description",       "http",         "command",     "native", "mcp",       "effect",
                     "timeout",           "retry",        "on_in_doubt", "dedupe_window", "grace",
                     "definite_failures", "args_schema",  "output",      "result",        "numbers",
                     "output_max",        "env",          "env_allow",   "cwd",           "approval",
                     "approval_expires",  "probe",        "compensate",  "changes",       "verify",
-                    "heartbeat_timeout", "result_schema"},
-            {{"mcp", "tools of MCP servers come later; http and command tools are there"}})) {
+                    "heartbeat_timeout", "result_schema"})) {
       if (const auto description = spot_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
@@ -61,7 +61,52 @@ class ToolCheck {
     return std::move(checked_);
   }
 
+  // How an MCP server is reached; `spot_` is the value of `mcp`.
+  Value connection() {
+    const bool program = spot_->find("command") != nullptr;
+    if (!check_.mapping(spot_, program ? Words{"command", "env", "env_allow", "cwd"}
+                                       : Words{"command", "url", "headers"})) {
+      return {};
+    }
+    if (program) {
+      command(*spot_.find("command"));
+    } else if (const auto target = check_.required(
+                   spot_, "url", "a server is a `command` to start, or a `url` to talk to")) {
+      if (auto text = text_.resolved(*target, Secrets::refused)) {
+        text_.url(*target, *text);
+        put("url", *std::move(text));
+      }
+      std::vector<Member> members;
+      if (const auto list = spot_.find("headers")) headers(*list, members);
+      for (Member& member : members) put(member.first, std::move(member.second));
+    }
+    Value whole = Value::object(std::move(definition_));
+    if (whole["headers"].is_object()) {
+      for (const auto& [name, text] : whole["headers"].members()) {
+        if (!of_the_protocol(lower(name))) continue;
+        check_.fault(spot_, "the header " + shown(name) + " is the protocol's own: leave it out");
+      }
+    }
+    if (holds_expression(whole)) {
+      check_.fault(spot_, "a server serves many calls: its settings read none of them, only env.");
+    }
+    return whole;
+  }
+
  private:
+  static bool of_the_protocol(std::string_view name) {
+    return name.starts_with("mcp-") || name == "accept" || name == "content-type" ||
+           name == "last-event-id";
+  }
+
+  static bool holds_expression(const Value& value) {
+    if (value.is_string()) return has_expression(value.as_string());
+    if (value.is_array()) return std::ranges::any_of(value.items(), holds_expression);
+    return value.is_object() && std::ranges::any_of(value.members(), [](const Member& member) {
+             return holds_expression(member.second);
+           });
+  }
+
   // ---- policy
 
   void policy() {
@@ -213,6 +258,7 @@ class ToolCheck {
       if (entry == word) return true;
     }
     if (checked_.tool.kind == "command") return entry.starts_with("exit_");
+    if (of_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required")) return true;
     if (checked_.tool.kind ==
         "native") {  // its own codes; only their kind is known when it answers
       return entry != "timeout" && entry != "unknown" && entry != "killed" && !is_digit(entry[0]);
@@ -227,12 +273,13 @@ class ToolCheck {
   // ---- transports
 
   void transport() {
+    if (of_) return of_a_server();
     std::vector<std::string_view> kinds;
-    for (const std::string_view kind : {"http", "command", "native", "mcp"}) {
+    for (const std::string_view kind : {"http", "command", "native"}) {
       if (spot_->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
-      check_.fault(spot_, "a tool says how it is reached: http, command or native");
+      check_.fault(spot_, "a tool says how it is reached: http, command, native or mcp");
       return;
     }
     if (kinds.size() > 1) {
@@ -251,6 +298,17 @@ class ToolCheck {
     if (const auto native_spot = spot_.find("native")) native(*native_spot);
     shape_of_output();
     heartbeat();
+  }
+
+  void of_a_server() {
+    checked_.tool.kind = "mcp";
+    put("server", of_->server);
+    put("connection", of_->connection);
+    put("tool", of_->pinned["name"]);
+    put("digest", of_->pinned["digest"]);
+    if (const auto most = spot_.find("output_max")) {
+      if (const auto bytes = check_.size(*most, kServerOutputMax)) put("output_max", *bytes);
+    }
   }
 
   // How long it may report nothing. Part of how it is reached: the plan does not hold it.
@@ -273,7 +331,7 @@ class ToolCheck {
   }
 
   void only_for(std::string_view kind, Words keys) {
-    if (checked_.tool.kind == kind || checked_.tool.kind == "mcp") return;
+    if (checked_.tool.kind == kind) return;
     for (const std::string_view key : keys) {
       const auto spot = spot_.find(key);
       if (!spot) continue;
@@ -541,6 +599,7 @@ class ToolCheck {
   Check& check_;
   ToolText text_;
   const Spot& spot_;
+  const ServerTool* of_;
   CheckedTool checked_;
   std::vector<Member> definition_, approval_, probe_, compensate_;
   CheckedChanges changes_;
@@ -550,8 +609,13 @@ class ToolCheck {
 
 }  // namespace
 
-CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot) {
-  return ToolCheck(check, name, spot).run();
+CheckedTool check_tool(Check& check, std::string_view name, const Spot& spot,
+                       const ServerTool* of) {
+  return ToolCheck(check, name, spot, of).run();
+}
+
+Value check_connection(Check& check, const Spot& spot) {
+  return ToolCheck(check, {}, spot).connection();
 }
 
 void check_side_calls(Check& check, CheckedTools& tools) {

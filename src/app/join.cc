@@ -17,7 +17,8 @@ std::string at(const Place& place, std::size_t line) {
 
 // A program is looked for, and a file verified, from the folder of the file that names it.
 bool depends_on_folder(const agents::ToolDefinition& tool) {
-  return tool.kind == "command" || !tool.verify.is_null();
+  return tool.kind == "command" || tool.definition["connection"].find("command") != nullptr ||
+         !tool.verify.is_null();
 }
 
 bool same(const agents::ToolDefinition& one, const agents::ToolDefinition& other) {
@@ -67,11 +68,13 @@ Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> file
   all.folder = files.front().second.folder;
   all.path = files.front().second.path;
   all.text = files.front().second.text;
+  all.server_tools = files.front().second.server_tools;
   for (std::size_t i = 1; i < files.size(); ++i) {
     LoadedAgents& file = all.more.emplace_back();
     file.folder = files[i].second.folder;
     file.path = files[i].second.path;
     file.text = files[i].second.text;
+    file.server_tools = files[i].second.server_tools;
   }
   Places tools, agents;
   for (auto& [path, loaded] : files) {

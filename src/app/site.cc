@@ -13,6 +13,7 @@
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
+#include "app/server_lock.h"
 #include "app/toolbox.h"
 #include "net/system.h"
 #include "store/measured_store.h"
@@ -362,7 +363,12 @@ agents::Source source_of(const LoadedAgents& loaded) {
             return value ? std::optional<std::string>(value) : std::nullopt;
           },
           .native = has_native,
-          .usable = {}};
+          .usable = {},
+          .server_tools = [&loaded](std::string_view server, const Value&) -> Result<Value> {
+            const auto found = loaded.server_tools.find(server);
+            if (found != loaded.server_tools.end()) return found->second;
+            return fail(Code::unavailable, "its tools were not asked for when this file was read");
+          }};
 }
 
 }  // namespace
@@ -377,7 +383,7 @@ std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_vi
   return first;
 }
 
-Result<LoadedAgents> load_agents(const std::string& path) {
+Result<LoadedAgents> load_agents(const std::string& path, bool accept) {
   LoadedAgents loaded;
   AE_ASSIGN(loaded.text, read_file(path));
   loaded.path = path;
@@ -387,7 +393,15 @@ Result<LoadedAgents> load_agents(const std::string& path) {
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
     return usable(tool, loaded.folder);
   };
+  AE_ASSIGN(ServerLock lock, ServerLock::read(path));
+  source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
+    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, accept));
+    loaded.server_tools.insert_or_assign(std::string(server), tools);
+    return tools;
+  };
   loaded.faults = agents::load(source, loaded.file);
+  AE_TRY(lock.write());
+  loaded.said = lock.said();
   return loaded;
 }
 

@@ -116,8 +116,12 @@ struct LoadedAgents {
   std::map<std::string, std::string, std::less<>> folders = {};  // as in SiteOptions
   std::vector<LoadedAgents> more =
       {};  // of several files (join.h): those behind the first, as they were read
+  std::map<std::string, Value, std::less<>> server_tools = {};  // what is pinned, by MCP server
+  std::vector<std::string> said = {};                           // for whoever started us: what was pinned
 };
-Result<LoadedAgents> load_agents(const std::string& path);
+// `accept`: every MCP server is asked for its tools, and what it says is pinned (server_lock.h); else one that is not pinned.
+// Fails with usage, unavailable (the lock file cannot be written).
+Result<LoadedAgents> load_agents(const std::string& path, bool accept = false);
 // Another agent, given as JSON, that uses the tools and models of this file (agents::load_agent).
 std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
                                       std::string_view json, agents::Agent& out);

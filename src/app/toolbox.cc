@@ -3,11 +3,15 @@
 #include <set>
 #include <utility>
 
+#include "app/site.h"
+#include "core/json.h"
 #include "llm/provider.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
+#include "tools/command/companions.h"
 #include "tools/command/processes.h"
 #include "tools/http/http_tool.h"
+#include "tools/mcp/mcp_tool.h"
 #include "tools/native/native.h"
 #include "tools/native/native_pool.h"
 #include "tools/secrets.h"
@@ -30,6 +34,7 @@ class Drivers final : public Toolbox {
         secrets_(secrets_file),
         client_(loop),
         processes_(loop, "/proc/self/exe", descriptors),
+        companions_(processes_, secrets_),
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
@@ -45,7 +50,10 @@ class Drivers final : public Toolbox {
       verifier = *std::move(looks);
     }
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
-    for (const char* key : {"env", "headers"}) note_secrets(tool.definition[key]);
+    for (const char* key : {"env", "headers"}) {
+      note_secrets(tool.definition[key]);
+      note_secrets(tool.definition["connection"][key]);
+    }
     if (llm::is_provider(tool.kind)) note_secrets(tool.definition);
     note_secrets(tool.verify["headers"]);
     return {};
@@ -95,6 +103,7 @@ class Drivers final : public Toolbox {
     if (auto provider = llm::provider_of(tool.kind, tool.definition)) {
       return make_model(*std::move(provider));
     }
+    if (tool.kind == "mcp") return make_of_server(tool.definition, folder);
     const auto found = natives().find(tool.definition.text("function"));
     if (tool.kind != "native" || found == natives().end()) {
       return fail(Code::plan_invalid, "this program has no such function");
@@ -105,6 +114,23 @@ class Drivers final : public Toolbox {
       AE_ASSIGN(options.heartbeat, duration_from_text(silence->as_string()));
     }
     return std::make_unique<tools::NativeTool>(loop_, steady_, found->second.function, options);
+  }
+
+  // All tools of a server share its connection.
+  Result<std::unique_ptr<tools::Tool>> make_of_server(const Value& definition,
+                                                      const std::string& folder) {
+    const Value& connection = definition["connection"];
+    std::shared_ptr<tools::mcp::Server>& server =
+        servers_[canonical(Value::array({Value(folder), definition["server"], connection}))];
+    if (!server) {
+      server = tools::mcp::Server::make(connection, folder,
+                                        {.loop = loop_,
+                                         .companions = companions_,
+                                         .client = client_,
+                                         .secrets = secrets_,
+                                         .version = std::string(kVersion)});
+    }
+    return tools::mcp::McpTool::make(definition, server);
   }
 
   Result<std::unique_ptr<tools::Tool>> make_model(llm::Provider provider) {
@@ -121,9 +147,11 @@ class Drivers final : public Toolbox {
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
+  tools::CommandCompanions companions_;
   tools::SlowReader reader_;
   tools::NativePool functions_;
   std::set<std::string> secret_names_;
+  std::map<std::string, std::shared_ptr<tools::mcp::Server>> servers_;
   runtime::Performers performers_;  // last: tools go before what they borrow
 };
 
@@ -150,6 +178,10 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
 
 Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
   if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
+  if (tool.kind == "mcp" && tool.definition["connection"].find("command") != nullptr) {
+    auto can = tools::CommandCompanions::check(tool.definition["connection"], folder);
+    return can ? Status() : std::unexpected(std::move(can).error().in("mcp"));
+  }
   const auto found = natives().find(tool.definition.text("function"));
   const bool at_once = tool.kind == "native" && found != natives().end() && found->second.at_once;
   if (at_once && tool.definition.find("heartbeat_timeout") != nullptr) {

@@ -24,12 +24,19 @@ std::string count(std::size_t n, const char* what) {
 int check_command(const Options& options, Terminal& terminal) {
   std::vector<agents::Fault> faults;
   std::string good;
+  std::vector<Value> notes;
   for (const std::string& file : options.files) {
-    auto loaded = app::load_agents(file);
+    auto loaded = app::load_agents(file, options.accept);
     if (!loaded) return terminal.fail_with(loaded.error());
+    for (const std::string& line : loaded->said) terminal.note(safe(line));
     if (!loaded->faults.empty()) {
       faults.insert(faults.end(), loaded->faults.begin(), loaded->faults.end());
       continue;
+    }
+    for (const agents::Note& note : loaded->file.notes) {
+      terminal.note(safe(file + ": " + note.path + ": " + note.message));
+      notes.push_back(Value::object(
+          {{"file", file}, {"path", note.path}, {"message", note.message}}));
     }
     if (options.graph) {
       for (const auto& [name, agent] : loaded->file.agents) {
@@ -44,7 +51,9 @@ int check_command(const Options& options, Terminal& terminal) {
             ")\n";
   }
   if (terminal.json()) {
-    terminal.print_json(agents::faults_json(faults));
+    Value json = agents::faults_json(faults);
+    if (!notes.empty()) json = json.with("notes", Value::array(std::move(notes)));
+    terminal.print_json(json);
   } else {
     if (!good.empty()) terminal.print(good);
     if (!faults.empty()) {

@@ -65,6 +65,9 @@ struct Options {
   // prune, with older_than, status, agent, labels and dry_run
   std::string archive;
 
+  // check
+  bool accept = false;
+
   // rebuild, with job_id; migrate
   bool check_only = false;
 

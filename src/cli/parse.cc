@@ -211,6 +211,8 @@ class Grammar {
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
+    check->add_flag("--accept", options_.accept,
+                    "ask every MCP server for its tools, and pin what it says in the lock file");
   }
 
   // What serve and worker take alike.

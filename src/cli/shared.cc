@@ -50,6 +50,7 @@ Result<app::StoreUrl> store_of(const Options& options) {
 std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal) {
   auto loaded = app::load_agents(path);
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
+  for (const std::string& line : loaded->said) terminal.note(safe(line));
   if (loaded->faults.empty()) return std::move(*loaded);
   const Error error{Code::plan_invalid, path + " has faults; nothing was started"};
   const Value body =

@@ -82,6 +82,13 @@ HttpHeader to_header(std::string_view line) {
   return {std::string(line.substr(0, colon)), std::string(value)};
 }
 
+bool is_event_stream(const HttpAnswer& answer) {
+  constexpr std::string_view kType = "text/event-stream";
+  const std::string_view type = find_header(answer.headers, "Content-Type").value_or("");
+  return answer.status >= 200 && answer.status < 300 &&
+         equal_ignoring_case(type.substr(0, kType.size()), kType);
+}
+
 enum class Ending { by_itself, cancelled, too_late };
 
 // One exchange, on the client's thread; between start and the pick-up there, under the mutex.
@@ -120,6 +127,7 @@ struct Transfer {
   std::shared_ptr<bool>
       tls_goodbye;  // shared with the TLS connection: its peer closed it in good order
   HttpAnswer answer;
+  async::Loop* loop = nullptr;
 
   bool about_to_send();
   std::size_t take_header(std::string_view line);
@@ -183,6 +191,10 @@ std::size_t Transfer::take_body(std::string_view bytes) {
   const std::size_t room = call.answer_max + 1 - answer.body.size();
   answer.body += bytes.substr(0, room);
   answer.too_large = answer.body.size() > call.answer_max;
+  if (call.hear_events && !answer.too_large && is_event_stream(answer)) {
+    loop->post([hear = call.hear_events, headers = answer.headers,
+                text = std::string(bytes)]() mutable { hear(headers, std::move(text)); });
+  }
   return answer.too_large ? 0 : bytes.size();
 }
 
@@ -380,6 +392,7 @@ HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpAnswer> 
   transfer->call = std::move(call);
   transfer->done = std::move(done);
   transfer->header_bytes_max = options_.answer_headers_max;
+  transfer->loop = &loop_;
   transfer->answer.error = fault_of(transfer->call);
   if (in_flight_++ >= options_.calls_max && transfer->answer.error.empty()) {
     transfer->answer.phase = HttpPhase::not_sent;

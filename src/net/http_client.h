@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,10 @@ struct HttpCall {
   Duration total_timeout = std::chrono::seconds(30);    // from the send to the answer's last byte
   std::optional<Duration> send_within;                  // from start; not sent by then: `not_sent`
   std::size_t answer_max = 1u << 20;  // bytes of body; reading stops after one more
+
+  // Hears the body of a `text/event-stream` with a status of 2xx as it comes, on the loop, before the answer, which holds
+  // it too; with the answer's headers. Empty: only the answer has it.
+  std::function<void(const HttpHeaders& headers, std::string bytes)> hear_events;
 };
 
 enum class HttpPhase : std::uint8_t {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -35,6 +37,7 @@ constexpr Duration kSupervisorPatience =
 constexpr int kLookMs =
     1000;  // poll's clock stands still in suspend, so time is looked at this often
 constexpr std::size_t kReadMax = 256u << 10;  // bytes of one stream in one turn
+constexpr int kWaitingMs = 10;  // from one look to the next whether what was said has been heard
 
 // CLOCK_MONOTONIC stands still in suspend, as the program does: a machine that sleeps is no silence.
 Duration awake_now() {
@@ -94,6 +97,14 @@ Pair pipe_to_us() {
   if (::pipe2(fds, O_CLOEXEC) != 0) return {};
   Pair pair{Fd(fds[0]), lifted(Fd(fds[1]))};
   if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return {};
+  return pair;
+}
+
+Pair pipe_from_us() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return {};
+  Pair pair{Fd(fds[1]), lifted(Fd(fds[0]))};
+  if (::fcntl(fds[1], F_SETFL, O_NONBLOCK) != 0) return {};
   return pair;
 }
 
@@ -185,9 +196,31 @@ struct Mail {
   std::optional<std::string> line;  // guarded by mutex; empty: nobody is on the way
 };
 
+// What one that talks was told and said.
+struct Talk {
+  std::function<void(std::string)> heard;
+  Fd input;
+  std::string told;  // not written yet, from `written` on
+  std::size_t written = 0;
+  // Bytes on their way to the loop. Shared with the tasks that carry them.
+  std::shared_ptr<std::atomic<std::size_t>> unheard =
+      std::make_shared<std::atomic<std::size_t>>(0);
+  async::Loop* loop = nullptr;
+
+  bool waits() const { return heard && *unheard > kHeardMax; }
+  void add(std::string_view bytes) {
+    *unheard += bytes.size();
+    loop->post([heard = heard, unheard = unheard, text = std::string(bytes)]() mutable {
+      *unheard -= text.size();
+      heard(std::move(text));
+    });
+  }
+};
+
 struct Child {
   pid_t supervisor = -1;
   Fd control, output, errors, reports;
+  Talk talk;
   ReportLines lines;
   Said said;
   std::shared_ptr<Mail> mail = std::make_shared<Mail>();
@@ -243,8 +276,11 @@ class Processes::Listener {
   void start(Id id, Launch launch, async::Done<Ready> ready, Said said, async::Done<Ended> ended);
   void go(Id id);
   void kill(Id id);
+  void write(Id id, std::string bytes);
 
  private:
+  void write(Child& child);
+  void hear_output(Child& child);
   void hear_reports(Child& child);
   void deliver(Child& child);
   bool is_silent(Child& child);
@@ -285,6 +321,8 @@ void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready, 
   child.mark = launch.mark;
   child.printed = Output(launch.output_max);
   child.time_max = launch.time_max;
+  child.talk.heard = std::move(launch.heard);
+  child.talk.loop = &loop_;
   const int error = stopping_                           ? ECANCELED
                     : children_.size() >= kProcessesMax ? EAGAIN
                                                         : spawn(launch, child);
@@ -299,7 +337,9 @@ void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready, 
 int Processes::Listener::spawn(const Launch& launch, Child& child) {
   Pair control = socket_pair(), output = pipe_to_us(), errors = pipe_to_us(),
        reports = pipe_to_us();
-  const Fd input = file_of("aetheris-stdin", launch.input);
+  Pair talk = child.talk.heard ? pipe_from_us() : Pair();
+  const Fd input =
+      child.talk.heard ? std::move(talk.theirs) : file_of("aetheris-stdin", launch.input);
   const Fd order = file_of("aetheris-order", launch.order);
   if (!control.ok() || !output.ok() || !errors.ok() || !reports.ok() || !input.ok() ||
       !order.ok()) {
@@ -336,6 +376,7 @@ int Processes::Listener::spawn(const Launch& launch, Child& child) {
     child.output = std::move(output.ours);
     child.errors = std::move(errors.ours);
     child.reports = std::move(reports.ours);
+    child.talk.input = std::move(talk.ours);
   }
   return error;
 }
@@ -353,6 +394,37 @@ void Processes::Listener::go(Id id) {
   child.told_to_go = ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL) == 1;
 }
 
+void Processes::Listener::write(Id id, std::string bytes) {
+  const auto found = children_.find(id);
+  if (found == children_.end() || !found->second.talk.input.ok()) return;
+  Talk& talk = found->second.talk;
+  if (talk.told.size() - talk.written + bytes.size() > kToldMax) return kill(found->second);
+  talk.told += bytes;
+  write(found->second);
+}
+
+// As much as it takes now. Who does not read any more is about to end, and its end is what is told.
+void Processes::Listener::write(Child& child) {
+  Talk& talk = child.talk;
+  while (talk.input.ok() && talk.written < talk.told.size()) {
+    const ssize_t n = ::write(talk.input.get(), talk.told.data() + talk.written,
+                              talk.told.size() - talk.written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    if (n <= 0) return talk.input.close();
+    talk.written += static_cast<std::size_t>(n);
+  }
+  if (talk.written == talk.told.size() || talk.written > (1u << 20)) {
+    talk.told.erase(0, std::exchange(talk.written, 0));
+  }
+}
+
+void Processes::Listener::hear_output(Child& child) {
+  if (!child.talk.heard) return drain(child.output, child.printed);
+  drain(child.output, child.talk);
+  if (!child.output.ok()) kill(child);
+}
+
 void Processes::Listener::kill(Id id) {
   if (const auto found = children_.find(id); found != children_.end()) kill(found->second);
 }
@@ -366,23 +438,31 @@ void Processes::Listener::kill(Child& child, Killed why) {
 }
 
 void Processes::Listener::listen() {
+  // A write to one that has ended is told by its result.
+  sigset_t broken_pipe;
+  ::sigemptyset(&broken_pipe);
+  ::sigaddset(&broken_pipe, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   std::vector<pollfd> fds;
   while (!stopping_ || !children_.empty()) {
     fds.assign(1, {wake_.get(), POLLIN, 0});
     for (auto& [id, child] : children_) {
       for (const Fd* fd : {&child.control, &child.output, &child.errors, &child.reports}) {
-        fds.push_back({fd->get(), POLLIN, 0});
+        const bool waits = fd == &child.output && child.talk.waits();
+        fds.push_back({waits ? -1 : fd->get(), POLLIN, 0});
       }
+      fds.push_back({child.talk.told.empty() ? -1 : child.talk.input.get(), POLLOUT, 0});
     }
     if (::poll(fds.data(), fds.size(), wait_ms()) < 0) continue;
     std::size_t at = 1;
     for (auto it = children_.begin(); it != children_.end();) {
       Child& child = it->second;
       const bool said = fds[at].revents != 0;
-      if (fds[at + 1].revents != 0) drain(child.output, child.printed);
+      if (fds[at + 1].revents != 0) hear_output(child);
       if (fds[at + 2].revents != 0) drain(child.errors, child.complained);
       if (fds[at + 3].revents != 0) hear_reports(child);
-      at += 4;
+      if (fds[at + 4].revents != 0) write(child);
+      at += 5;
       if (said) hear(child);
       look_at_clock(child);
       it = child.control.ok() ? std::next(it) : children_.erase(it);
@@ -459,6 +539,7 @@ int Processes::Listener::wait_ms() const {
   if (children_.empty()) return -1;
   std::int64_t wait = kLookMs;
   for (const auto& [id, child] : children_) {
+    if (child.talk.waits()) wait = std::min<std::int64_t>(wait, kWaitingMs);
     if (child.heartbeat.count() == 0 || !child.told_to_go || child.killed != Killed::no) continue;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(child.heard + child.heartbeat - awake_now());
@@ -540,7 +621,11 @@ void Processes::Listener::look_at_clock(Child& child) {
 
 void Processes::Listener::answer(Child& child, Ended ended) {
   // Nothing of it runs any more: what is in the pipes is all there is.
-  for (int round = 0; child.output.ok() && round < 16; ++round) drain(child.output, child.printed);
+  for (int round = 0; child.output.ok() && round < 16; ++round) {
+    if (child.talk.heard) drain(child.output, child.talk);
+    else drain(child.output, child.printed);
+  }
+  child.talk.input.close();
   for (int round = 0; child.errors.ok() && round < 16; ++round)
     drain(child.errors, child.complained);
   for (int round = 0; child.reports.ok() && round < 16; ++round) drain(child.reports, child.lines);
@@ -573,6 +658,12 @@ Processes::Id Processes::start(Launch launch, async::Done<Ready> ready, Said sai
 
 void Processes::go(Id id) {
   listener_->tell([id](Listener& l) { l.go(id); });
+}
+
+void Processes::write(Id id, std::string bytes) {
+  listener_->tell([id, bytes = std::move(bytes)](Listener& l) mutable {
+    l.write(id, std::move(bytes));
+  });
 }
 
 void Processes::kill(Id id) {

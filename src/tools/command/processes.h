@@ -27,6 +27,9 @@ struct Launch {
   std::size_t output_max = 0;
   Duration time_max{};   // the order's timeout + grace; beyond, the supervisor itself is given up
   Duration heartbeat{};  // it is killed when it reports nothing for so long; zero: it may be silent
+  // One that talks: its stdin stays open (`write`), its stdout is handed over as it comes instead of being kept, and it
+  // ends when it closes that. On the loop's thread, before `ended`. Empty: it does not talk.
+  std::function<void(std::string bytes)> heard;
 };
 
 struct Ready {
@@ -55,6 +58,8 @@ using Said = std::function<void(std::string line)>;
 
 constexpr std::size_t kErrorsKept = 4096;
 constexpr std::size_t kProcessesMax = 256;  // at once
+constexpr std::size_t kToldMax = 16u << 20;   // bytes that one that talks has not read yet
+constexpr std::size_t kHeardMax = 8u << 20;  // … and of its own that nobody has heard: it waits then
 
 class Processes {
  public:
@@ -72,6 +77,8 @@ class Processes {
   // `ready` at most once, then `ended` exactly once; `ended` alone when nothing could be started. `said` between them.
   Id start(Launch launch, async::Done<Ready> ready, Said said, async::Done<Ended> ended);
   void go(Id id);
+  // For one that talks. It is killed when it leaves more than kToldMax of this unread.
+  void write(Id id, std::string bytes);
   // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
   void kill(Id id);
 

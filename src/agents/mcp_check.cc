@@ -1,0 +1,242 @@
+// An MCP server of the agents file: one entry, and as many tools as are pinned of it.
+//
+// Each tool is checked as if it stood in the file: with the policy of its server's entry, what `tools` says of it alone
+// on top, and what the server says of it where the file says nothing. Annotations are no facts (they come from the server)
+// and decide nothing, but that a trusted `readOnlyHint` makes a tool `effect: read`.
+#include <algorithm>
+#include <utility>
+
+#include "agents/check.h"
+#include "core/json.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::size_t kSchemaDepth = 40;  // of a schema that is not ours to correct
+constexpr std::size_t kNamesShown = 12;
+
+// A value of ours, as if it stood at `at`.
+Located located(const Value& value, Place at) {
+  Located out;
+  out.at = at;
+  if (value.is_object()) {
+    out.kind = Located::Kind::mapping;
+    for (const auto& [key, member] : value.members()) {
+      out.keys.push_back({key, at});
+      out.items.push_back(located(member, at));
+    }
+  } else if (value.is_array()) {
+    out.kind = Located::Kind::list;
+    for (const Value& item : value.items()) out.items.push_back(located(item, at));
+  } else {
+    out.scalar = value;
+  }
+  return out;
+}
+
+std::size_t depth(const Value& value) {
+  std::size_t below = 0;
+  if (value.is_array()) {
+    for (const Value& item : value.items()) below = std::max(below, depth(item));
+  } else if (value.is_object()) {
+    for (const auto& [key, member] : value.members()) below = std::max(below, depth(member));
+  }
+  return below + 1;
+}
+
+void put(Located& mapping, std::string_view key, Located value) {
+  for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
+    if (mapping.keys[i].text == key) {
+      mapping.items[i] = std::move(value);
+      return;
+    }
+  }
+  mapping.keys.push_back({std::string(key), value.at});
+  mapping.items.push_back(std::move(value));
+}
+
+void put_absent(Located& mapping, std::string_view key, const Value& value, Place at) {
+  if (mapping.find(key) == nullptr) put(mapping, key, located(value, at));
+}
+
+// What older dialects say in the same words.
+Value without_dialect(const Value& schema) {
+  const std::string_view dialect = schema.text("$schema");
+  const bool older = dialect.starts_with("http://json-schema.org/draft-0") ||
+                     dialect.starts_with("https://json-schema.org/draft/2019-09");
+  if (!older) return schema;
+  std::vector<Member> members;
+  for (const Member& member : schema.members()) {
+    if (member.first != "$schema") members.push_back(member);
+  }
+  return Value::object(std::move(members));
+}
+
+class ServerTools {
+ public:
+  ServerTools(Check& check, std::string_view name, const Spot& spot, ServerCheck into)
+      : check_(check), name_(name), spot_(spot), into_(into) {}
+
+  void run() {
+    const std::size_t before = check_.count();
+    check_.mapping(spot_, {"description", "mcp", "tools", "trust_annotations", "effect", "timeout",
+                           "retry", "on_in_doubt", "dedupe_window", "grace", "approval",
+                           "approval_expires", "probe", "compensate", "changes", "verify",
+                           "output_max"});
+    if (const auto description = spot_.find("description")) check_.text(*description);
+    if (const auto trust = spot_.find("trust_annotations")) {
+      trusts_ = check_.boolean(*trust).value_or(false);
+    }
+    const Spot mcp = *spot_.find("mcp");
+    connection_ = check_connection(check_, mcp);
+    overrides();
+    entry_alone();
+    if (check_.count() != before) return;
+    const auto& ask = check_.source().server_tools;
+    if (!ask) {
+      check_.fault(mcp, "nobody can be asked here for the tools of an MCP server", {},
+                   Code::unsupported);
+      return;
+    }
+    const auto pinned = ask(name_, connection_);
+    if (!pinned) {
+      check_.fault(mcp, pinned.error().message, {}, pinned.error().code);
+      return;
+    }
+    known_overrides(*pinned);
+    for (const Value& tool : pinned->items()) add(tool);
+    suggest(reads_, "readOnlyHint", "`effect: read` lets a call be made again after a crash");
+    suggest(repeats_, "idempotentHint",
+            "`effect: idempotent` is for those that know the key of a call again");
+  }
+
+ private:
+  // The entry's policy, checked once: what is wrong with it is said once.
+  void entry_alone() {
+    into_.made.push_back(policy());
+    const Value nothing = Value::object({{"name", "any"}, {"digest", "0"}});
+    const ServerTool any{name_, connection_, nothing};
+    check_tool(check_, name_, {&into_.made.back(), spot_.path}, &any);
+  }
+
+  Located policy() const {
+    Located mapping = *spot_.value;
+    for (const std::string_view key : {"tools", "trust_annotations", "description"}) {
+      for (std::size_t i = 0; i < mapping.keys.size(); ++i) {
+        if (mapping.keys[i].text != key) continue;
+        mapping.keys.erase(mapping.keys.begin() + static_cast<std::ptrdiff_t>(i));
+        mapping.items.erase(mapping.items.begin() + static_cast<std::ptrdiff_t>(i));
+        break;
+      }
+    }
+    return mapping;
+  }
+
+  void overrides() {
+    const auto tools = spot_.find("tools");
+    if (!tools || !check_.any_mapping(*tools)) return;
+    for (std::size_t i = 0; i < (*tools)->items.size(); ++i) {
+      check_.mapping({&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
+                     {"description", "effect", "timeout", "retry", "on_in_doubt", "dedupe_window",
+                      "grace", "approval", "approval_expires", "probe", "compensate", "changes",
+                      "verify", "output_max", "args_schema", "result_schema"});
+    }
+  }
+
+  void known_overrides(const Value& pinned) {
+    const auto tools = spot_.find("tools");
+    if (!tools || !(*tools)->is_mapping()) return;
+    for (const Located::Key& key : (*tools)->keys) {
+      const auto is_it = [&](const Value& tool) { return tool.text("name") == key.text; };
+      if (std::ranges::any_of(pinned.items(), is_it)) continue;
+      check_.fault_at(key.at, tools->path_of(key.text),
+                      "the server has no tool " + shown(key.text) +
+                          "; if it is new, accept it with aetheris check FILE --accept",
+                      check_.nearest(key.text, pinned.items(),
+                                     [](const Value& tool) { return tool.text("name"); }));
+    }
+  }
+
+  void add(const Value& pinned) {
+    if (check_.full()) return;
+    const std::string tool(pinned.text("name"));
+    const Place at = spot_.find("mcp")->at();
+    Located merged = policy();
+    std::string path = spot_.path;
+    if (const auto tools = spot_.find("tools")) {
+      if (const auto own = tools->find(tool)) {
+        for (std::size_t i = 0; i < (*own)->items.size(); ++i) {
+          put(merged, (*own)->keys[i].text, (*own)->items[i]);
+        }
+        path = own->path;
+      }
+    }
+    const Value& hints = pinned["annotations"];
+    if (merged.find("effect") == nullptr) {
+      if (hints["readOnlyHint"] == Value(true)) {
+        if (trusts_) put(merged, "effect", located("read", at));
+        else reads_.push_back(tool);
+      } else if (hints["idempotentHint"] == Value(true)) {
+        repeats_.push_back(tool);
+      }
+    }
+    if (const Value* text = pinned.find("description")) {
+      put_absent(merged, "description", *text, at);
+    }
+    schema(merged, "args_schema", tool, pinned["inputSchema"], at);
+    if (const Value* output = pinned.find("outputSchema")) {
+      schema(merged, "result_schema", tool, *output, at);
+    }
+    into_.made.push_back(std::move(merged));
+    const ServerTool of{name_, connection_, pinned};
+    const std::string full = std::string(name_) + "." + tool;
+    CheckedTool checked = check_tool(check_, full, {&into_.made.back(), path}, &of);
+    checked.tool.line = into_.line;
+    into_.tools.insert_or_assign(full, std::move(checked));
+  }
+
+  // What the server says of its arguments and results, where we can hold a call to it.
+  void schema(Located& merged, std::string_view key, const std::string& tool, const Value& theirs,
+              Place at) {
+    if (merged.find(key) != nullptr) return;
+    const Value usable = without_dialect(theirs);
+    std::string why = depth(usable) > kSchemaDepth ? "it nests too deep" : "";
+    if (why.empty()) {
+      if (auto compiled = Schema::compile(usable); !compiled) why = compiled.error().message;
+    }
+    if (why.empty()) return put(merged, key, located(usable, at));
+    if (key == "args_schema") put(merged, key, located(Value::object({{"type", "object"}}), at));
+    into_.notes.push_back(
+        {spot_.path, std::string(key == "args_schema" ? "the arguments" : "the result") + " of " +
+                         shown(tool) + " cannot be held to what the server says of them: " + why});
+  }
+
+  void suggest(const std::vector<std::string>& tools, const char* hint, const char* what) {
+    if (tools.empty()) return;
+    std::string names;
+    for (std::size_t i = 0; i < tools.size() && i < kNamesShown; ++i) {
+      names += (i == 0 ? "" : ", ") + tools[i];
+    }
+    if (tools.size() > kNamesShown) names += ", …";
+    into_.notes.push_back({spot_.path, std::string("the server says ") + hint + " of " + names +
+                                           ": they are at_most_once until this file says "
+                                           "otherwise; " +
+                                           what});
+  }
+
+  Check& check_;
+  std::string_view name_;
+  const Spot& spot_;
+  ServerCheck into_;
+  bool trusts_ = false;
+  Value connection_;
+  std::vector<std::string> reads_, repeats_;
+};
+
+}  // namespace
+
+void check_server(Check& check, std::string_view name, const Spot& spot, ServerCheck into) {
+  ServerTools(check, name, spot, into).run();
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,91 @@
+// An entry of an MCP server becomes its tools. test_load.h has the server: find (reads), odd, put (idempotent).
+#include "agents/located.h"
+#include "agents/test_load.h"
+#include "core/json.h"
+#include "testing/test.h"
+
+namespace ae::agents {
+namespace {
+
+using engine::EffectClass;
+using testing::faults_as_text;
+using testing::load_text;
+
+constexpr std::string_view kAgent =
+    "agents: { a: { plan: [ { id: x, tool: s.find, args: { q: y } }, { id: y, tool: s.put } ] } }\n";
+
+testing::Loaded server(const std::string& more) {
+  return load_text("aetheris: 1\ntools: { s: { mcp: { command: [npx, -y] }" + more + " } }\n" +
+                   std::string(kAgent));
+}
+
+AE_TEST("agents/every tool of an MCP server is a tool of the file, at_most_once unless the file says otherwise") {
+  const auto loaded = server("");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(loaded.file.tools.size(), 3u);
+  for (const auto& [name, tool] : loaded.file.tools) {
+    EXPECT_EQ(tool.kind, "mcp");
+    EXPECT_TRUE(tool.policy.effect == EffectClass::at_most_once);
+    EXPECT_EQ(tool.line, 2u);
+  }
+  EXPECT_EQ(canonical(loaded.file.tools.at("s.find").definition),
+            R"({"connection":{"command":["npx","-y"]},"digest":"d1","server":"s","tool":"find"})");
+  const Value& tools = loaded.file.agents.at("a").task_graph["tools"];
+  EXPECT_EQ(canonical(tools["s.find"]["args_schema"]),
+            R"({"properties":{"q":{"type":"string"}},"required":["q"],"type":"object"})");
+  EXPECT_TRUE(tools["s.find"]["result_schema"].is_object());
+  EXPECT_EQ(canonical(tools).find("npx"), std::string::npos);
+}
+
+AE_TEST("agents/policies come from the entry, and from its tool on top") {
+  const auto loaded =
+      server(", effect: idempotent, timeout: 5s, tools: { put: { effect: read }, odd: { timeout: 7s } }");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const auto& tools = loaded.file.tools;
+  EXPECT_TRUE(tools.at("s.find").policy.effect == EffectClass::idempotent);
+  EXPECT_TRUE(tools.at("s.put").policy.effect == EffectClass::read);
+  EXPECT_TRUE(tools.at("s.odd").policy.timeout == Duration(std::chrono::seconds(7)));
+  EXPECT_TRUE(tools.at("s.put").policy.timeout == Duration(std::chrono::seconds(5)));
+}
+
+AE_TEST("agents/annotations are suggestions; a trusted readOnlyHint is read, and nothing else is taken") {
+  const auto shown = server("");
+  ASSERT_EQ(shown.file.notes.size(), 3u);
+  EXPECT_NE(shown.file.notes[0].message.find("`odd` cannot be held"), std::string::npos);
+  EXPECT_NE(shown.file.notes[1].message.find("readOnlyHint of find"), std::string::npos);
+  EXPECT_NE(shown.file.notes[2].message.find("idempotentHint of put"), std::string::npos);
+  const auto trusted = server(", trust_annotations: true");
+  ASSERT_EQ(faults_as_text(trusted.faults), "");
+  EXPECT_TRUE(trusted.file.tools.at("s.find").policy.effect == EffectClass::read);
+  EXPECT_TRUE(trusted.file.tools.at("s.put").policy.effect == EffectClass::at_most_once);
+  const auto said = server(", trust_annotations: true, effect: at_most_once");
+  EXPECT_TRUE(said.file.tools.at("s.find").policy.effect == EffectClass::at_most_once);
+}
+
+AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does") {
+  const auto schema = Schema::compile(*parse_json(agents_schema_json()));
+  ASSERT_TRUE(schema);
+  const auto faults = [&](const std::string& tool) {
+    Faults unread;
+    Located root;
+    const std::string file = "aetheris: 1\ntools: { s: " + tool + " }\n" + std::string(kAgent);
+    EXPECT_TRUE(read_yaml(file, unread, root));
+    const bool ours = !load_text(file).faults.empty();
+    EXPECT_EQ(!schema->validate(root.value()).empty(), ours) << tool;
+    return ours;
+  };
+  EXPECT_FALSE(faults("{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "
+                      "trust_annotations: true, tools: { put: { approval: required } } }"));
+  EXPECT_FALSE(faults("{ mcp: { url: 'http://h/mcp', headers: { Authorization: 'secret:T' } } }"));
+  for (const char* bad :
+       {"{ mcp: {} }", "{ mcp: { command: [a], url: 'http://h/' } }", "{ mcp: { command: [a] }, env: {} }",
+        "{ mcp: { command: [a] }, native: echo }", "{ mcp: { url: 'http://h/', cwd: x } }",
+        "{ mcp: { command: [a] }, heartbeat_timeout: 5s }", "{ mcp: { command: [a] }, args_schema: {} }",
+        "{ mcp: { command: [a] }, tools: { put: { mcp: {} } } }", "{ mcp: { command: [a] }, trust_annotations: yes }",
+        "{ native: echo, tools: {} }"}) {
+    EXPECT_TRUE(faults(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ae::agents

@@ -1,0 +1,195 @@
+#include "app/server_lock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "app/site.h"
+#include "core/json.h"
+#include "net/asio_loop.h"
+#include "net/http_client.h"
+#include "tools/command/companions.h"
+#include "tools/mcp/listing.h"
+#include "tools/mcp/server.h"
+
+namespace ae::app {
+namespace {
+
+using tools::mcp::Session;
+
+// agents.yaml → agents.lock.json
+std::string lock_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::size_t begin = slash == path.npos ? 0 : slash + 1;
+  const std::size_t dot = path.rfind('.');
+  return path.substr(0, dot == path.npos || dot <= begin ? path.size() : dot) + ".lock.json";
+}
+
+std::unexpected<Error> unsound(const std::string& path, const std::string& what) {
+  return fail(Code::plan_invalid, path + ": " + what +
+                                      "; put the file back as it was, or remove it and look at "
+                                      "what aetheris check FILE --accept pins");
+}
+
+Result<Value> sound_tools(const std::string& path, const std::string& server, const Value& tools) {
+  if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
+    return unsound(path, "the tools of " + server + " are no list");
+  }
+  std::string_view before;
+  for (const Value& tool : tools.items()) {
+    const std::string_view name = tool.text("name");
+    if (!tools::mcp::is_offered(name) || name <= before || !tool["inputSchema"].is_object()) {
+      return unsound(path, "a tool of " + server + " is none, or stands at the wrong place");
+    }
+    if (tool.text("digest") != tools::mcp::digest_of(tool)) {
+      return unsound(path, "the digest of " + server + "." + std::string(name) +
+                               " is not that of what stands there");
+    }
+    before = name;
+  }
+  return tools;
+}
+
+// Blocks until the server has said all. Its connection goes with the answer.
+Result<Session::Listed> ask(const Value& connection, const std::string& folder) {
+  const char* secrets_file = std::getenv("AETHERIS_SECRETS_FILE");
+  net::AsioLoop loop;
+  tools::EnvironmentSecrets secrets(secrets_file != nullptr ? secrets_file : "");
+  net::HttpClient client(loop);
+  tools::Processes processes(loop);
+  tools::CommandCompanions companions(processes, secrets);
+  const auto server = tools::mcp::Server::make(connection, folder,
+                                               {.loop = loop,
+                                                .companions = companions,
+                                                .client = client,
+                                                .secrets = secrets,
+                                                .version = std::string(kVersion)});
+  std::optional<Result<Session::Listed>> listed;
+  server->list([&](Result<Session::Listed> answer) {
+    listed.emplace(std::move(answer));
+    loop.stop();
+  });
+  loop.run();
+  server->close();
+  return *std::move(listed);
+}
+
+std::string count(std::size_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+// What becomes other than it was pinned: "read_file changed, old_one gone, new_one new"
+std::string difference(const Value& before, const Value& now) {
+  std::map<std::string, std::string> was, words;
+  for (const Value& tool : before.items()) {
+    was[std::string(tool.text("name"))] = tool.text("digest");
+    words[std::string(tool.text("name"))] = "gone";
+  }
+  for (const Value& tool : now.items()) {
+    const std::string name(tool.text("name"));
+    const auto found = was.find(name);
+    words[name] = found == was.end()                     ? "new"
+                  : found->second == tool.text("digest") ? ""
+                                                         : "changed";
+  }
+  std::string text;
+  for (const auto& [name, word] : words) {
+    if (!word.empty()) text += (text.empty() ? "" : ", ") + name + " " + word;
+  }
+  return text.empty() ? "nothing has changed" : text;
+}
+
+}  // namespace
+
+Result<ServerLock> ServerLock::read(const std::string& agents_path) {
+  ServerLock lock;
+  lock.path_ = lock_of(agents_path);
+  errno = 0;
+  std::ifstream file(lock.path_, std::ios::binary);
+  if (!file) {
+    if (errno == ENOENT || errno == ENOTDIR) return lock;
+    return fail(Code::usage, "cannot read " + lock.path_ + ": " + std::strerror(errno));
+  }
+  std::string text;
+  char buffer[65536];
+  while (text.size() <= kLockMax && (file.read(buffer, sizeof buffer), file.gcount() > 0)) {
+    text.append(buffer, static_cast<std::size_t>(file.gcount()));
+  }
+  if (text.size() > kLockMax) return unsound(lock.path_, "it has more than 64 MiB");
+  const auto value = parse_json(text, {.depth_max = 128});
+  if (!value) return unsound(lock.path_, value.error().message);
+  if ((*value)["lock"] != Value(1)) {
+    return fail(Code::plan_invalid, lock.path_ + ": this version reads lock files of version 1");
+  }
+  if (!(*value)["servers"].is_object()) return unsound(lock.path_, "it has no servers");
+  for (const auto& [name, server] : (*value)["servers"].members()) {
+    AE_ASSIGN(Value tools, sound_tools(lock.path_, name, server["tools"]));
+    lock.servers_.emplace(name, std::move(tools));
+  }
+  return lock;
+}
+
+Result<Value> ServerLock::tools_of(std::string_view server, const Value& connection,
+                                   const std::string& folder, bool accept) {
+  const auto known = servers_.find(server);
+  if (known != servers_.end() && !accept) return known->second;
+  auto listed = ask(connection, folder);
+  if (!listed) {
+    return std::unexpected(std::move(listed).error().in("the server was asked for its tools"));
+  }
+  std::vector<Value> tools;
+  for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
+  Value now = Value::array(std::move(tools));
+  std::string line = std::string(server) + ": ";
+  if (known == servers_.end()) {
+    line += count(now.size(), "tool") + " of this MCP server pinned in " + path_;
+  } else {
+    line += difference(known->second, now) + " (" + path_ + ")";
+  }
+  if (listed->odd > 0) line += "; " + count(listed->odd, "tool") + " with a name or a shape that is not offered left out";
+  said_.push_back(std::move(line));
+  servers_.insert_or_assign(std::string(server), now);
+  changed_ = true;
+  return now;
+}
+
+Status ServerLock::write() {
+  if (!std::exchange(changed_, false)) return {};
+  std::vector<Member> servers;
+  for (const auto& [name, tools] : servers_) {
+    servers.emplace_back(name, Value::object({{"tools", tools}}));
+  }
+  const std::string text =
+      pretty(Value::object({{"lock", 1}, {"servers", Value::object(std::move(servers))}})) + "\n";
+  const std::string other = path_ + "." + std::to_string(::getpid()) + ".tmp";
+  const auto failed = [&] {
+    const std::string why = std::strerror(errno);
+    ::unlink(other.c_str());
+    return fail(Code::unavailable, "cannot write " + path_ + ": " + why +
+                                       "; make it elsewhere with aetheris check FILE --accept, and "
+                                       "put it beside the agents file");
+  };
+  const int file = ::open(other.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return failed();
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t size = ::write(file, text.data() + done, text.size() - done);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) break;
+    done += static_cast<std::size_t>(size);
+  }
+  const bool whole = done == text.size() && ::fsync(file) == 0;
+  ::close(file);
+  if (!whole || std::rename(other.c_str(), path_.c_str()) != 0) return failed();
+  return {};
+}
+
+}  // namespace ae::app

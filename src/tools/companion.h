@@ -1,0 +1,52 @@
+// Companion: a program that lives beside us for many calls and talks on its stdin and stdout.
+//
+// An MCP server is one. It runs under a supervisor, as every program of ours does: everything it starts ends with it,
+// and it ends with us, kill -9 included. Threads: the loop's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/value.h"
+#include "tools/secrets.h"
+
+namespace ae::tools {
+
+constexpr std::size_t kLastWordsMax = 4096;  // bytes of its stderr that its end tells
+
+class Companion {
+ public:
+  // Ends it; nothing is heard any more, not even `gone`.
+  virtual ~Companion() = default;
+  // Queued until it reads. It is ended when it leaves 16 MiB unread.
+  virtual void write(std::string bytes) = 0;
+};
+
+struct CompanionEnded {
+  bool started = false;    // false: nothing of it ever ran
+  bool for_now = false;    // not started, and only because the machine is short of something
+  std::string how;         // for a person: what ended, and why
+  std::string last_words;  // of its stderr, without secrets, fit to be shown; may be ""
+};
+
+class Companions {
+ public:
+  virtual ~Companions() = default;
+
+  struct Ears {
+    std::function<void(std::string bytes)> heard;  // what it prints, as it comes
+    async::Done<CompanionEnded> gone;              // at most once, after the last `heard`
+  };
+  // `definition`: {command: [program, argument…], env, env_allow, cwd}, as a command tool has them, without expressions.
+  // What secrets went into its environment is added to `used`.
+  // Fails with plan_invalid (the message begins with the key at fault), secret_missing, forbidden.
+  virtual Result<std::unique_ptr<Companion>> start(const Value& definition,
+                                                   const std::string& folder,
+                                                   std::vector<UsedSecret>& used, Ears ears) = 0;
+};
+
+}  // namespace ae::tools

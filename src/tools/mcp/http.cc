@@ -1,0 +1,274 @@
+#include "tools/mcp/http.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/json.h"
+#include "tools/output.h"
+
+namespace ae::tools::mcp {
+
+using net::HttpAnswer;
+using net::HttpPhase;
+
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);
+constexpr Duration kTakeUpAfter = std::chrono::seconds(1);  // unless the server says when
+constexpr std::size_t kSessionMax = 1024;                   // bytes of a session's id
+constexpr std::string_view kEvents = "text/event-stream";
+
+std::string base64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      three = three << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      out += at + i <= bytes.size() ? kDigits[three >> (18 - 6 * i) & 63] : '=';
+    }
+  }
+  return out;
+}
+
+std::string_view media_type(const HttpAnswer& answer) {
+  const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
+  return type.substr(0, type.find_first_of("; \t"));
+}
+
+}  // namespace
+
+std::string header_text(std::string_view text) {
+  const bool plain =
+      !text.starts_with(' ') && !text.ends_with(' ') && !text.starts_with("=?base64?") &&
+      std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7E; });
+  return plain ? std::string(text) : "=?base64?" + base64(text) + "?=";
+}
+
+struct HttpTransport::Exchange {
+  std::uint64_t number = 0;
+  Post post;
+  async::Done<Reply> reply;  // empty: it has been called
+  std::optional<net::HttpClient::Id> http;
+  std::optional<EventStream> events;
+  int take_ups = 0;
+  async::TimerId timer = 0;
+};
+
+void HttpTransport::close() {
+  *alive_ = false;
+  const Exchanges open = std::exchange(exchanges_, {});
+  for (const auto& [number, exchange] : open) {
+    loop_.forget(exchange->timer);
+    if (exchange->http) client_.cancel(*exchange->http);
+  }
+}
+
+Status HttpTransport::open(Ears ears) {
+  ears_ = std::move(ears);
+  const Value& headers = definition_["headers"];
+  if (!headers.is_object()) return {};
+  for (const auto& [name, text] : headers.members()) {
+    AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
+    if (!net::is_header_value(value.reveal())) {
+      return fail(Code::plan_invalid,
+                  "headers." + name + ": its value holds a line break or a control character");
+    }
+    own_.push_back({name, std::string(value.reveal())});
+  }
+  return {};
+}
+
+void HttpTransport::speak(const std::string& version) { version_ = version; }
+
+net::HttpHeaders HttpTransport::headers_of(const Post& post) const {
+  net::HttpHeaders headers = {{"Accept", "application/json, text/event-stream"}};
+  if (!version_.empty()) headers.push_back({"MCP-Protocol-Version", version_});
+  if (!session_.empty()) headers.push_back({"Mcp-Session-Id", session_});
+  if (post.modern) headers.push_back({"Mcp-Method", header_text(post.method)});
+  if (post.modern && !post.name.empty()) headers.push_back({"Mcp-Name", header_text(post.name)});
+  for (const auto& [key, value] : post.params) {
+    headers.push_back({"Mcp-Param-" + key, header_text(value)});
+  }
+  headers.insert(headers.end(), own_.begin(), own_.end());
+  return headers;
+}
+
+void HttpTransport::send(Post post, async::Done<Reply> reply) {
+  net::HttpCall call;
+  call.method = "POST";
+  call.url = definition_.text("url");
+  call.headers = headers_of(post);
+  call.headers.push_back({"Content-Type", "application/json"});
+  call.body = canonical(post.message);
+  call.total_timeout = post.timeout;
+  call.connect_timeout = std::min(kConnectTimeout, post.timeout);
+  if (post.send_within.count() > 0) {
+    call.send_within = post.send_within;
+    call.connect_timeout = std::min(call.connect_timeout, post.send_within * 3 / 4);
+  }
+  auto exchange = std::make_shared<Exchange>();
+  exchange->number = ++last_;
+  exchange->post = std::move(post);
+  exchange->reply = std::move(reply);
+  exchanges_.emplace(exchange->number, exchange);
+  start(exchange, std::move(call));
+}
+
+void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
+  exchange->events.emplace(kMessageMax);
+  call.answer_max = kStreamMax;
+  call.hear_events = [this, alive = alive_, weak = std::weak_ptr(exchange)](
+                         const net::HttpHeaders& headers, const std::string& bytes) {
+    if (const auto heard = weak.lock(); heard && *alive) hear(*heard, headers, bytes);
+  };
+  exchange->http =
+      client_.start(std::move(call), [this, alive = alive_, exchange](HttpAnswer answer) {
+        if (*alive) end(exchange, std::move(answer));
+      });
+}
+
+void HttpTransport::give_up(std::int64_t id) {
+  for (auto& [number, exchange] : exchanges_) {
+    if (exchange->post.id != id || !exchange->reply) continue;
+    if (exchange->http) return client_.cancel(*exchange->http);
+    loop_.forget(exchange->timer);
+    return loop_.post([this, alive = alive_, exchange = exchange] {
+      if (!*alive) return;
+      exchanges_.erase(exchange->number);
+      reply(*exchange, {.how = Reply::How::lost, .text = "given up"});
+    });
+  }
+}
+
+void HttpTransport::reply(Exchange& exchange, Reply what) {
+  if (!exchange.reply) return;
+  auto reply = std::exchange(exchange.reply, nullptr);
+  what.text = printable(scrub(what.text, used_), Lines::keep);
+  reply(std::move(what));
+}
+
+void HttpTransport::note_session(const Exchange& exchange, const net::HttpHeaders& headers) {
+  if (exchange.post.method != "initialize") return;
+  const std::string_view id = net::find_header(headers, "Mcp-Session-Id").value_or("");
+  if (id.size() <= kSessionMax) session_ = id;
+}
+
+void HttpTransport::hear(Exchange& exchange, const net::HttpHeaders& headers,
+                         std::string_view bytes) {
+  note_session(exchange, headers);
+  const std::shared_ptr<bool> alive = alive_;
+  const bool fits = exchange.events->add(bytes, [&](const std::string& data) {
+    if (*alive) take(exchange, data);
+  });
+  if (!*alive) return;
+  // It has said all, or too much: what else comes is not waited for.
+  if ((!fits || !exchange.reply) && exchange.http) client_.cancel(*exchange.http);
+}
+
+// A message, or several, of the server. What is none is passed over.
+void HttpTransport::take(Exchange& exchange, std::string_view text) {
+  auto messages = read_messages(text);
+  if (!messages) return;
+  const std::shared_ptr<bool> alive = alive_;
+  for (Message& message : *messages) {
+    if (!*alive) return;
+    if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
+      ears_.heard(std::move(message));
+      continue;
+    }
+    const bool ours = message.id.is_integer() && message.id.as_int() == exchange.post.id;
+    const bool of_nobody = message.kind == Message::Kind::error && message.id.is_null();
+    if (exchange.post.id == 0 || (!ours && !of_nobody)) continue;
+    reply(exchange, {.how = message.kind == Message::Kind::result ? Reply::How::result
+                                                                  : Reply::How::error,
+                     .value = std::move(message.body),
+                     .code = message.code,
+                     .text = std::move(message.text)});
+  }
+}
+
+namespace {
+
+// Of an exchange whose answer was not a message.
+Reply without_message(const HttpAnswer& answer) {
+  switch (answer.phase) {
+    case HttpPhase::invalid:
+    case HttpPhase::not_sent:
+      return {.how = Reply::How::not_sent, .text = answer.error};
+    case HttpPhase::resolve_failed:
+    case HttpPhase::connect_failed:
+      return {.how = Reply::How::unreachable, .text = answer.error};
+    case HttpPhase::tls_failed:
+      return {.how = Reply::How::unreachable, .text = answer.error, .cut_tls = true};
+    case HttpPhase::no_answer:
+    case HttpPhase::cut_off:
+      return {.how = Reply::How::lost, .text = answer.error};
+    case HttpPhase::complete:
+      break;
+  }
+  const bool good = answer.status >= 200 && answer.status < 300;
+  const Value shown = invalid_output("", answer.body, 0);
+  std::string text = "the server answered " + std::to_string(answer.status);
+  if (good) text += " without an answer in it";
+  if (!shown.text("head").empty()) text += ": " + std::string(shown.text("head"));
+  return {.how = good ? Reply::How::lost : Reply::How::refused,
+          .text = std::move(text),
+          .status = answer.status};
+}
+
+}  // namespace
+
+void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpAnswer answer) {
+  exchange->http.reset();
+  if (answer.status == 200) note_session(*exchange, answer.headers);
+  const std::shared_ptr<bool> alive = alive_;
+  const bool whole = answer.phase == HttpPhase::complete;
+  const bool good = answer.status >= 200 && answer.status < 300;
+  const bool is_stream = good && net::equal_ignoring_case(media_type(answer), kEvents);
+  if (is_stream && !answer.cancelled && exchange->reply && take_up(exchange)) return;
+  exchanges_.erase(exchange->number);
+  if (whole && exchange->post.id == 0 && good) {
+    return reply(*exchange, {.how = Reply::How::result, .status = answer.status});
+  }
+  if (whole && !is_stream) {
+    // A message under a status that is none of success says more than the status.
+    if (auto messages = read_messages(answer.body); messages && !messages->empty()) {
+      Message& first = messages->front();
+      if (!good && first.kind == Message::Kind::error) {
+        return reply(*exchange, {.how = Reply::How::error,
+                                 .value = std::move(first.body),
+                                 .code = first.code,
+                                 .text = std::move(first.text),
+                                 .status = answer.status});
+      }
+      if (good) take(*exchange, answer.body);
+    }
+  }
+  if (*alive) reply(*exchange, without_message(answer));
+}
+
+// A stream ended before the answer came. True: it is taken up where it ended.
+bool HttpTransport::take_up(const std::shared_ptr<Exchange>& exchange) {
+  const EventStream& events = *exchange->events;
+  if (events.last_id().empty() || exchange->take_ups++ >= kTakeUpsMax ||
+      !net::is_header_value(events.last_id())) {
+    return false;
+  }
+  net::HttpCall call;
+  call.method = "GET";
+  call.url = definition_.text("url");
+  call.headers = headers_of({});
+  call.headers.push_back({"Last-Event-ID", events.last_id()});
+  call.total_timeout = exchange->post.timeout;
+  exchange->timer = loop_.after(
+      events.retry().value_or(kTakeUpAfter),
+      [this, alive = alive_, exchange, call = std::move(call)]() mutable {
+        if (*alive && exchange->reply) start(exchange, std::move(call));
+      });
+  return true;
+}
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,65 @@
+// HttpTransport: a server behind a URL, by the "streamable HTTP" of MCP: each message is a POST of its own, and its
+// answer one JSON message or a stream of events.
+//
+// Every POST goes out at most once. A stream of an older revision that breaks before the answer is taken up again where
+// it broke (a GET, which asks for nothing to be done); the newest revision has no such thing. Threads: the loop's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "net/http_client.h"
+#include "tools/mcp/event_stream.h"
+#include "tools/mcp/transport.h"
+
+namespace ae::tools::mcp {
+
+constexpr std::size_t kStreamMax = 16u << 20;  // bytes of one stream of events
+constexpr int kTakeUpsMax = 20;                // of one stream
+
+class HttpTransport final : public Transport {
+ public:
+  // Borrows all but the definition: {url, headers}.
+  HttpTransport(async::Loop& loop, net::HttpClient& client, SecretSource& secrets, Value definition)
+      : loop_(loop), client_(client), secrets_(secrets), definition_(std::move(definition)) {}
+  ~HttpTransport() override { HttpTransport::close(); }
+  void close() override;
+
+  Status open(Ears ears) override;
+  void send(Post post, async::Done<Reply> reply) override;
+  void give_up(std::int64_t id) override;
+  void speak(const std::string& version) override;
+  bool give_up_tells(bool modern) const override { return modern; }
+  bool is_stdio() const override { return false; }
+
+ private:
+  struct Exchange;
+  using Exchanges = std::map<std::uint64_t, std::shared_ptr<Exchange>>;
+
+  net::HttpHeaders headers_of(const Post& post) const;
+  void start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call);
+  void hear(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
+  void note_session(const Exchange& exchange, const net::HttpHeaders& headers);
+  void take(Exchange& exchange, std::string_view text);
+  void end(const std::shared_ptr<Exchange>& exchange, net::HttpAnswer answer);
+  bool take_up(const std::shared_ptr<Exchange>& exchange);
+  void reply(Exchange& exchange, Reply what);
+
+  async::Loop& loop_;
+  net::HttpClient& client_;
+  SecretSource& secrets_;
+  Value definition_;
+  Ears ears_;
+  net::HttpHeaders own_;  // of the definition, with their secrets
+  std::string version_, session_;
+  std::uint64_t last_ = 0;
+  Exchanges exchanges_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
+};
+
+// A text as the value of an Mcp- header.
+std::string header_text(std::string_view text);
+
+}  // namespace ae::tools::mcp

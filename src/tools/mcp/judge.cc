@@ -1,0 +1,136 @@
+#include "tools/mcp/judge.h"
+
+#include <string>
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+// At a character's end.
+std::string cut(std::string text) {
+  if (text.size() <= kErrorTextMax) return text;
+  std::size_t end = kErrorTextMax;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "…";
+}
+
+std::string text_of(const Value& content) {
+  std::string text;
+  if (!content.is_array()) return text;
+  for (const Value& block : content.items()) {
+    if (block.text("type") != "text" || !block["text"].is_string()) continue;
+    if (!text.empty()) text += '\n';
+    text += block.text("text");
+  }
+  return text;
+}
+
+Outcome unreadable(const Value& result, const std::string& why,
+                   const std::vector<UsedSecret>& used) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  const std::string text = scrub(canonical(result), used);
+  outcome.invalid = invalid_output(why, text, text.size());
+  return outcome;
+}
+
+Outcome of_result(const Value& result, std::size_t output_max,
+                  const std::vector<UsedSecret>& used) {
+  const std::string_view type = result.text("resultType", "complete");
+  if (type == "input_required") {
+    const bool kept = result.find("requestState") != nullptr;
+    return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false,
+                 "input_required",
+                 "the server asks a person for something in the middle of the call, which cannot "
+                 "be answered yet");
+  }
+  if (type != "complete") {
+    return ended(OutcomeKind::unknown, false, false, "rpc_error",
+                 "the server answered with a result that nobody asked for: " +
+                     printable(type.substr(0, 64), Lines::escape));
+  }
+  const Value& content = result["content"];
+  if (result["isError"] == Value(true)) {
+    std::string text = printable(scrub(text_of(content), used), Lines::keep);
+    if (text.empty()) text = "the tool says that it failed, and not why";
+    return ended(OutcomeKind::failure, true, false, "tool_error", cut(std::move(text)));
+  }
+  const Value* structured = result.find("structuredContent");
+  if (structured == nullptr && !content.is_array()) {
+    return unreadable(result, "the result has no content", used);
+  }
+  Value value;
+  if (structured != nullptr) {
+    value = *structured;
+  } else if (content.size() == 1 && content.items()[0].text("type") == "text" &&
+             content.items()[0]["text"].is_string()) {
+    value = content.items()[0]["text"];
+  } else if (content.size() > 0) {
+    value = content;
+  }
+  if (canonical_exceeds(value, output_max)) {
+    return unreadable(value, "the result is larger than " + std::to_string(output_max) + " bytes",
+                      used);
+  }
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  outcome.result = scrub_value(value, used);
+  return outcome;
+}
+
+bool says_nothing_happened(int status) {
+  return status >= 400 && status < 500 && status != 408 && status != 409 && status != 425;
+}
+
+Outcome of_error(const Reply& reply, std::string text) {
+  if (reply.code == kMethodNotFound || reply.code == kInvalidParams) {
+    return ended(OutcomeKind::failure, true, false, "rpc_refused", std::move(text));
+  }
+  if (reply.status != 0 && says_nothing_happened(reply.status)) {
+    return ended(OutcomeKind::failure, true, reply.status == 429,
+                 "http_" + std::to_string(reply.status), std::move(text));
+  }
+  return ended(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
+}
+
+}  // namespace
+
+Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
+              std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.definite = definite;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<UsedSecret>& used) {
+  std::string text = cut(printable(scrub(reply.text, used), Lines::keep));
+  switch (reply.how) {
+    case Reply::How::result:
+      return of_result(reply.value, output_max, used);
+    case Reply::How::error:
+      return of_error(reply, "the server answered error " + std::to_string(reply.code) +
+                                 (text.empty() ? "" : ": " + text));
+    case Reply::How::refused: {
+      const bool definite = says_nothing_happened(reply.status);
+      return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
+                   !definite || reply.status == 429, "http_" + std::to_string(reply.status),
+                   std::move(text));
+    }
+    case Reply::How::not_sent:
+      return ended(OutcomeKind::failure, true, true, "not_sent", std::move(text));
+    case Reply::How::unreachable:
+      return ended(OutcomeKind::failure, true, true, reply.cut_tls ? "tls" : "connect",
+                   std::move(text));
+    case Reply::How::lost:
+      break;
+  }
+  return ended(OutcomeKind::unknown, false, true, "reset", std::move(text));
+}
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,33 @@
+// judge: what became of a tools/call means for the effect (SPEC §6). Pure; the table of the promise.
+//
+//   a result                                  success       a result that breaks a rule is `invalid`
+//   isError                                   failure, definite   tool_error: the tool says itself that it failed
+//   error -32601, -32602                      failure, definite   rpc_refused
+//   an HTTP status 4xx but 408 409 425        failure, definite   http_<status>
+//   input_required, and no state was kept     failure, definite   input_required
+//   no byte has left                          failure, definite   connect tls not_sent
+//   any other error or status                 unknown       rpc_error http_<status>
+//   input_required with a state, a task       unknown       input_required
+//   connection or program lost                unknown       reset
+// Threads: a pure function.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/outcome.h"
+#include "tools/mcp/transport.h"
+#include "tools/output.h"
+#include "tools/secrets.h"
+
+namespace ae::tools::mcp {
+
+constexpr std::size_t kErrorTextMax = 4096;  // bytes of what a tool says of its failure
+
+// No value of `used` is in the outcome.
+Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<UsedSecret>& used);
+
+Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
+              std::string message);
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,31 @@
+// Listing: the tools of one server, as it lists them and as they are pinned.
+//
+// What a tool says of itself reaches models and decides what they send. So it is pinned: a digest over everything that
+// is said stands in the lock file, and a tool that says something else is not called until a person has accepted it.
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::tools::mcp {
+
+constexpr std::size_t kToolsMax = 1'000;  // of one server
+constexpr std::size_t kPagesMax = 1'000;  // of one listing
+constexpr std::size_t kNameMax = 64;      // bytes of a tool's name that we offer
+constexpr std::size_t kToolMax = 256u << 10;  // bytes of what one tool says of itself
+
+// Can an agent call a tool of this name? Letters, digits, _ - and ., at most kNameMax.
+bool is_offered(std::string_view name);
+
+// Stored (agents.lock.json): {name, title?, description?, inputSchema, outputSchema?, annotations?, digest}, of what a
+// server lists. Fails with input_invalid: what is wrong with it.
+Result<Value> pinned(const Value& listed);
+// The digest alone: 64 hex digits of SHA-256 over the canonical members but `digest`.
+std::string digest_of(const Value& pinned);
+
+}  // namespace ae::tools::mcp

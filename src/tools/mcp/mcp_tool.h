@@ -1,0 +1,35 @@
+// McpTool: one tool of an MCP server, as an agents file offers it (docs/mcp.md).
+// Threads: as Tool says.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "tools/mcp/server.h"
+#include "tools/tool.h"
+
+namespace ae::tools::mcp {
+
+class McpTool final : public tools::Tool {
+ public:
+  // {server, connection, tool, digest, output_max?}. `server` is shared by all of its tools.
+  // Fails with plan_invalid.
+  static Result<std::unique_ptr<McpTool>> make(const Value& definition,
+                                               std::shared_ptr<Server> server);
+
+  void perform(Permit permit, Call call, async::Done<Outcome> done) override {
+    server_->perform(std::move(permit), std::move(call), tool_, std::move(done));
+  }
+  void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
+    server_->abandon(invocation, try_no);
+  }
+
+ private:
+  McpTool(std::shared_ptr<Server> server, Server::Tool tool)
+      : server_(std::move(server)), tool_(std::move(tool)) {}
+  std::shared_ptr<Server> server_;
+  Server::Tool tool_;
+};
+
+}  // namespace ae::tools::mcp

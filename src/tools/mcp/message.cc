@@ -1,0 +1,87 @@
+#include "tools/mcp/message.h"
+
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+std::unexpected<Error> bad(const char* what) {
+  return fail(Code::input_invalid, std::string("no message of JSON-RPC 2.0: ") + what);
+}
+
+Result<Message> read_message(const Value& value) {
+  if (!value.is_object()) return bad("it is no object");
+  if (value.text("jsonrpc") != "2.0") return bad("`jsonrpc` is not \"2.0\"");
+  Message message;
+  message.id = value["id"];
+  if (!message.id.is_null() && !message.id.is_string() && !message.id.is_integer()) {
+    return bad("`id` is neither a text nor an integer");
+  }
+  if (const Value* method = value.find("method")) {
+    if (!method->is_string()) return bad("`method` is no text");
+    message.kind = message.id.is_null() ? Message::Kind::notification : Message::Kind::request;
+    message.method = method->as_string();
+    message.body = value["params"];
+    return message;
+  }
+  const Value* result = value.find("result");
+  const Value& error = value["error"];
+  if ((result != nullptr) == error.is_object()) return bad("neither a method, a result nor an error");
+  if (result != nullptr) {
+    message.kind = Message::Kind::result;
+    message.body = *result;
+    return message;
+  }
+  message.kind = Message::Kind::error;
+  message.code = error["code"].is_integer() ? error["code"].as_int() : 0;
+  message.text = error.text("message");
+  message.body = error["data"];
+  return message;
+}
+
+Value with_params(std::vector<Member> members, Value params) {
+  if (!params.is_null()) members.emplace_back("params", std::move(params));
+  return Value::object(std::move(members));
+}
+
+}  // namespace
+
+Result<std::vector<Message>> read_messages(std::string_view text) {
+  // Schemas hold such integers, and nobody counts with them.
+  AE_ASSIGN(const Value value,
+            parse_json(text, {.bytes_max = kMessageMax, .big_integers_as_strings = true}));
+  std::vector<Message> messages;
+  if (!value.is_array()) {
+    AE_ASSIGN(Message message, read_message(value));
+    messages.push_back(std::move(message));
+    return messages;
+  }
+  if (value.size() == 0 || value.size() > kBatchMax) return bad("a batch has 1 to 1,000 of them");
+  for (const Value& one : value.items()) {
+    AE_ASSIGN(Message message, read_message(one));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Value request(std::int64_t id, std::string_view method, Value params) {
+  return with_params({{"jsonrpc", "2.0"}, {"id", id}, {"method", method}}, std::move(params));
+}
+
+Value notification(std::string_view method, Value params) {
+  return with_params({{"jsonrpc", "2.0"}, {"method", method}}, std::move(params));
+}
+
+Value answer(const Value& id, Value result) {
+  return Value::object({{"jsonrpc", "2.0"}, {"id", id}, {"result", std::move(result)}});
+}
+
+Value refusal(const Value& id, std::int64_t code, std::string_view text) {
+  return Value::object({{"jsonrpc", "2.0"},
+                        {"id", id},
+                        {"error", Value::object({{"code", code}, {"message", text}})}});
+}
+
+}  // namespace ae::tools::mcp

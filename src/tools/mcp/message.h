@@ -1,0 +1,43 @@
+// Messages of JSON-RPC 2.0, as MCP speaks it in all its revisions.
+// Threads: values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/value.h"
+
+namespace ae::tools::mcp {
+
+constexpr std::size_t kMessageMax = 4u << 20;  // bytes of one message, either way
+constexpr std::size_t kBatchMax = 1'000;       // messages in one batch (revision 2025-03-26)
+
+struct Message {
+  enum class Kind : std::uint8_t { request, notification, result, error };
+  Kind kind = Kind::notification;
+  Value id;            // of a request and of what answers one; null: an error that cannot say
+  std::string method;  // of a request or notification
+  Value body;          // params, result, or an error's data
+  std::int64_t code = 0;
+  std::string text;  // of an error
+};
+
+// One message, or a batch of them. Fails with input_invalid or payload_too_large.
+Result<std::vector<Message>> read_messages(std::string_view text);
+
+Value request(std::int64_t id, std::string_view method, Value params);
+Value notification(std::string_view method, Value params);
+Value answer(const Value& id, Value result);
+Value refusal(const Value& id, std::int64_t code, std::string_view text);
+
+// Codes that we act on.
+constexpr std::int64_t kMethodNotFound = -32601;
+constexpr std::int64_t kInvalidParams = -32602;
+constexpr std::int64_t kHeaderMismatch = -32020;
+constexpr std::int64_t kMissingCapability = -32021;
+constexpr std::int64_t kUnsupportedVersion = -32022;
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,144 @@
+// What is a message, and what is none; and what a tools/call comes to (SPEC §6).
+#include "tools/mcp/message.h"
+
+#include "core/json.h"
+#include "testing/test.h"
+#include "tools/mcp/http.h"
+#include "tools/mcp/judge.h"
+#include "tools/mcp/listing.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+Value json(std::string_view text) { return *parse_json(text); }
+
+AE_TEST("mcp/message/requests, notifications, results, errors and batches of them are read") {
+  const auto one = read_messages(R"({"jsonrpc":"2.0","id":"a","method":"m","params":{"x":1}})");
+  ASSERT_TRUE(one.has_value());
+  EXPECT_TRUE(one->front().kind == Message::Kind::request);
+  EXPECT_EQ(one->front().body["x"], Value(1));
+  const auto many = read_messages(
+      R"([{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":2,"result":null},)"
+      R"({"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no","data":[1]}}])");
+  ASSERT_TRUE(many.has_value());
+  EXPECT_TRUE((*many)[0].kind == Message::Kind::notification);
+  EXPECT_TRUE((*many)[1].kind == Message::Kind::result);
+  EXPECT_EQ((*many)[2].code, -32700);
+  EXPECT_EQ((*many)[2].text, "no");
+}
+
+AE_TEST("mcp/message/what is no message is refused") {
+  for (const char* text :
+       {"", "x", "[]", "7", "{}", R"({"jsonrpc":"1.0","id":1,"result":1})",
+        R"({"jsonrpc":"2.0","id":1})", R"({"jsonrpc":"2.0","id":{},"method":"m"})",
+        R"({"jsonrpc":"2.0","id":1,"method":7})", R"({"jsonrpc":"2.0","id":1.5,"result":1})",
+        R"({"jsonrpc":"2.0","id":1,"result":1,"error":{"code":1,"message":""}})",
+        R"([{"jsonrpc":"2.0","method":"n"},7])"}) {
+    EXPECT_FALSE(read_messages(text).has_value());
+  }
+  EXPECT_TRUE(read_messages(std::string(kMessageMax + 1, ' ')).error().code ==
+              Code::payload_too_large);
+}
+
+AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
+  using How = Reply::How;
+  struct Row {
+    Reply reply;
+    OutcomeKind kind;
+    bool definite;
+    const char* code;
+  };
+  const Value text = json(R"({"content":[{"type":"text","text":"x"}]})");
+  const Row rows[] = {
+      {{.how = How::result, .value = text}, OutcomeKind::success, false, ""},
+      {{.how = How::result, .value = text.with("isError", true)}, OutcomeKind::failure, true, "tool_error"},
+      {{.how = How::result, .value = json(R"({"resultType":"input_required","inputRequests":{}})")},
+       OutcomeKind::failure, true, "input_required"},
+      {{.how = How::result, .value = json(R"({"resultType":"input_required","requestState":"s"})")},
+       OutcomeKind::unknown, false, "input_required"},
+      {{.how = How::result, .value = json(R"({"resultType":"task","taskId":"t"})")},
+       OutcomeKind::unknown, false, "rpc_error"},
+      {{.how = How::error, .code = -32601}, OutcomeKind::failure, true, "rpc_refused"},
+      {{.how = How::error, .code = -32602}, OutcomeKind::failure, true, "rpc_refused"},
+      {{.how = How::error, .code = -32603}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.how = How::error, .code = -32600}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.how = How::error, .code = -32020, .status = 400}, OutcomeKind::failure, true, "http_400"},
+      {{.how = How::error, .code = -32603, .status = 500}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.how = How::refused, .status = 403}, OutcomeKind::failure, true, "http_403"},
+      {{.how = How::refused, .status = 409}, OutcomeKind::unknown, false, "http_409"},
+      {{.how = How::refused, .status = 502}, OutcomeKind::unknown, false, "http_502"},
+      {{.how = How::refused, .status = 302}, OutcomeKind::unknown, false, "http_302"},
+      {{.how = How::not_sent}, OutcomeKind::failure, true, "not_sent"},
+      {{.how = How::unreachable}, OutcomeKind::failure, true, "connect"},
+      {{.how = How::unreachable, .cut_tls = true}, OutcomeKind::failure, true, "tls"},
+      {{.how = How::lost}, OutcomeKind::unknown, false, "reset"},
+  };
+  for (const Row& row : rows) {
+    const Outcome outcome = judge(row.reply, kOutputMax, {});
+    EXPECT_TRUE(outcome.kind == row.kind);
+    EXPECT_EQ(outcome.definite, row.definite);
+    EXPECT_EQ(outcome.error_code, row.code);
+  }
+}
+
+AE_TEST("mcp/judge/the result is what is structured, else the one text, else the list") {
+  const auto result = [](std::string_view text) {
+    return judge({.how = Reply::How::result, .value = json(text)}, 100, {}).result;
+  };
+  EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}],"structuredContent":{"a":1}})"),
+            json(R"({"a":1})"));
+  EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}]})"), Value("x"));
+  EXPECT_EQ(result(R"({"content":[]})"), Value());
+  EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]})").size(), 2u);
+  EXPECT_EQ(result(R"({"content":[{"type":"image","data":"","mimeType":"a/b"}]})").size(), 1u);
+}
+
+AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so") {
+  for (const char* text : {R"({})", R"([])", R"({"content":"x"})"}) {
+    const Outcome outcome = judge({.how = Reply::How::result, .value = json(text)}, 100, {});
+    EXPECT_TRUE(outcome.kind == OutcomeKind::success && outcome.invalid.has_value());
+  }
+  const Value large = Value::object({{"content", Value::array({})}, {"structuredContent", std::string(101, 'x')}});
+  EXPECT_TRUE(judge({.how = Reply::How::result, .value = large}, 100, {}).invalid.has_value());
+}
+
+AE_TEST("mcp/judge/no secret is in what is kept") {
+  std::vector<UsedSecret> used;
+  used.push_back({"T", Secret("hush-hush")});
+  for (const Reply& reply :
+       {Reply{.how = Reply::How::result, .value = json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
+        Reply{.how = Reply::How::result, .value = json(R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
+        Reply{.how = Reply::How::error, .code = 1, .text = "hush-hush"},
+        Reply{.how = Reply::How::result, .value = json(R"({"hush-hush":1})")}}) {
+    const Outcome outcome = judge(reply, kOutputMax, used);
+    const std::string all = canonical(outcome.result) + outcome.error_message +
+                            (outcome.invalid ? canonical(*outcome.invalid) : "");
+    EXPECT_EQ(all.find("hush"), std::string::npos);
+  }
+}
+
+AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over nothing else") {
+  const Value tool = json(R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
+  const auto pin = pinned(tool);
+  ASSERT_TRUE(pin.has_value());
+  EXPECT_EQ(pin->text("digest"), digest_of(*pin));
+  EXPECT_EQ(pinned(tool.with("icons", Value::array({})))->text("digest"), pin->text("digest"));
+  for (const char* key : {"name", "title", "description"}) {
+    EXPECT_NE(pinned(tool.with(key, "other"))->text("digest"), pin->text("digest"));
+  }
+  for (const char* key : {"inputSchema", "outputSchema", "annotations"}) {
+    EXPECT_NE(pinned(tool.with(key, Value::object({{"x", 1}})))->text("digest"), pin->text("digest"));
+  }
+  EXPECT_FALSE(pinned(json(R"({"name":"t"})")).has_value());
+  EXPECT_FALSE(pinned(tool.with("description", std::string(kToolMax, 'x'))).has_value());
+}
+
+AE_TEST("mcp/http/a header's value is plain, or base64 that says so") {
+  EXPECT_EQ(header_text("read_file"), "read_file");
+  EXPECT_EQ(header_text("Zürich"), "=?base64?WsO8cmljaA==?=");
+  EXPECT_EQ(header_text(" x"), "=?base64?IHg=?=");
+  EXPECT_EQ(header_text("=?base64?eA==?="), "=?base64?PT9iYXNlNjQ/ZUE9PT89?=");
+}
+
+}  // namespace
+}  // namespace ae::tools::mcp

@@ -1,0 +1,96 @@
+// Server: one MCP server of an agents file, over all connections that there will be to it.
+//
+// It is reached when the first call needs it, and again after it was lost, later each time when it does not stay. Before
+// a call goes out, what its tool says of itself now is held against what is pinned. Calls wait for all that, within their
+// time to be sent; a call that was sent is never sent again. Threads: the loop's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "net/http_client.h"
+#include "tools/companion.h"
+#include "tools/mcp/session.h"
+#include "tools/output.h"
+#include "tools/secrets.h"
+#include "tools/tool.h"
+
+namespace ae::tools::mcp {
+
+constexpr Duration kConnectMax = std::chrono::seconds(60);  // from the first word to the last tool
+constexpr Duration kBackoffLeast = std::chrono::milliseconds(100);
+constexpr Duration kBackoffMost = std::chrono::seconds(30);
+constexpr Duration kStayed = std::chrono::seconds(10);  // who stays so long is reached at once again
+
+class Server : public std::enable_shared_from_this<Server> {
+ public:
+  // All borrowed but the version.
+  struct Needs {
+    async::Loop& loop;
+    Companions& companions;
+    net::HttpClient& client;
+    SecretSource& secrets;
+    std::string version;  // ours
+  };
+  // `connection`: {command, env, env_allow, cwd} or {url, headers}; `folder`: where relative paths start.
+  static std::shared_ptr<Server> make(Value connection, std::string folder, Needs needs);
+  // What is in flight is answered: unknown when it was sent.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  void close();
+
+  // What it lists now. Fails with unavailable, plan_invalid, secret_missing, forbidden.
+  void list(async::Done<Result<Session::Listed>> done);
+
+  struct Tool {
+    std::string name;    // as the server knows it
+    std::string digest;  // as it is pinned
+    std::size_t output_max = kOutputMax;
+  };
+  void perform(Permit permit, Call call, const Tool& tool, async::Done<Outcome> done);
+  void abandon(const InvocationId& invocation, std::uint32_t try_no);
+
+  // For tests: how the server is reached.
+  using Reach = std::function<std::unique_ptr<Transport>()>;
+  static std::shared_ptr<Server> make(Reach reach, async::Loop& loop, std::string version);
+
+ private:
+  using Key = std::pair<InvocationId, std::uint32_t>;
+  struct Flight;
+  enum class Phase { idle, connecting, listing, ready };
+
+  Server(Reach reach, async::Loop& loop, std::string version);
+  void need();
+  void connect(bool legacy);
+  void list_tools();
+  void listed(Result<Session::Listed> listed);
+  void failed(const Error& error);
+  void lost(const std::string& why);
+  void drop_session();
+  void send(const Key& key);
+  void sent_is_over(const Key& key, Reply reply);
+  void answer(const Key& key, Outcome outcome);
+
+  Reach reach_;
+  async::Loop& loop_;
+  std::string version_;
+  Phase phase_ = Phase::idle;
+  std::shared_ptr<Session> session_;
+  std::map<std::string, Value, std::less<>> tools_;  // as it listed them last
+  std::size_t odd_ = 0;
+  std::size_t answered_ = 0;  // calls of this session
+  std::uint32_t failures_ = 0;
+  Duration opened_at_{}, not_before_{};  // boot time
+  bool relist_ = false;
+  async::TimerId connect_timer_ = 0, again_timer_ = 0;
+  std::map<Key, Flight> flights_;
+  std::vector<async::Done<Result<Session::Listed>>> askers_;
+};
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,469 @@
+// A server in a test's hands: a transport that answers as the test says, on a loop that stands still.
+#include "tools/mcp/server.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "core/json.h"
+#include "testing/permit.h"
+#include "testing/test.h"
+#include "tools/mcp/listing.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+using namespace std::chrono_literals;
+using How = Reply::How;
+
+// Runs what is posted, and timers when the test says so.
+class HandLoop final : public async::Loop {
+ public:
+  void post(async::Task task) override { tasks_.push_back(std::move(task)); }
+  async::TimerId after(Duration delay, async::Task task) override {
+    timers_.emplace(++last_, std::pair(delay, std::move(task)));
+    return last_;
+  }
+  void forget(async::TimerId timer) override { timers_.erase(timer); }
+  void run() {
+    while (!tasks_.empty()) {
+      async::Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+  // Fires every timer of at most this delay that is set now.
+  void fire(Duration most) {
+    std::vector<async::TimerId> due;
+    for (const auto& [id, timer] : timers_) {
+      if (timer.first <= most) due.push_back(id);
+    }
+    for (const async::TimerId id : due) {
+      auto timer = timers_.extract(id);
+      if (!timer.empty()) timer.mapped().second();
+      run();
+    }
+  }
+
+ private:
+  std::deque<async::Task> tasks_;
+  std::map<async::TimerId, std::pair<Duration, async::Task>> timers_;
+  async::TimerId last_ = 0;
+};
+
+Value json(std::string_view text) { return *parse_json(text); }
+
+// What the test and its transports share: who answers, and what was sent.
+struct Script {
+  std::function<std::optional<Reply>(const Post&)> answer;  // nullopt: silence
+  std::vector<Post> sent;
+  std::vector<std::string> methods;
+  int opened = 0;
+  Transport::Ears* ears = nullptr;
+  std::map<std::int64_t, async::Done<Reply>> open;
+  std::function<void(std::string)> lose;
+  bool stdio = true;
+  HandLoop loop;
+
+  // What it calls may put another in its place.
+  void lost(const std::string& why) {
+    const auto now = lose;
+    now(why);
+  }
+  std::size_t count(std::string_view method) const {
+    return static_cast<std::size_t>(std::ranges::count(methods, method));
+  }
+  const Post& last(std::string_view method) const {
+    for (auto at = sent.rbegin(); at != sent.rend(); ++at) {
+      if (at->method == method) return *at;
+    }
+    AE_CHECK(false, "never sent");
+    std::abort();
+  }
+};
+
+class Scripted final : public Transport {
+ public:
+  explicit Scripted(Script& script) : script_(script) {}
+  ~Scripted() override { Scripted::close(); }
+  void close() override {
+    if (std::exchange(closed_, true)) return;
+    script_.ears = nullptr;
+    script_.open.clear();
+  }
+  Status open(Ears ears) override {
+    ears_ = std::move(ears);
+    script_.ears = &ears_;
+    ++script_.opened;
+    script_.lose = [this](const std::string& why) {
+      auto open = std::exchange(script_.open, {});
+      for (auto& [id, reply] : open) reply({.how = How::lost, .text = why});
+      if (!closed_ && ears_.lost) std::exchange(ears_.lost, nullptr)(why);
+    };
+    return {};
+  }
+  void send(Post post, async::Done<Reply> reply) override {
+    script_.sent.push_back(post);
+    script_.methods.push_back(post.method);
+    const std::int64_t id = post.id;
+    if (id == 0) return;
+    script_.open.insert_or_assign(id, std::move(reply));
+    if (auto said = script_.answer(post)) {
+      script_.loop.post([&script = script_, id, said = *std::move(said)]() mutable {
+        auto found = script.open.extract(id);
+        if (!found.empty()) found.mapped()(std::move(said));
+      });
+    }
+  }
+  void give_up(std::int64_t id) override {
+    script_.loop.post([&script = script_, id] {
+      auto found = script.open.extract(id);
+      if (!found.empty()) found.mapped()({.how = How::lost, .text = "given up"});
+    });
+  }
+  bool give_up_tells(bool modern) const override { return !script_.stdio && modern; }
+  bool is_stdio() const override { return script_.stdio; }
+
+ private:
+  Script& script_;
+  Ears ears_;
+  bool closed_ = false;
+};
+
+const Value kTool = json(R"({"name":"t","description":"d","inputSchema":{"type":"object"}})");
+
+Reply result(std::string_view text) { return {.how = How::result, .value = json(text)}; }
+Reply error(std::int64_t code, std::string_view data = "null", int status = 0) {
+  return {.how = How::error, .value = json(data), .code = code, .text = "no", .status = status};
+}
+Reply tools() {
+  return {.how = How::result, .value = Value::object({{"tools", Value::array({kTool})}})};
+}
+constexpr std::string_view kDone = R"({"content":[{"type":"text","text":"done"}]})";
+
+// A server of the old era, and one of the new.
+std::optional<Reply> old_one(const Post& post) {
+  if (post.method == "initialize") {
+    return result(R"({"protocolVersion":"2025-06-18","capabilities":{"tools":{}}})");
+  }
+  if (post.method == "tools/list") return tools();
+  if (post.method == "tools/call") return result(kDone);
+  return error(-32601);
+}
+std::optional<Reply> new_one(const Post& post) {
+  if (post.method == "server/discover") {
+    return result(R"({"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}})");
+  }
+  return old_one(post);
+}
+
+struct Hand {
+  Script script;
+  std::shared_ptr<Server> server = Server::make(
+      [this] { return std::make_unique<Scripted>(script); }, script.loop, "1");
+  std::vector<Outcome> outcomes;
+  std::vector<Value> progress;
+
+  explicit Hand(std::function<std::optional<Reply>(const Post&)> answer) {
+    script.answer = std::move(answer);
+  }
+  ~Hand() {
+    server->close();
+    script.loop.run();
+  }
+  void call(std::uint32_t try_no = 1, std::string digest = std::string(pinned(kTool)->text("digest"))) {
+    Call call;
+    call.job = JobId{"j"};
+    call.tool = "s.t";
+    call.args = Value::object({{"a", 1}});
+    call.external_key = ExternalKey{"aetheris:j:s:0"};
+    call.key = IdempotencyKey{"k"};
+    call.invocation = InvocationId{"i"};
+    call.try_no = try_no;
+    call.timeout = 1s;
+    call.send_within = 20s;
+    call.traceparent = "00-trace";
+    call.progress = [this](Value value) { progress.push_back(std::move(value)); };
+    Permit permit = testing::PermitForTests::make(call.invocation, try_no);
+    server->perform(std::move(permit), std::move(call),
+                    {.name = "t", .digest = std::move(digest)},
+                    [this](Outcome outcome) { outcomes.push_back(std::move(outcome)); });
+    script.loop.run();
+  }
+  const Outcome& only() {
+    AE_CHECK(outcomes.size() == 1);
+    return outcomes.front();
+  }
+};
+
+AE_TEST("mcp/session/a server of the new era is asked for nothing but what is wanted") {
+  Hand hand(new_one);
+  hand.call();
+  EXPECT_EQ(hand.only().result, Value("done"));
+  EXPECT_TRUE((hand.script.methods ==
+               std::vector<std::string>{"server/discover", "tools/list", "tools/call"}));
+  for (const Post& post : hand.script.sent) {
+    const Value& meta = post.message["params"]["_meta"];
+    EXPECT_EQ(meta.text("io.modelcontextprotocol/protocolVersion"), "2026-07-28");
+    EXPECT_TRUE(meta["io.modelcontextprotocol/clientCapabilities"].is_object());
+    EXPECT_TRUE(post.modern);
+  }
+}
+
+AE_TEST("mcp/session/a server of the old era is initialized, whatever it says to the first question") {
+  for (const Reply& first : {error(-32601), error(-32600), error(-32602), error(0), result("{}"),
+                             Reply{.how = How::refused, .status = 400},
+                             Reply{.how = How::refused, .status = 404}}) {
+    Hand hand([&](const Post& post) -> std::optional<Reply> {
+      return post.method == "server/discover" ? first : old_one(post);
+    });
+    hand.call();
+    EXPECT_EQ(hand.only().result, Value("done"));
+    EXPECT_TRUE((hand.script.methods ==
+                 std::vector<std::string>{"server/discover", "initialize",
+                                          "notifications/initialized", "tools/list", "tools/call"}));
+    EXPECT_TRUE(hand.script.last("tools/list").message["params"].find("_meta") == nullptr);
+    EXPECT_FALSE(hand.script.last("initialize").modern);
+  }
+}
+
+AE_TEST("mcp/session/a program that is silent to the first question is asked in the old way, too") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "server/discover") return std::nullopt;
+    return old_one(post);
+  });
+  hand.call();
+  EXPECT_TRUE(hand.outcomes.empty());
+  hand.script.loop.fire(kProbeTime);
+  EXPECT_EQ(hand.only().result, Value("done"));
+}
+
+AE_TEST("mcp/session/a program that ends over the first question is started again, and asked in the old way") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "server/discover") return std::nullopt;
+    return old_one(post);
+  });
+  hand.call();
+  hand.script.lost("it fell over");
+  hand.script.loop.run();
+  EXPECT_EQ(hand.only().result, Value("done"));
+  EXPECT_EQ(hand.script.opened, 2);
+  EXPECT_EQ(hand.script.count("server/discover"), 1u);
+}
+
+AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
+  for (const auto& [data, old_way] :
+       std::map<std::string, bool>{{R"({"supported":["2025-11-25"]})", true},
+                                   {R"({"supported":["2099-01-01"]})", false}}) {
+    Hand hand([&](const Post& post) -> std::optional<Reply> {
+      return post.method == "server/discover" ? error(-32022, data, 400) : old_one(post);
+    });
+    hand.call();
+    EXPECT_EQ(hand.script.count("initialize"), old_way ? 1u : 0u);
+    EXPECT_EQ(hand.only().error_code, old_way ? "" : "connect");
+  }
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    return post.method == "server/discover" ? error(-32021, "{}", 400) : old_one(post);
+  });
+  hand.call();
+  EXPECT_EQ(hand.only().error_code, "connect");
+  EXPECT_TRUE(hand.only().definite);
+}
+
+AE_TEST("mcp/session/a revision that we do not speak is refused") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "initialize") return result(R"({"protocolVersion":"1999-01-01"})");
+    return old_one(post);
+  });
+  hand.call();
+  EXPECT_EQ(hand.only().error_code, "connect");
+  EXPECT_EQ(hand.script.count("tools/call"), 0u);
+}
+
+AE_TEST("mcp/session/tools come page by page, and a page that follows itself ends it") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method != "tools/list") return old_one(post);
+    const Value& cursor = post.message["params"]["cursor"];
+    if (cursor.is_null()) return result(R"({"tools":[],"nextCursor":"2"})");
+    return tools();
+  });
+  hand.call();
+  EXPECT_EQ(hand.only().result, Value("done"));
+  EXPECT_EQ(hand.script.count("tools/list"), 2u);
+  Hand round([](const Post& post) -> std::optional<Reply> {
+    if (post.method != "tools/list") return old_one(post);
+    return result(R"({"tools":[],"nextCursor":"2"})");
+  });
+  round.call();
+  EXPECT_EQ(round.only().error_code, "connect");
+}
+
+AE_TEST("mcp/call/it says who it is in _meta, beside the arguments") {
+  Hand hand(old_one);
+  hand.call();
+  const Value& params = hand.script.last("tools/call").message["params"];
+  EXPECT_EQ(canonical(params["arguments"]), R"({"a":1})");
+  const Value& meta = params["_meta"];
+  EXPECT_EQ(meta.text("aetheris/idempotency-key"), "aetheris:j:s:0");
+  EXPECT_EQ(meta.text("aetheris/execution-key"), "k");
+  EXPECT_EQ(meta.text("aetheris/invocation-id"), "i");
+  EXPECT_EQ(meta["aetheris/try"], Value(1));
+  EXPECT_EQ(meta.text("traceparent"), "00-trace");
+}
+
+AE_TEST("mcp/call/a tool that says something else than what is pinned is not called") {
+  Hand hand(old_one);
+  hand.call(1, "another");
+  EXPECT_EQ(hand.only().error_code, "tool_changed");
+  EXPECT_TRUE(hand.only().definite);
+  EXPECT_EQ(hand.script.count("tools/call"), 0u);
+}
+
+AE_TEST("mcp/call/when the server says that its tools have changed, they are looked at before the next call") {
+  bool changed = false;
+  Hand hand([&](const Post& post) -> std::optional<Reply> {
+    if (post.method != "tools/list" || !changed) return old_one(post);
+    return Reply{.how = How::result,
+                 .value = Value::object({{"tools", Value::array({kTool.with("description", "evil")})}})};
+  });
+  hand.call(1);
+  changed = true;
+  hand.script.ears->heard({.kind = Message::Kind::notification,
+                           .method = "notifications/tools/list_changed"});
+  hand.call(2);
+  ASSERT_EQ(hand.outcomes.size(), 2u);
+  EXPECT_EQ(hand.outcomes[1].error_code, "tool_changed");
+  EXPECT_EQ(hand.script.count("tools/call"), 1u);
+}
+
+AE_TEST("mcp/call/a server that dies in the middle of it leaves it unknown; what had not gone out, goes to the next one") {
+  bool dies = true;
+  Hand hand([&](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call" && dies) return std::nullopt;
+    return old_one(post);
+  });
+  hand.call(1);
+  EXPECT_TRUE(hand.outcomes.empty());
+  hand.script.lost("killed");
+  hand.script.loop.run();
+  EXPECT_TRUE(hand.only().kind == OutcomeKind::unknown);
+  EXPECT_EQ(hand.only().error_code, "reset");
+  EXPECT_EQ(hand.script.opened, 1);
+  dies = false;
+  hand.call(2);
+  EXPECT_EQ(hand.script.opened, 1);  // not at once
+  hand.script.loop.fire(kBackoffLeast);
+  ASSERT_EQ(hand.outcomes.size(), 2u);
+  EXPECT_EQ(hand.outcomes[1].result, Value("done"));
+  EXPECT_EQ(hand.script.count("tools/call"), 2u);
+}
+
+AE_TEST("mcp/call/what takes too long is told so, and is a timeout; what is given up is unknown") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call") return std::nullopt;
+    return old_one(post);
+  });
+  hand.call(1);
+  hand.script.loop.fire(1s);
+  EXPECT_TRUE(hand.only().kind == OutcomeKind::timeout);
+  EXPECT_EQ(hand.script.last("notifications/cancelled").message["params"]["requestId"],
+            hand.script.last("tools/call").message["id"]);
+  hand.call(2);
+  hand.server->abandon(InvocationId{"i"}, 2);
+  hand.script.loop.run();
+  ASSERT_EQ(hand.outcomes.size(), 2u);
+  EXPECT_TRUE(hand.outcomes[1].kind == OutcomeKind::unknown);
+  EXPECT_EQ(hand.outcomes[1].error_code, "abandoned");
+}
+
+AE_TEST("mcp/call/one that is given up before it went out was never sent") {
+  Hand hand([](const Post&) -> std::optional<Reply> { return std::nullopt; });
+  hand.call(1);
+  hand.server->abandon(InvocationId{"i"}, 1);
+  hand.script.loop.run();
+  EXPECT_EQ(hand.only().error_code, "not_sent");
+  EXPECT_TRUE(hand.only().definite);
+}
+
+AE_TEST("mcp/call/a server that is not ready in time has been sent nothing") {
+  Hand hand([](const Post&) -> std::optional<Reply> { return std::nullopt; });
+  hand.call(1);
+  hand.script.loop.fire(20s);
+  EXPECT_EQ(hand.only().error_code, "not_sent");
+}
+
+AE_TEST("mcp/call/a session that the server has forgotten is made anew, and the call is not counted") {
+  bool forgotten = false;
+  Hand hand([&](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call" && std::exchange(forgotten, false)) {
+      return Reply{.how = How::refused, .status = 404};
+    }
+    return old_one(post);
+  });
+  hand.script.stdio = false;
+  hand.call(1);
+  forgotten = true;
+  hand.call(2);
+  ASSERT_EQ(hand.outcomes.size(), 2u);
+  EXPECT_EQ(hand.outcomes[1].error_code, "not_sent");
+  hand.call(3);
+  hand.script.loop.fire(kBackoffLeast);
+  ASSERT_EQ(hand.outcomes.size(), 3u);
+  EXPECT_EQ(hand.outcomes[2].result, Value("done"));
+  EXPECT_EQ(hand.script.opened, 2);
+  // One that forgets at once is not asked for ever.
+  Hand fresh([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call") return Reply{.how = How::refused, .status = 404};
+    return old_one(post);
+  });
+  fresh.call(1);
+  EXPECT_EQ(fresh.only().error_code, "http_404");
+}
+
+AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call") return std::nullopt;
+    return old_one(post);
+  });
+  hand.call(1);
+  const Value token = hand.script.last("tools/call").message["params"]["_meta"]["progressToken"];
+  const auto tell = [&](const Value& whose) {
+    hand.script.ears->heard({.kind = Message::Kind::notification,
+                             .method = "notifications/progress",
+                             .body = Value::object({{"progressToken", whose}, {"progress", 1}, {"message", "half"}})});
+  };
+  tell(token);
+  tell("another");
+  tell(99);
+  ASSERT_EQ(hand.progress.size(), 1u);
+  EXPECT_EQ(canonical(hand.progress[0]), R"({"message":"half","progress":1})");
+}
+
+AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing else is on offer") {
+  Hand hand(old_one);
+  hand.call(1);
+  for (const char* method : {"ping", "elicitation/create", "sampling/createMessage", "roots/list"}) {
+    hand.script.ears->heard({.kind = Message::Kind::request, .id = Value(method), .method = method});
+  }
+  const std::size_t n = hand.script.sent.size();
+  EXPECT_EQ(canonical(hand.script.sent[n - 4].message["result"]), "{}");
+  EXPECT_EQ(hand.script.sent[n - 3].message["result"].text("action"), "decline");
+  EXPECT_EQ(hand.script.sent[n - 2].message["error"]["code"], Value(-32601));
+  EXPECT_EQ(hand.script.sent[n - 1].message["error"]["code"], Value(-32601));
+}
+
+AE_TEST("mcp/call/when its tool is closed, what was sent is unknown and what was not is withdrawn") {
+  Hand hand([](const Post& post) -> std::optional<Reply> {
+    if (post.method == "tools/call") return std::nullopt;
+    return old_one(post);
+  });
+  hand.call(1);
+  hand.server->close();
+  hand.script.loop.run();
+  EXPECT_EQ(hand.only().error_code, "abandoned");
+}
+
+}  // namespace
+}  // namespace ae::tools::mcp

@@ -1,0 +1,102 @@
+// Session: one connection to one MCP server, from its first word to its last, in both eras of the protocol.
+//
+//   start ─▶ probing ──server/discover answered──▶ open (2026-07-28: nothing is agreed, each request says it all)
+//               └──any other error, or silence──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
+//
+// It also answers what a server asks of its client: `ping`; nothing else is on offer. Nobody is asked anything inside a
+// call (elicitation is declined, see docs/mcp.md). Threads: the loop's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "tools/mcp/transport.h"
+
+namespace ae::tools::mcp {
+
+inline constexpr std::string_view kModern = "2026-07-28";
+inline constexpr std::string_view kLegacy[] = {"2025-11-25", "2025-06-18", "2025-03-26",
+                                               "2024-11-05"};
+
+constexpr Duration kProbeTime = std::chrono::seconds(5);  // then a program is asked in the old way, too
+constexpr Duration kAskTime = std::chrono::seconds(30);   // for each request but calls
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  struct Ears {
+    std::function<void(std::string why)> lost;  // at most once; the session is of no use any more
+    std::function<void()> tools_changed;        // it says that its list is another one now
+  };
+  struct Needs {
+    async::Loop& loop;
+    std::string version;  // ours, for the server's logs
+    bool legacy = false;  // do not probe: it ended when it was
+  };
+  static std::shared_ptr<Session> make(std::unique_ptr<Transport> transport, Needs needs,
+                                       Ears ears);
+
+  // Agrees with the server on how to talk. Fails with unavailable, plan_invalid, secret_missing, forbidden.
+  void start(async::Done<Status> ready);
+  // Every tool, page by page, as `pinned` has them, by name. What is no tool is left out; `odd` of them were.
+  struct Listed {
+    std::map<std::string, Value, std::less<>> tools;
+    std::size_t odd = 0;
+  };
+  void list(async::Done<Result<Listed>> done);
+
+  struct Ask {
+    std::string method;
+    Value params;  // an object; `_meta` of it is kept and added to
+    std::string name = {};
+    std::vector<std::pair<std::string, std::string>> header_params = {};
+    Duration send_within{};
+    Duration timeout = kAskTime;
+    async::Done<Value> progress = {};  // may be empty
+  };
+  // Gives the id by which it can be given up.
+  std::int64_t ask(Ask ask, async::Done<Reply> done);
+  // The reply comes soon. The server is told.
+  void give_up(std::int64_t id, std::string_view why);
+
+  bool modern() const { return modern_; }
+  // It was lost over our first word: some programs end when they hear one that they do not know.
+  bool lost_in_probe() const { return lost_in_probe_; }
+  const std::vector<UsedSecret>& used() const { return transport_->used(); }
+  // Silence: nothing that was asked is answered any more.
+  void close();
+
+ private:
+  enum class Phase { fresh, probing, initializing, open, closed };
+
+  Session(std::unique_ptr<Transport> transport, Needs needs, Ears ears);
+  void hear(const Message& message);
+  void probed(const Reply& reply);
+  void initialize();
+  void initialized(const Reply& reply);
+  void opened(std::string version);
+  void settle(Status status);
+  void next_page(std::shared_ptr<Listed> listed, std::string cursor, std::size_t pages,
+                 async::Done<Result<Listed>> done);
+  void tell(std::string_view method, Value params);
+  Value meta_of_ours() const;
+
+  Needs needs_;
+  Ears ears_;
+  Phase phase_ = Phase::fresh;
+  bool modern_ = false, has_tools_ = true;
+  bool asked_old_way_ = false, lost_in_probe_ = false;
+  async::TimerId probe_timer_ = 0;
+  std::string why_not_;  // the probe's last word
+  std::int64_t last_id_ = 0;
+  std::map<std::int64_t, async::Done<Value>> progress_;
+  async::Done<Status> ready_;
+  std::unique_ptr<Transport> transport_;
+};
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,109 @@
+#include "tools/mcp/stdio.h"
+
+#include <utility>
+
+#include "core/json.h"
+
+namespace ae::tools::mcp {
+
+Status StdioTransport::open(Ears ears) {
+  ears_ = std::move(ears);
+  AE_ASSIGN(server_,
+            companions_.start(definition_, folder_, used_,
+                              {.heard = [this](const std::string& bytes) { hear(bytes); },
+                               .gone =
+                                   [this](const CompanionEnded& ended) {
+                                     std::string why = ended.how;
+                                     if (!ended.last_words.empty()) why += ": " + ended.last_words;
+                                     end(ended.started, why);
+                                   }}));
+  return {};
+}
+
+void StdioTransport::close() {
+  *alive_ = false;
+  server_.reset();
+}
+
+void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
+  loop_.post([alive = alive_, reply = std::move(reply), what = std::move(what)]() mutable {
+    if (*alive) reply(std::move(what));
+  });
+}
+
+void StdioTransport::send(Post post, async::Done<Reply> reply) {
+  if (!server_) {
+    return reply_later(std::move(reply), {.how = Reply::How::not_sent, .text = "the server is gone"});
+  }
+  if (open_.size() >= kOpenMax) {
+    return reply_later(std::move(reply), {.how = Reply::How::not_sent,
+                                          .text = "1,000 requests wait for this server already"});
+  }
+  std::string text = canonical(post.message);
+  if (text.size() > kMessageMax) {
+    return reply_later(std::move(reply), {.how = Reply::How::error,
+                                          .code = kInvalidParams,
+                                          .text = "a message has at most 4 MiB; nothing was sent"});
+  }
+  text += '\n';
+  server_->write(std::move(text));
+  if (post.id == 0) return reply_later(std::move(reply), {.how = Reply::How::result});
+  open_.insert_or_assign(post.id, std::move(reply));
+}
+
+void StdioTransport::give_up(std::int64_t id) {
+  auto found = open_.extract(id);
+  if (found.empty()) return;
+  reply_later(std::move(found.mapped()), {.how = Reply::How::lost, .text = "given up"});
+}
+
+void StdioTransport::hear(std::string_view bytes) {
+  const std::shared_ptr<bool> alive = alive_;
+  while (!bytes.empty() && *alive && server_) {
+    const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
+    if (part_.size() + newline > kMessageMax) {
+      server_.reset();
+      return end(true, "the server sent a message of more than 4 MiB, and was ended");
+    }
+    part_ += bytes.substr(0, newline);
+    if (newline == bytes.size()) return;
+    bytes.remove_prefix(newline + 1);
+    line(std::exchange(part_, {}));
+  }
+}
+
+void StdioTransport::line(std::string_view text) {
+  auto messages = read_messages(text);
+  if (!messages) return;
+  const std::shared_ptr<bool> alive = alive_;
+  for (Message& message : *messages) {
+    if (!*alive) return;
+    if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
+      ears_.heard(std::move(message));
+      continue;
+    }
+    if (!message.id.is_integer()) continue;
+    auto found = open_.extract(message.id.as_int());
+    if (found.empty()) continue;  // given up, or never asked
+    Reply reply{.how = message.kind == Message::Kind::result ? Reply::How::result
+                                                             : Reply::How::error,
+                .value = std::move(message.body),
+                .code = message.code,
+                .text = std::move(message.text)};
+    found.mapped()(std::move(reply));
+  }
+}
+
+void StdioTransport::end(bool started, const std::string& why) {
+  const std::shared_ptr<bool> alive = alive_;
+  server_.reset();
+  auto open = std::exchange(open_, {});
+  for (auto& [id, reply] : open) {
+    if (!*alive) return;
+    // A program that never ran has read nothing of what was written for it.
+    reply({.how = started ? Reply::How::lost : Reply::How::unreachable, .text = why});
+  }
+  if (*alive && ears_.lost) std::exchange(ears_.lost, nullptr)(why);
+}
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,80 @@
+// Transport: how messages get to one MCP server and back. stdio.h and http.h are its two kinds.
+//
+// It knows nothing of methods. Its one promise is the one that effects need: of each request it says whether any byte
+// of it may have reached the server. Threads: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/time.h"
+#include "core/value.h"
+#include "tools/mcp/message.h"
+#include "tools/secrets.h"
+
+namespace ae::tools::mcp {
+
+// What became of one request.
+struct Reply {
+  enum class How : std::uint8_t {
+    result,       // `value`
+    error,        // of JSON-RPC: `code`, `text`, `value` = its data
+    refused,      // an HTTP status and no message: `status`, `text`
+    not_sent,     // no byte has left, and it may go better soon
+    unreachable,  // no byte has left: no connection. `text`
+    lost,         // it may have arrived; nothing more will come. `text`
+  };
+  How how = How::lost;
+  Value value;
+  std::int64_t code = 0;
+  std::string text;
+  int status = 0;         // of HTTP; 0: none
+  bool cut_tls = false;   // unreachable: it is not the server we trust
+};
+
+struct Post {
+  Value message;
+  std::int64_t id = 0;      // of a request; 0: nothing answers it, and its reply says whether it was taken
+  std::string method;
+  bool modern = false;  // revision 2026-07-28: the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY go with it
+  std::string name;     // of what it is about; "" = none
+  std::vector<std::pair<std::string, std::string>> params;
+  Duration send_within{};   // zero: as long as it takes
+  Duration timeout{};       // from the send; then give it up
+};
+
+class Transport {
+ public:
+  struct Ears {
+    std::function<void(Message)> heard;         // requests and notifications of the server
+    std::function<void(std::string why)> lost;  // of all at once: open requests have their reply. At most once
+  };
+  virtual ~Transport() = default;
+  // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
+  virtual void close() = 0;
+
+  // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
+  virtual Status open(Ears ears) = 0;
+  virtual void send(Post post, async::Done<Reply> reply) = 0;
+  // Its reply comes soon: not_sent, lost, or what it was.
+  virtual void give_up(std::int64_t id) = 0;
+  // From now on this revision is spoken.
+  virtual void speak(const std::string& version) { static_cast<void>(version); }
+  // Does giving up a request of this revision tell the server so?
+  virtual bool give_up_tells(bool modern) const = 0;
+  // Is one connection for all, that must be told what is cancelled, and does not outlive its server?
+  virtual bool is_stdio() const = 0;
+
+  // What must not be seen in anything the server says.
+  const std::vector<UsedSecret>& used() const { return used_; }
+
+ protected:
+  std::vector<UsedSecret> used_;
+};
+
+}  // namespace ae::tools::mcp

@@ -1,0 +1,256 @@
+"""A small MCP server for tests, in both eras and over both transports, that remembers what it did.
+
+  mcp_server.py --journal FILE [--era legacy|modern] [--http] [--tools FILE]
+
+Every call is a line of JSON in the journal, fsynced before anything else. Over HTTP its URL is the first line of stdout.
+`--tools` names a JSON file {name: {…}} whose members replace those of its tools, and which is read for every listing.
+"""
+import argparse
+import base64
+import http.server
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+OBJECT = {"type": "object", "additionalProperties": True}
+TOOLS = {
+    "echo": {"description": "Says it again", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}},
+             "required": ["text"], "$schema": "http://json-schema.org/draft-07/schema#"},
+             "annotations": {"readOnlyHint": True}},
+    "pay": {"description": "Pays", "inputSchema": OBJECT, "annotations": {"idempotentHint": True}},
+    "hang": {"description": "Waits until a file is there", "inputSchema": OBJECT},
+    "die": {"description": "Kills the server, the first time", "inputSchema": OBJECT},
+    "fail": {"description": "Fails", "inputSchema": OBJECT},
+    "refuse": {"description": "Refuses its arguments", "inputSchema": OBJECT},
+    "break": {"description": "Breaks", "inputSchema": OBJECT},
+    "sum": {"description": "Adds", "inputSchema": {"type": "object", "properties": {
+                "a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"]},
+            "outputSchema": {"type": "object", "properties": {"sum": {"type": "number"}}, "required": ["sum"]}},
+    "slow": {"description": "Says how far it is", "inputSchema": OBJECT},
+    "ask": {"description": "Asks a person", "inputSchema": OBJECT},
+    "secret": {"description": "Says a secret", "inputSchema": OBJECT},
+    "route": {"description": "Goes by a header", "inputSchema": {"type": "object", "properties": {
+                "region": {"type": "string", "x-mcp-header": "Region"}}}},
+}
+
+
+def text(said, **more):
+    return {"content": [{"type": "text", "text": said}], **more}
+
+
+class Server:
+    def __init__(self, options):
+        self.options = options
+        self.modern = options.era == "modern"
+        self.started = False
+        self.lock = threading.Lock()
+
+    def note(self, params):
+        meta = params.get("_meta", {})
+        line = {"tool": params["name"], "args": params.get("arguments"), "pid": os.getpid(),
+                "key": meta.get("aetheris/idempotency-key"), "try": meta.get("aetheris/try"), "meta": meta}
+        with self.lock:
+            with open(self.options.journal, "a") as journal:
+                journal.write(json.dumps(line) + "\n")
+                journal.flush()
+                os.fsync(journal.fileno())
+
+    def tools(self):
+        changed = {}
+        if self.options.tools and os.path.exists(self.options.tools):
+            changed = json.loads(pathlib.Path(self.options.tools).read_text())
+        return [{"name": name, **{**TOOLS.get(name, {}), **changed.get(name, {})}} for name in sorted({**TOOLS, **changed})
+                if changed.get(name, {}) is not None]
+
+    # `tell` sends a notification, `ask` a request and gives its answer.
+    def answer(self, method, params, tell, ask):
+        if self.modern:
+            meta = params.get("_meta", {})
+            if method != "server/discover" and META + "clientCapabilities" not in meta:
+                return {"error": {"code": -32602, "message": "no capabilities in _meta"}}
+            if meta.get(META + "protocolVersion") != MODERN:
+                return {"error": {"code": -32022, "message": "version",
+                                  "data": {"supported": [MODERN], "requested": meta.get(META + "protocolVersion", "")}}}
+            if method == "server/discover":
+                return {"result": {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": {"tools": {}},
+                                   "ttlMs": 0, "cacheScope": "private"}}
+        elif method == "initialize":
+            self.started = True
+            return {"result": {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+                               "serverInfo": {"name": "test", "version": "1"}}}
+        elif not self.started:
+            return {"error": {"code": -32600, "message": "not initialized"}}
+        if method == "tools/list":
+            tools, cursor = self.tools(), int(params.get("cursor", 0))
+            more = {"nextCursor": str(cursor + 5)} if cursor + 5 < len(tools) else {}
+            stamp = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if self.modern else {}
+            return {"result": {"tools": tools[cursor:cursor + 5], **more, **stamp}}
+        if method == "tools/call":
+            done = self.call(params, tell, ask)
+            if self.modern and "result" in done:
+                done["result"].setdefault("resultType", "complete")
+            return done
+        return {"error": {"code": -32601, "message": f"no method {method}"}}
+
+    def call(self, params, tell, ask):
+        name, args = params["name"], params.get("arguments") or {}
+        self.note(params)
+        folder = pathlib.Path(self.options.journal).parent
+        if name == "echo":
+            return {"result": text(args["text"])}
+        if name == "pay":
+            return {"result": text(f"paid {params['_meta']['aetheris/idempotency-key']}")}
+        if name == "hang":
+            while not (folder / "go").exists():
+                time.sleep(0.02)
+            return {"result": text("went on")}
+        if name == "die":
+            if (folder / "died").exists():
+                return {"result": text("lives")}
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "fail":
+            return {"result": text("the account is empty", isError=True)}
+        if name == "refuse":
+            return {"error": {"code": -32602, "message": "no such account"}}
+        if name == "break":
+            return {"error": {"code": -32603, "message": "half of it is done"}}
+        if name == "sum":
+            total = args["a"] + args["b"]
+            return {"result": text(str(total), structuredContent={"sum": total})}
+        if name == "slow":
+            for i in (1, 2):
+                tell("notifications/progress", {"progressToken": params["_meta"]["progressToken"], "progress": i, "total": 2,
+                                                "message": "on the way"})
+            return {"result": text("done")}
+        if name == "ask":
+            if self.modern:
+                return {"result": {"resultType": "input_required", "inputRequests": {
+                    "name": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?"}}}}}
+            return {"result": text(ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"])}
+        if name == "secret":
+            return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
+        if name == "route":
+            return {"result": text("went to " + args["region"])}
+        return {"error": {"code": -32602, "message": "unknown tool"}}
+
+
+def serve_stdio(server):
+    lock, answers = threading.Lock(), {}
+
+    def write(message):
+        with lock:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            sys.stdout.flush()
+
+    def tell(method, params):
+        write({"method": method, "params": params})
+
+    def ask(method, params):
+        arrived = threading.Event()
+        answers["q1"] = arrived
+        write({"id": "q1", "method": method, "params": params})
+        arrived.wait(30)
+        return arrived.answer
+
+    def work(message):
+        write({"id": message["id"], **server.answer(message["method"], message.get("params", {}), tell, ask)})
+
+    print("a banner that is no message", flush=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "method" not in message:
+            arrived = answers[message["id"]]
+            arrived.answer = message.get("result", {})
+            arrived.set()
+        elif "id" in message:
+            threading.Thread(target=work, args=(message,), daemon=True).start()
+
+
+def plain(value):
+    if value and value.startswith("=?base64?"):
+        return base64.b64decode(value[9:-2]).decode()
+    return value
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server_version, protocol_version = "mcp", "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def say(self, status, body=None, headers=()):
+        data = json.dumps({"jsonrpc": "2.0", **body}).encode() if body is not None else b""
+        self.send_response(status)
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.say(405)
+
+    def do_POST(self):
+        mcp = self.server.mcp
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert "text/event-stream" in self.headers["Accept"], self.headers
+        if mcp.options.token and self.headers.get("Authorization") != f"Bearer {mcp.options.token}":
+            return self.say(401)
+        if "id" not in message or "method" not in message:
+            return self.say(202)
+        identity, method, params = message["id"], message["method"], message.get("params", {})
+        if mcp.modern:
+            wrong = [self.headers.get("MCP-Protocol-Version") != MODERN, self.headers.get("Mcp-Method") != method,
+                     method == "tools/call" and self.headers.get("Mcp-Name") != params["name"],
+                     params.get("arguments", {}).get("region") != plain(self.headers.get("Mcp-Param-Region"))]
+            if any(wrong):
+                return self.say(400, {"id": identity, "error": {"code": -32020, "message": f"headers {wrong}"}})
+        elif method == "server/discover":
+            return self.say(400)
+        elif method != "initialize" and self.headers.get("Mcp-Session-Id") != mcp.session:
+            return self.say(404)
+        headers = [("Mcp-Session-Id", mcp.session)] if method == "initialize" else []
+        if mcp.modern or method != "tools/call":
+            done = mcp.answer(method, params, lambda *_: None, None)
+            return self.say(404 if mcp.modern and done.get("error", {}).get("code") == -32601 else 200,
+                            {"id": identity, **done}, headers)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+        def event(body):
+            self.wfile.write(b": a comment\r\nevent: message\r\ndata: " + json.dumps({"jsonrpc": "2.0", **body}).encode() +
+                             b"\r\n\r\n")
+            self.wfile.flush()
+
+        done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), lambda *_: {"action": "unasked"})
+        event({"id": identity, **done})
+        self.close_connection = True
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--journal", required=True)
+    parser.add_argument("--era", default="legacy")
+    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--tools")
+    parser.add_argument("--token")
+    options = parser.parse_args()
+    server = Server(options)
+    if not options.http:
+        return serve_stdio(server)
+    listener = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.mcp, server.session = server, f"session-{os.getpid()}"
+    print(f"http://127.0.0.1:{listener.server_port}/mcp", flush=True)
+    listener.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
