@@ -3,10 +3,10 @@
 #include <set>
 #include <utility>
 
-#include "llm/chat_completions.h"
-#include "llm/model_tool.h"
 #include "app/site.h"
 #include "core/json.h"
+#include "llm/chat_completions.h"
+#include "llm/model_tool.h"
 #include "net/http_client.h"
 #include "tools/command/command_tool.h"
 #include "tools/command/companions.h"
