@@ -25,7 +25,8 @@ Read read(std::string_view name, std::string_view text) {
   const auto native = [](std::string_view function) { return function != "nothing"; };
   Read read;
   read.faults = ae::agents::load(
-      {.name = name, .text = text, .env = env, .native = native, .usable = {}}, read.file);
+      {.name = name, .text = text, .env = env, .native = native, .usable = {}, .server_tools = {}},
+      read.file);
   return read;
 }
 

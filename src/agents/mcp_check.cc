@@ -79,10 +79,10 @@ class ServerTools {
 
   void run() {
     const std::size_t before = check_.count();
-    check_.mapping(spot_, {"description", "mcp", "tools", "trust_annotations", "effect", "timeout",
-                           "retry", "on_in_doubt", "dedupe_window", "grace", "approval",
-                           "approval_expires", "probe", "compensate", "changes", "verify",
-                           "output_max"});
+    check_.mapping(
+        spot_, {"description", "mcp", "tools", "trust_annotations", "effect", "timeout", "retry",
+                "on_in_doubt", "dedupe_window", "grace", "approval", "approval_expires", "probe",
+                "compensate", "changes", "verify", "output_max"});
     if (const auto description = spot_.find("description")) check_.text(*description);
     if (const auto trust = spot_.find("trust_annotations")) {
       trusts_ = check_.boolean(*trust).value_or(false);
@@ -174,8 +174,10 @@ class ServerTools {
     const Value& hints = pinned["annotations"];
     if (merged.find("effect") == nullptr) {
       if (hints["readOnlyHint"] == Value(true)) {
-        if (trusts_) put(merged, "effect", located("read", at));
-        else reads_.push_back(tool);
+        if (trusts_)
+          put(merged, "effect", located("read", at));
+        else
+          reads_.push_back(tool);
       } else if (hints["idempotentHint"] == Value(true)) {
         repeats_.push_back(tool);
       }

@@ -12,14 +12,17 @@ using testing::faults_as_text;
 using testing::load_text;
 
 constexpr std::string_view kAgent =
-    "agents: { a: { plan: [ { id: x, tool: s.find, args: { q: y } }, { id: y, tool: s.put } ] } }\n";
+    "agents: { a: { plan: [ { id: x, tool: s.find, args: { q: y } }, { id: y, tool: s.put } ] } "
+    "}\n";
 
 testing::Loaded server(const std::string& more) {
   return load_text("aetheris: 1\ntools: { s: { mcp: { command: [npx, -y] }" + more + " } }\n" +
                    std::string(kAgent));
 }
 
-AE_TEST("agents/every tool of an MCP server is a tool of the file, at_most_once unless the file says otherwise") {
+AE_TEST(
+    "agents/every tool of an MCP server is a tool of the file, at_most_once unless the file says "
+    "otherwise") {
   const auto loaded = server("");
   ASSERT_EQ(faults_as_text(loaded.faults), "");
   ASSERT_EQ(loaded.file.tools.size(), 3u);
@@ -38,8 +41,8 @@ AE_TEST("agents/every tool of an MCP server is a tool of the file, at_most_once 
 }
 
 AE_TEST("agents/policies come from the entry, and from its tool on top") {
-  const auto loaded =
-      server(", effect: idempotent, timeout: 5s, tools: { put: { effect: read }, odd: { timeout: 7s } }");
+  const auto loaded = server(
+      ", effect: idempotent, timeout: 5s, tools: { put: { effect: read }, odd: { timeout: 7s } }");
   ASSERT_EQ(faults_as_text(loaded.faults), "");
   const auto& tools = loaded.file.tools;
   EXPECT_TRUE(tools.at("s.find").policy.effect == EffectClass::idempotent);
@@ -48,7 +51,9 @@ AE_TEST("agents/policies come from the entry, and from its tool on top") {
   EXPECT_TRUE(tools.at("s.put").policy.timeout == Duration(std::chrono::seconds(5)));
 }
 
-AE_TEST("agents/annotations are suggestions; a trusted readOnlyHint is read, and nothing else is taken") {
+AE_TEST(
+    "agents/annotations are suggestions; a trusted readOnlyHint is read, and nothing else is "
+    "taken") {
   const auto shown = server("");
   ASSERT_EQ(shown.file.notes.size(), 3u);
   EXPECT_NE(shown.file.notes[0].message.find("`odd` cannot be held"), std::string::npos);
@@ -74,15 +79,17 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
     EXPECT_EQ(!schema->validate(root.value()).empty(), ours) << tool;
     return ours;
   };
-  EXPECT_FALSE(faults("{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "
-                      "trust_annotations: true, tools: { put: { approval: required } } }"));
+  EXPECT_FALSE(faults(
+      "{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "
+      "trust_annotations: true, tools: { put: { approval: required } } }"));
   EXPECT_FALSE(faults("{ mcp: { url: 'http://h/mcp', headers: { Authorization: 'secret:T' } } }"));
   for (const char* bad :
-       {"{ mcp: {} }", "{ mcp: { command: [a], url: 'http://h/' } }", "{ mcp: { command: [a] }, env: {} }",
-        "{ mcp: { command: [a] }, native: echo }", "{ mcp: { url: 'http://h/', cwd: x } }",
-        "{ mcp: { command: [a] }, heartbeat_timeout: 5s }", "{ mcp: { command: [a] }, args_schema: {} }",
-        "{ mcp: { command: [a] }, tools: { put: { mcp: {} } } }", "{ mcp: { command: [a] }, trust_annotations: yes }",
-        "{ native: echo, tools: {} }"}) {
+       {"{ mcp: {} }", "{ mcp: { command: [a], url: 'http://h/' } }",
+        "{ mcp: { command: [a] }, env: {} }", "{ mcp: { command: [a] }, native: echo }",
+        "{ mcp: { url: 'http://h/', cwd: x } }", "{ mcp: { command: [a] }, heartbeat_timeout: 5s }",
+        "{ mcp: { command: [a] }, args_schema: {} }",
+        "{ mcp: { command: [a] }, tools: { put: { mcp: {} } } }",
+        "{ mcp: { command: [a] }, trust_annotations: yes }", "{ native: echo, tools: {} }"}) {
     EXPECT_TRUE(faults(bad)) << bad;
   }
 }

@@ -41,8 +41,9 @@ inline Loaded load_text(std::string_view text, std::string_view name = "agents.y
       {"name":"odd","digest":"d2","inputSchema":{"type":"object","if":{"$dynamicRef":"#x"}}},
       {"name":"put","digest":"d3","annotations":{"idempotentHint":true},"inputSchema":{"type":"object"}}])");
   };
-  loaded.faults = load(
-      {.name = name, .text = text, .env = env, .native = native, .server_tools = server}, loaded.file);
+  loaded.faults =
+      load({.name = name, .text = text, .env = env, .native = native, .server_tools = server},
+           loaded.file);
   return loaded;
 }
 

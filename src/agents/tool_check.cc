@@ -39,13 +39,16 @@ class ToolCheck {
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (of_ || check_.mapping(
-            spot_, {"description",       "http",         "command",     "native", "mcp",       "effect",
-                    "timeout",           "retry",        "on_in_doubt", "dedupe_window", "grace",
-                    "definite_failures", "args_schema",  "output",      "result",        "numbers",
-                    "output_max",        "env",          "env_allow",   "cwd",           "approval",
-                    "approval_expires",  "probe",        "compensate",  "changes",       "verify",
-                    "heartbeat_timeout", "result_schema"})) {
+    if (of_ || check_.mapping(spot_, {"description",      "http",       "command",
+                                      "native",           "mcp",        "effect",
+                                      "timeout",          "retry",      "on_in_doubt",
+                                      "dedupe_window",    "grace",      "definite_failures",
+                                      "args_schema",      "output",     "result",
+                                      "numbers",          "output_max", "env",
+                                      "env_allow",        "cwd",        "approval",
+                                      "approval_expires", "probe",      "compensate",
+                                      "changes",          "verify",     "heartbeat_timeout",
+                                      "result_schema"})) {
       if (const auto description = spot_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
@@ -258,7 +261,8 @@ class ToolCheck {
       if (entry == word) return true;
     }
     if (checked_.tool.kind == "command") return entry.starts_with("exit_");
-    if (of_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required")) return true;
+    if (of_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
+      return true;
     if (checked_.tool.kind ==
         "native") {  // its own codes; only their kind is known when it answers
       return entry != "timeout" && entry != "unknown" && entry != "killed" && !is_digit(entry[0]);

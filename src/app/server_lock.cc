@@ -154,7 +154,9 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   } else {
     line += difference(known->second, now) + " (" + path_ + ")";
   }
-  if (listed->odd > 0) line += "; " + count(listed->odd, "tool") + " with a name or a shape that is not offered left out";
+  if (listed->odd > 0)
+    line +=
+        "; " + count(listed->odd, "tool") + " with a name or a shape that is not offered left out";
   said_.push_back(std::move(line));
   servers_.insert_or_assign(std::string(server), now);
   changed_ = true;

@@ -117,7 +117,7 @@ struct LoadedAgents {
   std::vector<LoadedAgents> more =
       {};  // of several files (join.h): those behind the first, as they were read
   std::map<std::string, Value, std::less<>> server_tools = {};  // what is pinned, by MCP server
-  std::vector<std::string> said = {};                           // for whoever started us: what was pinned
+  std::vector<std::string> said = {};  // for whoever started us: what was pinned
 };
 // `accept`: every MCP server is asked for its tools, and what it says is pinned (server_lock.h); else one that is not pinned.
 // Fails with usage, unavailable (the lock file cannot be written).

@@ -69,8 +69,8 @@ CompanionEnded end_of(const State& state, const Ended& ended) {
                 (!end.started && (ended.value == EAGAIN || ended.value == ENOMEM ||
                                   ended.value == EMFILE || ended.value == ENFILE));
   end.how = how_it_ended(state.name, ended);
-  const std::string words = ended.errors_cut ? scrub_tail(ended.errors, state.used)
-                                             : scrub(ended.errors, state.used);
+  const std::string words =
+      ended.errors_cut ? scrub_tail(ended.errors, state.used) : scrub(ended.errors, state.used);
   end.last_words = printable(words, Lines::keep);
   while (end.last_words.ends_with('\n')) end.last_words.pop_back();
   return end;

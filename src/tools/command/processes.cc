@@ -203,8 +203,7 @@ struct Talk {
   std::string told;  // not written yet, from `written` on
   std::size_t written = 0;
   // Bytes on their way to the loop. Shared with the tasks that carry them.
-  std::shared_ptr<std::atomic<std::size_t>> unheard =
-      std::make_shared<std::atomic<std::size_t>>(0);
+  std::shared_ptr<std::atomic<std::size_t>> unheard = std::make_shared<std::atomic<std::size_t>>(0);
   async::Loop* loop = nullptr;
 
   bool waits() const { return heard && *unheard > kHeardMax; }
@@ -407,8 +406,8 @@ void Processes::Listener::write(Id id, std::string bytes) {
 void Processes::Listener::write(Child& child) {
   Talk& talk = child.talk;
   while (talk.input.ok() && talk.written < talk.told.size()) {
-    const ssize_t n = ::write(talk.input.get(), talk.told.data() + talk.written,
-                              talk.told.size() - talk.written);
+    const ssize_t n =
+        ::write(talk.input.get(), talk.told.data() + talk.written, talk.told.size() - talk.written);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) return talk.input.close();
@@ -622,8 +621,10 @@ void Processes::Listener::look_at_clock(Child& child) {
 void Processes::Listener::answer(Child& child, Ended ended) {
   // Nothing of it runs any more: what is in the pipes is all there is.
   for (int round = 0; child.output.ok() && round < 16; ++round) {
-    if (child.talk.heard) drain(child.output, child.talk);
-    else drain(child.output, child.printed);
+    if (child.talk.heard)
+      drain(child.output, child.talk);
+    else
+      drain(child.output, child.printed);
   }
   child.talk.input.close();
   for (int round = 0; child.errors.ok() && round < 16; ++round)
@@ -661,9 +662,8 @@ void Processes::go(Id id) {
 }
 
 void Processes::write(Id id, std::string bytes) {
-  listener_->tell([id, bytes = std::move(bytes)](Listener& l) mutable {
-    l.write(id, std::move(bytes));
-  });
+  listener_->tell(
+      [id, bytes = std::move(bytes)](Listener& l) mutable { l.write(id, std::move(bytes)); });
 }
 
 void Processes::kill(Id id) {

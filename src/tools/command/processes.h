@@ -57,9 +57,10 @@ struct Ended {
 using Said = std::function<void(std::string line)>;
 
 constexpr std::size_t kErrorsKept = 4096;
-constexpr std::size_t kProcessesMax = 256;  // at once
-constexpr std::size_t kToldMax = 16u << 20;   // bytes that one that talks has not read yet
-constexpr std::size_t kHeardMax = 8u << 20;  // … and of its own that nobody has heard: it waits then
+constexpr std::size_t kProcessesMax = 256;   // at once
+constexpr std::size_t kToldMax = 16u << 20;  // bytes that one that talks has not read yet
+constexpr std::size_t kHeardMax = 8u
+                                  << 20;  // … and of its own that nobody has heard: it waits then
 
 class Processes {
  public:

@@ -41,9 +41,9 @@ std::string_view media_type(const HttpAnswer& answer) {
 }  // namespace
 
 std::string header_text(std::string_view text) {
-  const bool plain =
-      !text.starts_with(' ') && !text.ends_with(' ') && !text.starts_with("=?base64?") &&
-      std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7E; });
+  const bool plain = !text.starts_with(' ') && !text.ends_with(' ') &&
+                     !text.starts_with("=?base64?") &&
+                     std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7E; });
   return plain ? std::string(text) : "=?base64?" + base64(text) + "?=";
 }
 
@@ -182,11 +182,11 @@ void HttpTransport::take(Exchange& exchange, std::string_view text) {
     const bool ours = message.id.is_integer() && message.id.as_int() == exchange.post.id;
     const bool of_nobody = message.kind == Message::Kind::error && message.id.is_null();
     if (exchange.post.id == 0 || (!ours && !of_nobody)) continue;
-    reply(exchange, {.how = message.kind == Message::Kind::result ? Reply::How::result
-                                                                  : Reply::How::error,
-                     .value = std::move(message.body),
-                     .code = message.code,
-                     .text = std::move(message.text)});
+    reply(exchange,
+          {.how = message.kind == Message::Kind::result ? Reply::How::result : Reply::How::error,
+           .value = std::move(message.body),
+           .code = message.code,
+           .text = std::move(message.text)});
   }
 }
 
@@ -263,11 +263,10 @@ bool HttpTransport::take_up(const std::shared_ptr<Exchange>& exchange) {
   call.headers = headers_of({});
   call.headers.push_back({"Last-Event-ID", events.last_id()});
   call.total_timeout = exchange->post.timeout;
-  exchange->timer = loop_.after(
-      events.retry().value_or(kTakeUpAfter),
-      [this, alive = alive_, exchange, call = std::move(call)]() mutable {
-        if (*alive && exchange->reply) start(exchange, std::move(call));
-      });
+  exchange->timer = loop_.after(events.retry().value_or(kTakeUpAfter),
+                                [this, alive = alive_, exchange, call = std::move(call)]() mutable {
+                                  if (*alive && exchange->reply) start(exchange, std::move(call));
+                                });
   return true;
 }
 

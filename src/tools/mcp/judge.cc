@@ -41,8 +41,7 @@ Outcome of_result(const Value& result, std::size_t output_max,
   const std::string_view type = result.text("resultType", "complete");
   if (type == "input_required") {
     const bool kept = result.find("requestState") != nullptr;
-    return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false,
-                 "input_required",
+    return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false, "input_required",
                  "the server asks a person for something in the middle of the call, which cannot "
                  "be answered yet");
   }

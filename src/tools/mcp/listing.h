@@ -14,9 +14,9 @@
 
 namespace ae::tools::mcp {
 
-constexpr std::size_t kToolsMax = 1'000;  // of one server
-constexpr std::size_t kPagesMax = 1'000;  // of one listing
-constexpr std::size_t kNameMax = 64;      // bytes of a tool's name that we offer
+constexpr std::size_t kToolsMax = 1'000;      // of one server
+constexpr std::size_t kPagesMax = 1'000;      // of one listing
+constexpr std::size_t kNameMax = 64;          // bytes of a tool's name that we offer
 constexpr std::size_t kToolMax = 256u << 10;  // bytes of what one tool says of itself
 
 // Can an agent call a tool of this name? Letters, digits, _ - and ., at most kNameMax.

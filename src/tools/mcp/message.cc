@@ -28,7 +28,8 @@ Result<Message> read_message(const Value& value) {
   }
   const Value* result = value.find("result");
   const Value& error = value["error"];
-  if ((result != nullptr) == error.is_object()) return bad("neither a method, a result nor an error");
+  if ((result != nullptr) == error.is_object())
+    return bad("neither a method, a result nor an error");
   if (result != nullptr) {
     message.kind = Message::Kind::result;
     message.body = *result;

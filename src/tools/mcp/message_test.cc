@@ -51,19 +51,31 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
   const Value text = json(R"({"content":[{"type":"text","text":"x"}]})");
   const Row rows[] = {
       {{.how = How::result, .value = text}, OutcomeKind::success, false, ""},
-      {{.how = How::result, .value = text.with("isError", true)}, OutcomeKind::failure, true, "tool_error"},
+      {{.how = How::result, .value = text.with("isError", true)},
+       OutcomeKind::failure,
+       true,
+       "tool_error"},
       {{.how = How::result, .value = json(R"({"resultType":"input_required","inputRequests":{}})")},
-       OutcomeKind::failure, true, "input_required"},
+       OutcomeKind::failure,
+       true,
+       "input_required"},
       {{.how = How::result, .value = json(R"({"resultType":"input_required","requestState":"s"})")},
-       OutcomeKind::unknown, false, "input_required"},
+       OutcomeKind::unknown,
+       false,
+       "input_required"},
       {{.how = How::result, .value = json(R"({"resultType":"task","taskId":"t"})")},
-       OutcomeKind::unknown, false, "rpc_error"},
+       OutcomeKind::unknown,
+       false,
+       "rpc_error"},
       {{.how = How::error, .code = -32601}, OutcomeKind::failure, true, "rpc_refused"},
       {{.how = How::error, .code = -32602}, OutcomeKind::failure, true, "rpc_refused"},
       {{.how = How::error, .code = -32603}, OutcomeKind::unknown, false, "rpc_error"},
       {{.how = How::error, .code = -32600}, OutcomeKind::unknown, false, "rpc_error"},
       {{.how = How::error, .code = -32020, .status = 400}, OutcomeKind::failure, true, "http_400"},
-      {{.how = How::error, .code = -32603, .status = 500}, OutcomeKind::unknown, false, "rpc_error"},
+      {{.how = How::error, .code = -32603, .status = 500},
+       OutcomeKind::unknown,
+       false,
+       "rpc_error"},
       {{.how = How::refused, .status = 403}, OutcomeKind::failure, true, "http_403"},
       {{.how = How::refused, .status = 409}, OutcomeKind::unknown, false, "http_409"},
       {{.how = How::refused, .status = 502}, OutcomeKind::unknown, false, "http_502"},
@@ -89,7 +101,8 @@ AE_TEST("mcp/judge/the result is what is structured, else the one text, else the
             json(R"({"a":1})"));
   EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"}]})"), Value("x"));
   EXPECT_EQ(result(R"({"content":[]})"), Value());
-  EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]})").size(), 2u);
+  EXPECT_EQ(result(R"({"content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]})").size(),
+            2u);
   EXPECT_EQ(result(R"({"content":[{"type":"image","data":"","mimeType":"a/b"}]})").size(), 1u);
 }
 
@@ -98,7 +111,8 @@ AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so
     const Outcome outcome = judge({.how = Reply::How::result, .value = json(text)}, 100, {});
     EXPECT_TRUE(outcome.kind == OutcomeKind::success && outcome.invalid.has_value());
   }
-  const Value large = Value::object({{"content", Value::array({})}, {"structuredContent", std::string(101, 'x')}});
+  const Value large =
+      Value::object({{"content", Value::array({})}, {"structuredContent", std::string(101, 'x')}});
   EXPECT_TRUE(judge({.how = Reply::How::result, .value = large}, 100, {}).invalid.has_value());
 }
 
@@ -106,8 +120,10 @@ AE_TEST("mcp/judge/no secret is in what is kept") {
   std::vector<UsedSecret> used;
   used.push_back({"T", Secret("hush-hush")});
   for (const Reply& reply :
-       {Reply{.how = Reply::How::result, .value = json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
-        Reply{.how = Reply::How::result, .value = json(R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
+       {Reply{.how = Reply::How::result,
+              .value = json(R"({"structuredContent":{"hush-hush":["hush-hush"]}})")},
+        Reply{.how = Reply::How::result,
+              .value = json(R"({"isError":true,"content":[{"type":"text","text":"hush-hush"}]})")},
         Reply{.how = Reply::How::error, .code = 1, .text = "hush-hush"},
         Reply{.how = Reply::How::result, .value = json(R"({"hush-hush":1})")}}) {
     const Outcome outcome = judge(reply, kOutputMax, used);
@@ -118,7 +134,8 @@ AE_TEST("mcp/judge/no secret is in what is kept") {
 }
 
 AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over nothing else") {
-  const Value tool = json(R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
+  const Value tool = json(
+      R"({"name":"t","description":"d","inputSchema":{"type":"object"},"annotations":{"a":1}})");
   const auto pin = pinned(tool);
   ASSERT_TRUE(pin.has_value());
   EXPECT_EQ(pin->text("digest"), digest_of(*pin));
@@ -127,7 +144,8 @@ AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over
     EXPECT_NE(pinned(tool.with(key, "other"))->text("digest"), pin->text("digest"));
   }
   for (const char* key : {"inputSchema", "outputSchema", "annotations"}) {
-    EXPECT_NE(pinned(tool.with(key, Value::object({{"x", 1}})))->text("digest"), pin->text("digest"));
+    EXPECT_NE(pinned(tool.with(key, Value::object({{"x", 1}})))->text("digest"),
+              pin->text("digest"));
   }
   EXPECT_FALSE(pinned(json(R"({"name":"t"})")).has_value());
   EXPECT_FALSE(pinned(tool.with("description", std::string(kToolMax, 'x'))).has_value());

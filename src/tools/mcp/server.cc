@@ -26,11 +26,10 @@ Outcome not_sent(std::string why) {
 
 // What a call says of itself, outside of its arguments (SPEC §3).
 Value meta_of(const Call& call) {
-  std::vector<Member> members = {
-      {"aetheris/idempotency-key", call.external_key.text},
-      {"aetheris/execution-key", call.key.text},
-      {"aetheris/invocation-id", call.invocation.text},
-      {"aetheris/try", static_cast<std::uint64_t>(call.try_no)}};
+  std::vector<Member> members = {{"aetheris/idempotency-key", call.external_key.text},
+                                 {"aetheris/execution-key", call.key.text},
+                                 {"aetheris/invocation-id", call.invocation.text},
+                                 {"aetheris/try", static_cast<std::uint64_t>(call.try_no)}};
   if (!call.traceparent.empty()) members.emplace_back("traceparent", call.traceparent);
   if (!call.tracestate.empty()) members.emplace_back("tracestate", call.tracestate);
   return Value::object(std::move(members));
@@ -92,9 +91,9 @@ void Server::close() {
   while (!flights_.empty()) {
     const auto& [key, flight] = *flights_.begin();
     const Key which = key;
-    answer(which, flight.request ? ended(OutcomeKind::unknown, false, true, "abandoned",
-                                         "its tool was closed")
-                                 : not_sent("its tool was closed"));
+    answer(which, flight.request
+                      ? ended(OutcomeKind::unknown, false, true, "abandoned", "its tool was closed")
+                      : not_sent("its tool was closed"));
   }
   askers_.clear();
 }
@@ -152,12 +151,12 @@ void Server::connect(bool legacy) {
 void Server::list_tools() {
   phase_ = Phase::listing;
   relist_ = false;
-  session_->list([weak = weak_from_this(),
-                  session = std::weak_ptr(session_)](Result<Session::Listed> listed) {
-    const auto self = weak.lock();
-    const auto ours = session.lock();
-    if (self && ours && self->session_ == ours) self->listed(std::move(listed));
-  });
+  session_->list(
+      [weak = weak_from_this(), session = std::weak_ptr(session_)](Result<Session::Listed> listed) {
+        const auto self = weak.lock();
+        const auto ours = session.lock();
+        if (self && ours && self->session_ == ours) self->listed(std::move(listed));
+      });
 }
 
 void Server::listed(Result<Session::Listed> listed) {
@@ -209,8 +208,8 @@ void Server::lost(const std::string& why) {
   const bool was_ready = phase_ == Phase::ready;
   failures_ = stayed ? 0 : failures_ + 1;
   const std::uint32_t doublings = std::min(failures_ > 0 ? failures_ - 1 : 0, 12u);
-  const Duration wait = failures_ == 0 ? Duration(0)
-                                       : std::min(kBackoffLeast * (1 << doublings), kBackoffMost);
+  const Duration wait =
+      failures_ == 0 ? Duration(0) : std::min(kBackoffLeast * (1 << doublings), kBackoffMost);
   not_before_ = now() + wait;
   drop_session();
   phase_ = Phase::idle;
@@ -279,15 +278,16 @@ void Server::send(const Key& key) {
                        ": look at it, and accept it with aetheris check FILE --accept"));
   }
   const Value& args = flight.call.args;
-  Session::Ask ask{.method = "tools/call",
-                   .params = Value::object({{"name", flight.tool.name},
-                                            {"arguments", args.is_null() ? Value::object({}) : args},
-                                            {"_meta", meta_of(flight.call)}}),
-                   .name = flight.tool.name,
-                   .send_within = left,
-                   // Who looks at the clock is the timer below, which knows why it gives up.
-                   .timeout = flight.call.timeout + kAskTime,
-                   .progress = std::move(flight.call.progress)};
+  Session::Ask ask{
+      .method = "tools/call",
+      .params = Value::object({{"name", flight.tool.name},
+                               {"arguments", args.is_null() ? Value::object({}) : args},
+                               {"_meta", meta_of(flight.call)}}),
+      .name = flight.tool.name,
+      .send_within = left,
+      // Who looks at the clock is the timer below, which knows why it gives up.
+      .timeout = flight.call.timeout + kAskTime,
+      .progress = std::move(flight.call.progress)};
   mirrored(listed->second["inputSchema"], args, 0, ask.header_params);
   if (canonical_exceeds(ask.params, kMessageMax - 4096)) {
     return answer(key, ended(OutcomeKind::failure, true, false, "request_invalid",
@@ -302,18 +302,17 @@ void Server::send(const Key& key) {
     late->second.ends = Flight::Ends::timeout;
     self->session_->give_up(*late->second.request, "no answer in time");
   });
-  flight.request = session_->ask(
-      std::move(ask), [weak = weak_from_this(), key](Reply reply) {
-        if (const auto self = weak.lock()) self->sent_is_over(key, std::move(reply));
-      });
+  flight.request = session_->ask(std::move(ask), [weak = weak_from_this(), key](Reply reply) {
+    if (const auto self = weak.lock()) self->sent_is_over(key, std::move(reply));
+  });
 }
 
 void Server::sent_is_over(const Key& key, Reply reply) {
   const auto found = flights_.find(key);
   if (found == flights_.end()) return;
   const Flight& flight = found->second;
-  Outcome outcome = judge(reply, flight.tool.output_max,
-                          session_ ? session_->used() : std::vector<UsedSecret>());
+  Outcome outcome =
+      judge(reply, flight.tool.output_max, session_ ? session_->used() : std::vector<UsedSecret>());
   if (reply.how == Reply::How::lost && flight.ends == Flight::Ends::timeout) {
     outcome = ended(OutcomeKind::timeout, false, true, "timeout",
                     "no answer within " + to_text(flight.call.timeout));

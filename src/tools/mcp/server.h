@@ -25,7 +25,8 @@ namespace ae::tools::mcp {
 constexpr Duration kConnectMax = std::chrono::seconds(60);  // from the first word to the last tool
 constexpr Duration kBackoffLeast = std::chrono::milliseconds(100);
 constexpr Duration kBackoffMost = std::chrono::seconds(30);
-constexpr Duration kStayed = std::chrono::seconds(10);  // who stays so long is reached at once again
+constexpr Duration kStayed =
+    std::chrono::seconds(10);  // who stays so long is reached at once again
 
 class Server : public std::enable_shared_from_this<Server> {
  public:

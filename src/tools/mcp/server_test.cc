@@ -161,8 +161,8 @@ std::optional<Reply> new_one(const Post& post) {
 
 struct Hand {
   Script script;
-  std::shared_ptr<Server> server = Server::make(
-      [this] { return std::make_unique<Scripted>(script); }, script.loop, "1");
+  std::shared_ptr<Server> server =
+      Server::make([this] { return std::make_unique<Scripted>(script); }, script.loop, "1");
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;
 
@@ -173,7 +173,8 @@ struct Hand {
     server->close();
     script.loop.run();
   }
-  void call(std::uint32_t try_no = 1, std::string digest = std::string(pinned(kTool)->text("digest"))) {
+  void call(std::uint32_t try_no = 1,
+            std::string digest = std::string(pinned(kTool)->text("digest"))) {
     Call call;
     call.job = JobId{"j"};
     call.tool = "s.t";
@@ -187,8 +188,7 @@ struct Hand {
     call.traceparent = "00-trace";
     call.progress = [this](Value value) { progress.push_back(std::move(value)); };
     Permit permit = testing::PermitForTests::make(call.invocation, try_no);
-    server->perform(std::move(permit), std::move(call),
-                    {.name = "t", .digest = std::move(digest)},
+    server->perform(std::move(permit), std::move(call), {.name = "t", .digest = std::move(digest)},
                     [this](Outcome outcome) { outcomes.push_back(std::move(outcome)); });
     script.loop.run();
   }
@@ -212,18 +212,19 @@ AE_TEST("mcp/session/a server of the new era is asked for nothing but what is wa
   }
 }
 
-AE_TEST("mcp/session/a server of the old era is initialized, whatever it says to the first question") {
-  for (const Reply& first : {error(-32601), error(-32600), error(-32602), error(0), result("{}"),
-                             Reply{.how = How::refused, .status = 400},
-                             Reply{.how = How::refused, .status = 404}}) {
+AE_TEST(
+    "mcp/session/a server of the old era is initialized, whatever it says to the first question") {
+  for (const Reply& first :
+       {error(-32601), error(-32600), error(-32602), error(0), result("{}"),
+        Reply{.how = How::refused, .status = 400}, Reply{.how = How::refused, .status = 404}}) {
     Hand hand([&](const Post& post) -> std::optional<Reply> {
       return post.method == "server/discover" ? first : old_one(post);
     });
     hand.call();
     EXPECT_EQ(hand.only().result, Value("done"));
-    EXPECT_TRUE((hand.script.methods ==
-                 std::vector<std::string>{"server/discover", "initialize",
-                                          "notifications/initialized", "tools/list", "tools/call"}));
+    EXPECT_TRUE((hand.script.methods == std::vector<std::string>{"server/discover", "initialize",
+                                                                 "notifications/initialized",
+                                                                 "tools/list", "tools/call"}));
     EXPECT_TRUE(hand.script.last("tools/list").message["params"].find("_meta") == nullptr);
     EXPECT_FALSE(hand.script.last("initialize").modern);
   }
@@ -240,7 +241,9 @@ AE_TEST("mcp/session/a program that is silent to the first question is asked in 
   EXPECT_EQ(hand.only().result, Value("done"));
 }
 
-AE_TEST("mcp/session/a program that ends over the first question is started again, and asked in the old way") {
+AE_TEST(
+    "mcp/session/a program that ends over the first question is started again, and asked in the "
+    "old way") {
   Hand hand([](const Post& post) -> std::optional<Reply> {
     if (post.method == "server/discover") return std::nullopt;
     return old_one(post);
@@ -254,9 +257,8 @@ AE_TEST("mcp/session/a program that ends over the first question is started agai
 }
 
 AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
-  for (const auto& [data, old_way] :
-       std::map<std::string, bool>{{R"({"supported":["2025-11-25"]})", true},
-                                   {R"({"supported":["2099-01-01"]})", false}}) {
+  for (const auto& [data, old_way] : std::map<std::string, bool>{
+           {R"({"supported":["2025-11-25"]})", true}, {R"({"supported":["2099-01-01"]})", false}}) {
     Hand hand([&](const Post& post) -> std::optional<Reply> {
       return post.method == "server/discover" ? error(-32022, data, 400) : old_one(post);
     });
@@ -321,24 +323,29 @@ AE_TEST("mcp/call/a tool that says something else than what is pinned is not cal
   EXPECT_EQ(hand.script.count("tools/call"), 0u);
 }
 
-AE_TEST("mcp/call/when the server says that its tools have changed, they are looked at before the next call") {
+AE_TEST(
+    "mcp/call/when the server says that its tools have changed, they are looked at before the next "
+    "call") {
   bool changed = false;
   Hand hand([&](const Post& post) -> std::optional<Reply> {
     if (post.method != "tools/list" || !changed) return old_one(post);
-    return Reply{.how = How::result,
-                 .value = Value::object({{"tools", Value::array({kTool.with("description", "evil")})}})};
+    return Reply{
+        .how = How::result,
+        .value = Value::object({{"tools", Value::array({kTool.with("description", "evil")})}})};
   });
   hand.call(1);
   changed = true;
-  hand.script.ears->heard({.kind = Message::Kind::notification,
-                           .method = "notifications/tools/list_changed"});
+  hand.script.ears->heard(
+      {.kind = Message::Kind::notification, .method = "notifications/tools/list_changed"});
   hand.call(2);
   ASSERT_EQ(hand.outcomes.size(), 2u);
   EXPECT_EQ(hand.outcomes[1].error_code, "tool_changed");
   EXPECT_EQ(hand.script.count("tools/call"), 1u);
 }
 
-AE_TEST("mcp/call/a server that dies in the middle of it leaves it unknown; what had not gone out, goes to the next one") {
+AE_TEST(
+    "mcp/call/a server that dies in the middle of it leaves it unknown; what had not gone out, "
+    "goes to the next one") {
   bool dies = true;
   Hand hand([&](const Post& post) -> std::optional<Reply> {
     if (post.method == "tools/call" && dies) return std::nullopt;
@@ -394,7 +401,8 @@ AE_TEST("mcp/call/a server that is not ready in time has been sent nothing") {
   EXPECT_EQ(hand.only().error_code, "not_sent");
 }
 
-AE_TEST("mcp/call/a session that the server has forgotten is made anew, and the call is not counted") {
+AE_TEST(
+    "mcp/call/a session that the server has forgotten is made anew, and the call is not counted") {
   bool forgotten = false;
   Hand hand([&](const Post& post) -> std::optional<Reply> {
     if (post.method == "tools/call" && std::exchange(forgotten, false)) {
@@ -430,9 +438,10 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
   hand.call(1);
   const Value token = hand.script.last("tools/call").message["params"]["_meta"]["progressToken"];
   const auto tell = [&](const Value& whose) {
-    hand.script.ears->heard({.kind = Message::Kind::notification,
-                             .method = "notifications/progress",
-                             .body = Value::object({{"progressToken", whose}, {"progress", 1}, {"message", "half"}})});
+    hand.script.ears->heard(
+        {.kind = Message::Kind::notification,
+         .method = "notifications/progress",
+         .body = Value::object({{"progressToken", whose}, {"progress", 1}, {"message", "half"}})});
   };
   tell(token);
   tell("another");
@@ -444,8 +453,10 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
 AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing else is on offer") {
   Hand hand(old_one);
   hand.call(1);
-  for (const char* method : {"ping", "elicitation/create", "sampling/createMessage", "roots/list"}) {
-    hand.script.ears->heard({.kind = Message::Kind::request, .id = Value(method), .method = method});
+  for (const char* method :
+       {"ping", "elicitation/create", "sampling/createMessage", "roots/list"}) {
+    hand.script.ears->heard(
+        {.kind = Message::Kind::request, .id = Value(method), .method = method});
   }
   const std::size_t n = hand.script.sent.size();
   EXPECT_EQ(canonical(hand.script.sent[n - 4].message["result"]), "{}");
@@ -454,7 +465,8 @@ AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing e
   EXPECT_EQ(hand.script.sent[n - 1].message["error"]["code"], Value(-32601));
 }
 
-AE_TEST("mcp/call/when its tool is closed, what was sent is unknown and what was not is withdrawn") {
+AE_TEST(
+    "mcp/call/when its tool is closed, what was sent is unknown and what was not is withdrawn") {
   Hand hand([](const Post& post) -> std::optional<Reply> {
     if (post.method == "tools/call") return std::nullopt;
     return old_one(post);

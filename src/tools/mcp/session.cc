@@ -132,10 +132,9 @@ void Session::initialize() {
       {{"protocolVersion", kLegacy[0]},
        {"capabilities", Value::object({})},
        {"clientInfo", Value::object({{"name", "aetheris"}, {"version", needs_.version}})}});
-  ask({.method = "initialize", .params = params},
-      [weak = weak_from_this()](const Reply& reply) {
-        if (const auto self = weak.lock()) self->initialized(reply);
-      });
+  ask({.method = "initialize", .params = params}, [weak = weak_from_this()](const Reply& reply) {
+    if (const auto self = weak.lock()) self->initialized(reply);
+  });
 }
 
 void Session::initialized(const Reply& reply) {
@@ -170,11 +169,10 @@ void Session::settle(Status status) {
 // ---- what we ask
 
 Value Session::meta_of_ours() const {
-  return Value::object(
-      {{"io.modelcontextprotocol/protocolVersion", kModern},
-       {"io.modelcontextprotocol/clientInfo",
-        Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
-       {"io.modelcontextprotocol/clientCapabilities", Value::object({})}});
+  return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
+                        {"io.modelcontextprotocol/clientInfo",
+                         Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
+                        {"io.modelcontextprotocol/clientCapabilities", Value::object({})}});
 }
 
 std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
@@ -251,13 +249,14 @@ void Session::next_page(std::shared_ptr<Listed> listed, std::string cursor, std:
   Value params = Value::object({});
   if (!cursor.empty()) params = params.with("cursor", cursor);
   ask({.method = "tools/list", .params = std::move(params)},
-      [weak = weak_from_this(), listed, cursor, pages, done = std::move(done)](Reply reply) mutable {
+      [weak = weak_from_this(), listed, cursor, pages,
+       done = std::move(done)](Reply reply) mutable {
         const auto self = weak.lock();
         if (!self) return;
         if (reply.how != How::result || !reply.value["tools"].is_array()) {
-          return done(fail(Code::unavailable, "tools/list: " + (reply.how == How::result
-                                                                    ? "the answer has no tools"
-                                                                    : said(reply))));
+          return done(fail(Code::unavailable,
+                           "tools/list: " + (reply.how == How::result ? "the answer has no tools"
+                                                                      : said(reply))));
         }
         for (const Value& tool : reply.value["tools"].items()) {
           auto pin = pinned(scrub_value(tool, self->used()));

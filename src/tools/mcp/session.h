@@ -24,8 +24,9 @@ inline constexpr std::string_view kModern = "2026-07-28";
 inline constexpr std::string_view kLegacy[] = {"2025-11-25", "2025-06-18", "2025-03-26",
                                                "2024-11-05"};
 
-constexpr Duration kProbeTime = std::chrono::seconds(5);  // then a program is asked in the old way, too
-constexpr Duration kAskTime = std::chrono::seconds(30);   // for each request but calls
+constexpr Duration kProbeTime =
+    std::chrono::seconds(5);  // then a program is asked in the old way, too
+constexpr Duration kAskTime = std::chrono::seconds(30);  // for each request but calls
 
 class Session : public std::enable_shared_from_this<Session> {
  public:

@@ -8,15 +8,15 @@ namespace ae::tools::mcp {
 
 Status StdioTransport::open(Ears ears) {
   ears_ = std::move(ears);
-  AE_ASSIGN(server_,
-            companions_.start(definition_, folder_, used_,
-                              {.heard = [this](const std::string& bytes) { hear(bytes); },
-                               .gone =
-                                   [this](const CompanionEnded& ended) {
-                                     std::string why = ended.how;
-                                     if (!ended.last_words.empty()) why += ": " + ended.last_words;
-                                     end(ended.started, why);
-                                   }}));
+  AE_ASSIGN(server_, companions_.start(definition_, folder_, used_,
+                                       {.heard = [this](const std::string& bytes) { hear(bytes); },
+                                        .gone =
+                                            [this](const CompanionEnded& ended) {
+                                              std::string why = ended.how;
+                                              if (!ended.last_words.empty())
+                                                why += ": " + ended.last_words;
+                                              end(ended.started, why);
+                                            }}));
   return {};
 }
 
@@ -33,7 +33,8 @@ void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
 
 void StdioTransport::send(Post post, async::Done<Reply> reply) {
   if (!server_) {
-    return reply_later(std::move(reply), {.how = Reply::How::not_sent, .text = "the server is gone"});
+    return reply_later(std::move(reply),
+                       {.how = Reply::How::not_sent, .text = "the server is gone"});
   }
   if (open_.size() >= kOpenMax) {
     return reply_later(std::move(reply), {.how = Reply::How::not_sent,
@@ -85,11 +86,11 @@ void StdioTransport::line(std::string_view text) {
     if (!message.id.is_integer()) continue;
     auto found = open_.extract(message.id.as_int());
     if (found.empty()) continue;  // given up, or never asked
-    Reply reply{.how = message.kind == Message::Kind::result ? Reply::How::result
-                                                             : Reply::How::error,
-                .value = std::move(message.body),
-                .code = message.code,
-                .text = std::move(message.text)};
+    Reply reply{
+        .how = message.kind == Message::Kind::result ? Reply::How::result : Reply::How::error,
+        .value = std::move(message.body),
+        .code = message.code,
+        .text = std::move(message.text)};
     found.mapped()(std::move(reply));
   }
 }

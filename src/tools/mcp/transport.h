@@ -33,26 +33,29 @@ struct Reply {
   Value value;
   std::int64_t code = 0;
   std::string text;
-  int status = 0;         // of HTTP; 0: none
-  bool cut_tls = false;   // unreachable: it is not the server we trust
+  int status = 0;        // of HTTP; 0: none
+  bool cut_tls = false;  // unreachable: it is not the server we trust
 };
 
 struct Post {
   Value message;
-  std::int64_t id = 0;      // of a request; 0: nothing answers it, and its reply says whether it was taken
+  std::int64_t id =
+      0;  // of a request; 0: nothing answers it, and its reply says whether it was taken
   std::string method;
-  bool modern = false;  // revision 2026-07-28: the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY go with it
-  std::string name;     // of what it is about; "" = none
+  bool modern =
+      false;  // revision 2026-07-28: the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY go with it
+  std::string name;  // of what it is about; "" = none
   std::vector<std::pair<std::string, std::string>> params;
-  Duration send_within{};   // zero: as long as it takes
-  Duration timeout{};       // from the send; then give it up
+  Duration send_within{};  // zero: as long as it takes
+  Duration timeout{};      // from the send; then give it up
 };
 
 class Transport {
  public:
   struct Ears {
-    std::function<void(Message)> heard;         // requests and notifications of the server
-    std::function<void(std::string why)> lost;  // of all at once: open requests have their reply. At most once
+    std::function<void(Message)> heard;  // requests and notifications of the server
+    std::function<void(std::string why)>
+        lost;  // of all at once: open requests have their reply. At most once
   };
   virtual ~Transport() = default;
   // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
