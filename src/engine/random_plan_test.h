@@ -84,8 +84,7 @@ inline Value undoable_tools() {
        {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
        {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
        {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
-       {"unbuy", tool_policy("at_most_once", "probe", probe)},
-       {"model:main", tool_policy("read", "resend", json("{'provider':'openai'}"))}});
+       {"unbuy", tool_policy("at_most_once", "probe", probe)}});
 }
 
 // What is particular to a node's kind: a map, a wait of any type, a call; some calls must be approved.
@@ -95,16 +94,10 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
   constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
       failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
-  const std::uint64_t kind = dice.below(failing == Failing::ends ? 9 : 10);
-  switch (failing == Failing::ends && kind == 8 ? 9 : kind) {
+  switch (dice.below(failing == Failing::ends ? 8 : 10)) {
     case 9: {
       std::vector<Value> tools;
-      for (const char* name : kTools) {
-        if (failing != Failing::ends) tools.emplace_back(name);
-      }
-      for (const char* name : kUndoable) {
-        if (failing == Failing::ends) tools.emplace_back(name);
-      }
+      for (const char* name : kTools) tools.emplace_back(name);
       const std::string& value = read.as_string();
       const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
       return {{"kind", "loop"},
