@@ -153,7 +153,9 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
   call->over_http = call->who.mcp_headers.has_value();
   call->message = *std::move(message);
   call->done = std::move(done);
-  if (auto understood = understand(*call); !understood) return call->refuse(understood.error());
+  if (auto understood = understand(*call); !understood) {
+    return call->refuse(understood.error(), 400);
+  }
   // We never ask a client anything by a request, so a response answers nothing; what else is only told changes nothing here.
   if (call->message.kind != mcp::Message::Kind::request) return call->done(rpc(202, {}));
   const Method* found = std::ranges::find(kMethods, call->message.method, &Method::name);
@@ -161,7 +163,7 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
       found != std::end(kMethods) && (call->modern() ? found->modern : found->legacy);
   if (!known) {
     return call->refuse({.code = mcp::kMethodNotFound,
-                         .message = "there is no method \"" + call->message.method.substr(0, 80) +
+                         .message = "there is no method \"" + mcp::clipped(call->message.method) +
                                     "\" in revision " + std::string(mcp::to_text(call->revision)) +
                                     " here"});
   }
@@ -186,7 +188,7 @@ std::expected<void, mcp::RpcError> Mcp::understand(Call& call) const {
   const auto unknown = [&](const std::string& asked) {
     return refused(
         mcp::kUnsupportedVersion, "Unsupported protocol version",
-        Value::object({{"requested", asked.substr(0, 80)}, {"supported", mcp::all_revisions()}}));
+        Value::object({{"requested", mcp::clipped(asked)}, {"supported", mcp::all_revisions()}}));
   };
   const auto& headers = call.who.mcp_headers;
   const Value* const said = call.meta().find(mcp::kProtocolVersion);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,8 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
 // What a job came to, or stands at, as the result of the call that made it.
 Value job_result(mcp::Revision revision, const Value& job);
 
+// Of a list; of anything else none, so that nothing that a route leaves out can stop us.
+std::span<const Value> items_of(const Value& list);
 bool has_ended(const Value& job);
 // It has ended, or does not go on without somebody.
 bool is_settled(const Value& job);

@@ -28,7 +28,7 @@ Value content(std::string text) {
 
 std::string progress_text(const Value& job) {
   const Value& progress = job["progress"];
-  if (!progress["nodes"].is_integer()) return {};
+  if (!progress["nodes"].is_integer() || !progress["done"].is_integer()) return {};
   return std::to_string(progress["done"].as_int()) + " of " +
          std::to_string(progress["nodes"].as_int()) + " steps done";
 }
@@ -72,6 +72,10 @@ std::optional<std::string> job_of(const Value& value) {
   return std::move(job->text);
 }
 
+std::span<const Value> items_of(const Value& list) {
+  return list.is_array() ? list.items() : std::span<const Value>();
+}
+
 bool has_ended(const Value& job) {
   const std::string_view status = job.text("status");
   return status == "completed" || status == "failed" || status == "cancelled";
@@ -81,18 +85,18 @@ bool is_settled(const Value& job) {
   if (has_ended(job) || job.text("status") == "parked") return true;
   if (job.text("status") != "waiting") return false;
   // What only time answers goes on by itself.
-  return std::ranges::any_of(job["waits"].items(),
+  return std::ranges::any_of(items_of(job["waits"]),
                              [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
          job["in_doubt"].size() > 0;
 }
 
 std::string waits_text(const Value& job) {
   std::string text;
-  for (const Value& wait : job["waits"].items()) text += "\n" + wait_text(job, wait);
-  for (const Value& doubt : job["in_doubt"].items()) {
+  for (const Value& wait : items_of(job["waits"])) text += "\n" + wait_text(job, wait);
+  for (const Value& doubt : items_of(job["in_doubt"])) {
     text += "\n- somebody who finds out whether the call of " + std::string(doubt.text("tool")) +
             " happened, and says so:";
-    for (const Value& command : doubt["commands"].items()) text += "\n  " + command.as_string();
+    for (const Value& command : items_of(doubt["commands"])) text += "\n  " + command.as_string();
   }
   const Value& parked = job["parked"];
   if (parked.is_object()) {

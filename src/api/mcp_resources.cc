@@ -68,7 +68,7 @@ void Mcp::list_resources(Ask call) {
   ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
     std::vector<Value> all;
-    for (const Value& row : seen.body["jobs"].items()) {
+    for (const Value& row : items_of(seen.body["jobs"])) {
       const std::string id(row.text("id"));
       all.push_back(
           Value::object({{"description", "A job of " + std::string(row.text("agent")) + ", " +

@@ -120,7 +120,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
 
 void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
   const bool waits = std::ranges::any_of(
-      job["waits"].items(), [](const Value& wait) { return wait.text("wait_type") == "human"; });
+      items_of(job["waits"]), [](const Value& wait) { return wait.text("wait_type") == "human"; });
   if (!waits || has_ended(job) || !call->asks_people() || !may(call->who.role, Access::decide)) {
     return then({});
   }
@@ -128,7 +128,7 @@ void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
       [call, then = std::move(then)](const ApiResponse& seen) mutable {
         if (seen.status != 200) return call->refuse(seen);
         std::vector<Value> questions;
-        for (const Value& one : seen.body["approvals"].items()) {
+        for (const Value& one : items_of(seen.body["approvals"])) {
           // A confirmation may be asked again under its id: it is answered on the command line.
           if (one.text("kind") == "confirmation") continue;
           questions.push_back(
@@ -149,7 +149,7 @@ void Mcp::take_answers(const Ask& call, const std::string& job, async::Task then
       [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
         if (seen.status != 200) return call->refuse(seen);
         auto acts = std::make_shared<std::vector<ApiRequest>>();
-        for (const Value& one : seen.body["approvals"].items()) {
+        for (const Value& one : items_of(seen.body["approvals"])) {
           const Value* const answer = call->params()["inputResponses"].find(question_key(one));
           if (answer == nullptr || one.text("kind") == "confirmation") continue;
           auto act = act_of(one, *answer);
@@ -268,7 +268,8 @@ void Mcp::list_tasks(Ask call) {
   ask(call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
     std::vector<Value> tasks;
-    for (const Value& row : seen.body["jobs"].items()) tasks.push_back(task_of(row, false, false));
+    for (const Value& row : items_of(seen.body["jobs"]))
+      tasks.push_back(task_of(row, false, false));
     Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
     if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
       result = result.with("nextCursor", next);

@@ -141,7 +141,7 @@ void Mcp::list_tools(Ask call) {
     if (seen.status != 200) return call->refuse(seen);
     std::vector<Value> all;
     for (const OwnTool& own : kTools) all.push_back(own.shown(call->revision));
-    for (const Value& agent : seen.body["agents"].items()) {
+    for (const Value& agent : items_of(seen.body["agents"])) {
       if (is_offered(agent)) all.push_back(agent_tool(agent, call->revision));
     }
     std::ranges::sort(all, {}, [](const Value& tool) { return tool.text("name"); });
@@ -175,18 +175,19 @@ void Mcp::call_tool(Ask call) {
   const OwnTool* own =
       std::ranges::find(kTools, std::string_view(name.as_string()), &OwnTool::name);
   if (own == std::end(kTools)) {
-    return call->refuse_params("Unknown tool: " + name.as_string().substr(0, 80));
+    return call->refuse_params("Unknown tool: " + mcp::clipped(name.as_string()));
   }
   if (call->wants_task()) {
     return call->refuse({.code = mcp::kMethodNotFound,
                          .message = name.as_string() + " answers at once: it is never a task"});
   }
   const Value known = own->schema()["properties"];
-  for (const auto& [argument, value] : arguments.members()) {
+  const Value given = arguments.is_null() ? Value::object({}) : arguments;
+  for (const auto& [argument, value] : given.members()) {
     if (known.find(argument) == nullptr) {
       return finish(call, tool_error(call->revision,
                                      problem({Code::input_invalid,
-                                              "there is no argument \"" + argument.substr(0, 80) +
+                                              "there is no argument \"" + mcp::clipped(argument) +
                                                   "\" of " + name.as_string()})));
     }
   }
@@ -201,11 +202,11 @@ void Mcp::call_tool(Ask call) {
 
 void Mcp::call_agent(Ask call) {
   const std::string name = call->params()["name"].as_string();
-  const auto unknown = [name] { return "Unknown tool: " + name.substr(0, 80); };
+  const auto unknown = [name] { return "Unknown tool: " + mcp::clipped(name); };
   if (name.empty() || name.size() > 256) return call->refuse_params(unknown());
   ask(call, "GET", {"api", "agents"}, {}, {}, [this, call, name, unknown](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
-    for (const Value& agent : seen.body["agents"].items()) {
+    for (const Value& agent : items_of(seen.body["agents"])) {
       if (agent.text("name") == name && is_offered(agent)) return start_job(call, agent);
     }
     call->refuse_params(unknown());
@@ -353,12 +354,12 @@ void Mcp::answer_wait(Ask call) {
         if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
         const Value* asked = nullptr;
         std::string ids;
-        for (const Value& one : seen.body["approvals"].items()) {
+        for (const Value& one : items_of(seen.body["approvals"])) {
           ids += (ids.empty() ? "" : ", ") + std::string(one.text("id"));
           if (given["approval_id"] == one["id"]) asked = &one;
         }
         if (given["approval_id"].is_null() && seen.body["approvals"].size() == 1) {
-          asked = &seen.body["approvals"].items()[0];
+          asked = &items_of(seen.body["approvals"])[0];
         }
         if (asked == nullptr) {
           return refuse(ids.empty() ? "the job asks nobody anything now"

@@ -79,7 +79,7 @@ std::unexpected<RpcError> mismatch(std::string what, const Message& request) {
       RpcError{.code = kHeaderMismatch, .message = std::move(what), .id = request.id});
 }
 
-std::string shown(std::string_view text) { return "\"" + std::string(text.substr(0, 80)) + "\""; }
+std::string shown(std::string_view text) { return "\"" + clipped(text) + "\""; }
 
 }  // namespace
 

@@ -101,6 +101,13 @@ AE_TEST("message/what is written is read as what it was") {
   EXPECT_EQ(read_message(response(3, params))->result, params);
 }
 
+AE_TEST("message/what is shown of a text is whole characters, whatever the text is") {
+  EXPECT_EQ(clipped("short"), "short");
+  EXPECT_EQ(clipped(std::string(79, 'x') + "é"), std::string(79, 'x'));
+  EXPECT_EQ(clipped(std::string(78, 'x') + "é"), std::string(78, 'x') + "é");
+  EXPECT_EQ(clipped("a\xFF\xC3"), "a??");
+}
+
 AE_TEST("header/a value that is not plain is carried as base64, and back") {
   const std::pair<std::string, std::string> kCases[] = {
       {"us-west1", "us-west1"},
@@ -108,7 +115,9 @@ AE_TEST("header/a value that is not plain is carried as base64, and back") {
       {" padded ", "=?base64?IHBhZGRlZCA=?="},
       {"line1\nline2", "=?base64?bGluZTEKbGluZTI=?="},
       {"=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="},
-      {"", "=?base64?" "?="}};
+      {"",
+       "=?base64?"
+       "?="}};
   for (const auto& [text, value] : kCases) {
     EXPECT_EQ(header_value(text), value);
     EXPECT_EQ(text_of_header(value), text);
@@ -146,6 +155,9 @@ AE_TEST("header/a request is what its headers say, or it is refused") {
   EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?###?="; }), kHeaderMismatch);
   EXPECT_EQ(wrong([](Headers& h) { h.twice = true; }), kHeaderMismatch);
   EXPECT_EQ(wrong([](Headers& h) { h.name = "=?base64?YS5i?="; }), 0);
+  Headers bytes = sound;
+  bytes.name = "\xFF\xFE";
+  EXPECT_TRUE(is_utf8(check_headers(bytes, tool_call("a.b")).error().message));
   Headers other = sound;
   other.name = header_value("größe");
   EXPECT_TRUE(check_headers(other, tool_call("größe")));

@@ -1,5 +1,6 @@
 #include "mcp/message.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,21 @@ std::expected<Message, RpcError> read_message(const Value& value) {
     message.params = *params;
   }
   return message;
+}
+
+std::string clipped(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  const bool sound = is_utf8(text);
+  std::size_t end = std::min(kMost, text.size());
+  const auto goes_on = [&](std::size_t at) {
+    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  while (sound && end > 0 && goes_on(end)) --end;
+  std::string out(text.substr(0, end));
+  if (!sound) {
+    std::ranges::replace_if(out, [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
+  }
+  return out;
 }
 
 Value request(const Value& id, std::string_view method, const Value& params) {

@@ -50,6 +50,9 @@ std::expected<Value, RpcError> parse_message(std::string_view text);
 // One message, of a value that is no array. Fails with kInvalidRequest, kInvalidParams (params that are no object).
 std::expected<Message, RpcError> read_message(const Value& value);
 
+// The beginning of a text for a message to people: whole characters, 80 bytes of them; bytes that are no UTF-8 become '?'.
+std::string clipped(std::string_view text);
+
 Value request(const Value& id, std::string_view method, const Value& params);
 Value notification(std::string_view method, const Value& params);
 Value response(const Value& id, const Value& result);
