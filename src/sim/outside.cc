@@ -476,7 +476,8 @@ Value Outside::answer_of_model(const Value& request) {
   const auto messages = request["messages"].items();
   std::string text = "re: " + std::string(messages.back().text("content"));
   std::vector<Value> calls;
-  if (const auto script = parse_json(messages[0].text("content")); script && script->is_array()) {
+  const auto script = parse_json(messages[0].text("content"));
+  if (script && script->is_array() && request.find("tools") != nullptr) {
     const auto turn = static_cast<std::size_t>(std::ranges::count_if(
         messages, [](const Value& m) { return m.text("role") == "assistant"; }));
     if (turn < script->size()) {
