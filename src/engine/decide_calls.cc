@@ -309,8 +309,7 @@ void Decider::close_unknown(const Step& step, std::string_view source) {
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
-  std::vector<Member> payload =
-      model_members(s_.tool_of(step), step.call->arguments, step.result);
+  std::vector<Member> payload = model_members(s_.tool_of(step), step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
   payload.emplace_back("result_of", step.call->id.text);
   emit_of(step, EventType::command_committed, std::move(payload));

@@ -100,8 +100,7 @@ std::string ReplayProof::committed(const State& state, const Event& event) {
   if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
     return {};
   }
-  const auto said =
-      model_members(state.tool_of(*step), step->call->arguments, step->result);
+  const auto said = model_members(state.tool_of(*step), step->call->arguments, step->result);
   for (const std::string_view name :
        {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
     const auto one = std::ranges::find(said, name, &Member::first);
