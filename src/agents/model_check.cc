@@ -8,6 +8,7 @@
 #include "core/closed_schema.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/model_calls.h"
 #include "engine/price.h"
 
 namespace ae::agents {
@@ -197,19 +198,6 @@ class ModelCheck {
   Value price_;
 };
 
-// Where a URL says what nobody else may choose.
-bool names_its_host(std::string_view url) {
-  const std::string_view literal = url.substr(0, std::min(url.find("${"), url.size()));
-  if (literal.starts_with("data:image/")) return literal.find(";base64,") != literal.npos;
-  for (const std::string_view scheme : {"https://", "http://"}) {
-    if (!literal.starts_with(scheme)) continue;
-    const std::size_t end = literal.find('/', scheme.size());
-    return literal.size() == url.size() ? literal.size() > scheme.size()
-                                        : end != literal.npos && end > scheme.size();
-  }
-  return false;
-}
-
 }  // namespace
 
 double temperature_max(std::string_view provider) { return provider == kAnthropic ? 1 : 2; }
@@ -238,7 +226,7 @@ void check_parts(Check& check, const Spot& content) {
     if (!text) continue;
     if (text->empty()) {
       check.fault(*said, "must not be empty");
-    } else if (*word == 1 && !names_its_host(*text)) {
+    } else if (*word == 1 && !engine::names_its_host(*text)) {
       check.fault(*said,
                   "begins with https://HOST/ or data:image/…;base64, written out: what a stranger "
                   "says chooses no host");

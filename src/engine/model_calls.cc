@@ -23,20 +23,6 @@ std::unexpected<Error> bad(std::size_t index, std::string_view what) {
               "messages[" + std::to_string(index) + "] " + std::string(what));
 }
 
-// The text of a URL that the plan itself says: its scheme and host, or that it is the picture.
-bool names_its_host(std::string_view url) {
-  const std::size_t literal = std::min(url.find("${"), url.size());
-  const std::string_view begin = url.substr(0, literal);
-  if (begin.starts_with("data:image/")) return begin.find(";base64,") != begin.npos;
-  for (const std::string_view scheme : {"https://", "http://"}) {
-    if (!begin.starts_with(scheme)) continue;
-    const std::size_t end = begin.find('/', scheme.size());
-    return literal == url.size() ? begin.size() > scheme.size()
-                                 : end != begin.npos && end > scheme.size();
-  }
-  return false;
-}
-
 Status check_parts(const Value& parts, const std::string& where) {
   if (parts.size() == 0 || parts.size() > kPartsMax) {
     return fail(Code::plan_invalid, where + " has 1 to 256 parts");
@@ -123,6 +109,19 @@ std::vector<Member> members_of(std::string_view provider, const Value& arguments
 }
 
 }  // namespace
+
+bool names_its_host(std::string_view url) {
+  const std::size_t literal = std::min(url.find("${"), url.size());
+  const std::string_view begin = url.substr(0, literal);
+  if (begin.starts_with("data:image/")) return begin.find(";base64,") != begin.npos;
+  for (const std::string_view scheme : {"https://", "http://"}) {
+    if (!begin.starts_with(scheme)) continue;
+    const std::size_t end = begin.find('/', scheme.size());
+    return literal == url.size() ? begin.size() > scheme.size()
+                                 : end != begin.npos && end > scheme.size();
+  }
+  return false;
+}
 
 Status check_written(const Value& args) {
   if (const Value* schema = args.find("schema")) {

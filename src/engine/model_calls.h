@@ -13,6 +13,10 @@
 
 namespace ae::engine {
 
+// Does the URL of an image, as a plan writes it, begin with its scheme and host, or with data:image/…;base64, and no ${ in
+// them? What a stranger says chooses no server.
+bool names_its_host(std::string_view url);
+
 // A node's messages and schema as the plan has them, before any expression is evaluated: a list, or one ${ … }; a content
 // is a text, or parts; the URL of an image names its host in the plan. Fails with plan_invalid.
 Status check_written(const Value& args);
