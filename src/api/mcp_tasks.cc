@@ -215,6 +215,7 @@ void Mcp::tell_task(const Ask& call, const Value& job, bool made) {
     }
     if (!questions.empty()) {
       std::vector<Member> asked;
+      asked.reserve(questions.size());
       for (const Value& one : questions) asked.emplace_back(one.text("key"), one["request"]);
       task = task.with("inputRequests", Value::object(std::move(asked)));
     }

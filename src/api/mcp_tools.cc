@@ -282,6 +282,7 @@ void Mcp::end_call(const Ask& call, const Value& job) {
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
     std::vector<Member> asked;
+    asked.reserve(questions.size());
     for (const Value& one : questions) {
       asked.emplace_back(one.text("key"), one["request"]);
     }

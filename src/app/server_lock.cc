@@ -102,7 +102,9 @@ std::string difference(const Value& before, const Value& now) {
   }
   std::string text;
   for (const auto& [name, word] : words) {
-    if (!word.empty()) text += (text.empty() ? "" : ", ") + name + " " + word;
+    if (word.empty()) continue;
+    if (!text.empty()) text += ", ";
+    text.append(name).append(" ").append(word);
   }
   return text.empty() ? "nothing has changed" : text;
 }
@@ -166,6 +168,7 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
 Status ServerLock::write() {
   if (!std::exchange(changed_, false)) return {};
   std::vector<Member> servers;
+  servers.reserve(servers_.size());
   for (const auto& [name, tools] : servers_) {
     servers.emplace_back(name, Value::object({{"tools", tools}}));
   }

@@ -127,6 +127,7 @@ Value loop_view(const State& state, const LoopProgress& loop) {
   std::vector<Value> turns;
   for (const LoopTurn& turn : loop.turns) {
     std::vector<Value> calls;
+    calls.reserve(turn.calls.size());
     for (const LoopCall& call : turn.calls) {
       calls.push_back(Value::object(
           {{"begun", call.step != kNoStep},

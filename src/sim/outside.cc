@@ -275,7 +275,8 @@ std::string declared_hash(const Value& request, bool first) {
   const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
   std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
   for (const Value& message : request["messages"].items()) {
-    chain = from_hex(to_hex(sha256(chain + *from_hex(digest(message))))).value();
+    chain += from_hex(digest(message)).value();
+    chain = from_hex(to_hex(sha256(chain))).value();
   }
   std::vector<Member> declared{{"conversation", to_hex(chain)},
                                {"said", static_cast<std::uint64_t>(request["messages"].size())}};
