@@ -22,6 +22,7 @@
 #include "net/asio_loop.h"
 #include "runtime/rollback.h"
 #include "runtime/runtime.h"
+#include "runtime/sayings.h"
 #include "store/postgres/examine.h"
 #include "store/rebuild.h"
 
@@ -68,6 +69,8 @@ class Site {
   virtual store::Store& store() = 0;
   virtual runtime::Runtime& runtime() = 0;
   virtual api::Api& api() = 0;
+  // What answers say as they come, of jobs that run here.
+  virtual runtime::Sayings& sayings() = 0;
   // Which store this is, without a password.
   virtual std::string store_name() const = 0;
   // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.

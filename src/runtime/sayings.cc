@@ -8,13 +8,22 @@ namespace ae::runtime {
 
 struct Sayings::State {
   struct Listener {
+    std::weak_ptr<State> state;
     JobId job;
     std::function<void()> heard;
+    Listener(const std::shared_ptr<State>& of, JobId which, std::function<void()> then)
+        : state(of), job(std::move(which)), heard(std::move(then)) {}
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
+    ~Listener() {
+      if (const auto still = state.lock()) still->forget(job);
+    }
   };
   SayingLimits limits;
   std::map<JobId, std::vector<std::shared_ptr<Saying>>> open;
   std::size_t bytes = 0, sayings = 0;  // of what is open
-  std::vector<std::weak_ptr<Listener>> listeners;
+  std::map<JobId, std::vector<std::weak_ptr<Listener>>> listeners;
+  std::size_t listening = 0;
 
   // Is it still open? Its bytes are counted as long as it is.
   bool holds(const JobId& job, const std::shared_ptr<Saying>& saying) const {
@@ -38,12 +47,21 @@ struct Sayings::State {
 
   // Who hears may leave, and others may come, while they are told.
   void tell(const JobId& job) {
-    std::erase_if(listeners, [](const auto& listener) { return listener.expired(); });
-    const auto all = listeners;
+    const auto of_job = listeners.find(job);
+    if (of_job == listeners.end()) return;
+    const auto all = of_job->second;
     for (const auto& weak : all) {
-      const auto listener = weak.lock();
-      if (listener && listener->job == job) listener->heard();
+      if (const auto listener = weak.lock()) listener->heard();
     }
+  }
+
+  // One of those who listened to the job has gone.
+  void forget(const JobId& job) {
+    --listening;
+    const auto of_job = listeners.find(job);
+    if (of_job == listeners.end()) return;
+    std::erase_if(of_job->second, [](const auto& listener) { return listener.expired(); });
+    if (of_job->second.empty()) listeners.erase(of_job);
   }
 
   template <class Which>
@@ -89,16 +107,14 @@ void Sayings::end_all(const JobId& job) {
 std::vector<std::shared_ptr<const Saying>> Sayings::of(const JobId& job) const {
   const auto of_job = state_->open.find(job);
   if (of_job == state_->open.end()) return {};
-  std::vector<std::shared_ptr<const Saying>> all(of_job->second.begin(), of_job->second.end());
-  std::ranges::stable_sort(all, {}, [](const auto& saying) { return saying->step; });
-  return all;
+  return {of_job->second.begin(), of_job->second.end()};
 }
 
 std::shared_ptr<void> Sayings::listen(const JobId& job, std::function<void()> heard) {
-  std::erase_if(state_->listeners, [](const auto& listener) { return listener.expired(); });
-  if (state_->listeners.size() >= state_->limits.listeners_max) return nullptr;
-  auto listener = std::make_shared<State::Listener>(State::Listener{job, std::move(heard)});
-  state_->listeners.push_back(listener);
+  if (state_->listening >= state_->limits.listeners_max) return nullptr;
+  auto listener = std::make_shared<State::Listener>(state_, job, std::move(heard));
+  state_->listeners[job].push_back(listener);
+  ++state_->listening;
   return listener;
 }
 

@@ -49,7 +49,7 @@ class Sayings {
   // The job is no longer held here.
   void end_all(const JobId& job);
 
-  // What is being said, by step. Shared with readers that are slower than what they read.
+  // What is being said, in the order in which it began. Shared with readers that are slower than what they read.
   std::vector<std::shared_ptr<const Saying>> of(const JobId& job) const;
   // Calls `heard` after each piece of this job, until what it gives is dropped. nullptr: too many listen.
   std::shared_ptr<void> listen(const JobId& job, std::function<void()> heard);

@@ -84,8 +84,8 @@ Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
 // The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
 
-// The same for a text that comes in pieces: what comes out, put together, is what `scrub` makes of the whole. It holds back
-// what may be the beginning of a value, and not more. Threads: one owner.
+// The same for a text that comes in pieces: what comes out, put together, is what `scrub` makes of the whole (unless a
+// value follows itself without an end). It holds back what may be the beginning of a value, and not more. Threads: one owner.
 class ScrubbedStream {
  public:
   explicit ScrubbedStream(const std::vector<UsedSecret>& used);
