@@ -186,6 +186,7 @@ class Live : public std::enable_shared_from_this<Live> {
 
  private:
   enum class Pending : std::uint8_t { now, later };  // the next question
+  using Try = std::pair<InvocationId, std::uint32_t>;
 
   async::Task gone() {
     return [weak = weak_from_this()] {
@@ -258,9 +259,7 @@ class Live : public std::enable_shared_from_this<Live> {
   void write(std::string_view text) {
     if (stream_.write(text)) return;
     full_ = true;
-    stream_.on_drained([weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->drained();
-    });
+    stream_.on_drained([self = shared_from_this()] { self->drained(); });
   }
   void drained() {
     full_ = false;
@@ -277,10 +276,11 @@ class Live : public std::enable_shared_from_this<Live> {
   void say() {
     if (!begun_ || cut_ || full_ || !hears_ || stream_.closed()) return;
     const auto all = sayings_.of(job_);
-    std::map<const runtime::Saying*, std::size_t> told;
+    std::map<Try, std::size_t> told;
     for (const auto& saying : all) {
-      const auto before = told_.find(saying.get());
-      std::size_t& at = told[saying.get()];
+      const Try key{saying->invocation, saying->try_no};
+      const auto before = told_.find(key);
+      std::size_t& at = told[key];
       at = before == told_.end() ? 0 : before->second;
       while (at < saying->text.size() && !full_) {
         const std::string_view piece = piece_of(std::string_view(saying->text).substr(at));
@@ -333,7 +333,7 @@ class Live : public std::enable_shared_from_this<Live> {
   net::Responder responder_;
   const Still still_;
   std::shared_ptr<void> right_, watch_, hears_;
-  std::map<const runtime::Saying*, std::size_t> told_;  // bytes of each that is open
+  std::map<Try, std::size_t> told_;  // bytes of what each that is open has said
   // Shared with the question under way.
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
