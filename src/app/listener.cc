@@ -216,7 +216,8 @@ class Live : public std::enable_shared_from_this<Live> {
       std::erase_if(request.query, [](const auto& pair) { return pair.first == "after"; });
       request.query.emplace_back("after", after_);
     }
-    if (begun_) request.query.emplace_back("wait", kHoldOn);  // the head goes out at once
+    // Whoever comes while something is being said does not wait for an event to hear it.
+    if (may_) request.query.emplace_back("wait", kHoldOn);
     request.query.emplace_back("limit", "256");
     asked_at_ = steady_.since_start();
     api_.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
@@ -228,6 +229,10 @@ class Live : public std::enable_shared_from_this<Live> {
 
   void answered(api::ApiResponse answer) {
     if (cut_) return;
+    if (full_) {
+      held_ = std::move(answer);
+      return;
+    }
     if (answer.status >= 400) {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
       return stream_.end();
@@ -236,8 +241,12 @@ class Live : public std::enable_shared_from_this<Live> {
     // Nothing comes after it. Its end may have been told before, or be none of what was asked for.
     const bool over = events.empty() && answer.body["ended"] == Value(true);
     if (!begun_ && over) return nothing_to_come();
-    const bool first = !begun_;
-    if (first) begin_stream();
+    const bool first = !std::exchange(may_, true);
+    if (first && events.empty() && !over) {
+      say();
+      return then(Pending::now);
+    }
+    if (!begun_) begin_stream();
     std::string text = events.empty() && !over ? ":\n\n" : "";
     for (const Value& event : events) {
       after_ = std::to_string(event["seq"].as_int());
@@ -247,8 +256,9 @@ class Live : public std::enable_shared_from_this<Live> {
     write(text);
     if (over) return end();
     if (first) say();
-    // Of a first question that did not wait nothing follows from an answer without events.
-    const Pending next = events.empty() && !first ? Pending::later : Pending::now;
+    then(events.empty() ? Pending::later : Pending::now);
+  }
+  void then(Pending next) {
     if (full_) {
       pending_ = next;
     } else {
@@ -263,6 +273,7 @@ class Live : public std::enable_shared_from_this<Live> {
   }
   void drained() {
     full_ = false;
+    if (held_) return answered(*std::exchange(held_, std::nullopt));
     say();
     if (full_ || !pending_) return;
     ask_again(*std::exchange(pending_, std::nullopt));
@@ -274,8 +285,10 @@ class Live : public std::enable_shared_from_this<Live> {
 
   // What is being said, behind what this reader has of it.
   void say() {
-    if (!begun_ || cut_ || full_ || !hears_ || stream_.closed()) return;
+    if (!may_ || cut_ || full_ || !hears_ || (begun_ && stream_.closed())) return;
     const auto all = sayings_.of(job_);
+    const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    if (says && !begun_) begin_stream();
     std::map<Try, std::size_t> told;
     for (const auto& saying : all) {
       const Try key{saying->invocation, saying->try_no};
@@ -318,7 +331,7 @@ class Live : public std::enable_shared_from_this<Live> {
   }
 
   void ask_again(Pending next) {
-    if (stream_.closed()) return;
+    if (begun_ && stream_.closed()) return;
     const Duration early = asked_at_ + kAgainAfter - steady_.since_start();
     if (next == Pending::now || early <= Duration(0)) return ask();
     loop_.after(early, [self = shared_from_this()] { self->ask(); });
@@ -339,7 +352,10 @@ class Live : public std::enable_shared_from_this<Live> {
   net::HttpStream stream_;
   std::string after_;
   Duration asked_at_{};  // of the steady clock
-  std::optional<Pending> pending_;  // … and it waits until there is room
+  // When there is room again: what was answered meanwhile, or the next question.
+  std::optional<api::ApiResponse> held_;
+  std::optional<Pending> pending_;
+  bool may_ = false;  // the Api has answered, and did not refuse
   bool begun_ = false;
   bool full_ = false;  // the client is slow
   bool cut_ = false;   // who listens may not any more
