@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -428,7 +429,7 @@ RawHttpServer::Script streams(std::vector<std::string> events, bool end = true) 
       std::snprintf(size, sizeof size, "%zx\r\n", event.size());
       c.send(size + event + "\r\n");
     }
-    end ? static_cast<void>(c.send("0\r\n\r\n")) : c.reset();
+    if (end) c.send("0\r\n\r\n");
   };
 }
 
@@ -462,7 +463,7 @@ struct Heard {
   Outcome outcome;
 };
 
-Heard heard(Bench& bench, RawHttpServer& server) {
+Heard hear(Bench& bench, RawHttpServer& server) {
   Heard heard;
   Call call = a_call(a_request());
   call.piece = [&](const tools::Piece& piece) {
@@ -479,7 +480,7 @@ AE_TEST(
   Bench bench;
   RawHttpServer whole(RawHttpServer::always(raw_answer(200, kAnswer)));
   RawHttpServer server(streams(chat({"ä", "", "!"})));
-  const Heard at_once = heard(bench, whole), streamed = heard(bench, server);
+  const Heard at_once = hear(bench, whole), streamed = hear(bench, server);
   EXPECT_EQ(canonical(streamed.outcome.result), canonical(at_once.outcome.result));
   EXPECT_EQ(streamed.outcome.external_id, at_once.outcome.external_id);
   EXPECT_EQ(streamed.text, "ä!");
@@ -500,7 +501,7 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
        "\", ä.\"}}\n\n",
        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
        "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));
-  const Heard said = heard(bench, server);
+  const Heard said = hear(bench, server);
   EXPECT_EQ(said.text, "Ja, ä.");
   EXPECT_EQ(canonical(said.outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"Ja, ä.",)"
@@ -514,7 +515,7 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     Bench bench;
     RawHttpServer server(streams(chat(words)));
-    const Heard said = heard(bench, server);
+    const Heard said = hear(bench, server);
     EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
     EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
   }
@@ -560,20 +561,20 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
 AE_TEST("model tool/a stream that was said to the end is an answer, however its connection ends") {
   Bench bench;
   RawHttpServer server(streams(chat({"All."}), false));
-  EXPECT_EQ(heard(bench, server).outcome.result["text"], Value("All."));
+  EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
 }
 
 AE_TEST("model tool/a stream that is none has happened: its record says why") {
   Bench bench;
   RawHttpServer garbage(streams({chunk("a"), "data: {\"choices\"\n\n", chunk("b")}));
-  const Heard said = heard(bench, garbage);
+  const Heard said = hear(bench, garbage);
   EXPECT_EQ(said.outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(said.outcome.invalid);
   EXPECT_EQ(said.outcome.invalid->text("reason"),
             "an event of the streamed answer is no JSON object");
   std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
   RawHttpServer large(streams(much));
-  const Heard more = heard(bench, large);
+  const Heard more = hear(bench, large);
   ASSERT_TRUE(more.outcome.invalid) << more.outcome.error_code;
   EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
 }
