@@ -30,11 +30,11 @@ class ModelCheck {
 
   CheckedModel run() {
     const std::size_t before = check_.count();
-    if (check_.mapping(spot_,
-                       {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
-                        "max_tokens_name", "price", "timeout", "grace", "retry", "description",
-                        "stream"},
-                       {{"fallback", "going on with another model comes later"}})) {
+    if (check_.mapping(
+            spot_,
+            {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
+             "max_tokens_name", "price", "timeout", "grace", "retry", "description", "stream"},
+            {{"fallback", "going on with another model comes later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       provider();
       name();

@@ -28,7 +28,7 @@ constexpr auto kOwnerWait =
 constexpr Duration kHealthWait = std::chrono::seconds(3);
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
 constexpr Duration kStreamLasts = std::chrono::hours(24);  // then it is asked for anew
-constexpr std::size_t kStreamMax = 256u << 20;             // bytes of one; then it is asked for anew
+constexpr std::size_t kStreamMax = 256u << 20;  // bytes of one; then it is asked for anew
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
 bool exists(const std::string& path) {

@@ -561,7 +561,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& ap
     : server_(std::make_unique<net::HttpServer>(
           loop,
           [place = Place{loop, steady, api, sayings, nullptr}](net::HttpRequest request,
-                                                      net::Responder responder) {
+                                                               net::Responder responder) {
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
             answer(place, std::move(request), std::move(responder), us);
           },
@@ -590,7 +590,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   server_ = std::make_unique<net::HttpServer>(
       loop,
       [place = Place{loop, steady, api, sayings, gate_.get()}](net::HttpRequest request,
-                                                      net::Responder responder) {
+                                                               net::Responder responder) {
         if (comes_from_elsewhere(request)) {
           return std::move(responder).answer(
               net::problem(403, "forbidden", "pages of other sites may not ask this server"));

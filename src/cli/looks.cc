@@ -413,16 +413,16 @@ class Follow {
     for (auto& [name, value] : events_query(options_, after_, "")) {
       if (!value.empty() && name != "limit") request.query.emplace_back(name, std::move(value));
     }
-    AE_ASSIGN(const api::ApiResponse end,
-              door.follow(request, [&](const app::Door::LiveEvent& live) {
-                auto event = parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
-                if (event && live.name == "said") {
-                  say(*event);
-                } else if (event && (*event)["seq"].is_integer()) {
-                  show(*event);
-                }
-                return terminal_.flush();
-              }));
+    AE_ASSIGN(
+        const api::ApiResponse end, door.follow(request, [&](const app::Door::LiveEvent& live) {
+          auto event = parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
+          if (event && live.name == "said") {
+            say(*event);
+          } else if (event && (*event)["seq"].is_integer()) {
+            show(*event);
+          }
+          return terminal_.flush();
+        }));
     if (end.status >= 400) {
       return std::unexpected(of_option(api::error_of_problem(end.body, end.status)));
     }
@@ -441,10 +441,11 @@ class Follow {
     const std::size_t known = told > offset ? told - offset : 0;
     if (known >= text.size()) return;
     told = offset + text.size();
-    terminal_.say({.who = who,
-                   .head = terminal_.out()(Tint::dim, "    “  " + safe(said.text("node_id"))) + "  ",
-                   .text = safe(text.substr(known), true)},
-                  true);
+    terminal_.say(
+        {.who = who,
+         .head = terminal_.out()(Tint::dim, "    “  " + safe(said.text("node_id"))) + "  ",
+         .text = safe(text.substr(known), true)},
+        true);
   }
 
   static constexpr std::size_t kToldMax = 1'000;  // tries of calls

@@ -261,11 +261,11 @@ void Run::say_pieces() {
     const std::pair key{saying->invocation, saying->try_no};
     const std::size_t from = std::min(told[key], saying->text.size());
     const std::string text = safe(std::string_view(saying->text).substr(from), true);
-    terminal_.say({.who = saying->invocation.text + "/" + std::to_string(saying->try_no),
-                   .head = "  " + terminal_.err()(Tint::dim, "“") + " " +
-                           pad(safe(saying->node), 20) + " ",
-                   .text = text},
-                  false);
+    terminal_.say(
+        {.who = saying->invocation.text + "/" + std::to_string(saying->try_no),
+         .head = "  " + terminal_.err()(Tint::dim, "“") + " " + pad(safe(saying->node), 20) + " ",
+         .text = text},
+        false);
     told_[key] = saying->text.size();
   }
 }

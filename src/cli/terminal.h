@@ -51,7 +51,7 @@ class Terminal {
   std::size_t width_ = 0;
   void end_saying();
 
-  std::string saying_;        // who; "" = nobody
+  std::string saying_;  // who; "" = nobody
   bool says_to_stdout_ = false, line_open_ = false;
   int lost_ = 0;  // the first error of stdout, as errno has it
 };

@@ -47,9 +47,12 @@ Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect
 // What a provider that gave up in mid-answer would have said with a status.
 std::string code_of(std::string_view error_type) {
   constexpr std::pair<std::string_view, std::string_view> kCodes[] = {
-      {"overloaded_error", "http_529"},    {"rate_limit_error", "http_429"},
-      {"rate_limit_exceeded", "http_429"}, {"timeout_error", "http_504"},
-      {"requests", "http_429"},            {"tokens", "http_429"},
+      {"overloaded_error", "http_529"},
+      {"rate_limit_error", "http_429"},
+      {"rate_limit_exceeded", "http_429"},
+      {"timeout_error", "http_504"},
+      {"requests", "http_429"},
+      {"tokens", "http_429"},
   };
   for (const auto& [theirs, ours] : kCodes) {
     if (error_type == theirs) return std::string(ours);

@@ -422,8 +422,9 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
 RawHttpServer::Script streams(std::vector<std::string> events, bool end = true) {
   return [events = std::move(events), end](Conversation& c) {
     c.read_request();
-    c.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-           "Transfer-Encoding: chunked\r\n\r\n");
+    c.send(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n");
     for (const std::string& event : events) {
       char size[32];
       std::snprintf(size, sizeof size, "%zx\r\n", event.size());
@@ -445,7 +446,8 @@ std::string chunk(std::string_view text) {
 
 const std::vector<std::string> kChatEnd = {
     "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\",\"index\":0}]}\n\n",
-    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12,"
+    "data: "
+    "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12,"
     "\"prompt_tokens_details\":{\"cached_tokens\":4},"
     "\"completion_tokens_details\":{\"reasoning_tokens\":2}}}\n\n",
     "data: [DONE]\n\n"};
@@ -491,13 +493,16 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
   Bench bench;
   bench.name = "anthropic";
   RawHttpServer server(streams(
-      {"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":"
+      {"event: message_start\ndata: "
+       "{\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":"
        "\"small-1-2026\",\"content\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n",
        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\","
        "\"text\":\"\"}}\n\n",
-       "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
+       "data: "
+       "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
        "\"Ja\"}}\n\n",
-       "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
+       "data: "
+       "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
        "\", ä.\"}}\n\n",
        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
        "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));

@@ -28,10 +28,10 @@ struct Saying {
 };
 
 struct SayingLimits {
-  std::size_t text_max = 4u << 20;       // bytes of one saying
-  std::size_t all_max = 64u << 20;       // bytes of all of them
-  std::size_t listeners_max = 1024;      // at once, of all jobs
-  std::size_t sayings_max = 10'000;      // open at once
+  std::size_t text_max = 4u << 20;   // bytes of one saying
+  std::size_t all_max = 64u << 20;   // bytes of all of them
+  std::size_t listeners_max = 1024;  // at once, of all jobs
+  std::size_t sayings_max = 10'000;  // open at once
 };
 
 class Sayings {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kHeldMax = 1u << 10;         // bytes that a stream holds back, beside eight values
+constexpr std::size_t kHeldMax = 1u << 10;  // bytes that a stream holds back, beside eight values
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {

@@ -179,9 +179,9 @@ AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever 
   used.push_back({"KEY", Secret("sk-sk-42sk")});
   used.push_back({"PASS", Secret("s3cr&t/\"+")});
   for (const char* text :
-       {"sk-sk-42sk", "a sk-sk-sk-42sk b", "sk-sk-42sk-sk-42sk", "sk-sk-42s", "x sk-sk-4", "no secret",
-        "got s3cr&t/\"+ and s3cr%26t%2F%22%2B, 7333637226742f222b", "s3cr&t/s3cr&t/\"+", "",
-        "Basic bWU6czNjciZ0LyIr and sk-sk-42sks3cr&t/\"+sk-sk-42sk"}) {
+       {"sk-sk-42sk", "a sk-sk-sk-42sk b", "sk-sk-42sk-sk-42sk", "sk-sk-42s", "x sk-sk-4",
+        "no secret", "got s3cr&t/\"+ and s3cr%26t%2F%22%2B, 7333637226742f222b",
+        "s3cr&t/s3cr&t/\"+", "", "Basic bWU6czNjciZ0LyIr and sk-sk-42sks3cr&t/\"+sk-sk-42sk"}) {
     for (std::size_t step = 1; step <= 40; ++step) {
       EXPECT_EQ(streamed(text, step, used), scrub(text, used)) << text << " in pieces of " << step;
     }

@@ -374,9 +374,8 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
     };
   }
   const auto id = needs_.client.start(
-      std::move(request.http),
-      [calls = calls_, key, used = std::move(request.used), rules = rules_, stream,
-       done = std::move(done)](const HttpAnswer& answer) mutable {
+      std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
+                                stream, done = std::move(done)](const HttpAnswer& answer) mutable {
         calls->in_flight.erase(key);
         if (!stream || !stream->begun) return done(judge(answer, rules, used));
         stream->piece = nullptr;

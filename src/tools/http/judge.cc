@@ -179,9 +179,8 @@ Outcome streamed(const HttpAnswer& answer, const StreamReader& reader,
   if (reader.is_whole()) {
     const Value body = reader.body();
     if (canonical(body).size() > rules.output_max) {
-      return refused(answer,
-                     "the answer is larger than " + std::to_string(rules.output_max) + " bytes",
-                     used);
+      return refused(
+          answer, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
     }
     Outcome outcome;
     outcome.kind = OutcomeKind::success;
