@@ -36,6 +36,10 @@ class Door {
   // (it went out, and no answer came back).
   virtual Result<api::ApiResponse> ask(const api::ApiRequest& request) = 0;
   virtual bool is_socket() const = 0;
+  // The same without waiting for it: the answer comes on `loop`, which whoever asks so has to run.
+  virtual void start(const api::ApiRequest& request,
+                     async::Done<Result<api::ApiResponse>> done) = 0;
+  virtual net::AsioLoop& loop() = 0;
   // A live stream: tells each of its events as it comes, until the stream ends or `heard` says false. What it gives is the
   // refusal, or how the stream began. REQUIRES: is_socket(). Fails as `ask`, also for a stream that broke off.
   struct LiveEvent {
@@ -43,10 +47,6 @@ class Door {
   };
   virtual Result<api::ApiResponse> follow(const api::ApiRequest& request,
                                           const std::function<bool(const LiveEvent&)>& heard) = 0;
-  // The same without waiting for it: the answer comes on `loop`, which whoever asks so has to run.
-  virtual void start(const api::ApiRequest& request,
-                     async::Done<Result<api::ApiResponse>> done) = 0;
-  virtual net::AsioLoop& loop() = 0;
 };
 
 // The socket of the process that owns this store; nullptr when nobody answers for it.

@@ -69,8 +69,6 @@ class Site {
   virtual store::Store& store() = 0;
   virtual runtime::Runtime& runtime() = 0;
   virtual api::Api& api() = 0;
-  // What answers say as they come, of jobs that run here.
-  virtual runtime::Sayings& sayings() = 0;
   // Which store this is, without a password.
   virtual std::string store_name() const = 0;
   // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.
@@ -90,6 +88,8 @@ class Site {
   // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
   // opens the store for work again. nullopt: nothing had been lost.
   virtual Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) = 0;
+  // What answers say as they come, of jobs that run here.
+  virtual runtime::Sayings& sayings() = 0;
 
   // Runs the loop until there is an answer.
   api::ApiResponse ask(api::ApiRequest request);
