@@ -288,8 +288,8 @@ class GivenJob {
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
   // Somebody lets the job use more; limits as they are stored.
-  GivenJob& raise(std::string_view limits) {
-    return act({.kind = Act::Kind::budget, .by = "ann", .payload = json(limits)});
+  GivenJob& raise(std::string_view to) {
+    return act({.kind = Act::Kind::budget, .by = "ann", .payload = json(to)});
   }
   // Somebody answers what is asked at a node, by its id among the approvals.
   GivenJob& approve(std::string_view node, std::string_view decision = "approve") {
