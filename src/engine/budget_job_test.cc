@@ -319,7 +319,7 @@ AE_TEST("budget/a crash at any event declares nothing that does not fit, and end
     GivenJob job = given(nodes, "{'tokens': 100}");
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     job.state = job.folded(kept);
-    job.attempt_count = 1;
+    job.attempt_count = static_cast<int>(job.state.epoch);
     if (job.state.status == JobStatus::parked) {
       job.raise("{'tokens': 1000}");
     } else {
