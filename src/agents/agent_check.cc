@@ -146,7 +146,8 @@ class AgentCheck {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
-      check_.fault(*cost_, "the model " + shown(std::string_view(name).substr(kModelToolPrefix.size())) +
+      check_.fault(*cost_, "the model " +
+                               shown(std::string_view(name).substr(kModelToolPrefix.size())) +
                                " has no `price`: what it costs cannot be limited");
     }
   }

@@ -456,16 +456,17 @@ AE_TEST("agents/another provider's model has its limit, its price and its parts 
   EXPECT_EQ(claude.text("version"), graph["tools"]["model:plain"].text("version"));
 }
 
-AE_TEST("agents/a budget becomes exact limits in the plan, and a cost needs the prices of all models") {
+AE_TEST(
+    "agents/a budget becomes exact limits in the plan, and a cost needs the prices of all models") {
   const std::string head = std::string(kProviders).substr(0, kProviders.find("agents:"));
   const auto load = [&](std::string_view budget, std::string_view model) {
     return load_text(head + "agents:\n  a: { budget: " + std::string(budget) +
                      ", plan: [ { id: x, llm: { model: " + std::string(model) +
                      ", prompt: Hello } } ] }\n");
   };
-  const auto good = load(
-      "{ tokens: 200000, cost: '2.50', model_calls: 40, tool_calls: 0, wall: 1h, soft: 80 }",
-      "claude");
+  const auto good =
+      load("{ tokens: 200000, cost: '2.50', model_calls: 40, tool_calls: 0, wall: 1h, soft: 80 }",
+           "claude");
   ASSERT_EQ(faults_as_text(good.faults), "");
   EXPECT_EQ(canonical(good.file.agents.at("a").task_graph["budget"]),
             R"({"cost_micros":2500000,"model_calls":40,"soft":80,"tokens":200000,)"

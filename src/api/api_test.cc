@@ -1329,20 +1329,20 @@ AE_TEST("api/a request lowers its agent's budget and never raises it; a key stan
   EXPECT_EQ(job["budget"]["limits"]["wall"], Value("30m"));
   for (const char* wrong :
        {R"({"tool_calls":2})", R"({"wall":"2h"})", R"({})", R"([])", R"({"soft":50})"}) {
-    expect_problem(here.post({"api", "jobs"},
-                             R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
-                   400, "input_invalid");
+    expect_problem(
+        here.post({"api", "jobs"}, R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
+        400, "input_invalid");
   }
-  const auto made = here.post(
-      {"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})");
+  const auto made =
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})");
   EXPECT_EQ(made.status, 201);
-  EXPECT_EQ(here.post({"api", "jobs"},
-                      R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})")
-                .status,
-            200);
-  expect_problem(here.post({"api", "jobs"},
-                           R"({"agent":"asks","budget":{"tokens":6},"idempotency_key":"k"})"),
-                 409, "idempotency_conflict");
+  EXPECT_EQ(
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})")
+          .status,
+      200);
+  expect_problem(
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":6},"idempotency_key":"k"})"),
+      409, "idempotency_conflict");
 }
 
 AE_TEST("api/a fork is a new job; what it would do again is listed until somebody agrees") {

@@ -137,9 +137,9 @@ int resume_command(const Options& options, Terminal& terminal) {
 int budget_command(const Options& options, Terminal& terminal) {
   std::vector<Member> body =
       given({{"cost", options.cost}, {"note", options.note}, {"wall", options.wall}});
-  for (const auto& [name, text] : {std::pair("tokens", &options.tokens),
-                                   std::pair("model_calls", &options.model_calls),
-                                   std::pair("tool_calls", &options.tool_calls)}) {
+  for (const auto& [name, text] :
+       {std::pair("tokens", &options.tokens), std::pair("model_calls", &options.model_calls),
+        std::pair("tool_calls", &options.tool_calls)}) {
     if (!text->empty()) body.emplace_back(name, number_or_text(*text));
   }
   const auto asked = post(options, "budget", std::move(body));

@@ -475,8 +475,8 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
 }
 
 // In the order of Act::Kind.
-constexpr std::string_view kActKinds[] = {"signal",  "cancel", "resolve", "timers",
-                                          "message", "pause",  "resume",  "plan",   "budget"};
+constexpr std::string_view kActKinds[] = {"signal", "cancel", "resolve", "timers", "message",
+                                          "pause",  "resume", "plan",    "budget"};
 
 // What an act may hold; its checksum is the place's, where it stands.
 constexpr std::string_view kActMembers[] = {

@@ -155,8 +155,8 @@ Result<Limits> limits_asked(const Value& asked) {
     } else if (key == "tokens" || key == "model_calls" || key == "tool_calls") {
       const auto n = number(value);
       if (!n) {
-        return fail(Code::input_invalid, "\"" + key + "\" is a whole number, at most " +
-                                             std::to_string(kBudgetMax));
+        return fail(Code::input_invalid,
+                    "\"" + key + "\" is a whole number, at most " + std::to_string(kBudgetMax));
       }
       const auto counted = std::ranges::find(kStored, std::string_view(key));
       limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;

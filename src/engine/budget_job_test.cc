@@ -10,14 +10,14 @@ namespace {
 constexpr std::uint64_t kOne = 61;
 
 std::string asks(std::string_view id, std::string_view needs = "[]") {
-  return "{'id': '" + std::string(id) + "', 'kind': 'llm', 'tool': 'model:main', 'needs': " +
-         std::string(needs) +
+  return "{'id': '" + std::string(id) +
+         "', 'kind': 'llm', 'tool': 'model:main', 'needs': " + std::string(needs) +
          ", 'args': {'model': 'small', 'max_tokens': 50,"
          " 'messages': [{'role': 'user', 'content': 'Hello'}]}}";
 }
 std::string calls(std::string_view id, std::string_view needs = "[]") {
-  return "{'id': '" + std::string(id) + "', 'kind': 'tool', 'tool': 'put', 'needs': " +
-         std::string(needs) + "}";
+  return "{'id': '" + std::string(id) +
+         "', 'kind': 'tool', 'tool': 'put', 'needs': " + std::string(needs) + "}";
 }
 std::string budget(std::string_view limits) {
   return "{'budget': " + std::string(limits) +
@@ -63,9 +63,10 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   struct Case {
     std::string_view limits, limit;
   };
-  const std::string nodes = asks("a") + "," + calls("b", "['a']") + "," + asks("c", "['b']") +
-                            "," + calls("d", "['c']");
-  for (const Case& one : {Case{"{'tokens': 67}", "tokens"}, {"{'cost_micros': 119}", "cost"},
+  const std::string nodes =
+      asks("a") + "," + calls("b", "['a']") + "," + asks("c", "['b']") + "," + calls("d", "['c']");
+  for (const Case& one : {Case{"{'tokens': 67}", "tokens"},
+                          {"{'cost_micros': 119}", "cost"},
                           {"{'model_calls': 1}", "model_calls"},
                           {"{'tool_calls': 1}", "tool_calls"}}) {
     GivenJob job = given(nodes, one.limits);
@@ -99,8 +100,8 @@ AE_TEST("budget/calls side by side reserve together, and the next begins when th
 }
 
 AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
-  GivenJob job = given(asks("a") + "," + asks("b") + "," + calls("c", "['a']"),
-                       "{'model_calls': 1}");
+  GivenJob job =
+      given(asks("a") + "," + asks("b") + "," + calls("c", "['a']"), "{'model_calls': 1}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -268,8 +269,8 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   job.raise("{'model_calls': 1}");
   EXPECT_EQ(job.status(), "running");
   State other = job.folded(job.log.size());
-  EXPECT_FALSE(apply(other, {EventType::job_resumed, json("{'by': 'x'}")}, job.now,
-                     compile_each_time()));
+  EXPECT_FALSE(
+      apply(other, {EventType::job_resumed, json("{'by': 'x'}")}, job.now, compile_each_time()));
 }
 
 AE_TEST("budget/no log can be folded in which a call went over it") {
@@ -288,12 +289,12 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
   job.claim();
   const Use fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
   const std::uint32_t step = job.index_of("a");
-  EXPECT_EQ(admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "",
-                              .use = &fits}),
-            Verdict::declare);
-  EXPECT_EQ(admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "",
-                              .use = &over}),
-            Verdict::over_budget);
+  EXPECT_EQ(
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &fits}),
+      Verdict::declare);
+  EXPECT_EQ(
+      admit(job.state, {.step = step, .tool = "model:main", .arguments_hash = "", .use = &over}),
+      Verdict::over_budget);
 }
 
 AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
@@ -354,8 +355,8 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
       const std::uint64_t tokens = next(3 * kOne);
       overran += tokens > kOne ? tokens - kOne : 0;
       EXPECT_LE(of(job).spent.tokens + of(job).reserved.tokens, limit + overran);
-      job.answer(flight->first, {.kind = OutcomeKind::success,
-                                 .result = json(used(static_cast<int>(tokens), 0))});
+      job.answer(flight->first,
+                 {.kind = OutcomeKind::success, .result = json(used(static_cast<int>(tokens), 0))});
     }
     EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.story();
     EXPECT_LE(of(job).spent.tokens, limit + overran);
@@ -404,7 +405,8 @@ std::string wants_for(int tokens) {
          std::to_string(tokens) + ", 'output_tokens': 0}}";
 }
 
-AE_TEST("budget/a loop's model is told once that little is left, in a message of its conversation") {
+AE_TEST(
+    "budget/a loop's model is told once that little is left, in a message of its conversation") {
   const std::string more =
       "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
   GivenJob job = talk(", 'max_tokens': 20", {.more = more});
@@ -412,8 +414,8 @@ AE_TEST("budget/a loop's model is told once that little is left, in a message of
   const Value& told = job.step("chat/1").call->arguments["notice"];
   EXPECT_EQ(told, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
   EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
-  EXPECT_TRUE(last_message(job, "chat/1").text("content").starts_with(
-      "budget: 2000 of 4000 tokens left"));
+  EXPECT_TRUE(
+      last_message(job, "chat/1").text("content").starts_with("budget: 2000 of 4000 tokens left"));
   EXPECT_EQ(last_message(job, "chat/1", 2)["role"], Value("tool"));
   job.crash();
   EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));

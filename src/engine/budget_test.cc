@@ -25,9 +25,9 @@ AE_TEST("budget/what is stored is read as it was") {
   const auto read = limits_of(limits);
   ASSERT_TRUE(read);
   EXPECT_EQ(stored(*read), limits);
-  for (const char* wrong : {"{'tokens': -1}", "{'tokens': 1.5}", "{'tokens': '1'}", "{'soft': 0}",
-                            "{'soft': 101}", "{'wall': '0s'}", "{'cost': '1'}", "[]",
-                            "{'tokens': 1000000000000001}"}) {
+  for (const char* wrong :
+       {"{'tokens': -1}", "{'tokens': 1.5}", "{'tokens': '1'}", "{'soft': 0}", "{'soft': 101}",
+        "{'wall': '0s'}", "{'cost': '1'}", "[]", "{'tokens': 1000000000000001}"}) {
     EXPECT_FALSE(limits_of(json(wrong))) << wrong;
   }
 }
@@ -55,8 +55,8 @@ AE_TEST("budget/a request says it in people's words, and may only lower its agen
 AE_TEST("budget/a request is taken for a third of its bytes, and an image for its own number") {
   const Value message = json("{'content': 'Hello', 'role': 'user'}");  // 33 bytes
   EXPECT_EQ(tokens_of(message), 11u);
-  const Value picture = json(
-      "{'content': [{'type': 'image', 'url': 'https://host/0123456789'}], 'role': 'user'}");
+  const Value picture =
+      json("{'content': [{'type': 'image', 'url': 'https://host/0123456789'}], 'role': 'user'}");
   EXPECT_EQ(tokens_of(picture), kImageTokens);
   const Value request = Value::object({{"messages", Value::array({message, picture})}});
   EXPECT_EQ(input_tokens_of(request), 11u + kImageTokens);

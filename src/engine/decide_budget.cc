@@ -77,8 +77,7 @@ void Decider::exceed() {
         {"kind", "budget"},
         {"payload", Value::object(std::move(payload))},
         {"state", "exceeded"}});
-  emit(EventType::job_parked,
-       {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
+  emit(EventType::job_parked, {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
   decision_.release = true;
 }
 

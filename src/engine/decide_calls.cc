@@ -104,11 +104,11 @@ void Decider::emit_first(const Declaration& d, const std::string& text) {
   if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, d.args,
                {{"arguments", d.args},
-                   {"arguments_hash", to_hex(sha256(text))},
-                   {"external_key", external_key(s_.job, d.step, s_.attempt).text},
-                   {"idempotency_key", key.text},
-                   {"invocation_id", invocation.text},
-                   {"try", 1}});
+                {"arguments_hash", to_hex(sha256(text))},
+                {"external_key", external_key(s_.job, d.step, s_.attempt).text},
+                {"idempotency_key", key.text},
+                {"invocation_id", invocation.text},
+                {"try", 1}});
 }
 
 void Decider::emit_started(const Declaration& d, const Value& args, std::vector<Member> keys) {
@@ -161,11 +161,11 @@ void Decider::declare(const Step& step, bool close_earlier) {
   }
   emit_started(again, call.arguments,
                {{"arguments", call.arguments},
-                       {"arguments_hash", call.arguments_hash},
-                       {"external_key", call.external_key.text},
-                       {"idempotency_key", call.key.text},
-                       {"invocation_id", call.id.text},
-                       {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+                {"arguments_hash", call.arguments_hash},
+                {"external_key", call.external_key.text},
+                {"idempotency_key", call.key.text},
+                {"invocation_id", call.id.text},
+                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
 }
 
 // The command of this step was asked for before: what the ledger says decides.

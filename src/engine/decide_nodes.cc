@@ -173,11 +173,8 @@ void Decider::start_items(const Step& step) {
     }
     const StepId id = s_.item_step_id(node, item);
     auto args = arguments(node, item);
-    const Declaration first{.step = id,
-                            .node = node,
-                            .tool = node.tool,
-                            .args = args.value_or(Value()),
-                            .item = item};
+    const Declaration first{
+        .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
     if (args && !affords(first, first.args)) return;
     active++;
     const auto both = [&](std::vector<Member> more) {

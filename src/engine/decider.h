@@ -119,9 +119,9 @@ class Decider {
     std::uint32_t tool;  // index into Plan::tools
     Value args;          // of the first try; a later one sends what is recorded
     std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;  // of a probe or a compensation: the command it is about
-    bool emitted = false;        // its command_emitted is in the log
-    std::string path = {};       // of a part of a loop that is about to begin
+    const StepId* of = nullptr;    // of a probe or a compensation: the command it is about
+    bool emitted = false;          // its command_emitted is in the log
+    std::string path = {};         // of a part of a loop that is about to begin
     std::uint32_t turn = kNoTurn;  // of a loop, when its model is asked
   };
   const Step* step_of(const StepId& id) const;
@@ -179,8 +179,8 @@ class Decider {
   bool undoable_ = false;   // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be sent again, asked about or given up then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
-  bool answered_ = false;  // a model's answer is committed in this decision
-  Use reserved_;           // of the budget, by what this decision declares
+  bool answered_ = false;         // a model's answer is committed in this decision
+  Use reserved_;                  // of the budget, by what this decision declares
   std::optional<Exceeded> over_;  // a call did not fit into the budget
   bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it

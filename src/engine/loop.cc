@@ -103,8 +103,8 @@ Value notice_message(const Value& notice) {
     text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
             std::string(amount.text("of")) + " " + what + " left";
   }
-  return Value::object({{"content", text + ". Come to an end before it is used up."},
-                        {"role", "user"}});
+  return Value::object(
+      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
 }
 
 std::string names_of(const Plan& plan, const LoopSpec& spec) {
@@ -206,8 +206,7 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
     tokens = input_tokens_of(Value::object(std::move(opening)));
   } else {
     tokens = step_of_turn(state, loop, turn - 1).call->reserved.input_tokens;
-    say_turn(state, loop, turn - 1,
-             [&](const Value& message) { tokens += tokens_of(message); });
+    say_turn(state, loop, turn - 1, [&](const Value& message) { tokens += tokens_of(message); });
   }
   const Value& notice = arguments["notice"];
   return notice.is_object() ? tokens + tokens_of(notice_message(notice)) : tokens;

@@ -262,7 +262,8 @@ class Compiler {
         return fail(Code::plan_invalid, "`budget` limits nothing, or names a time");
       }
       if (plan_.budget.cost_micros && !plan_.prices_all()) {
-        return fail(Code::plan_invalid, "`budget` limits the cost, and not every model has a price");
+        return fail(Code::plan_invalid,
+                    "`budget` limits the cost, and not every model has a price");
       }
     }
     return output(graph);

@@ -49,8 +49,8 @@ Value budget_view(const Budget& budget) {
                       budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
   Value exceeded;
   if (budget.exceeded) {
-    exceeded = Value::object({{"asked", number(budget.exceeded->asked)},
-                              {"limit", to_text(budget.exceeded->limit)}});
+    exceeded = Value::object(
+        {{"asked", number(budget.exceeded->asked)}, {"limit", to_text(budget.exceeded->limit)}});
   }
   return Value::object({{"exceeded", exceeded},
                         {"limits", Value::object(std::move(limits))},
@@ -75,8 +75,7 @@ Value raise_command(const State& state) {
       std::min(std::max(*most * 2, budget.used(limit) + budget.exceeded->asked), kBudgetMax);
   std::string name(to_text(limit));
   std::ranges::replace(name, '_', '-');
-  return command + name + " " +
-         (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
+  return command + name + " " + (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
 }
 
 Value failure_view(const std::optional<Failure>& failure) {
