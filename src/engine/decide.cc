@@ -102,7 +102,7 @@ Verdict admit(const State& state, const Ask& ask) {
   }
   const bool ends = state.ending && step.role == Role::node;
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const Verdict may_declare = !ask.arguments || is_approved(&step, state.tool_of(step), ask)
+  const Verdict may_declare = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask)
                                   ? Verdict::declare
                                   : Verdict::unapproved;
   switch (step.phase) {

@@ -122,6 +122,11 @@ class Decider {
     bool emitted = false;        // its command_emitted is in the log
     std::string path = {};       // of a part of a loop that is about to begin
   };
+  const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
+  std::string path_of(const Declaration& d) const;
+  std::vector<Member> call_members(const Declaration& d, const Value& args,
+                                   std::string_view hash) const;
+  bool deny(const Declaration& d, const Value& args, std::string_view hash);
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   void finish_refused(const Step& step);

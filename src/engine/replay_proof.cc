@@ -63,10 +63,17 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const std::string_view schema = event.payload.text("request_schema_hash");
   if (!schema.empty() && schema != tool.schema_digest)
     return "names another schema than the plan's";
-  auto arguments = arguments_of(state, *step);
+  auto arguments = asked_arguments(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";
+}
+
+// What the plan's expressions give, or what the person made of it who approved the call.
+Result<Value> ReplayProof::asked_arguments(const State& state, const Step& step) {
+  const bool edited = step.approval && !step.approval->edited_from.empty();
+  if (edited && !step.approval->used) return step.approval->arguments;
+  return arguments_of(state, step);
 }
 
 // A success is what the plan's schema lets its tool give, or is said to break it.
@@ -154,7 +161,7 @@ std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
   if (!step || step->call || is_redacted(asked)) return {};
-  auto arguments = arguments_of(state, *step);
+  auto arguments = asked_arguments(state, *step);
   if (!arguments) return "asks for a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
