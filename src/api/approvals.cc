@@ -119,7 +119,7 @@ void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
 void Api::answer_approval(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"decision", "note"}));
+    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text("note"));
     if (decision != "approve" && decision != "reject") {
@@ -134,6 +134,7 @@ void Api::answer_approval(Ask ask) {
     wish.approval = ask->id.substr(dot + 1);
     wish.payload = Value::object({{"decision", decision}});
     if (!note.empty()) wish.payload = wish.payload.with("note", note);
+    if (const Value* arguments = fields.find("arguments")) wish.arguments = *arguments;
     ask->id.resize(dot);
     if (wish.approval.empty()) return fail(Code::not_found, "there is no such approval");
     return wish;

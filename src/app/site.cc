@@ -368,7 +368,8 @@ agents::Source source_of(const LoadedAgents& loaded) {
             const auto found = loaded.server_tools.find(server);
             if (found != loaded.server_tools.end()) return found->second;
             return fail(Code::unavailable, "its tools were not asked for when this file was read");
-          }};
+          },
+          .policies = &loaded.policies};
 }
 
 }  // namespace
@@ -383,19 +384,26 @@ std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_vi
   return first;
 }
 
-Result<LoadedAgents> load_agents(const std::string& path, bool accept) {
+Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& wish) {
   LoadedAgents loaded;
   AE_ASSIGN(loaded.text, read_file(path));
   loaded.path = path;
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (!wish.policies.empty()) {
+    AE_ASSIGN(const std::string text, read_file(wish.policies));
+    loaded.faults = agents::load_policies(
+        {.name = wish.policies, .text = text, .env = {}, .native = {}, .usable = {}},
+        loaded.policies);
+    if (!loaded.faults.empty()) return loaded;
+  }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
     return usable(tool, loaded.folder);
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, accept));
+    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.accept));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

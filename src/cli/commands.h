@@ -63,7 +63,8 @@ std::string store_flag(const app::StoreUrl& store);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
 // The agents file at `path`, without faults; or, once they are said, the exit code.
-std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal);
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
+                                                  Terminal& terminal);
 // This process among those that work on a store: HOST:PID.
 std::string worker_name();
 // --queue-limit NAME=N, each. Fails with usage.

@@ -47,8 +47,9 @@ Result<app::StoreUrl> store_of(const Options& options) {
                                               : std::string_view(options.store));
 }
 
-std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal) {
-  auto loaded = app::load_agents(path);
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
+                                                  Terminal& terminal) {
+  auto loaded = app::load_agents(path, {.policies = options.policies});
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->said) terminal.note(safe(line));
   if (loaded->faults.empty()) return std::move(*loaded);
