@@ -22,6 +22,8 @@
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
+#include "core/ids.h"
+#include "core/json.h"
 #include "tools/secrets.h"
 
 namespace ae::app {
@@ -123,9 +125,28 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                         .refused = options_.refused,
                         .version = std::string(kVersion),
                         .store = store_name(),
+                        .preview = [this](std::string_view tool, const JobId& job,
+                                          const StepId& step, const Value& arguments) {
+                          return preview(tool, job, step, arguments);
+                        },
                         .chance = &chance_,
                         .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
+  }
+
+  // The key that depends on who will make the call is not known yet.
+  Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
+                        const Value& arguments) {
+    auto* entry = toolbox_ ? toolbox_->performers().find(tool) : nullptr;
+    if (entry == nullptr) return Value();
+    tools::Call call;
+    call.job = job;
+    call.tool = tool;
+    call.args = arguments;
+    call.key = idempotency_key(job, step, tool, canonical(arguments));
+    call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
+    call.invocation = invocation_id(job, step, call.key);
+    return entry->tool->preview(call);
   }
 
   net::AsioLoop& loop() override { return loop_; }
