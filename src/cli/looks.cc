@@ -93,31 +93,13 @@ Result<Value> full_page(app::Door& door, const api::Path& path, api::QueryPairs 
 namespace {
 
 // JSON over several lines, below each other; what is unsafe on a terminal in JSON's own words (safe_json).
-void pretty(const Value& value, const std::string& indent, std::string& out) {
-  const bool list = value.is_array() && value.size() > 0;
-  if (!list && !(value.is_object() && value.size() > 0)) {
-    out += safe_json(canonical(value));
-    return;
+std::string below(const Value& value) {
+  std::string text = safe_json(pretty(value));
+  while (text.ends_with('\n')) text.pop_back();
+  for (std::size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 3) {
+    text.replace(at, 1, "\n  ");
   }
-  const std::string deeper = indent + "  ";
-  std::string before = list ? "[\n" : "{\n";
-  const auto next = [&] {
-    out += before + deeper;
-    before = ",\n";
-  };
-  if (list) {
-    for (const Value& item : value.items()) {
-      next();
-      pretty(item, deeper, out);
-    }
-  } else {
-    for (const auto& [name, member] : value.members()) {
-      next();
-      out += safe_json(canonical(Value(name))) + ": ";
-      pretty(member, deeper, out);
-    }
-  }
-  out += "\n" + indent + (list ? "]" : "}");
+  return text;
 }
 
 // What would be sent, as the tool itself makes it.
@@ -152,9 +134,8 @@ std::string call_text(const Value& asked) {
   if (asked["labels"].is_object() && asked["labels"].size() > 0) {
     text += "  job:       " + safe_json(canonical(asked["labels"])) + "\n";
   }
-  text += "  arguments: ";
-  pretty(asked["arguments"], "  ", text);
-  text += "\n  hash:      " + safe(asked.text("arguments_hash")) + "\n";
+  text += "  arguments: " + below(asked["arguments"]) + "\n";
+  text += "  hash:      " + safe(asked.text("arguments_hash")) + "\n";
   return text + sends_text(asked["sends"]);
 }
 
