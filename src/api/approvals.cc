@@ -35,9 +35,8 @@ struct Api::Inbox {
 std::vector<Value> Api::asked_of(const engine::State& state) const {
   std::vector<Value> asked = engine::approvals_view(state);
   for (Value& one : asked) {
-    if (one.text("kind") != "call") continue;
     Value sends;
-    if (options_.preview) {
+    if (options_.preview && one.text("kind") == "call") {
       const auto made = options_.preview(one.text("tool"), state.job,
                                          StepId(std::string(one.text("step_id"))), one["arguments"]);
       sends = made ? *made : Value::object({{"error", made.error().message}});
