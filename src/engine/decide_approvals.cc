@@ -29,6 +29,7 @@ const Step* Decider::known(const Declaration& d) const {
 }
 
 bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
+  if (d.of != nullptr) return true;  // what asks about a call or undoes it is part of it
   const Step* step = known(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   return is_approved(s_, step, tool,
@@ -58,7 +59,7 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
 // A policy forbids this call: true, and said so. What follows is decided when this is applied.
 bool Decider::deny(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  if (tool.is_model()) return false;
+  if (tool.is_model() || d.of != nullptr) return false;
   const auto said = judge(s_, known(d), tool, args);
   if (!said || said->action != PolicyAction::deny) return false;
   std::vector<Member> p{

@@ -126,7 +126,7 @@ AE_TEST("http tool/a call says which trace it belongs to, and nobody else may sa
 
 AE_TEST("http tool/what a call would send is shown by the code that sends it, secrets by name") {
   Bench bench;
-  RawHttpServer server([](Conversation& c) { c.send(raw_answer(200, "{}")); });
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
   const Value tool =
       post_tool(server)
           .with("url", server.url("/charges/${ .args.id }"))
@@ -144,9 +144,10 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
   EXPECT_EQ(bench.secrets.asked, 0);
   EXPECT_EQ(bench.perform(**made, call).kind, OutcomeKind::success);
-  const std::string sent = server.requests()[0];
-  EXPECT_NE(sent.find("POST /charges/a%2Fb HTTP/1.1"), std::string::npos) << sent;
-  EXPECT_NE(sent.find(shown->text("body")), std::string::npos) << sent;
+  const auto sent = server.requests()[0];
+  EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
+  EXPECT_EQ(sent.body, shown->text("body"));
+  EXPECT_EQ(sent.header("Content-Type"), (*shown)["headers"].text("Content-Type"));
   const auto none = (*made)->preview(a_call(Value::object({{"sum", 5}})));
   EXPECT_FALSE(none.has_value()) << "a call that cannot be made shows nothing";
 }
