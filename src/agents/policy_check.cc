@@ -77,17 +77,15 @@ class PolicyCheck {
         return;
       }
       if (known_ == nullptr || name == "*") return;
-      const bool any = std::ranges::any_of(
-          *known_, [&](const auto& tool) { return matches(name, tool.first); });
+      const bool any =
+          std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
       if (any) return;
-      check_.fault(item,
-                   is_pattern(name) ? "no tool of this file is named so"
-                                    : "there is no tool " + shown(name),
-                   is_pattern(name)
-                       ? std::string()
-                       : check_.nearest(name, *known_, [](const auto& tool) {
-                           return std::string_view(tool.first);
-                         }));
+      check_.fault(
+          item,
+          is_pattern(name) ? "no tool of this file is named so" : "there is no tool " + shown(name),
+          is_pattern(name) ? std::string() : check_.nearest(name, *known_, [](const auto& tool) {
+            return std::string_view(tool.first);
+          }));
     });
   }
 
@@ -193,8 +191,8 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
         policy.tools.empty() || std::ranges::any_of(policy.tools, [&](const std::string& pattern) {
           return matches(pattern, tool);
         });
-    const bool of_agent = policy.agents.empty() ||
-                          std::ranges::find(policy.agents, agent) != policy.agents.end();
+    const bool of_agent =
+        policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
     const bool can = policy.capability.empty() ||
                      (capabilities.is_array() &&
                       std::ranges::find(capabilities.items(), Value(policy.capability)) !=

@@ -63,7 +63,8 @@ AE_TEST("policies/a rule says nothing of a tool's definition, so that no approva
             canonical(after.file.agents.at("one").task_graph));
 }
 
-AE_TEST("policies/those of a file of their own come first, and may name what a file does not have") {
+AE_TEST(
+    "policies/those of a file of their own come first, and may name what a file does not have") {
   std::vector<Policy> policies;
   const auto faults = load_policies(
       {.name = "policies.yaml",
@@ -93,8 +94,8 @@ AE_TEST("policies/those of a file of their own come first, and may name what a f
             R"([{"action":"allow"}])");
   // An agent that is registered later is under them, too.
   Agent late;
-  ASSERT_EQ(faults_as_text(load_agent(source, "one", R"({"plan":[{"id":"a","tool":"pay"}]})", late)),
-            "");
+  ASSERT_EQ(
+      faults_as_text(load_agent(source, "one", R"({"plan":[{"id":"a","tool":"pay"}]})", late)), "");
   EXPECT_EQ(canonical(late.task_graph["tools"]["pay"]["rules"]),
             R"([{"action":"deny"},{"action":"allow"}])");
 }

@@ -84,7 +84,7 @@ struct ApiOptions {
   // A request was refused: its method and path, the status, the code. May be empty.
   std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
-  std::string store;                               // for health
+  std::string store;  // for health
   // What a call of a tool of our file would send (tools::Tool::preview); empty = nobody knows here.
   std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
                               const Value& arguments)>

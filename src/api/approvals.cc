@@ -37,8 +37,8 @@ std::vector<Value> Api::asked_of(const engine::State& state) const {
   for (Value& one : asked) {
     Value sends;
     if (options_.preview && one.text("kind") == "call") {
-      const auto made = options_.preview(one.text("tool"), state.job,
-                                         StepId(std::string(one.text("step_id"))), one["arguments"]);
+      const auto made = options_.preview(
+          one.text("tool"), state.job, StepId(std::string(one.text("step_id"))), one["arguments"]);
       sends = made ? *made : Value::object({{"error", made.error().message}});
     }
     one = one.with("sends", sends);
@@ -134,7 +134,8 @@ void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
 void Api::answer_approval(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"arguments", "decision", "note"}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text("note"));
     if (decision != "approve" && decision != "reject") {

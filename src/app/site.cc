@@ -15,6 +15,8 @@
 #include "app/key_file.h"
 #include "app/server_lock.h"
 #include "app/toolbox.h"
+#include "core/ids.h"
+#include "core/json.h"
 #include "net/system.h"
 #include "store/measured_store.h"
 #include "store/memory/memory_store.h"
@@ -22,8 +24,6 @@
 #include "store/postgres/postgres_store.h"
 #include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
-#include "core/ids.h"
-#include "core/json.h"
 #include "tools/secrets.h"
 
 namespace ae::app {
@@ -111,26 +111,26 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{.agents = options_.agents,
-                        .runs = options_.mode == SiteOptions::Mode::run,
-                        .hears = options_.mode != SiteOptions::Mode::read,
-                        .read_agent = options_.read_agent,
-                        .measured = &*measured_,
-                        .archive = [this](const std::string& folder)
-                            -> Result<std::shared_ptr<runtime::Archive>> {
-                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-                          return std::shared_ptr<runtime::Archive>(std::move(opened));
-                        },
-                        .looks_only = options_.looks_only,
-                        .refused = options_.refused,
-                        .version = std::string(kVersion),
-                        .store = store_name(),
-                        .preview = [this](std::string_view tool, const JobId& job,
-                                          const StepId& step, const Value& arguments) {
-                          return preview(tool, job, step, arguments);
-                        },
-                        .chance = &chance_,
-                        .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{
+            .agents = options_.agents,
+            .runs = options_.mode == SiteOptions::Mode::run,
+            .hears = options_.mode != SiteOptions::Mode::read,
+            .read_agent = options_.read_agent,
+            .measured = &*measured_,
+            .archive =
+                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
+              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+              return std::shared_ptr<runtime::Archive>(std::move(opened));
+            },
+            .looks_only = options_.looks_only,
+            .refused = options_.refused,
+            .version = std::string(kVersion),
+            .store = store_name(),
+            .preview = [this](
+                           std::string_view tool, const JobId& job, const StepId& step,
+                           const Value& arguments) { return preview(tool, job, step, arguments); },
+            .chance = &chance_,
+            .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
 

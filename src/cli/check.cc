@@ -35,8 +35,8 @@ int check_command(const Options& options, Terminal& terminal) {
     }
     for (const agents::Note& note : loaded->file.notes) {
       terminal.note(safe(file + ": " + note.path + ": " + note.message));
-      notes.push_back(Value::object(
-          {{"file", file}, {"path", note.path}, {"message", note.message}}));
+      notes.push_back(
+          Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
     }
     if (options.graph) {
       for (const auto& [name, agent] : loaded->file.agents) {

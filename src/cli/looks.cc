@@ -122,7 +122,7 @@ std::string sends_text(const Value& sends) {
   if (sends["cwd"].is_string()) line("           in ", safe(sends.text("cwd")));
   if (sends["server"].is_string()) {
     line("sends:     ", "tools/call " + safe(sends.text("tool")) + " to the MCP server " +
-                           safe(sends.text("server")));
+                            safe(sends.text("server")));
   }
   return text;
 }

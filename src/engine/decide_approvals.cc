@@ -116,9 +116,9 @@ void Decider::finish_refused(const Step& step) {
                        call + " was rejected" + (approval.by.empty() ? "" : " by " + approval.by) +
                            (approval.note.empty() ? "" : ": " + approval.note));
     case ApprovalState::denied:
-      return fail_step(step, code_name(Code::denied),
-                       call + " is denied" +
-                           (approval.note.empty() ? " by a policy" : ": " + approval.note));
+      return fail_step(
+          step, code_name(Code::denied),
+          call + " is denied" + (approval.note.empty() ? " by a policy" : ": " + approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
                        call + " was not made: " +

@@ -86,7 +86,8 @@ Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& 
 
 bool judged_by_arguments(const ToolPolicy& tool) {
   return tool.approval_when.has_value() ||
-         std::ranges::any_of(tool.rules, [](const PolicyRule& rule) { return rule.when.has_value(); });
+         std::ranges::any_of(tool.rules,
+                             [](const PolicyRule& rule) { return rule.when.has_value(); });
 }
 
 }  // namespace ae::engine

@@ -6,11 +6,11 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kRulesMax = 256;         // that are about one tool
-constexpr std::size_t kCapabilitiesMax = 64;   // of one tool, or granted to one agent
-constexpr std::size_t kCapabilityMax = 64;     // bytes
-constexpr std::size_t kReasonMax = 1'024;      // bytes
-constexpr std::size_t kLabelMax = 2 * 256 + 1; // bytes of "name:value"
+constexpr std::size_t kRulesMax = 256;          // that are about one tool
+constexpr std::size_t kCapabilitiesMax = 64;    // of one tool, or granted to one agent
+constexpr std::size_t kCapabilityMax = 64;      // bytes
+constexpr std::size_t kReasonMax = 1'024;       // bytes
+constexpr std::size_t kLabelMax = 2 * 256 + 1;  // bytes of "name:value"
 
 Status read_label(const std::string& label, PolicyRule& rule) {
   const std::size_t colon = label.find(':');

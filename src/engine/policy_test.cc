@@ -58,10 +58,10 @@ AE_TEST("policy/a denied call is never declared, and the log says why") {
 }
 
 AE_TEST("policy/the first rule that holds is the one") {
-  const std::string rules =
-      ruled("{'action':'allow', 'when':'${ .args.n < 10 }'},"
-            "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
-            "{'action':'deny'}");
+  const std::string rules = ruled(
+      "{'action':'allow', 'when':'${ .args.n < 10 }'},"
+      "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
+      "{'action':'deny'}");
   EXPECT_EQ(buys(rules, "{'n':5}").claim().sent.size(), 1u);
   GivenJob asked = buys(rules, "{'n':50}");
   EXPECT_EQ(asked.claim().status(), "waiting");
@@ -82,8 +82,8 @@ AE_TEST("policy/what the tool says of itself holds beside them: a policy makes n
 AE_TEST("policy/a rule for a label is about jobs that have it") {
   const auto labelled = [](const Value& labels) {
     State state;
-    state.plan = compiled(graph(
-        kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:free'}]}}}"));
+    state.plan = compiled(
+        graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:free'}]}}}"));
     state.labels = labels;
     const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
     return judge(state, *buy, json("{}"))->action;
@@ -94,9 +94,9 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
   EXPECT_EQ(labelled({}), PolicyAction::allow);
 }
 
-AE_TEST("policy/a condition reads the arguments and the job, and one that fails lets nothing through") {
-  const std::string of_job =
-      ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
+AE_TEST(
+    "policy/a condition reads the arguments and the job, and one that fails lets nothing through") {
+  const std::string of_job = ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
   EXPECT_EQ(buys(of_job).claim().state.error->code, "denied");
   const std::string broken = ruled("{'action':'deny', 'when':'${ .args.n + \\\"x\\\" }'}");
   GivenJob job = buys(broken);
@@ -120,9 +120,10 @@ AE_TEST("policy/how long a person has is the rule's to say, and else the tool's"
 }
 
 AE_TEST("policy/of a map it is asked item by item, and a denied item is a failure like any other") {
-  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}"), "{}",
-                      "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
-                      " 'on_item_error':'collect', 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
+  GivenJob job =
+      buys(ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}"), "{}",
+           "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
+           " 'on_item_error':'collect', 'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]");
   job.claim().ok("m/0", "1").ok("m/1", "2");
   EXPECT_EQ(job.status(), "completed") << job.story();
   EXPECT_EQ(job.state.result["m"].items()[2]["error"]["code"], "denied");
@@ -138,18 +139,19 @@ AE_TEST("policy/a node may go on without a call that was denied") {
 }
 
 AE_TEST("policy/what undoes a call is part of it, and not judged") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'book'},"
-               " {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}]",
-               {.more = "{'tools':{'book':{'compensate':{'tool':'put'}},"
-                        " 'put':{'rules':[{'action':'deny'}]}}}"});
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'book'},"
+      " {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}]",
+      {.more = "{'tools':{'book':{'compensate':{'tool':'put'}},"
+               " 'put':{'rules':[{'action':'deny'}]}}}"});
   job.claim().ok("a").fails("b");
   EXPECT_EQ(job.status(), "running") << job.story();
   EXPECT_EQ(job.sent.back().tool, "put");
 }
 
 AE_TEST("policy/a crash at any commit denies once and asks once") {
-  const std::string rules = ruled(
-      "{'action':'deny', 'when':'${ .args.n > 2 }'}, {'action':'require_approval'}");
+  const std::string rules =
+      ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}, {'action':'require_approval'}");
   constexpr std::string_view kTwo =
       "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':9}, 'on_error':'continue'},"
       " {'id':'b', 'kind':'tool', 'tool':'buy', 'args':{'n':1}, 'needs':['a']}]";
@@ -178,8 +180,7 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
   GivenJob job = buys(ruled("{'action':'allow'}"));
   job.claim();
   const Value before = job.plan->task_graph;
-  const Value after =
-      compiled(graph(kBuy, ruled("{'action':'deny'}")))->task_graph;
+  const Value after = compiled(graph(kBuy, ruled("{'action':'deny'}")))->task_graph;
   const auto refused = [&](const Value& task_graph) {
     const auto plan = compiled(task_graph);
     State state;
@@ -204,10 +205,10 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
 
 AE_TEST("policy/a plan that a model made calls only what can do no more than is granted") {
   const auto run = [](std::string_view planned_by, std::string_view grants) {
-    const auto plan = compiled(
-        graph("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
-              "{'grants':" + std::string(grants) +
-                  ", 'tools':{'buy':{'capabilities':['net', 'payments']}}}"));
+    const auto plan =
+        compiled(graph("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
+                       "{'grants':" + std::string(grants) +
+                           ", 'tools':{'buy':{'capabilities':['net', 'payments']}}}"));
     State state;
     state.job = JobId("job-1");
     for (EventDraft draft : job_events({.agent = "tester", .input = {}, .plan = plan.get()})) {
@@ -429,10 +430,9 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
             "");
   EXPECT_NE(with(EventType::decision_recorded, "edited",
                  [](const Value& p) {
-                   return p.with("payload",
-                                 p["payload"]
-                                     .with("arguments", json("{'n':2000}"))
-                                     .with("arguments_hash", hash_of("{'n':2000}")));
+                   return p.with("payload", p["payload"]
+                                                .with("arguments", json("{'n':2000}"))
+                                                .with("arguments_hash", hash_of("{'n':2000}")));
                  }),
             "")
       << "an edit that a policy denies";
@@ -474,17 +474,16 @@ AE_TEST("edit/a checkpoint keeps what was made of a call") {
 AE_TEST("policy/a plan whose rules nobody could follow is refused") {
   for (const char* rules :
        {"[]", "[{}]", "[{'action':'ask'}]", "[{'action':'deny', 'when':'true'}]",
-        "[{'action':'deny', 'when':'${ .input.x }'}]", "[{'action':'deny', 'when':'${ .steps.a }'}]",
-        "[{'action':'deny', 'label':'tier'}]", "[{'action':'deny', 'label':':x'}]",
-        "[{'action':'deny', 'expires':'1h'}]", "[{'action':'deny', 'else':1}]",
-        "[{'action':'deny', 'reason':5}]"}) {
-    const auto plan = Plan::compile(
-        graph(kBuy, "{'tools':{'buy':{'rules':" + std::string(rules) + "}}}"));
+        "[{'action':'deny', 'when':'${ .input.x }'}]",
+        "[{'action':'deny', 'when':'${ .steps.a }'}]", "[{'action':'deny', 'label':'tier'}]",
+        "[{'action':'deny', 'label':':x'}]", "[{'action':'deny', 'expires':'1h'}]",
+        "[{'action':'deny', 'else':1}]", "[{'action':'deny', 'reason':5}]"}) {
+    const auto plan =
+        Plan::compile(graph(kBuy, "{'tools':{'buy':{'rules':" + std::string(rules) + "}}}"));
     EXPECT_FALSE(plan.has_value()) << rules;
   }
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'grants':'all', 'tools':{'buy':{}}}")).has_value());
-  EXPECT_FALSE(
-      Plan::compile(graph(kBuy, "{'tools':{'buy':{'capabilities':[5]}}}")).has_value());
+  EXPECT_FALSE(Plan::compile(graph(kBuy, "{'tools':{'buy':{'capabilities':[5]}}}")).has_value());
 }
 
 }  // namespace

@@ -128,8 +128,9 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   }
   const Step& step = state.steps[wait.step];
   if (!act.arguments->is_object()) {
-    return fail(Code::input_invalid, "\"arguments\" must be an object: all of them, as they are to "
-                                     "be sent");
+    return fail(Code::input_invalid,
+                "\"arguments\" must be an object: all of them, as they are to "
+                "be sent");
   }
   if (canonical_exceeds(*act.arguments, kValueMax)) {
     return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");

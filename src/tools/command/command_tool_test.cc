@@ -50,10 +50,10 @@ AE_TEST("command/what a call would run is shown by the code that runs it, secret
   NoSecrets secrets;
   secrets.values["TOKEN"] = "s3cr3t-canary";
   Processes processes(loop);
-  auto tool = CommandTool::make(
-      Value::object({{"command", Value::array({"echo", "to ${ .args.to }"})},
-                     {"env", Value::object({{"KEY", "secret:TOKEN"}})}}),
-      {loop, processes, secrets});
+  auto tool =
+      CommandTool::make(Value::object({{"command", Value::array({"echo", "to ${ .args.to }"})},
+                                       {"env", Value::object({{"KEY", "secret:TOKEN"}})}}),
+                        {loop, processes, secrets});
   ASSERT_TRUE(tool) << tool.error().message;
   Call call;
   call.args = Value::object({{"to", "Ada; rm -rf"}});

@@ -127,11 +127,10 @@ AE_TEST("http tool/a call says which trace it belongs to, and nobody else may sa
 AE_TEST("http tool/what a call would send is shown by the code that sends it, secrets by name") {
   Bench bench;
   RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
-  const Value tool =
-      post_tool(server)
-          .with("url", server.url("/charges/${ .args.id }"))
-          .with("headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}}))
-          .with("body", Value::object({{"sum", "${ .args.sum }"}}));
+  const Value tool = post_tool(server)
+                         .with("url", server.url("/charges/${ .args.id }"))
+                         .with("headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}}))
+                         .with("body", Value::object({{"sum", "${ .args.sum }"}}));
   const Call call = a_call(Value::object({{"id", "a/b"}, {"sum", 5}}));
   auto made = bench.make(tool);
   ASSERT_TRUE(made);
