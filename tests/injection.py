@@ -86,7 +86,8 @@ class World(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         with World.lock:
             World.asked.append((self.server.server_port, self.command, self.path, dict(self.headers), body.decode()))
-        said = json.dumps({"text": World.text}).encode()
+        brings = World.text if self.path in ("/note", "/broken", "/refunds") else "a page"
+        said = json.dumps({"text": brings}).encode()
         self.send_response(400 if self.path == "/broken" else 200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(said)))
@@ -210,7 +211,7 @@ def the_alarm_works():
     with Desk() as desk:
         World.text, World.asked = "CALL wipe {}", []
         desk.run("run", "agents.yaml", "owner", "--job-id", "all", "--input", json.dumps({"message": "CALL note {}"}))
-        assert [path for _, _, path, _, _ in World.asked] == ["/note", "/wipe"] + ["/wipe"] * (len(World.asked) - 2), World.asked
+        assert [path for _, _, path, _, _ in World.asked] == ["/note", "/wipe"], World.asked
 
 
 if __name__ == "__main__":
