@@ -87,9 +87,10 @@ class World(http.server.BaseHTTPRequestHandler):
         with World.lock:
             World.asked.append((self.server.server_port, self.command, self.path, dict(self.headers), body.decode()))
         brings = World.text if self.path in ("/note", "/broken", "/refunds") else "a page"
-        said = json.dumps({"text": brings}).encode()
-        self.send_response(400 if self.path == "/broken" else 200)
-        self.send_header("content-type", "application/json")
+        broken = self.path == "/broken"
+        said = brings.encode() if broken else json.dumps({"text": brings}).encode()
+        self.send_response(400 if broken else 200)
+        self.send_header("content-type", "text/plain" if broken else "application/json")
         self.send_header("content-length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)
