@@ -160,6 +160,14 @@ def every_example_says_how_to_run_it_with_a_script_and_with_a_real_model():
             assert words in head, f"{file.name} does not say {words}"
 
 
+@test
+def the_demo_of_agents_is_killed_twice_and_nothing_is_done_twice():
+    done = subprocess.run([ROOT / "scripts/demo", "--agent"], env={**os.environ, "AETHERIS_BIN": BIN}, capture_output=True, text=True,
+                          timeout=2 * PATIENCE, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("\n$ kill -9 ") == 2 and done.stdout.count("\nok ") == 7 and "read back" in done.stdout, done.stdout
+
+
 # ---------------------------------------------------------------- docs/agents-in-ten-minutes.md
 
 VARIES = [(r"\d{4}-\d\d-\d\d[ T][0-9:.]+(Z| UTC)?", "TIME"), (r"\d\d:\d\d:\d\d", "TIME"),
