@@ -2,8 +2,8 @@
 """Secrets stay secret: each place that may hold one gets a canary of its own, every tool repeats what it was given, in results and
 in errors, and afterwards no canary stands anywhere in what we keep or say.
 
-Canaries go in as the key of a model of either provider, as the header of an http tool, the variable of a program, the header and the
-variable of MCP servers. Each of those repeats it: plain, in base64, in hex, percent-encoded and as a JSON string, as its answer, as its
+Canaries go in as the key of a model of either provider, as the header of an http tool, the variable of a program and the
+variable of an MCP server. Each of those repeats it: plain, in base64, in hex, percent-encoded and as a JSON string, as its answer, as its
 failure, and on stderr. Looked through byte by byte: database, its log, the lock file, stdout and stderr of every command, events, trace,
 approvals, metrics, the answers of the API and its stream. Prints `ok NAME` or `not ok NAME` per test.
   canaries.py [WORDS]   only tests whose name contains WORDS
@@ -25,7 +25,7 @@ from cli import home, run_tests  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 CANARIES = {name: f"canary/{name}+\"{number}\"=tweet-{number * 7919:06d}" for number, name in enumerate(
-    ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_HEADER", "SERVER_PROGRAM"), 1)}
+    ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM"), 1)}
 TESTS = []
 AGENTS = """\
 aetheris: 1
