@@ -36,7 +36,8 @@ struct Fault {
 //   native   {"function": name}
 //   mcp      {"server": its name in the file, "connection": {"command", "env"?, "env_allow"?, "cwd"?} or {"url", "headers"?},
 //             "tool": its name there, "digest": of what is pinned, "output_max"?: bytes}
-//   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
+//   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens",
+//             "stream"?: false}
 // url, headers, env and the words of a command behind the program are string templates over .args and .call
 // (Template::parts). Members are left out when they have their default.
 struct ToolDefinition {

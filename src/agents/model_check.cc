@@ -31,17 +31,18 @@ class ModelCheck {
 
   CheckedModel run() {
     const std::size_t before = check_.count();
-    if (check_.mapping(spot_,
-                       {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
-                        "max_tokens_name", "price", "timeout", "grace", "retry", "description"},
-                       {{"fallback", "going on with another model comes later"},
-                        {"stream", "answers are recorded whole; streaming comes later"}})) {
+    if (check_.mapping(
+            spot_,
+            {"provider", "model", "base_url", "api_key", "temperature", "max_tokens",
+             "max_tokens_name", "price", "timeout", "grace", "retry", "description", "stream"},
+            {{"fallback", "going on with another model comes later"}})) {
       if (const auto description = spot_.find("description")) check_.text(*description);
       provider();
       name();
       transport();
       settings();
       if (const auto price = spot_.find("price")) this->price(*price);
+      if (const auto stream = spot_.find("stream")) streams_ = check_.boolean(*stream) != false;
       policy();
     }
     checked_.good = check_.count() == before;
@@ -186,7 +187,10 @@ class ModelCheck {
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy = without_version.with("version", policy.version);
-    // What a call costs is no part of what it is: another price makes no other model.
+    // How an answer travels and what it costs is no part of what it is: neither makes another model.
+    if (!streams_) {
+      checked_.tool.definition = checked_.tool.definition.with("stream", false);
+    }
     if (!price_.is_null()) checked_.policy = checked_.policy.with("price", price_);
   }
 
@@ -195,6 +199,7 @@ class ModelCheck {
   const Spot& spot_;
   CheckedModel checked_;
   std::vector<Member> definition_;
+  bool streams_ = true;
   Value price_;
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "api/gate.h"
 #include "api/problem.h"
@@ -15,6 +16,7 @@
 #include "app/key_file.h"
 #include "app/site.h"
 #include "core/json.h"
+#include "llm/event_stream.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 
@@ -25,6 +27,8 @@ constexpr auto kOwnerWait =
     std::chrono::seconds(3);  // for an owner that has just begun, or is about to end
 constexpr Duration kHealthWait = std::chrono::seconds(3);
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
+constexpr Duration kStreamLasts = std::chrono::hours(24);  // then it is asked for anew
+constexpr std::size_t kStreamMax = 256u << 20;  // bytes of one; then it is asked for anew
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
 bool exists(const std::string& path) {
@@ -71,6 +75,46 @@ class SocketDoor final : public Door {
     return *std::move(answer);
   }
   void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
+    client_.start(call_of(request),
+                  [this, method = request.method, done = std::move(done)](
+                      const net::HttpAnswer& seen) mutable { done(answer_of(method, seen)); });
+  }
+  Result<api::ApiResponse> follow(const api::ApiRequest& request,
+                                  const std::function<bool(const LiveEvent&)>& heard) override {
+    net::HttpCall call = call_of(request);
+    call.headers.push_back({"Accept", "text/event-stream"});
+    call.total_timeout = kStreamLasts;
+    call.answer_max = kStreamMax;
+    llm::EventStream stream({.line_max = kStreamMax, .event_max = kStreamMax});
+    net::HttpClient::Id id = 0;
+    bool enough = false;
+    call.hear_events = [&](const net::HttpHeaders&, const std::string& bytes) {
+      std::vector<llm::ServerEvent> events;
+      const Status fed = stream.feed(bytes, events);
+      for (llm::ServerEvent& event : events) {
+        if (!enough) enough = !heard({std::move(event.name), std::move(event.data)});
+      }
+      enough = enough || !fed;
+      if (enough) client_.cancel(id);
+    };
+    std::optional<net::HttpAnswer> seen;
+    id = client_.start(std::move(call), [&](net::HttpAnswer answer) {
+      seen = std::move(answer);
+      loop_.stop();
+    });
+    while (!seen) loop_.run();
+    const bool streamed = enough || (seen->phase == net::HttpPhase::complete &&
+                                     (seen->status == 200 || seen->status == 204));
+    if (streamed) return api::ApiResponse{.status = seen->status, .body = {}, .location = {}};
+    return answer_of(request.method, *seen);
+  }
+  net::AsioLoop& loop() override { return loop_; }
+  bool is_socket() const override { return true; }
+
+ private:
+  const std::string& where() const { return path_.empty() ? base_ : path_; }
+
+  net::HttpCall call_of(const api::ApiRequest& request) const {
     net::HttpCall call;
     call.method = request.method;
     call.url = base_ + api::target(request.path, request.query);
@@ -85,15 +129,8 @@ class SocketDoor final : public Door {
     if (request.idempotency_key) {
       call.headers.push_back({"Idempotency-Key", *request.idempotency_key});
     }
-    client_.start(std::move(call),
-                  [this, method = request.method, done = std::move(done)](
-                      const net::HttpAnswer& seen) mutable { done(answer_of(method, seen)); });
+    return call;
   }
-  net::AsioLoop& loop() override { return loop_; }
-  bool is_socket() const override { return true; }
-
- private:
-  const std::string& where() const { return path_.empty() ? base_ : path_; }
 
   Result<api::ApiResponse> answer_of(const std::string& method, const net::HttpAnswer& seen) const {
     if (!seen.sent()) {
@@ -137,6 +174,10 @@ class SiteDoor final : public Door {
     return site_->ask(request);
   }
   bool is_socket() const override { return false; }
+  Result<api::ApiResponse> follow(const api::ApiRequest&,
+                                  const std::function<bool(const LiveEvent&)>&) override {
+    return fail(Code::unsupported, "this process runs nothing that could be listened to");
+  }
   void start(const api::ApiRequest& request, async::Done<Result<api::ApiResponse>> done) override {
     site_->api().handle(request, [done = std::move(done)](api::ApiResponse answer) mutable {
       done(std::move(answer));

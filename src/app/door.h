@@ -4,6 +4,7 @@
 // lock when it only reads. The answers are the same. Threads: one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -39,6 +40,13 @@ class Door {
   virtual void start(const api::ApiRequest& request,
                      async::Done<Result<api::ApiResponse>> done) = 0;
   virtual net::AsioLoop& loop() = 0;
+  // A live stream: tells each of its events as it comes, until the stream ends or `heard` says false. What it gives is the
+  // refusal, or how the stream began. REQUIRES: is_socket(). Fails as `ask`, also for a stream that broke off.
+  struct LiveEvent {
+    std::string name, data;
+  };
+  virtual Result<api::ApiResponse> follow(const api::ApiRequest& request,
+                                          const std::function<bool(const LiveEvent&)>& heard) = 0;
 };
 
 // The socket of the process that owns this store; nullptr when nobody answers for it.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +16,7 @@ namespace ae::app {
 namespace {
 
 constexpr std::string_view kHoldOn = "15s";
+constexpr std::size_t kPieceMax = 32u << 10;  // bytes of text in one event
 // Between two questions of a stream that heard nothing: whatever answers early, it does not spin.
 constexpr Duration kAgainAfter = std::chrono::seconds(1);
 
@@ -132,16 +136,27 @@ Still still_of(api::Gate* gate, const api::Pass& pass) {
   return [gate, pass](api::Gate::Still then) { gate->look_again(pass, std::move(then)); };
 }
 
-// One live stream of a job's events: asks the Api again and again, each question waits for more.
+// The longest text that ends here and cuts no character.
+std::string_view piece_of(std::string_view text) {
+  if (text.size() <= kPieceMax) return text;
+  std::size_t end = kPieceMax;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+// One live stream of a job's events: asks the Api again and again, each question waits for more. In between it tells what
+// answers say as they come; who reads too slowly for that reads it in the event of the answer.
 class Live : public std::enable_shared_from_this<Live> {
  public:
   // `right`: kept as long as the stream is open.
-  Live(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api, api::ApiRequest request,
-       net::Responder responder, Still still, std::shared_ptr<void> right)
+  Live(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api, runtime::Sayings& sayings,
+       api::ApiRequest request, net::Responder responder, Still still, std::shared_ptr<void> right)
       : loop_(loop),
         steady_(steady),
         api_(api),
+        sayings_(sayings),
         request_(std::move(request)),
+        job_(request_.path[2]),
         responder_(std::move(responder)),
         still_(std::move(still)),
         right_(std::move(right)) {
@@ -157,10 +172,22 @@ class Live : public std::enable_shared_from_this<Live> {
         if (const auto self = weak.lock()) self->cut(why);
       });
     }
+    // Who asks for some of the events asks for nothing else.
+    const bool chooses = std::ranges::any_of(request_.query, [](const auto& pair) {
+      return (pair.first == "class" || pair.first == "type") && !pair.second.empty();
+    });
+    if (!chooses) {
+      hears_ = sayings_.listen(job_, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->say();
+      });
+    }
     ask();
   }
 
  private:
+  enum class Pending : std::uint8_t { now, later };  // the next question
+  using Try = std::pair<InvocationId, std::uint32_t>;
+
   async::Task gone() {
     return [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->leave();
@@ -170,6 +197,7 @@ class Live : public std::enable_shared_from_this<Live> {
     *gone_ = true;
     right_.reset();
     watch_.reset();
+    hears_.reset();
   }
 
   void cut(const Error& why) {
@@ -188,7 +216,8 @@ class Live : public std::enable_shared_from_this<Live> {
       std::erase_if(request.query, [](const auto& pair) { return pair.first == "after"; });
       request.query.emplace_back("after", after_);
     }
-    request.query.emplace_back("wait", kHoldOn);
+    // Whoever comes while something is being said does not wait for an event to hear it.
+    if (may_) request.query.emplace_back("wait", kHoldOn);
     request.query.emplace_back("limit", "256");
     asked_at_ = steady_.since_start();
     api_.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
@@ -200,6 +229,10 @@ class Live : public std::enable_shared_from_this<Live> {
 
   void answered(api::ApiResponse answer) {
     if (cut_) return;
+    if (full_) {
+      held_ = std::move(answer);
+      return;
+    }
     if (answer.status >= 400) {
       if (!begun_) return std::move(responder_).answer(response_of(answer));
       return stream_.end();
@@ -208,6 +241,11 @@ class Live : public std::enable_shared_from_this<Live> {
     // Nothing comes after it. Its end may have been told before, or be none of what was asked for.
     const bool over = events.empty() && answer.body["ended"] == Value(true);
     if (!begun_ && over) return nothing_to_come();
+    const bool first = !std::exchange(may_, true);
+    if (first && events.empty() && !over) {
+      say();
+      return then(Pending::now);
+    }
     if (!begun_) begin_stream();
     std::string text = events.empty() && !over ? ":\n\n" : "";
     for (const Value& event : events) {
@@ -215,11 +253,63 @@ class Live : public std::enable_shared_from_this<Live> {
       text += "id: " + after_ + "\nevent: " + std::string(event.text("type")) +
               "\ndata: " + canonical(event) + "\n\n";
     }
-    const bool goes_on = stream_.write(text);
-    if (over) return stream_.end();
-    if (goes_on) return ask_again(events.empty());
-    stream_.on_drained(
-        [self = shared_from_this(), nothing = events.empty()] { self->ask_again(nothing); });
+    write(text);
+    if (over) return end();
+    if (first) say();
+    then(events.empty() ? Pending::later : Pending::now);
+  }
+  void then(Pending next) {
+    if (full_) {
+      pending_ = next;
+    } else {
+      ask_again(next);
+    }
+  }
+
+  void write(std::string_view text) {
+    if (stream_.write(text)) return;
+    full_ = true;
+    stream_.on_drained([self = shared_from_this()] { self->drained(); });
+  }
+  void drained() {
+    full_ = false;
+    if (held_) return answered(*std::exchange(held_, std::nullopt));
+    say();
+    if (full_ || !pending_) return;
+    ask_again(*std::exchange(pending_, std::nullopt));
+  }
+  void end() {
+    hears_.reset();
+    stream_.end();
+  }
+
+  // What is being said, behind what this reader has of it.
+  void say() {
+    if (!may_ || cut_ || full_ || !hears_ || (begun_ && stream_.closed())) return;
+    const auto all = sayings_.of(job_);
+    const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    if (says && !begun_) begin_stream();
+    std::map<Try, std::size_t> told;
+    for (const auto& saying : all) {
+      const Try key{saying->invocation, saying->try_no};
+      const auto before = told_.find(key);
+      std::size_t& at = told[key];
+      at = before == told_.end() ? 0 : before->second;
+      while (at < saying->text.size() && !full_) {
+        const std::string_view piece = piece_of(std::string_view(saying->text).substr(at));
+        write("event: said\ndata: " + canonical(said(*saying, at, piece)) + "\n\n");
+        at += piece.size();
+      }
+    }
+    told_ = std::move(told);
+  }
+  static Value said(const runtime::Saying& saying, std::size_t offset, std::string_view text) {
+    return Value::object({{"invocation_id", saying.invocation.text},
+                          {"node_id", saying.node},
+                          {"offset", static_cast<std::uint64_t>(offset)},
+                          {"step_id", saying.step.text},
+                          {"text", std::string(text)},
+                          {"try", std::uint64_t{saying.try_no}}});
   }
 
   // A browser's EventSource asks again after every other answer, and after each end.
@@ -240,27 +330,35 @@ class Live : public std::enable_shared_from_this<Live> {
     stream_.on_closed(gone());
   }
 
-  void ask_again(bool heard_nothing) {
-    if (stream_.closed()) return;
+  void ask_again(Pending next) {
+    if (begun_ && stream_.closed()) return;
     const Duration early = asked_at_ + kAgainAfter - steady_.since_start();
-    if (!heard_nothing || early <= Duration(0)) return ask();
+    if (next == Pending::now || early <= Duration(0)) return ask();
     loop_.after(early, [self = shared_from_this()] { self->ask(); });
   }
 
   net::AsioLoop& loop_;
   async::SteadyClock& steady_;
   api::Api& api_;
+  runtime::Sayings& sayings_;
   api::ApiRequest request_;
+  const JobId job_;
   net::Responder responder_;
   const Still still_;
-  std::shared_ptr<void> right_, watch_;
+  std::shared_ptr<void> right_, watch_, hears_;
+  std::map<Try, std::size_t> told_;  // bytes of what each that is open has said
   // Shared with the question under way.
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   std::string after_;
   Duration asked_at_{};  // of the steady clock
+  // When there is room again: what was answered meanwhile, or the next question.
+  std::optional<api::ApiResponse> held_;
+  std::optional<Pending> pending_;
+  bool may_ = false;  // the Api has answered, and did not refuse
   bool begun_ = false;
-  bool cut_ = false;  // who listens may not any more
+  bool full_ = false;  // the client is slow
+  bool cut_ = false;   // who listens may not any more
 };
 
 // A request that waits, and its one answer: what there is in the end, or that its key is gone. What MCP tells before it
@@ -386,6 +484,7 @@ struct Place {
   net::AsioLoop& loop;
   async::SteadyClock& steady;
   api::Api& api;
+  runtime::Sayings& sayings;
   api::Gate* gate;  // nullptr: only our own user comes in here
 };
 
@@ -405,7 +504,7 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
       right = *std::move(given);
     }
     const std::string last(request.header("last-event-id").value_or(""));
-    auto live = std::make_shared<Live>(place.loop, place.steady, place.api,
+    auto live = std::make_shared<Live>(place.loop, place.steady, place.api, place.sayings,
                                        request_of(std::move(request), pass, gate == nullptr),
                                        std::move(responder), still, std::move(right));
     if (last.find_first_not_of("0123456789") == last.npos) live->resume_after(last);
@@ -457,18 +556,19 @@ net::HttpServer::Options own_options() {
 
 }  // namespace
 
-Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api)
+Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
+                   runtime::Sayings& sayings)
     : server_(std::make_unique<net::HttpServer>(
           loop,
-          [place = Place{loop, steady, api, nullptr}](net::HttpRequest request,
-                                                      net::Responder responder) {
+          [place = Place{loop, steady, api, sayings, nullptr}](net::HttpRequest request,
+                                                               net::Responder responder) {
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
             answer(place, std::move(request), std::move(responder), us);
           },
           own_options())) {}
 
 Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store,
-                   api::Api& api, ServeOptions options)
+                   api::Api& api, runtime::Sayings& sayings, ServeOptions options)
     : options_(std::move(options)) {
   const bool local = is_loopback(options_.address);
   gate_ = std::make_unique<api::Gate>(
@@ -489,8 +589,8 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
   http.full = options_.warn;
   server_ = std::make_unique<net::HttpServer>(
       loop,
-      [place = Place{loop, steady, api, gate_.get()}](net::HttpRequest request,
-                                                      net::Responder responder) {
+      [place = Place{loop, steady, api, sayings, gate_.get()}](net::HttpRequest request,
+                                                               net::Responder responder) {
         if (comes_from_elsewhere(request)) {
           return std::move(responder).answer(
               net::problem(403, "forbidden", "pages of other sites may not ask this server"));

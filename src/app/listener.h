@@ -1,7 +1,8 @@
 // Listener: the Api over HTTP, on the owner's socket, or for everybody who may reach an address.
 //
 // Translates requests and answers; over the network it asks the Gate who it is that asks. `GET …/events` with
-// `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes; it ends with the job.
+// `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes; it ends with the job. Between
+// the events stands what answers say as they come (`said`, without an id).
 // Threads: the loop's.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "api/gate.h"
 #include "core/error.h"
 #include "net/asio_loop.h"
+#include "runtime/sayings.h"
 
 namespace ae::net {
 class HttpServer;
@@ -39,10 +41,11 @@ struct ServeOptions {
 class Listener {
  public:
   // On a socket of our own user, who may do everything. Borrows all.
-  Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api);
+  Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
+           runtime::Sayings& sayings);
   // On the network. Borrows all.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store, api::Api& api,
-           ServeOptions options);
+           runtime::Sayings& sayings, ServeOptions options);
   ~Listener();
 
   // A Unix socket for the user we are. Fails with held: somebody listens there · unavailable.

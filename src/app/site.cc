@@ -97,7 +97,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                          .chance = chance_,
                          .store = *measured_,
                          .performers = toolbox_ ? toolbox_->performers() : no_tools_,
-                         .signer = signer_ ? &*signer_ : nullptr};
+                         .signer = signer_ ? &*signer_ : nullptr,
+                         .sayings = &sayings_};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -132,6 +133,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   store::Store& store() override { return *store_; }
   runtime::Runtime& runtime() override { return *runtime_; }
   api::Api& api() override { return *api_; }
+  runtime::Sayings& sayings() override { return sayings_; }
   std::string store_name() const override {
     return options_.store.kind == StoreUrl::Kind::sqlite ? real_path(options_.store.path)
                                                          : options_.store.text();
@@ -139,7 +141,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   Status listen() override {
     if (options_.store.kind != StoreUrl::Kind::sqlite) return {};
-    listener_.emplace(loop_, steady_, *api_);
+    listener_.emplace(loop_, steady_, *api_, sayings_);
     Status listens = listener_->listen(options_.store.socket_path());
     if (!listens && listens.error().code == Code::held) {
       listens = listener_->listen(options_.store.second_socket_path());
@@ -172,7 +174,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       AE_TRY(keep_agents());
     }
     options.warn = [this](const std::string& what) { on_warning({}, what); };
-    served_.emplace(loop_, steady_, *store_, *api_, std::move(options));
+    served_.emplace(loop_, steady_, *store_, *api_, sayings_, std::move(options));
     return served_->listen_tcp();
   }
   Status keep_agents() override {
@@ -268,6 +270,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   net::BootClock steady_;
   net::SystemChance chance_;
   runtime::Performers no_tools_;
+  runtime::Sayings sayings_;
   std::optional<SigningKey> signer_;
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;

@@ -22,6 +22,7 @@
 #include "net/asio_loop.h"
 #include "runtime/rollback.h"
 #include "runtime/runtime.h"
+#include "runtime/sayings.h"
 #include "store/postgres/examine.h"
 #include "store/rebuild.h"
 
@@ -87,6 +88,8 @@ class Site {
   // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
   // opens the store for work again. nullopt: nothing had been lost.
   virtual Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) = 0;
+  // What answers say as they come, of jobs that run here.
+  virtual runtime::Sayings& sayings() = 0;
 
   // Runs the loop until there is an answer.
   api::ApiResponse ask(api::ApiRequest request);

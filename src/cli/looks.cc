@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "api/problem.h"
@@ -353,42 +355,111 @@ Result<std::uint64_t> after_of(const Options& options) {
   return std::stoull(options.after);
 }
 
-Status follow(const Options& options, Terminal& terminal) {
-  AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  AE_ASSIGN(std::uint64_t after, after_of(options));
-  AE_ASSIGN(auto door, open(store, options.id));
-  int lost = 0;
-  while (true) {
-    auto page = get(*door, {"api", "jobs", options.id, "events"},
-                    events_query(options, after, kFollowWait));
-    if (!page) {
-      // The owner went: whoever comes next, or the store itself, goes on from here.
-      const Code code = page.error().code;
-      const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
-      if (!gone || ++lost > 20) return std::unexpected(page.error());
-      AE_ASSIGN(door, open(store, options.id));
-      continue;
-    }
-    lost = 0;
-    bool ended = false;
-    for (const Value& event : (*page)["events"].items()) {
-      print_event(event, terminal);
-      after = static_cast<std::uint64_t>(event["seq"].as_int());
-      ended = ended || is_terminal_event(event.text("type"));
-    }
-    if (!terminal.flush()) return {};  // nobody reads any more
-    if (ended) return {};
-    if ((*page)["events"].size() > 0) continue;
-    // Nothing came: has it ended before, or is what ends it filtered out?
-    auto job = get(*door, {"api", "jobs", options.id}, {});
-    if (!job) continue;
-    const std::string_view status = job->text("status");
-    if (status == "completed" || status == "failed" || status == "cancelled") return {};
-    // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for.
-    if (!door->is_socket()) {
-      if (auto owner = app::find_owner(store)) door = std::move(owner);
+// Follows a job's events, and what answers say in between.
+class Follow {
+ public:
+  Follow(const Options& options, Terminal& terminal, std::uint64_t after)
+      : options_(options), terminal_(terminal), after_(after) {}
+
+  Status run(const app::StoreUrl& store) {
+    AE_ASSIGN(auto door, open(store, options_.id));
+    int lost = 0;
+    while (true) {
+      const std::uint64_t before = after_;
+      auto heard = door->is_socket() ? hear(*door) : ask(*door);
+      if (after_ > before) lost = 0;
+      if (!heard) {
+        // The owner went: whoever comes next, or the store itself, goes on from here.
+        const Code code = heard.error().code;
+        const bool gone = code == Code::unavailable || code == Code::unknown_outcome;
+        if (!gone || ++lost > 20) return std::unexpected(heard.error());
+        AE_ASSIGN(door, open(store, options_.id));
+        continue;
+      }
+      lost = 0;
+      if (over_ || !terminal_.flush()) return {};  // or nobody reads any more
+      if (*heard) continue;
+      // Nothing came: has it ended before, or is what ends it filtered out?
+      auto job = get(*door, {"api", "jobs", options_.id}, {});
+      if (!job) continue;
+      const std::string_view status = job->text("status");
+      if (status == "completed" || status == "failed" || status == "cancelled") return {};
+      // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for.
+      if (!door->is_socket()) {
+        if (auto owner = app::find_owner(store)) door = std::move(owner);
+      }
     }
   }
+
+ private:
+  void show(const Value& event) {
+    print_event(event, terminal_);
+    after_ = static_cast<std::uint64_t>(event["seq"].as_int());
+    over_ = over_ || is_terminal_event(event.text("type"));
+  }
+
+  // A page of events; did any come?
+  Result<bool> ask(app::Door& door) {
+    AE_ASSIGN(const Value page, get(door, {"api", "jobs", options_.id, "events"},
+                                    events_query(options_, after_, kFollowWait)));
+    for (const Value& event : page["events"].items()) show(event);
+    return page["events"].size() > 0;
+  }
+
+  // A stream of them, to its end. Who is slow to read holds up nobody but themselves.
+  Result<bool> hear(app::Door& door) {
+    api::ApiRequest request;
+    request.path = {"api", "jobs", options_.id, "events"};
+    for (auto& [name, value] : events_query(options_, after_, "")) {
+      if (!value.empty() && name != "limit") request.query.emplace_back(name, std::move(value));
+    }
+    AE_ASSIGN(
+        const api::ApiResponse end, door.follow(request, [&](const app::Door::LiveEvent& live) {
+          auto event = parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
+          if (event && live.name == "said") {
+            say(*event);
+          } else if (event && (*event)["seq"].is_integer()) {
+            show(*event);
+          }
+          return terminal_.flush();
+        }));
+    if (end.status >= 400) {
+      return std::unexpected(of_option(api::error_of_problem(end.body, end.status)));
+    }
+    return false;
+  }
+
+  void say(const Value& said) {
+    if (terminal_.json()) return terminal_.print_json(Value::object({{"said", said}}));
+    const std::string attempt = std::to_string(said["try"].as_int());
+    const std::string who = std::string(said.text("invocation_id")) + "/" + attempt;
+    const auto offset = static_cast<std::size_t>(said["offset"].as_int());
+    const std::string_view text = said.text("text");
+    // A stream that is asked for anew tells again what has been said.
+    if (!told_.contains(who) && told_.size() >= kToldMax) told_.clear();
+    std::size_t& told = told_[who];
+    const std::size_t known = told > offset ? told - offset : 0;
+    if (known >= text.size()) return;
+    told = offset + text.size();
+    terminal_.say(
+        {.who = who,
+         .head = terminal_.out()(Tint::dim, "    “  " + safe(said.text("node_id"))) + "  ",
+         .text = safe(text.substr(known), true)},
+        true);
+  }
+
+  static constexpr std::size_t kToldMax = 1'000;  // tries of calls
+  const Options& options_;
+  Terminal& terminal_;
+  std::uint64_t after_;
+  bool over_ = false;
+  std::map<std::string, std::size_t> told_;  // bytes of what was said, by call and try
+};
+
+Status follow(const Options& options, Terminal& terminal) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const std::uint64_t after, after_of(options));
+  return Follow(options, terminal, after).run(store);
 }
 
 }  // namespace

@@ -51,6 +51,9 @@ int Run::see_through(const JobId& job) {
   job_ = job;
   net::AsioLoop& loop = site_->loop();
   loop.on_signals([this](int signal) { interrupted(signal); });
+  if (terminal_.shows_progress()) {
+    hears_ = site_->sayings().listen(job_, [this] { say_pieces(); });
+  }
   // Ours first: it must not wait behind a crowd of recovered ones.
   site_->runtime().claim_job(job, [this](Result<bool>) {
     site_->runtime().start();
@@ -59,6 +62,7 @@ int Run::see_through(const JobId& job) {
   while (!finished_) loop.run();
   if (timer_) loop.forget(*std::exchange(timer_, std::nullopt));
   if (!std::exchange(stopping_, true)) leave();
+  hears_.reset();
   if (signal_ == 0) notifier_.finish();
   say_untold();
   return signal_;
@@ -249,6 +253,21 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
 
 void Run::say_untold() {
   for (const std::string& failure : notifier_.failures()) terminal_.warn(failure);
+}
+
+void Run::say_pieces() {
+  auto told = std::exchange(told_, {});
+  for (const auto& saying : site_->sayings().of(job_)) {
+    const std::pair key{saying->invocation, saying->try_no};
+    const std::size_t from = std::min(told[key], saying->text.size());
+    const std::string text = safe(std::string_view(saying->text).substr(from), true);
+    terminal_.say(
+        {.who = saying->invocation.text + "/" + std::to_string(saying->try_no),
+         .head = "  " + terminal_.err()(Tint::dim, "“") + " " + pad(safe(saying->node), 20) + " ",
+         .text = text},
+        false);
+    told_[key] = saying->text.size();
+  }
 }
 
 // One line, when somebody can answer it: a timer ends by itself.

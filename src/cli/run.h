@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/site.h"
@@ -56,6 +57,7 @@ class Run final : public runtime::RuntimeObserver {
   void on_event_of_another(const JobId& job, const Event& event);
   void say_rest(const JobId& job);
   void say_untold();
+  void say_pieces();
   void tell(const Event& event);
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
@@ -72,6 +74,10 @@ class Run final : public runtime::RuntimeObserver {
   std::set<JobId> recovered_;  // others that moved while we were here
   std::set<JobId> blocked_;    // of them: waiting or parked, not told yet
   std::size_t saying_ = 0;     // reads of blocked ones under way
+
+  // What answers say as they come, on a terminal: how much of it is told, by call and try.
+  std::shared_ptr<void> hears_;
+  std::map<std::pair<InvocationId, std::uint32_t>, std::size_t> told_;
 
   // For telling: the first step of a node is the node's own (a map's items come after it).
   struct Started {

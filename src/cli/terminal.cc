@@ -43,7 +43,29 @@ Terminal::Terminal(bool json)
   if (::isatty(STDOUT_FILENO) == 1) width_ = columns();
 }
 
+void Terminal::say(const Said& said, bool to_stdout) {
+  if (said.text.empty()) return;
+  if (saying_ != said.who || says_to_stdout_ != to_stdout) {
+    end_saying();
+    saying_ = said.who;
+    says_to_stdout_ = to_stdout;
+    std::fwrite(said.head.data(), 1, said.head.size(), to_stdout ? stdout : stderr);
+  }
+  const std::size_t written =
+      std::fwrite(said.text.data(), 1, said.text.size(), to_stdout ? stdout : stderr);
+  if (to_stdout && written != said.text.size() && lost_ == 0) lost_ = errno;
+  line_open_ = !said.text.ends_with('\n');
+}
+
+void Terminal::end_saying() {
+  if (saying_.empty()) return;
+  if (line_open_) std::fputc('\n', says_to_stdout_ ? stdout : stderr);
+  line_open_ = false;
+  saying_.clear();
+}
+
 void Terminal::print(std::string_view text) {
+  if (!text.empty()) end_saying();
   const std::size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
   if (written != text.size() && lost_ == 0) lost_ = errno;
 }
@@ -54,6 +76,7 @@ void Terminal::print_json(const Value& value) {
 }
 
 void Terminal::note(std::string_view text) {
+  end_saying();
   flush();
   const std::string line = std::string(text) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);

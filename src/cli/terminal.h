@@ -27,6 +27,12 @@ class Terminal {
   // stdout, as it is. `text` of jobs must be safe().
   void print(std::string_view text);
   void print_json(const Value& value);  // one line
+  // What `who` says, piece by piece, as it is: `head` stands before it on a new line, again after anything else was
+  // printed. To stdout, or to stderr.
+  struct Said {
+    std::string_view who, head, text;
+  };
+  void say(const Said& said, bool to_stdout);
   // stderr, with a newline.
   void note(std::string_view text);
   void warn(std::string_view text);
@@ -43,6 +49,10 @@ class Terminal {
   bool err_tty_;
   Paint out_, err_;
   std::size_t width_ = 0;
+  void end_saying();
+
+  std::string saying_;  // who; "" = nobody
+  bool says_to_stdout_ = false, line_open_ = false;
   int lost_ = 0;  // the first error of stdout, as errno has it
 };
 

@@ -44,6 +44,45 @@ Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect
   return outcome;
 }
 
+// What a provider that gave up in mid-answer would have said with a status.
+std::string code_of(std::string_view error_type) {
+  constexpr std::pair<std::string_view, std::string_view> kCodes[] = {
+      {"overloaded_error", "http_529"},
+      {"rate_limit_error", "http_429"},
+      {"rate_limit_exceeded", "http_429"},
+      {"timeout_error", "http_504"},
+      {"requests", "http_429"},
+      {"tokens", "http_429"},
+  };
+  for (const auto& [theirs, ours] : kCodes) {
+    if (error_type == theirs) return std::string(ours);
+  }
+  return "http_500";
+}
+
+class AnswerReader final : public tools::StreamReader {
+ public:
+  explicit AnswerReader(Wire wire) : stream_(wire) {}
+
+  Result<std::string> feed(std::string_view bytes) override {
+    auto pieces = stream_.feed(bytes);
+    if (!pieces) {
+      Error error = std::move(pieces).error();
+      if (error.code == Code::tool_failed) error.code = Code::unavailable;
+      return std::unexpected(std::move(error));
+    }
+    std::string words;
+    for (const std::string& piece : *pieces) words += piece;
+    return words;
+  }
+  std::string error_code() const override { return code_of(stream_.error_type()); }
+  bool is_whole() const override { return stream_.is_complete(); }
+  Value body() const override { return stream_.body(); }
+
+ private:
+  AnswerStream stream_;
+};
+
 }  // namespace
 
 ModelTool::ModelTool(async::Loop& loop, std::unique_ptr<tools::Tool> transport, Dialect dialect)
@@ -63,6 +102,12 @@ void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outc
       done(std::move(outcome));
     });
     return;
+  }
+  if (const auto& streaming = dialect_->streaming) {
+    for (const auto& [key, value] : streaming->asked.members()) {
+      request = request->with(key, value);
+    }
+    call.reader = std::make_shared<AnswerReader>(streaming->wire);
   }
   Value recorded = std::exchange(call.args, *std::move(request));
   transport_->perform(

@@ -2,18 +2,28 @@
 //
 // The ledger, doubt, retries, late results and proofs hold for a model call because it is an invocation like any
 // other: this translates the recorded request into what the provider reads, hands it to a transport, translates
-// the answer back, and holds it to the request's schema. It sends nothing itself. An answer that cannot be used has cost
+// the answer back, and holds it to the request's schema. It sends nothing itself. An answer that comes as a stream is
+// recorded as the one that comes whole. An answer that cannot be used has cost
 // what it cost: the record that stands for it keeps `model` and `usage`. Threads: as Tool says.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "async/loop.h"
 #include "core/error.h"
+#include "core/value.h"
+#include "llm/stream.h"
 #include "tools/tool.h"
 
 namespace ae::llm {
+
+// How a provider is asked to answer piece by piece, and in which form it does.
+struct Streaming {
+  Wire wire;
+  Value asked;  // an object: its members are added to what is sent
+};
 
 // A provider's language: chat_completions.h and messages.h are two.
 struct Dialect {
@@ -21,6 +31,8 @@ struct Dialect {
   std::function<Result<Value>(const Value& recorded)> request;
   // What is recorded, made of the transport's result. Fails with tool_output_invalid.
   std::function<Result<Value>(const Value& recorded, const Value& body)> answer;
+  // nullopt: answers come whole. A server that was asked for a stream may still answer whole.
+  std::optional<Streaming> streaming = {};
 };
 
 class ModelTool final : public tools::Tool {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <thread>
@@ -126,7 +127,9 @@ AE_TEST(
   EXPECT_EQ(request.header("Authorization"), "Bearer sk-canary-123");
   EXPECT_EQ(request.header("Content-Type"), "application/json");
   EXPECT_EQ(request.header("Idempotency-Key"), "aetheris:job-1:0123456789abcdef:0");
-  EXPECT_EQ(request.body, R"({"messages":[{"content":"Say ä","role":"user"}],"model":"small-1"})");
+  EXPECT_EQ(request.body,
+            R"({"messages":[{"content":"Say ä","role":"user"}],"model":"small-1","stream":true,)"
+            R"("stream_options":{"include_usage":true}})");
 }
 
 AE_TEST("model tool/temperature and the limit of tokens are sent when they are recorded") {
@@ -354,7 +357,7 @@ AE_TEST("model tool/the other provider has its path, its headers and its words")
   EXPECT_EQ(request.header("Idempotency-Key"), "aetheris:job-1:0123456789abcdef:0");
   EXPECT_EQ(request.body,
             R"({"max_tokens":4096,"messages":[{"content":[{"text":"Say ä","type":"text"}],)"
-            R"("role":"user"}],"model":"small-1"})");
+            R"("role":"user"}],"model":"small-1","stream":true})");
 }
 
 AE_TEST(
@@ -411,6 +414,184 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
   EXPECT_EQ(bench.perform(*tool, a_call(a_request())).error_code, "abandoned");
   for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(closed);
+}
+
+// ---- streams
+
+// The head of a stream, and events of it, sent one by one; `end`: the connection ends in order behind them.
+RawHttpServer::Script streams(std::vector<std::string> events, bool end = true) {
+  return [events = std::move(events), end](Conversation& c) {
+    c.read_request();
+    c.send(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n");
+    for (const std::string& event : events) {
+      char size[32];
+      std::snprintf(size, sizeof size, "%zx\r\n", event.size());
+      c.send(size + event + "\r\n");
+    }
+    if (end) c.send("0\r\n\r\n");
+  };
+}
+
+std::string chunk(std::string_view text) {
+  const Value delta = Value::object({{"content", std::string(text)}});
+  const Value choice = Value::object({{"delta", delta}, {"finish_reason", Value()}, {"index", 0}});
+  return "data: " +
+         canonical(Value::object({{"id", "chatcmpl-7"},
+                                  {"model", "small-1-2026-10-01"},
+                                  {"choices", Value::array({choice})}})) +
+         "\n\n";
+}
+
+const std::vector<std::string> kChatEnd = {
+    "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\",\"index\":0}]}\n\n",
+    "data: "
+    "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12,"
+    "\"prompt_tokens_details\":{\"cached_tokens\":4},"
+    "\"completion_tokens_details\":{\"reasoning_tokens\":2}}}\n\n",
+    "data: [DONE]\n\n"};
+
+std::vector<std::string> chat(const std::vector<std::string>& words, bool whole = true) {
+  std::vector<std::string> events;
+  for (const std::string& word : words) events.push_back(chunk(word));
+  if (whole) events.insert(events.end(), kChatEnd.begin(), kChatEnd.end());
+  return events;
+}
+
+struct Heard {
+  std::string text;
+  int pieces = 0;
+  Outcome outcome;
+};
+
+Heard hear(Bench& bench, RawHttpServer& server) {
+  Heard heard;
+  Call call = a_call(a_request());
+  call.piece = [&](const tools::Piece& piece) {
+    EXPECT_EQ(piece.offset, heard.text.size());
+    heard.text += piece.text;
+    ++heard.pieces;
+  };
+  heard.outcome = bench.call(Bench::settings(server), std::move(call));
+  return heard;
+}
+
+AE_TEST(
+    "model tool/a streamed answer is heard as it comes, and recorded as the one that comes whole") {
+  Bench bench;
+  RawHttpServer whole(RawHttpServer::always(raw_answer(200, kAnswer)));
+  RawHttpServer server(streams(chat({"ä", "", "!"})));
+  const Heard at_once = hear(bench, whole), streamed = hear(bench, server);
+  EXPECT_EQ(canonical(streamed.outcome.result), canonical(at_once.outcome.result));
+  EXPECT_EQ(streamed.outcome.external_id, at_once.outcome.external_id);
+  EXPECT_EQ(streamed.text, "ä!");
+  EXPECT_EQ(at_once.text, "") << "what comes whole is read in the answer";
+}
+
+AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
+  Bench bench;
+  bench.name = "anthropic";
+  RawHttpServer server(streams(
+      {"event: message_start\ndata: "
+       "{\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":"
+       "\"small-1-2026\",\"content\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n",
+       "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\","
+       "\"text\":\"\"}}\n\n",
+       "data: "
+       "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
+       "\"Ja\"}}\n\n",
+       "data: "
+       "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":"
+       "\", ä.\"}}\n\n",
+       "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
+       "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));
+  const Heard said = hear(bench, server);
+  EXPECT_EQ(said.text, "Ja, ä.");
+  EXPECT_EQ(canonical(said.outcome.result),
+            R"({"finish_reason":"stop","model":"small-1-2026","text":"Ja, ä.",)"
+            R"("usage":{"input_tokens":5,"output_tokens":3,"total_tokens":8}})");
+}
+
+AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it is cut") {
+  const std::string text = "your key is sk-canary-123, sk-canary-12 is none";
+  for (std::size_t size = 1; size < 20; size += 3) {
+    std::vector<std::string> words;
+    for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
+    Bench bench;
+    RawHttpServer server(streams(chat(words)));
+    const Heard said = hear(bench, server);
+    EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
+    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+  }
+}
+
+AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
+  const std::string overloaded =
+      "event: error\ndata: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Busy, says "
+      "sk-canary-123.\"}}\n\n";
+  const struct {
+    const char* name;
+    RawHttpServer::Script script;
+    const char* code;
+    const char* message;
+  } cases[] = {
+      {"the connection ends in order", streams(chat({"Half"}, false)), "reset", "before its end"},
+      {"the connection breaks", streams(chat({"Half"}, false), false), "reset", ""},
+      {"the provider gives up", streams({chunk("Half"), overloaded}), "http_529",
+       "Busy, says [secret KEY]."},
+      {"it says nothing more",
+       [](Conversation& c) {
+         c.read_request();
+         c.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + chunk("Half"));
+         c.hang();
+       },
+       "timeout", ""},
+  };
+  for (const auto& c : cases) {
+    Bench bench;
+    RawHttpServer server(c.script);
+    Call call = a_call(a_request());
+    if (c.code == std::string_view("timeout")) call.timeout = 200ms;
+    const Outcome outcome = bench.call(Bench::settings(server), std::move(call));
+    EXPECT_NE(outcome.kind, OutcomeKind::success) << c.name;
+    EXPECT_EQ(outcome.error_code, c.code) << c.name;
+    EXPECT_FALSE(outcome.definite) << c.name;
+    EXPECT_TRUE(outcome.retryable) << c.name;
+    EXPECT_TRUE(outcome.result.is_null() && !outcome.invalid) << c.name;
+    EXPECT_NE(outcome.error_message.find(c.message), std::string::npos) << outcome.error_message;
+  }
+}
+
+AE_TEST("model tool/a stream that was said to the end is an answer, however its connection ends") {
+  Bench bench;
+  RawHttpServer server(streams(chat({"All."}), false));
+  EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
+}
+
+AE_TEST("model tool/a stream that is none has happened: its record says why") {
+  Bench bench;
+  RawHttpServer garbage(streams({chunk("a"), "data: {\"choices\"\n\n", chunk("b")}));
+  const Heard said = hear(bench, garbage);
+  EXPECT_EQ(said.outcome.kind, OutcomeKind::success);
+  ASSERT_TRUE(said.outcome.invalid);
+  EXPECT_EQ(said.outcome.invalid->text("reason"),
+            "an event of the streamed answer is no JSON object");
+  std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
+  RawHttpServer large(streams(much));
+  const Heard more = hear(bench, large);
+  ASSERT_TRUE(more.outcome.invalid) << more.outcome.error_code;
+  EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
+}
+
+AE_TEST("model tool/who says `stream: false` is asked for the whole answer") {
+  for (const char* name : {"openai", "anthropic"}) {
+    RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+    Bench bench;
+    bench.name = name;
+    bench.call(Bench::settings(server).with("stream", false), a_call(a_request()));
+    EXPECT_EQ(json(server.requests()[0].body).find("stream"), nullptr) << name;
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Provider {
   Dialect dialect;
 };
 
-// Nothing when there is no such provider.
+// Nothing when there is no such provider. Answers are streamed unless the settings say {"stream": false}.
 std::optional<Provider> provider_of(std::string_view name, const Value& settings);
 bool is_provider(std::string_view name);
 

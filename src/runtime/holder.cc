@@ -16,6 +16,7 @@
 #include "engine/recovery.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
+#include "runtime/sayings.h"
 
 namespace ae::runtime {
 namespace {
@@ -737,8 +738,20 @@ void Holder::on_committed(Result<store::Committed> result) {
 void Holder::all_durable() {
   for (async::Done<Status>& noted : std::exchange(noted_, {})) noted(Status{});
   for (const StepId& step : std::exchange(to_perform_, {})) perform(step);
+  if (!ended_ && state_.ending && state_.ending->cancelled) hush();
   if (ended_) return;
   pump();
+}
+
+// The job is cancelled. What tools are doing is awaited; nobody needs what a model has not said yet, and every word of it
+// costs. Nothing is left in doubt: a model only reads.
+void Holder::hush() {
+  for (const auto& [step_id, call] : std::map(in_flight_)) {
+    const auto step = state_.by_id.find(step_id);
+    if (step == state_.by_id.end()) continue;
+    if (state_.tool_of(state_.steps[step->second]).provider.empty()) continue;
+    call.tool->abandon(call.invocation, call.try_no);
+  }
 }
 
 // ---------------------------------------------------------------- the world
@@ -810,6 +823,14 @@ void Holder::perform(const StepId& step_id) {
   request.progress = [weak = weak_from_this(), step_id, try_no](Value said) {
     if (auto self = weak.lock()) self->reported(step_id, try_no, std::move(said));
   };
+  const engine::ToolPolicy& policy = state_.tool_of(step);
+  if (world_.sayings != nullptr && !policy.provider.empty()) {
+    request.piece = world_.sayings->begin(job_, {.step = step_id,
+                                                 .node = state_.node_of(step).id,
+                                                 .invocation = call.id,
+                                                 .try_no = try_no,
+                                                 .text = {}});
+  }
   request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
     if (auto heard = host.lock()) (*heard)->came_late(job, *sent, outcome);
   };

@@ -150,6 +150,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   Error cannot_write() const;
   void on_committed(Result<store::Committed> result);
   void all_durable();
+  void hush();
   void perform(const StepId& step);
   void seen(const engine::Sent& sent, Outcome outcome);
   void reported(const StepId& step, std::uint32_t try_no, Value said);

@@ -10,6 +10,7 @@
 #include "engine/beside.h"
 #include "engine/head.h"
 #include "runtime/row.h"
+#include "runtime/sayings.h"
 
 namespace ae::runtime {
 namespace {
@@ -768,6 +769,10 @@ void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   if (fired) static_cast<void>(AE_POINT("timer.after_fire"));
   for (const Event& event : events) {
     if (event.type == EventType::confirmation_checked) confirmed(job, event);
+    if (world_.sayings != nullptr && event.type == EventType::tool_invocation_finished) {
+      world_.sayings->end(job, InvocationId(std::string(event.payload.text("invocation_id"))),
+                          static_cast<std::uint32_t>(event.payload["try"].as_int()));
+    }
   }
   if (observer_) observer_->on_events(job, events);
 }
@@ -786,6 +791,7 @@ void Runtime::confirmed(const JobId& job, const Event& event) {
 
 void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fate) {
   const JobId& job = holder.job();
+  if (world_.sayings != nullptr) world_.sayings->end_all(job);
   if (problem && problem->code == Code::stale_attempt) ++counters_.aetheris_lease_conflict_total;
   if (fate == Fate::over) left_in_doubt_.erase(job);
   if (fate == Fate::in_doubt) left_in_doubt_.insert(job);

@@ -16,6 +16,8 @@
 
 namespace ae::runtime {
 
+class Sayings;  // sayings.h
+
 // The tools this process can perform, by their name in the agents file.
 class Performers {
  public:
@@ -46,7 +48,8 @@ struct World {
   // Compiled plans, shared with whoever else runs on this loop; null: the runtime keeps its own.
   engine::PlanCache* plans = nullptr;
   const SigningKey* signer =
-      nullptr;  // signs the heads of jobs that rest; null: they stay unsigned
+      nullptr;                 // signs the heads of jobs that rest; null: they stay unsigned
+  Sayings* sayings = nullptr;  // keeps what answers say as they come; null: nobody hears it
 };
 
 }  // namespace ae::runtime

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
+constexpr std::size_t kHeldMax = 1u << 10;  // bytes that a stream holds back, beside eight values
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -312,6 +313,65 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
     }
   }
   return scrub_shapes(tail.substr(cut), shapes);
+}
+
+struct ScrubbedStream::Shapes {
+  std::vector<Shape> all;  // longest first
+};
+
+ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used) {
+  std::vector<Shape> shapes = shapes_of(used);
+  if (!shapes.empty()) shapes_ = std::make_unique<Shapes>(std::move(shapes));
+}
+ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(held_.data(), held_.size()); }
+ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
+ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
+
+// Where to cut: before the first place from which a value may have begun that has not ended, and through none that has.
+std::string ScrubbedStream::feed(std::string_view text) {
+  if (!shapes_) return std::string(text);
+  held_ += text;
+  const std::string_view all = held_;
+  const std::size_t longest = shapes_->all.front().text.reveal().size();
+  std::size_t cut = all.size() < longest ? 0 : all.size() - longest + 1;
+  const auto may_begin = [&](std::size_t at) {
+    const std::string_view rest = all.substr(at);
+    return std::ranges::any_of(shapes_->all, [&](const Shape& shape) {
+      return shape.text.reveal().size() > rest.size() && shape.text.reveal().starts_with(rest);
+    });
+  };
+  while (cut < all.size() && !may_begin(cut)) ++cut;
+  for (bool moved = true; moved;) {
+    moved = false;
+    while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
+      --cut;  // through no character either
+      moved = true;
+    }
+    for (const Shape& shape : shapes_->all) {
+      const std::string_view value = shape.text.reveal();
+      const std::size_t first = cut < value.size() ? 0 : cut - value.size() + 1;
+      const std::size_t at = all.find(value, first);
+      if (at == all.npos || at >= cut || at + value.size() <= cut) continue;
+      cut = at;
+      moved = true;
+    }
+  }
+  std::string clean = scrub_shapes(all.substr(0, cut), shapes_->all);
+  if (all.size() - cut > kHeldMax + 8 * longest) {
+    // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
+    clean += "[secret " + std::string(shapes_->all.front().name) + "]";
+    cut = all.size();
+  }
+  held_.erase(0, cut);
+  return clean;
+}
+
+std::string ScrubbedStream::end() {
+  if (!shapes_) return {};
+  std::string clean = scrub_shapes(held_, shapes_->all);
+  ::explicit_bzero(held_.data(), held_.size());
+  held_.clear();
+  return clean;
 }
 
 }  // namespace ae::tools

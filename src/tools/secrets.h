@@ -5,6 +5,7 @@
 // Threads: a source may be asked from any thread; the rest are values and pure functions.
 #pragma once
 
+#include <memory>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -82,5 +83,25 @@ std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
 // The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
+
+// The same for a text that comes in pieces: what comes out, put together, is what `scrub` makes of the whole (unless a
+// value follows itself without an end). It holds back what may be the beginning of a value, and not more. Threads: one owner.
+class ScrubbedStream {
+ public:
+  explicit ScrubbedStream(const std::vector<UsedSecret>& used);
+  ~ScrubbedStream();
+  ScrubbedStream(ScrubbedStream&&) noexcept;
+  ScrubbedStream& operator=(ScrubbedStream&&) noexcept;
+
+  // `text`: whole characters.
+  std::string feed(std::string_view text);
+  // There is no more: what was held back.
+  std::string end();
+
+ private:
+  struct Shapes;
+  std::unique_ptr<Shapes> shapes_;  // null: there is nothing to hide
+  std::string held_;
+};
 
 }  // namespace ae::tools

@@ -161,6 +161,59 @@ AE_TEST("secrets/a value is scrubbed everywhere, keys too") {
             R"({"a":["[secret KEY]",1,{"x[secret KEY]":null}],"b":"ok"})");
 }
 
+// What comes out of a stream that is fed `step` bytes at a time, and whether all of it was right all the time.
+std::string streamed(std::string_view text, std::size_t step, const std::vector<UsedSecret>& used) {
+  const std::string whole = scrub(text, used);
+  ScrubbedStream stream(used);
+  std::string out;
+  while (!text.empty()) {
+    out += stream.feed(text.substr(0, step));
+    text.remove_prefix(std::min(step, text.size()));
+    EXPECT_TRUE(whole.starts_with(out)) << out;
+  }
+  return out + stream.end();
+}
+
+AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever it is cut") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("sk-sk-42sk")});
+  used.push_back({"PASS", Secret("s3cr&t/\"+")});
+  for (const char* text :
+       {"sk-sk-42sk", "a sk-sk-sk-42sk b", "sk-sk-42sk-sk-42sk", "sk-sk-42s", "x sk-sk-4",
+        "no secret", "got s3cr&t/\"+ and s3cr%26t%2F%22%2B, 7333637226742f222b",
+        "s3cr&t/s3cr&t/\"+", "", "Basic bWU6czNjciZ0LyIr and sk-sk-42sks3cr&t/\"+sk-sk-42sk"}) {
+    for (std::size_t step = 1; step <= 40; ++step) {
+      EXPECT_EQ(streamed(text, step, used), scrub(text, used)) << text << " in pieces of " << step;
+    }
+  }
+}
+
+AE_TEST("secrets/of a text that comes in pieces only what may begin a value is held back") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("hunter22")});
+  ScrubbedStream stream(used);
+  EXPECT_EQ(stream.feed("a quick fox"), "a quick fox");
+  EXPECT_EQ(stream.feed(" and a hunt"), " and a ");
+  EXPECT_EQ(stream.feed(" of it"), "hunt of it");
+  EXPECT_EQ(stream.feed(" hunter2"), " ");
+  EXPECT_EQ(stream.feed("2!"), "[secret KEY]!");
+  EXPECT_EQ(stream.feed("ä hun"), "ä ");
+  EXPECT_EQ(stream.end(), "hun");
+  ScrubbedStream nothing({});
+  EXPECT_EQ(nothing.feed("hunt"), "hunt");
+}
+
+AE_TEST("secrets/a value that follows itself without an end is held back within a limit") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("abab")});
+  ScrubbedStream stream(used);
+  std::string out;
+  for (int i = 0; i < 10'000; ++i) out += stream.feed("ab");
+  EXPECT_FALSE(out.empty());
+  out += stream.end();
+  EXPECT_EQ(out.find("abab"), std::string::npos);
+}
+
 AE_TEST("secrets/the end of a text keeps no end of a secret") {
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("hunter22")});

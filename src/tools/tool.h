@@ -7,9 +7,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "async/loop.h"
 #include "core/error.h"
@@ -24,6 +27,27 @@ using ae::Outcome;
 using ae::OutcomeKind;
 
 constexpr std::size_t kProgressMax = 4096;  // bytes of one report
+
+// What an answer says while it is still coming, for people. `offset`: how many bytes of text this try had said before.
+struct Piece {
+  std::size_t offset = 0;
+  std::string text;  // UTF-8, without secrets
+};
+
+// Reads an answer that comes as a stream of events, for whoever makes the call; a transport that can hands it the bytes.
+class StreamReader {
+ public:
+  virtual ~StreamReader() = default;
+  // The words that these bytes bring. Fails with tool_output_invalid or payload_too_large (it is no answer), or with
+  // unavailable: whoever answers gave up in the middle. After that nothing more is read.
+  virtual Result<std::string> feed(std::string_view bytes) = 0;
+  // Of such an end: how it is called in a record, as http_529.
+  virtual std::string error_code() const = 0;
+  // Was all of it said? Only then is it an answer.
+  virtual bool is_whole() const = 0;
+  // REQUIRES: is_whole(). The body that the same answer has when it does not come as a stream.
+  virtual Value body() const = 0;
+};
 
 struct Call {
   JobId job;
@@ -42,6 +66,10 @@ struct Call {
   std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;
   // How far it is, for people: at most kProgressMax bytes of JSON. On the loop's thread, before the answer. May be empty.
   async::Done<Value> progress;
+  // Reads the answer if it comes as a stream; null: a stream is a text like any other. Shared with what still arrives.
+  std::shared_ptr<StreamReader> reader;
+  // Hears what `reader` reads, as it comes: on the loop's thread, before the answer. May be empty.
+  std::move_only_function<void(Piece)> piece;
   // What the world says after the answer was timeout or unknown, if it says anything. At most once; may be empty.
   async::Done<Outcome> late;
 };

@@ -161,6 +161,33 @@ struct HttpTool::Request {
   std::vector<UsedSecret> used;
 };
 
+// An answer that comes as a stream, on its way to those who look on.
+struct HttpTool::Stream {
+  std::shared_ptr<StreamReader> reader;
+  std::move_only_function<void(Piece)> piece;
+  ScrubbedStream scrubbed;
+  std::size_t said = 0;  // bytes of text
+  bool begun = false;
+  std::optional<Error> broken;
+
+  void hear(std::string_view bytes) {
+    begun = true;
+    if (broken) return;
+    auto words = reader->feed(bytes);
+    if (!words) {
+      broken = std::move(words).error();
+      return;
+    }
+    say(scrubbed.feed(*words));
+    if (reader->is_whole()) say(scrubbed.end());
+  }
+  void say(std::string text) {
+    if (text.empty() || !piece) return;
+    const std::size_t at = std::exchange(said, said + text.size());
+    piece({.offset = at, .text = std::move(text)});
+  }
+};
+
 struct HttpTool::Calls {
   using Key = std::pair<InvocationId, std::uint32_t>;
   std::map<Key, net::HttpClient::Id> in_flight;
@@ -314,6 +341,7 @@ Status HttpTool::make_request(const Call& call, Request& request) {
   http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
   http.answer_max = rules_.output_max;
   if (!request.used.empty()) http.answer_max = std::max(http.answer_max, kScrubWindow);
+  if (call.reader) http.answer_max = std::max(http.answer_max, kStreamedMax);
   return {};
 }
 
@@ -336,11 +364,22 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   const Calls::Key key{call.invocation, call.try_no};
   std::move(permit).use(call.invocation, call.try_no);
   request.http.send_within = call.send_within - (async::BootClock().since_start() - begun);
+  std::shared_ptr<Stream> stream;  // shared by the two that hear of the answer
+  if (call.reader) {
+    stream = std::make_shared<Stream>(Stream{.reader = std::move(call.reader),
+                                             .piece = std::move(call.piece),
+                                             .scrubbed = ScrubbedStream(request.used)});
+    request.http.hear_events = [stream](const net::HttpHeaders&, const std::string& bytes) {
+      stream->hear(bytes);
+    };
+  }
   const auto id = needs_.client.start(
       std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
-                                done = std::move(done)](HttpAnswer answer) mutable {
+                                stream, done = std::move(done)](const HttpAnswer& answer) mutable {
         calls->in_flight.erase(key);
-        done(judge(answer, rules, used));
+        if (!stream || !stream->begun) return done(judge(answer, rules, used));
+        stream->piece = nullptr;
+        done(judge_stream(answer, *stream->reader, stream->broken, rules, used));
       });
   calls_->in_flight.insert_or_assign(key, id);
 }

@@ -44,6 +44,7 @@ class HttpTool final : public Tool {
     std::vector<Template::Part> value;
   };
   struct Request;  // what goes out, and the secrets in it
+  struct Stream;   // what comes back, while it comes
   struct Calls;    // in flight; shared with their answers, which may come when the tool is gone
 
   explicit HttpTool(Needs needs);

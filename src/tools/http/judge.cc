@@ -164,7 +164,56 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
   return ended(OutcomeKind::unknown, false, true, answer.cancelled ? "abandoned" : "reset", why);
 }
 
+Outcome refused(const HttpAnswer& answer, const std::string& why,
+                const std::vector<UsedSecret>& used) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::success;
+  outcome.invalid = invalid_output(scrub(why, used), scrub(answer.body, used), sha256(answer.body),
+                                   answer.body.size());
+  return outcome;
+}
+
+Outcome streamed(const HttpAnswer& answer, const StreamReader& reader,
+                 const std::optional<Error>& broken, const HttpRules& rules,
+                 const std::vector<UsedSecret>& used) {
+  if (reader.is_whole()) {
+    const Value body = reader.body();
+    if (canonical(body).size() > rules.output_max) {
+      return refused(
+          answer, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
+    }
+    Outcome outcome;
+    outcome.kind = OutcomeKind::success;
+    outcome.external_id = scrub(external_id_of(body), used);
+    outcome.result = scrub_value(body, used);
+    return outcome;
+  }
+  const std::string limit = std::to_string(kStreamedMax);
+  if (answer.too_large) {
+    return refused(answer, "the streamed answer is larger than " + limit + " bytes", used);
+  }
+  if (broken && broken->code != Code::unavailable) return refused(answer, broken->message, used);
+  if (broken) {
+    return ended(OutcomeKind::unknown, false, true, reader.error_code(),
+                 scrub(broken->message, used));
+  }
+  if (answer.phase == HttpPhase::complete) {
+    return ended(OutcomeKind::unknown, false, true, "reset",
+                 "the streamed answer stopped before its end");
+  }
+  return by_phase(answer, rules, used);
+}
+
 }  // namespace
+
+Outcome judge_stream(const HttpAnswer& answer, const StreamReader& reader,
+                     const std::optional<Error>& broken, const HttpRules& rules,
+                     const std::vector<UsedSecret>& used) {
+  Outcome outcome = streamed(answer, reader, broken, rules, used);
+  outcome.retry_after = answer.retry_after;
+  outcome.took = answer.took;
+  return outcome;
+}
 
 Outcome judge(const HttpAnswer& answer, const HttpRules& rules,
               const std::vector<UsedSecret>& used) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,12 @@
 #include "net/http_client.h"
 #include "tools/output.h"
 #include "tools/secrets.h"
+#include "tools/tool.h"
 
 namespace ae::tools {
 
+constexpr std::size_t kStreamedMax =
+    16u << 20;  // bytes of a stream that is read: its events say everything several times
 constexpr std::size_t kScrubWindow =
     256u << 10;  // more than the longest secret in its longest shape, and a head
 
@@ -34,5 +38,15 @@ struct HttpRules {
 // could end inside one that the limit has cut. No value of `used` is in the outcome.
 Outcome judge(const net::HttpAnswer& answer, const HttpRules& rules,
               const std::vector<UsedSecret>& used);
+
+// The same of an answer that came as a stream, and that `reader` has read: `broken` is how it failed, if it did.
+//
+//   all of it was said               success                also when the connection broke behind it
+//   what is no answer, or too large  success, `invalid`
+//   whoever answers gave up          unknown                what the reader calls it
+//   it ends before its end           unknown                reset timeout abandoned
+Outcome judge_stream(const net::HttpAnswer& answer, const StreamReader& reader,
+                     const std::optional<Error>& broken, const HttpRules& rules,
+                     const std::vector<UsedSecret>& used);
 
 }  // namespace ae::tools
