@@ -180,7 +180,7 @@ def version_and_help():
         assert "version" in expect(h.run("version", "--json"), 0).json()
         text = expect(h.run("--help"), 0).out
         for command in ("init run check jobs job events trace replay verify signal message approvals "
-                        "approve reject pause resume cancel resolve fork retry plan inspect completion "
+                        "approve reject pause resume budget cancel resolve fork retry plan inspect completion "
                         "serve worker mcp keys migrate backup restore doctor version").split():
             assert re.search(rf"^  {command}\b", text, re.M), command
         for command in "exec".split():

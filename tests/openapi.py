@@ -264,6 +264,18 @@ def every_operation_answers_as_it_says():
         ask(200, "get", "/api/approvals?job=p")
         ask(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         ask(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
+        # A budget that is lowered, used up, raised.
+        say = {"tool": "echo", "args": {"v": 1}}
+        ask(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
+        ask.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
+        ask(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
+        for part in ("", "/trace", "/replay"):
+            ask(200, "get", "/api/jobs/b" + part)
+        ask(200, "get", "/api/jobs?stuck=true")
+        ask(400, "post", "/api/jobs/b/budget", {"tokens": 5})
+        ask(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
+        ask.ended("b")
+        ask(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
         # Held by this process, then by nobody.
         ask(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
         until(lambda: server.status("h") == "running")

@@ -5,6 +5,7 @@
 
 #include "agents/check.h"
 #include "agents/loop_check.h"
+#include "core/json.h"
 
 namespace ae::agents {
 namespace {
@@ -30,7 +31,7 @@ class AgentCheck {
     if (!check_.mapping(
             spot_,
             {"plan", "loop", "input_schema", "output", "deadline", "max_attempts", "labels",
-             "description", "versions", "required_capabilities", "confirm", "queue"},
+             "description", "versions", "required_capabilities", "confirm", "queue", "budget"},
             {{"code", "agents written as a program come later"},
              {"planner", "plans made by a model come later"},
              {"cron", "schedules come later"},
@@ -47,6 +48,7 @@ class AgentCheck {
       nodes(*plan);
     }
     if (const auto output = spot_.find("output")) this->output(*output);
+    if (check_.count() == before) priced();
     if (check_.count() == before) finish();
     return std::move(agent_);
   }
@@ -80,6 +82,7 @@ class AgentCheck {
         graph_.emplace_back("max_attempts", static_cast<double>(*count));
       }
     }
+    if (const auto budget = spot_.find("budget")) this->budget(*budget);
     if (const auto labels = spot_.find("labels")) this->labels(*labels);
     if (const auto versions = spot_.find("versions")) this->versions(*versions);
     if (const auto needed = spot_.find("required_capabilities")) capabilities(*needed);
@@ -94,6 +97,58 @@ class AgentCheck {
     if (const auto confirm = spot_.find("confirm")) {  // strict is what holds without it
       const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
       if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
+    }
+  }
+
+  // How much each job may use. Whether its models have prices is known when its nodes are.
+  void budget(const Spot& spot) {
+    if (!check_.mapping(spot, {"tokens", "cost", "model_calls", "tool_calls", "wall", "soft"})) {
+      return;
+    }
+    const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
+      const auto at = spot.find(key);
+      if (!at) return;
+      const Value& said = (*at)->scalar;
+      if (said.is_integer() && said.as_int() >= 0 &&
+          static_cast<std::uint64_t>(said.as_int()) <= engine::kBudgetMax) {
+        most = static_cast<std::uint64_t>(said.as_int());
+      } else {
+        check_.fault(*at, "must be a whole number, at most " + std::to_string(engine::kBudgetMax));
+      }
+    };
+    counted("tokens", budget_.tokens);
+    counted("model_calls", budget_.model_calls);
+    counted("tool_calls", budget_.tool_calls);
+    if (const auto cost = spot.find("cost")) {
+      const Value& said = (*cost)->scalar;
+      const std::string text = said.is_string()   ? said.as_string()
+                               : said.is_number() ? canonical(said)
+                                                  : std::string();
+      if (auto micros = engine::cost_from_text(text)) {
+        budget_.cost_micros = *micros;
+      } else {
+        check_.fault(*cost, micros.error().message);
+      }
+      cost_ = *cost;
+    }
+    if (const auto wall = spot.find("wall")) budget_.wall = check_.duration(*wall, kLeast);
+    if (const auto soft = spot.find("soft")) {
+      if (const auto percent = check_.count(*soft, 100)) budget_.soft = *percent;
+    }
+    if (spot->keys.empty() || (spot->keys.size() == 1 && spot->find("soft") != nullptr)) {
+      check_.fault(spot, "limits something: tokens, cost, model_calls, tool_calls or wall");
+    }
+    if (budget_.any()) graph_.emplace_back("budget", engine::stored(budget_));
+  }
+
+  // A cost is only known of models that have a price.
+  void priced() {
+    if (!cost_) return;
+    for (const auto& [name, tool] : used_) {
+      if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
+      check_.fault(*cost_, "the model " +
+                               shown(std::string_view(name).substr(kModelToolPrefix.size())) +
+                               " has no `price`: what it costs cannot be limited");
     }
   }
 
@@ -830,6 +885,8 @@ class AgentCheck {
   engine::Needs needs_;  // sorted
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
+  engine::Limits budget_;
+  std::optional<Spot> cost_;                    // of the budget
   std::set<std::string, std::less<>> offered_;  // to models: they are told what a tool is for
   // Where the walk is:
   std::uint32_t node_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 #include "agents/check.h"
 #include "agents/located.h"
@@ -453,6 +454,43 @@ AE_TEST("agents/another provider's model has its limit, its price and its parts 
   EXPECT_EQ(loaded.file.models.at("model:claude").kind, "anthropic");
   // What a call costs is not what it is.
   EXPECT_EQ(claude.text("version"), graph["tools"]["model:plain"].text("version"));
+}
+
+AE_TEST(
+    "agents/a budget becomes exact limits in the plan, and a cost needs the prices of all models") {
+  const std::string head = std::string(kProviders).substr(0, kProviders.find("agents:"));
+  const auto load = [&](std::string_view budget, std::string_view model) {
+    return load_text(head + "agents:\n  a: { budget: " + std::string(budget) +
+                     ", plan: [ { id: x, llm: { model: " + std::string(model) +
+                     ", prompt: Hello } } ] }\n");
+  };
+  const auto good =
+      load("{ tokens: 200000, cost: '2.50', model_calls: 40, tool_calls: 0, wall: 1h, soft: 80 }",
+           "claude");
+  ASSERT_EQ(faults_as_text(good.faults), "");
+  EXPECT_EQ(canonical(good.file.agents.at("a").task_graph["budget"]),
+            R"({"cost_micros":2500000,"model_calls":40,"soft":80,"tokens":200000,)"
+            R"("tool_calls":0,"wall":"1h"})");
+  const auto plan = engine::Plan::compile(good.file.agents.at("a").task_graph);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ((*plan)->budget.cost_micros, 2'500'000u);
+  EXPECT_EQ(faults_as_text(load("{ tokens: 1 }", "plain").faults), "");
+  for (const auto& [budget, model, words] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"{ cost: 1 }", "plain", "the model `plain` has no `price`"},
+           {"{}", "claude", "limits something"},
+           {"{ soft: 80 }", "claude", "limits something"},
+           {"{ tokens: -1 }", "claude", "agents.a.budget.tokens: must be a whole number"},
+           {"{ tokens: '5' }", "claude", "agents.a.budget.tokens: must be a whole number"},
+           {"{ cost: '1,5' }", "claude", "agents.a.budget.cost: a cost is a number"},
+           {"{ tokens: 1, soft: 101 }", "claude", "agents.a.budget.soft"},
+           {"{ wall: 0s }", "claude", "agents.a.budget.wall"},
+           {"{ money: 1 }", "claude", "unknown key `money`"},
+           {"5", "claude", "agents.a.budget"},
+       }) {
+    const std::string faults = faults_as_text(load(budget, model).faults);
+    EXPECT_NE(faults.find(words), std::string::npos) << budget << "\n" << faults;
+  }
 }
 
 AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones") {

@@ -23,7 +23,7 @@ class LoopCheck {
     if (!check_.mapping(spot,
                         {"model", "system", "prompt", "tools", "max_turns", "parallel_tools",
                          "temperature", "max_tokens", "schema", "on_reject"},
-                        {{"budget", "budgets of money and tokens come later"},
+                        {{"budget", "a budget stands at the agent, beside its `loop` or `plan`"},
                          {"memory", "what is kept between jobs comes later"}})) {
       return {};
     }

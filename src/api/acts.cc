@@ -1,4 +1,4 @@
-// What others want of a job: signals, messages, cancels, pauses, resolutions.
+// What others want of a job: signals, messages, cancels, pauses, resolutions, more budget.
 #include <utility>
 
 #include "api/asked.h"
@@ -149,6 +149,26 @@ void Api::resume(Ask ask) {
   }();
   if (!known) return ask->refuse(known.error());
   act(ask, {.kind = engine::Act::Kind::resume}, 202);
+}
+
+void Api::raise_budget(Ask ask) {
+  auto act = [&]() -> Result<engine::Act> {
+    AE_TRY(ask->query.only({}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body,
+                            {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
+    engine::Act wish{.kind = engine::Act::Kind::budget};
+    AE_ASSIGN(wish.reason, fields.text("note"));
+    std::vector<Member> asked;
+    for (const auto& [name, value] : fields.object().members()) {
+      if (name != "note" && !value.is_null()) asked.emplace_back(name, value);
+    }
+    AE_ASSIGN(const engine::Limits limits, engine::limits_asked(Value::object(std::move(asked))));
+    wish.payload = stored(limits);
+    return wish;
+  }();
+  if (!act) return ask->refuse(act.error());
+  this->act(ask, std::move(*act), 200);
 }
 
 void Api::resolve(Ask ask) {

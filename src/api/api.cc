@@ -70,6 +70,7 @@ const Api::Route Api::kRoutes[] = {
     {"POST", {"api", "jobs", "{id}", "message"}, Access::operate, &Api::message},
     {"POST", {"api", "jobs", "{id}", "pause"}, Access::operate, &Api::pause},
     {"POST", {"api", "jobs", "{id}", "resume"}, Access::operate, &Api::resume},
+    {"POST", {"api", "jobs", "{id}", "budget"}, Access::decide, &Api::raise_budget},
     {"POST", {"api", "jobs", "{id}", "fork"}, Access::operate, &Api::fork},
     {"POST", {"api", "jobs", "{id}", "retry"}, Access::operate, &Api::retry},
     {"POST", {"api", "jobs", "{id}", "plan"}, Access::operate, &Api::plan},

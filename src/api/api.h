@@ -179,6 +179,7 @@ class Api {
   void message(Ask ask);
   void pause(Ask ask);
   void resume(Ask ask);
+  void raise_budget(Ask ask);
   void fork(Ask ask);
   void retry(Ask ask);
   void plan(Ask ask);

@@ -49,6 +49,12 @@ agents:
   doubts: { plan: [ { id: d, tool: doubt } ], output: "${ .steps.d }" }
   strict: { plan: [ { id: d, tool: strict } ], output: "${ .steps.d }" }
   maps: { plan: [ { id: m, map: "${ .input.list }", do: { tool: echo, args: { x: "${ .item }" } } } ] }
+  thrifty:
+    budget: { tool_calls: 1, wall: 1h }
+    plan:
+      - { id: a, tool: echo, args: { n: 1 } }
+      - { id: b, tool: echo, args: { n: 2 }, needs: [a] }
+    output: "${ .steps.b }"
 )";
 
 // A store in memory, two tools, and the Api in front of them.
@@ -1283,6 +1289,60 @@ AE_TEST("api/a job is paused and resumed; resume ends no other rest") {
   const auto refused = here.post({"api", "jobs", doubt, "resume"}, "");
   expect_problem(refused, 409, "not_paused");
   EXPECT_NE(canonical(refused.body).find("resolve"), std::string::npos);
+}
+
+AE_TEST("api/a job that has used up its budget is parked, and goes on when it is raised") {
+  Here here;
+  const auto id = here.make(R"({"agent":"thrifty"})");
+  here.loop.run_ready();
+  Value job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job["status"], "parked") << canonical(job);
+  EXPECT_EQ(job["parked"]["reason"], "budget_exceeded");
+  EXPECT_EQ(job["parked"]["command"], Value("aetheris budget " + id + " --tool-calls 2"));
+  EXPECT_EQ(job["budget"]["limits"]["tool_calls"], Value(1));
+  EXPECT_EQ(job["budget"]["spent"]["tool_calls"], Value(1));
+  expect_problem(here.post({"api", "jobs", id, "resume"}, ""), 409, "not_paused");
+  const Path raise{"api", "jobs", id, "budget"};
+  for (const char* wrong : {R"({})", R"({"tool_calls":0})", R"({"tokens":5})", R"({"soft":5})",
+                            R"({"tool_calls":"2"})", R"({"cost":"x"})"}) {
+    expect_problem(here.post(raise, wrong), 400, "input_invalid");
+  }
+  EXPECT_EQ(here.post(raise, R"({"tool_calls":1})").body["raised"], Value(false));
+  EXPECT_EQ(here.post(raise, R"({"tool_calls":2,"note":"go on"})").status, 200);
+  here.loop.run_ready();
+  job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job["status"], "completed") << canonical(job);
+  expect_problem(here.post(raise, R"({"tool_calls":9})"), 409, "job_terminal");
+  const Value trace = here.get({"api", "jobs", id, "trace"}).body;
+  ASSERT_EQ(trace["budget"].size(), 2u);
+  EXPECT_EQ(trace["budget"].items()[1].text("state"), "raised");
+  EXPECT_EQ(trace["budget"].items()[1].text("reason"), "go on");
+}
+
+AE_TEST("api/a request lowers its agent's budget and never raises it; a key stands for it, too") {
+  Here here;
+  const auto id = here.make(R"({"agent":"thrifty","budget":{"tool_calls":0,"wall":"30m"}})");
+  here.loop.run_ready();
+  const Value job = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(job["status"], "parked");
+  EXPECT_EQ(job["budget"]["limits"]["tool_calls"], Value(0));
+  EXPECT_EQ(job["budget"]["limits"]["wall"], Value("30m"));
+  for (const char* wrong :
+       {R"({"tool_calls":2})", R"({"wall":"2h"})", R"({})", R"([])", R"({"soft":50})"}) {
+    expect_problem(
+        here.post({"api", "jobs"}, R"({"agent":"thrifty","budget":)" + std::string(wrong) + "}"),
+        400, "input_invalid");
+  }
+  const auto made =
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})");
+  EXPECT_EQ(made.status, 201);
+  EXPECT_EQ(
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":5},"idempotency_key":"k"})")
+          .status,
+      200);
+  expect_problem(
+      here.post({"api", "jobs"}, R"({"agent":"asks","budget":{"tokens":6},"idempotency_key":"k"})"),
+      409, "idempotency_conflict");
 }
 
 AE_TEST("api/a fork is a new job; what it would do again is listed until somebody agrees") {

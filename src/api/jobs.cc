@@ -124,8 +124,9 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
 
 // What a request names and what would not be so without it: the same asked in other words is the same.
 Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agents::Agent& agent,
-               const std::string& deadline) {
+               const std::string& deadline, const engine::Limits& budget) {
   std::vector<Member> asked;
+  if (budget.any()) asked.emplace_back("budget", stored(budget));
   if (!deadline.empty()) asked.emplace_back("deadline", deadline);
   if (wish.priority != 0) asked.emplace_back("priority", wish.priority);
   if (!body["queue"].is_null() && !(wish.queue.empty() && agent.queue.empty())) {
@@ -137,6 +138,17 @@ Value asked_of(const Value& body, const runtime::NewJobRequest& wish, const agen
                        Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
   return asked.empty() ? Value() : Value::object(std::move(asked));
+}
+
+// What a request lets the job use. Fails with input_invalid.
+Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
+  auto budget = engine::limits_asked(body);
+  if (!budget) return std::unexpected(std::move(budget).error().in("\"budget\""));
+  if (budget->cost_micros && !plan.prices_all()) {
+    return fail(Code::input_invalid,
+                "the cost cannot be limited: a model of the agent has no `price`");
+  }
+  return budget;
 }
 
 // What a request says of when and where the job runs. REQUIRES: its key and id are known.
@@ -168,7 +180,12 @@ Status take_wishes(const Value& body, const agents::Agent& agent, Instant now,
     wish.deadline = asked.at;
     deadline = std::move(asked.text);
   }
-  wish.asked = asked_of(body, wish, agent, deadline);
+  engine::Limits budget;
+  if (!body["budget"].is_null()) {
+    AE_ASSIGN(budget, budget_of(body["budget"], *wish.plan));
+    AE_ASSIGN(wish.budget, lowered(wish.plan->budget, budget));
+  }
+  wish.asked = asked_of(body, wish, agent, deadline, budget);
   const auto& also = agent.required_capabilities;
   wish.required_capabilities.insert(wish.required_capabilities.end(), also.begin(), also.end());
   sort_each_once(wish.required_capabilities);
@@ -359,7 +376,7 @@ void Api::make_job(Ask ask) {
     AE_ASSIGN(const Fields fields,
               Fields::parse(ask->request.body,
                             {"agent", "input", "idempotency_key", "labels", "id", "plan_hash",
-                             "priority", "required_capabilities", "queue", "deadline"}));
+                             "priority", "required_capabilities", "queue", "deadline", "budget"}));
     for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
       AE_TRY(fields.text(name));
     }

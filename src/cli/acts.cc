@@ -1,4 +1,4 @@
-// signal, message, approve, reject, cancel, pause, resume, resolve: what others want of a job.
+// signal, message, approve, reject, cancel, pause, resume, budget, resolve: what others want of a job.
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
@@ -132,6 +132,19 @@ int pause_command(const Options& options, Terminal& terminal) {
 
 int resume_command(const Options& options, Terminal& terminal) {
   return say(post(options, "resume", {}), options, terminal, "resumed");
+}
+
+int budget_command(const Options& options, Terminal& terminal) {
+  std::vector<Member> body =
+      given({{"cost", options.cost}, {"note", options.note}, {"wall", options.wall}});
+  for (const auto& [name, text] :
+       {std::pair("tokens", &options.tokens), std::pair("model_calls", &options.model_calls),
+        std::pair("tool_calls", &options.tool_calls)}) {
+    if (!text->empty()) body.emplace_back(name, number_or_text(*text));
+  }
+  const auto asked = post(options, "budget", std::move(body));
+  const bool had = asked && (*asked)["raised"] == Value(false);
+  return say(asked, options, terminal, had ? "it may use as much already" : "raised");
 }
 
 int approve_command(const Options& options, Terminal& terminal) {

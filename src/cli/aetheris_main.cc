@@ -43,6 +43,7 @@ constexpr struct {
     {"reject", approve_command},
     {"pause", pause_command},
     {"resume", resume_command},
+    {"budget", budget_command},
     {"cancel", cancel_command},
     {"resolve", resolve_command},
     {"fork", fork_command},

@@ -44,6 +44,7 @@ int cancel_command(const Options& options, Terminal& terminal);
 int resolve_command(const Options& options, Terminal& terminal);
 int message_command(const Options& options, Terminal& terminal);
 int pause_command(const Options& options, Terminal& terminal);
+int budget_command(const Options& options, Terminal& terminal);
 int resume_command(const Options& options, Terminal& terminal);
 int approve_command(const Options& options, Terminal& terminal);  // and reject
 int fork_command(const Options& options, Terminal& terminal);     // and retry
@@ -62,6 +63,8 @@ Result<app::StoreUrl> store_of(const Options& options);
 std::string store_flag(const app::StoreUrl& store);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
+// A number as one, anything else as it stands: who takes it says what is wrong with it.
+Value number_or_text(const std::string& text);
 // The agents file at `path`, without faults; or, once they are said, the exit code.
 std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal);
 // This process among those that work on a store: HOST:PID.

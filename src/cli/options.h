@@ -35,6 +35,7 @@ struct Options {
   bool no_fair_by = false;
   std::int64_t priority = 0;
   std::string deadline;
+  std::vector<std::string> budget;  // NAME=AMOUNT
 
   // serve, worker
   std::string listen = "127.0.0.1:7070", worker_listen, workers, log, lease = "30s";
@@ -54,6 +55,7 @@ struct Options {
   // acts
   std::string reason, note, message_id, wait_type, channel, of_try;
   bool buffer = false, no_compensate = false;
+  std::string tokens, cost, model_calls, tool_calls, wall;  // budget
 
   // doctor
   bool accept_rollback = false, restored = false;

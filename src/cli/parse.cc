@@ -133,6 +133,10 @@ class Grammar {
     run->add_option("--deadline", options_.deadline,
                     "when the job ends at the latest: a duration (30m), or a time in UTC")
         ->check(not_empty());
+    run->add_option("--budget", options_.budget,
+                    "NAME=AMOUNT: at most so many tokens, model_calls or tool_calls, so much cost, "
+                    "so long a wall; never more than the agent's; may be given several times")
+        ->allow_extra_args(false);
     run->add_option("--capability", options_.capabilities,
                     "what this process offers; may be given several times")
         ->allow_extra_args(false)
@@ -356,6 +360,16 @@ class Grammar {
 
     positional(command("resume", "end a pause", "aetheris resume holiday"), "ID", options_.id,
                "the job");
+
+    CLI::App* budget = command("budget", "let a job use more than its budget",
+                               "aetheris budget holiday --tokens 200000");
+    positional(budget, "ID", options_.id, "the job");
+    budget->add_option("--tokens", options_.tokens, "it may use so many tokens in all");
+    budget->add_option("--cost", options_.cost, "its models' answers may cost so much in all");
+    budget->add_option("--model-calls", options_.model_calls, "it may ask models so often in all");
+    budget->add_option("--tool-calls", options_.tool_calls, "it may call tools so often in all");
+    budget->add_option("--wall", options_.wall, "it may take so long in all, as in 2h");
+    budget->add_option("--note", options_.note, "why, for the record");
 
     CLI::App* cancel =
         command("cancel", "end a job", "aetheris cancel holiday --reason \"the trip is off\"");

@@ -184,6 +184,19 @@ bool has_ended(const Value& job) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
 
+// NAME=AMOUNT, each; what is none of the two is the server's to refuse.
+Value budget_of(const std::vector<std::string>& limits) {
+  Value budget = Value::object({});
+  for (const std::string& limit : limits) {
+    const std::size_t at = std::min(limit.find('='), limit.size());
+    const std::string name = limit.substr(0, at);
+    const std::string amount = limit.substr(std::min(at + 1, limit.size()));
+    const bool counted = name != "cost" && name != "wall";
+    budget = budget.with(name, counted ? number_or_text(amount) : Value(amount));
+  }
+  return budget;
+}
+
 api::ApiRequest creation(const Wish& wish, const Options& options, const std::string& plan_hash) {
   std::vector<Member> body{
       {"agent", wish.agent}, {"labels", wish.labels}, {"priority", wish.priority}};
@@ -191,6 +204,7 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.queue.empty()) body.emplace_back("queue", options.queue);
   if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
+  if (!options.budget.empty()) body.emplace_back("budget", budget_of(options.budget));
   if (!options.idempotency_key.empty()) {
     body.emplace_back("idempotency_key", options.idempotency_key);
   }

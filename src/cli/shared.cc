@@ -47,6 +47,11 @@ Result<app::StoreUrl> store_of(const Options& options) {
                                               : std::string_view(options.store));
 }
 
+Value number_or_text(const std::string& text) {
+  auto value = parse_json(text);
+  return value && value->is_number() ? *std::move(value) : Value(text);
+}
+
 std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal) {
   auto loaded = app::load_agents(path);
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
@@ -304,7 +309,8 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
                   safe(job["parked"].text("until")));
   }
   auto all = answers(job, store);
-  if (job["parked"].text("until") == "resume") {
+  const std::string_view until = job["parked"].text("until");
+  if ((until == "resume" || until == "budget") && job["parked"]["command"].is_string()) {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }
   for (const std::vector<std::string>& commands : all) {

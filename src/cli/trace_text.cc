@@ -209,6 +209,26 @@ class Trace {
       }
     }
     drift();
+    budget();
+  }
+
+  // When the job's budget was used up, and to what it was raised.
+  void budget() {
+    for (const Value& one : list(trace_["budget"])) {
+      const bool raised = one.text("state") == "raised";
+      const Value& said = one["payload"];
+      const std::string by(one.text("by"));
+      std::string what = raised ? "raised to " + canonical(said) + (by.empty() ? "" : " by " + by)
+                                : "used up: " + std::string(said.text("limit"));
+      if (said["asked"].is_integer()) {
+        what += ", " + canonical(said["spent"]) + " of " + canonical(said["most"]) +
+                " spent, the next call asks for " + canonical(said["asked"]);
+      }
+      put(Line()
+              .add(raised ? Tint::dim : Tint::warn, "  budget  ")
+              .add(what)
+              .add(Tint::dim, " at event " + std::to_string(natural(one["seq"]))));
+    }
   }
 
   // What was said of a tool or a model, and otherwise later.

@@ -14,6 +14,7 @@ constexpr bool kOptional = false;
 constexpr auto kJobCreated = std::to_array<Field>({
     {"agent", 1, text, kRequired},
     {"asked", 16, json, kOptional},
+    {"budget", 17, json, kOptional},
     {"deadline", 2, instant, kOptional},
     {"execution_version", 3, text, kRequired},
     {"forked_from", 4, json, kOptional},
@@ -94,6 +95,7 @@ constexpr auto kToolInvocationStarted = std::to_array<Field>({
     {"invocation_id", 9, id8, kRequired},
     {"node_id", 10, text, kRequired},
     {"request_schema_hash", 11, hash32, kOptional},
+    {"reserved", 17, json, kOptional},
     {"send_by", 12, instant, kRequired},
     {"step_id", 13, id8, kRequired},
     {"tool_name", 14, text, kRequired},

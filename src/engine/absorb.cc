@@ -59,6 +59,10 @@ Result<Taken> take_timers(const State& state, const Stamp& stamp) {
     fired("deadline",
           *state.deadline);  // the job ends: its waits are cancelled, none of them fires
   } else if (!state.ending && !state.is_paused()) {
+    const Budget& budget = state.budget;
+    if (budget.wall_until && !budget.wall_passed && *budget.wall_until <= stamp.now) {
+      fired("budget", *budget.wall_until);
+    }
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= stamp.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
@@ -471,8 +475,8 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
 }
 
 // In the order of Act::Kind.
-constexpr std::string_view kActKinds[] = {"signal",  "cancel", "resolve", "timers",
-                                          "message", "pause",  "resume",  "plan"};
+constexpr std::string_view kActKinds[] = {"signal", "cancel", "resolve", "timers", "message",
+                                          "pause",  "resume", "plan",    "budget"};
 
 // What an act may hold; its checksum is the place's, where it stands.
 constexpr std::string_view kActMembers[] = {
@@ -562,6 +566,8 @@ Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bo
       return take_resume(state, act);
     case Act::Kind::plan:
       return take_plan(state, act, stamp);
+    case Act::Kind::budget:
+      return take_budget(state, act, stamp);
   }
   return fail(Code::needs_version, "an unknown act");
 }

@@ -2,7 +2,7 @@
 //
 //   absorb(state, step, outcome)   a performer's observation of the open try of a step
 //   take_in(state, act)            what somebody outside wants: a signal, a message, an approval, a cancel, a pause, a
-//                                  resolution, due timers
+//                                  resolution, more budget, due timers
 //
 // Both only translate; what follows from the events is decided by `decide`. Acts travel as canonical JSON through the
 // inbox when somebody holds the job, and are taken in directly when nobody does (SPEC §10). Pure.
@@ -71,7 +71,17 @@ std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& 
 inline constexpr std::size_t kSignalsMax = 10'000;
 
 struct Act {
-  enum class Kind : std::uint8_t { signal, cancel, resolve, timers, message, pause, resume, plan };
+  enum class Kind : std::uint8_t {
+    signal,
+    cancel,
+    resolve,
+    timers,
+    message,
+    pause,
+    resume,
+    plan,
+    budget
+  };
   Kind kind = Kind::timers;
   std::string id;           // of the writer; repeated acts with one id are one
   std::string by;           // who
@@ -82,7 +92,7 @@ struct Act {
       approval;  // instead of the key: the id under which the wait stands among the approvals
   bool buffer = false;  // keep it if no wait has had this key yet
   Value payload;
-  // message, with a payload; plan: {task_graph, drop?: [node…]}
+  // message, with a payload; plan: {task_graph, drop?: [node…]}; budget: limits (engine/budget.h)
   std::string channel;
   // cancel, pause; note of resolve
   std::string reason;

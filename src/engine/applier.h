@@ -1,6 +1,6 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
 // apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
-// they are waited for), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
+// they are waited for), apply_budget.cc (what it may still use), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -131,6 +131,13 @@ class Applier {
   Status confirmation_failed(const Step& step, std::string message);
   bool may_resume() const;
   Status deadline_passed();
+  Status budget_given();
+  Status budget_decided();
+  Status reserve(const Step& step);
+  void settle(const Step& step, bool withdrawn);
+  void settle_answer(const Step& step);
+  void model_told(const Step& turn);
+  Status wall_passed();
   void cancel_requested();
   Status may_end() const;
   bool ends_own_park() const;

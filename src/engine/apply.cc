@@ -145,7 +145,7 @@ Status Applier::job_created() {
                                {"created_at", to_text(created_at_)},
                                {"id", s_.job.text},
                                {"labels", s_.labels}});
-  return {};
+  return budget_given();
 }
 
 Status Applier::plan_generated() {
@@ -252,6 +252,7 @@ Status Applier::of_job() {
     case EventType::job_running:
       return job_running();
     case EventType::timer_fired:
+      if (p_.text("effect_id") == "budget") return wall_passed();
       return p_.text("effect_id") == "deadline" ? deadline_passed() : Status();
     case EventType::job_requeued:
       s_.not_before = maybe_instant(p_, "not_before");
@@ -261,6 +262,7 @@ Status Applier::of_job() {
       s_.parked_until = p_.text("until");
       s_.parked_since = created_at_;
       if (s_.parked_until == "confirmation" && s_.raised == 0) return bad("nobody is asked");
+      if (s_.parked_until == "budget" && !s_.budget.exceeded) return bad("no budget is used up");
       if (s_.parked_until == "resume") {
         s_.pausing.reset();
         s_.not_before.reset();

@@ -83,6 +83,7 @@ Status Applier::tool_invocation_started() {
       LoopProgress& loop = *s_.steps[step->node].loop;
       loop.conversation = call.arguments.text("conversation");
       loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
+      model_told(*step);
     }
   } else if (call.id.text != p_.text("invocation_id") ||
              call.key.text != p_.text("idempotency_key") ||
@@ -91,6 +92,7 @@ Status Applier::tool_invocation_started() {
              call.tool != p_.text("tool_name")) {
     return bad("a later try must keep the keys, the tool and the arguments");
   }
+  AE_TRY(reserve(*step));
   // A resend after a crash, and one that a person asked for, are not counted (API §1, SPEC §6).
   const bool counted =
       call.try_no == 0 || step->phase == StepPhase::backoff || call.error.code == "not_sent";
@@ -143,6 +145,7 @@ Status Applier::tool_invocation_finished() {
   } else if (!never_arrived(call)) {
     call.doubted = false;  // the other side knows the key, and has answered
   }
+  settle(*step, withdrawn);
   if (withdrawn && call.counted > 0) call.counted--;
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   if (call.outcome == OutcomeKind::success) {
@@ -182,7 +185,10 @@ Status Applier::command_committed() {
     step->failure =
         Failure{std::string(code_name(Code::tool_output_invalid)), std::string(kChangesUnread)};
   }
-  if (s_.tool_of(*step).is_model()) add_usage(p_["usage"], s_.models);
+  if (s_.tool_of(*step).is_model()) {
+    add_usage(p_["usage"], s_.models);
+    settle_answer(*step);
+  }
   s_.lost_claims = 0;
   enter(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);

@@ -190,6 +190,7 @@ Status Applier::decision_recorded() {
     return step ? in_doubt_decided(*step) : bad("nothing in doubt");
   }
   if (kind == "end") return end_decided();
+  if (kind == "budget") return budget_decided();
   if (kind == "confirmation") return confirmation_decided();
   if (kind == "approval") {
     return p_.text("state") == "requested" ? approval_requested() : approval_answered();

@@ -85,10 +85,40 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
          doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-         outcome, definite, retryable, error, retry_after] = x;
+         outcome, definite, retryable, error, retry_after, charge, reserved] = x;
   all(a, id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
       doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-      outcome, definite, retryable, error, retry_after);
+      outcome, definite, retryable, error, retry_after, charge, reserved);
+}
+
+template <class A>
+void parts(A& a, Part<A, Reservation>& x) {
+  auto& [input_tokens, output_tokens, cost_micros] = x;
+  all(a, input_tokens, output_tokens, cost_micros);
+}
+
+template <class A>
+void parts(A& a, Part<A, Use>& x) {
+  auto& [tokens, cost_micros, model_calls, tool_calls] = x;
+  all(a, tokens, cost_micros, model_calls, tool_calls);
+}
+
+template <class A>
+void parts(A& a, Part<A, Limits>& x) {
+  auto& [tokens, cost_micros, model_calls, tool_calls, wall, soft] = x;
+  all(a, tokens, cost_micros, model_calls, tool_calls, wall, soft);
+}
+
+template <class A>
+void parts(A& a, Part<A, Exceeded>& x) {
+  auto& [limit, asked] = x;
+  all(a, limit, asked);
+}
+
+template <class A>
+void parts(A& a, Part<A, Budget>& x) {
+  auto& [limits, wall_until, wall_passed, spent, reserved, exceeded] = x;
+  all(a, limits, wall_until, wall_passed, spent, reserved, exceeded);
 }
 
 template <class A>
@@ -111,8 +141,8 @@ void parts(A& a, Part<A, LoopTurn>& x) {
 
 template <class A>
 void parts(A& a, Part<A, LoopProgress>& x) {
-  auto& [turns, next, active, asking, conversation, said, failure] = x;
-  all(a, turns, next, active, asking, conversation, said, failure);
+  auto& [turns, next, active, asking, conversation, said, failure, told] = x;
+  all(a, turns, next, active, asking, conversation, said, failure, told);
 }
 
 template <class A>
@@ -201,13 +231,14 @@ void parts(A& a, Part<A, State>& x) {
          deadline_fired, plan, plan_number, steps, by_id, todo, startable, calling, open_tries,
          tries_started, nodes_left, waits, closed_waits, mail, early, message_names, pausing,
          parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result,
-         error, final_in_doubt, undelivered, signals, models, changes, to_confirm, raised] = x;
+         error, final_in_doubt, undelivered, signals, models, budget, changes, to_confirm, raised] =
+      x;
   all(a, job, agent, input, labels, job_root, forked_from, execution_version, traceparent,
       tracestate, status, seq, updated_at, attempt, epoch, lost_claims, deadline, not_before,
       deadline_fired, plan_number, steps, todo, startable, calling, open_tries, tries_started,
       nodes_left, waits, closed_waits, mail, early, message_names, pausing, parked_reason,
       parked_until, parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
-      undelivered, signals, models, changes, to_confirm, raised);
+      undelivered, signals, models, budget, changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

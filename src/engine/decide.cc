@@ -102,9 +102,11 @@ Verdict admit(const State& state, const Ask& ask) {
   }
   const bool ends = state.ending && step.role == Role::node;
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const Verdict may_declare = !ask.arguments || is_approved(&step, state.tool_of(step), ask)
-                                  ? Verdict::declare
-                                  : Verdict::unapproved;
+  const bool approved = !ask.arguments || is_approved(&step, state.tool_of(step), ask);
+  const bool fits = ask.use == nullptr || step.role != Role::node || !state.budget.over(*ask.use);
+  const Verdict may_declare = !approved ? Verdict::unapproved
+                              : fits    ? Verdict::declare
+                                        : Verdict::over_budget;
   switch (step.phase) {
     case StepPhase::asking:
       return Verdict::unapproved;
@@ -156,6 +158,12 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
   if (!job.asked.is_null()) created.emplace_back("asked", job.asked);
+  const Limits& budget = job.budget.any() ? job.budget : job.plan->budget;
+  if (budget.any()) {
+    Value limits = stored(budget);
+    if (budget.wall) limits = limits.with("wall_until", to_text(job.now + *budget.wall));
+    created.emplace_back("budget", std::move(limits));
+  }
   if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);
   if (job.priority != 0) created.emplace_back("priority", job.priority);
   if (!job.queue.empty()) created.emplace_back("queue", job.queue);

@@ -52,6 +52,7 @@ struct Ask {
   const Value* arguments = nullptr;
   std::string_view tool_version = {};
   Instant now = {};
+  const Use* use = nullptr;  // what it asks for of the budget; nullptr = that is asked later
 };
 // The step of an item that a map is about to start; there is nothing of it yet.
 constexpr std::uint32_t kNewItem = 0xffffffff;
@@ -62,6 +63,7 @@ enum class Verdict : std::uint8_t {
   in_doubt,         // an earlier try may have happened: the tool's on_in_doubt decides
   not_yet,          // in flight
   unapproved,       // a person must be asked first, or has not answered yet
+  over_budget,      // it asks for more than the job may still use
   refuse,           // the job ends, or the step does not wait for a call
   non_determinism,  // another tool or other arguments than recorded for this command
 };
@@ -100,6 +102,8 @@ struct NewJobEvents {
   Value forked_from;
   std::vector<EventDraft> imported;
   std::string traceparent, tracestate;  // of whoever asked for it (core/trace_context.h); "" = none
+  Limits budget;                        // none = the plan's
+  Instant now;                          // the store's clock: `wall` counts from here
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);
 EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);

@@ -65,13 +65,19 @@ void Decider::start_tool(const Step& step) {
   // What was approved is what is sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
   auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
+  if (!args) {
+    start(step);
+    return fail_step(step, args.error());
+  }
+  const Declaration first{.step = step.id,
+                          .node = s_.node_of(step),
+                          .tool = s_.tool_index(step),
+                          .args = std::move(*args),
+                          .item = step.item,
+                          .turn = step.is_turn() ? step.turn : kNoTurn};
+  if (!affords(first, first.args)) return;
   start(step);
-  if (!args) return fail_step(step, args.error());
-  first_try({.step = step.id,
-             .node = s_.node_of(step),
-             .tool = s_.tool_index(step),
-             .args = std::move(*args),
-             .item = step.item});
+  first_try(first);
 }
 
 void Decider::first_try(const Declaration& d) {
@@ -96,15 +102,16 @@ void Decider::emit_first(const Declaration& d, const std::string& text) {
   const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
-  emit_started(d, {{"arguments", d.args},
-                   {"arguments_hash", to_hex(sha256(text))},
-                   {"external_key", external_key(s_.job, d.step, s_.attempt).text},
-                   {"idempotency_key", key.text},
-                   {"invocation_id", invocation.text},
-                   {"try", 1}});
+  emit_started(d, d.args,
+               {{"arguments", d.args},
+                {"arguments_hash", to_hex(sha256(text))},
+                {"external_key", external_key(s_.job, d.step, s_.attempt).text},
+                {"idempotency_key", key.text},
+                {"invocation_id", invocation.text},
+                {"try", 1}});
 }
 
-void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
+void Decider::emit_started(const Declaration& d, const Value& args, std::vector<Member> keys) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const Instant send_by = std::min(stamp_.now + limits_.send_window, stamp_.lease_until);
   for (Member& member : std::vector<Member>{{"command_id", d.step.text},
@@ -125,6 +132,7 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
   }
   // An approval is good for this schema only, also when there is none.
   if (tool.args_schema || asked) keys.emplace_back("request_schema_hash", tool.schema_digest);
+  reserve(d, args, keys);
   emit(EventType::tool_invocation_started, std::move(keys));
   decision_.perform.push_back(d.step);
   open_++;
@@ -133,6 +141,12 @@ void Decider::emit_started(const Declaration& d, std::vector<Member> keys) {
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
 void Decider::declare(const Step& step, bool close_earlier) {
   if (s_.pausing) return;
+  const Declaration again{.step = step.id,
+                          .node = s_.node_of(step),
+                          .tool = s_.tool_index(step),
+                          .args = {},
+                          .item = step.item};
+  if (!affords(again, step.call->arguments)) return;
   // An orphan is among the open tries: its resend takes its own place.
   if (step.phase == StepPhase::calling) {
     open_--;
@@ -142,20 +156,16 @@ void Decider::declare(const Step& step, bool close_earlier) {
   }
   if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
-  const Declaration again{.step = step.id,
-                          .node = s_.node_of(step),
-                          .tool = s_.tool_index(step),
-                          .args = {},
-                          .item = step.item};
   if (!approved(again, call.arguments, call.arguments_hash)) {
     return request_approval(again, call.arguments, call.arguments_hash);
   }
-  emit_started(again, {{"arguments", call.arguments},
-                       {"arguments_hash", call.arguments_hash},
-                       {"external_key", call.external_key.text},
-                       {"idempotency_key", call.key.text},
-                       {"invocation_id", call.id.text},
-                       {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
+  emit_started(again, call.arguments,
+               {{"arguments", call.arguments},
+                {"arguments_hash", call.arguments_hash},
+                {"external_key", call.external_key.text},
+                {"idempotency_key", call.key.text},
+                {"invocation_id", call.id.text},
+                {"try", static_cast<std::uint64_t>(call.try_no + 1)}});
 }
 
 // The command of this step was asked for before: what the ledger says decides.
@@ -173,6 +183,7 @@ void Decider::call(const Step& step) {
       return;
     case Verdict::not_yet:
     case Verdict::unapproved:
+    case Verdict::over_budget:
     case Verdict::refuse:
       return;
     case Verdict::non_determinism:
@@ -317,6 +328,7 @@ void Decider::close_unknown(const Step& step, std::string_view source) {
 // A success is in the log, its command_committed is not.
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
+  answered_ = answered_ || s_.tool_of(step).is_model();
   std::vector<Member> payload = model_members(s_.tool_of(step), step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
   payload.emplace_back("result_of", step.call->id.text);

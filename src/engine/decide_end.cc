@@ -187,6 +187,7 @@ void Decider::pause() {
 void Decider::rest() {
   if (held_back_) return;
   if (s_.nodes_left == 0) return complete();
+  if (over_ && !later_) return exceed();
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];

@@ -45,15 +45,17 @@ void Decider::ask_model(const Step& step) {
     return;
   }
   const auto turn = static_cast<std::uint32_t>(step.loop->turns.size());
-  auto args = turn_arguments_of(s_, step, turn);
+  auto args = turn_arguments_of(s_, step, turn, notice_of(s_, step));
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
   if (!args) return fail_step(step, args.error());
   const Node& node = s_.node_of(step);
-  start_part({.step = s_.part_step_id(step, turn, kNoTurn),
-              .node = node,
-              .tool = node.tool,
-              .args = std::move(*args),
-              .path = s_.part_path(step, turn, kNoTurn)});
+  const Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
+                         .node = node,
+                         .tool = node.tool,
+                         .args = std::move(*args),
+                         .path = s_.part_path(step, turn, kNoTurn),
+                         .turn = turn};
+  if (affords(next, next.args)) start_part(next);
 }
 
 // What the model asked for is in the log before any of it is done.
@@ -80,12 +82,14 @@ void Decider::start_calls(const Step& step) {
       held_back_ = true;
       return;
     }
+    const Declaration next{.step = s_.part_step_id(step, turn, nth),
+                           .node = node,
+                           .tool = calls[nth].tool,
+                           .args = asked_arguments_of(s_, step, turn, nth),
+                           .path = s_.part_path(step, turn, nth)};
+    if (!affords(next, next.args)) return;
     active++;
-    start_part({.step = s_.part_step_id(step, turn, nth),
-                .node = node,
-                .tool = calls[nth].tool,
-                .args = asked_arguments_of(s_, step, turn, nth),
-                .path = s_.part_path(step, turn, nth)});
+    start_part(next);
   }
 }
 

@@ -171,15 +171,18 @@ void Decider::start_items(const Step& step) {
       held_back_ = true;
       return;
     }
-    active++;
     const StepId id = s_.item_step_id(node, item);
+    auto args = arguments(node, item);
+    const Declaration first{
+        .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
+    if (args && !affords(first, first.args)) return;
+    active++;
     const auto both = [&](std::vector<Member> more) {
       more.emplace_back("node_id", node.id);
       more.emplace_back("step_id", id.text);
       return more;
     };
     emit(EventType::node_started, both({{"try", 1}}));
-    auto args = arguments(node, item);
     if (!args) {
       emit(EventType::node_finished, both({{"error", error_value(args.error())},
                                            {"result_type", "permanent_failure"},
@@ -188,8 +191,7 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    first_try(
-        {.step = id, .node = node, .tool = node.tool, .args = std::move(*args), .item = item});
+    first_try(first);
   }
 }
 

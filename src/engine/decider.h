@@ -1,6 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says),
-// decide_loop.cc (a model that leads), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// decide_loop.cc (a model that leads), decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/hash.h"
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/decide.h"
@@ -118,10 +119,18 @@ class Decider {
     std::uint32_t tool;  // index into Plan::tools
     Value args;          // of the first try; a later one sends what is recorded
     std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;  // of a probe or a compensation: the command it is about
-    bool emitted = false;        // its command_emitted is in the log
-    std::string path = {};       // of a part of a loop that is about to begin
+    const StepId* of = nullptr;    // of a probe or a compensation: the command it is about
+    bool emitted = false;          // its command_emitted is in the log
+    std::string path = {};         // of a part of a loop that is about to begin
+    std::uint32_t turn = kNoTurn;  // of a loop, when its model is asked
   };
+  const Step* step_of(const StepId& id) const;
+  bool counts(const Declaration& d) const;
+  Reservation reservation(const Declaration& d, const Value& args) const;
+  Use use_of(const Declaration& d, const Value& args) const;
+  bool affords(const Declaration& d, const Value& args);
+  void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
+  void exceed();
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   void finish_refused(const Step& step);
@@ -134,7 +143,7 @@ class Decider {
   void first_try(const Declaration& d);
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d, const std::string& text);
-  void emit_started(const Declaration& d, std::vector<Member> keys);
+  void emit_started(const Declaration& d, const Value& args, std::vector<Member> keys);
   void emit(EventType type, std::vector<Member> payload) {
     decision_.events.push_back({type, Value::object(std::move(payload))});
   }
@@ -170,6 +179,9 @@ class Decider {
   bool undoable_ = false;   // a step that can be undone is committed in this decision
   std::optional<Instant> later_;  // a call in doubt may be sent again, asked about or given up then
   bool failed_ = false;           // an event of this decision ends the job: nothing starts after it
+  bool answered_ = false;         // a model's answer is committed in this decision
+  Use reserved_;                  // of the budget, by what this decision declares
+  std::optional<Exceeded> over_;  // a call did not fit into the budget
   bool unconfirmed_ = false;      // what another attempt changed is known now, and not looked at
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
   std::set<std::string> keys_;           // of waits that this decision opens

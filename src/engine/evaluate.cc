@@ -181,7 +181,7 @@ Result<Value> arguments_of(const State& state, const Step& step) {
   if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item);
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return asked_arguments_of(state, loop, step.turn, step.nth);
-  return turn_arguments_of(state, loop, step.turn);
+  return turn_arguments_of(state, loop, step.turn, notice_of(state, loop));
 }
 
 Result<std::string> wait_key_of(const State& state, const Node& node) {

@@ -25,6 +25,7 @@ struct Fork {
   std::shared_ptr<const Plan> plan;
   std::string planner_version;       // what wrote it; "" = the origin does not say
   Value forked_from;                 // {job_id, seq, hash}
+  Limits budget;                     // that the origin has now; nothing of it is spent yet
   std::vector<EventDraft> imported;  // fork_imported, one or more
   // What the origin did, or may have done, and the fork does again:
   // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq, state: committed | in_doubt | undone}]

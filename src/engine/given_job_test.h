@@ -126,6 +126,7 @@ class GivenJob {
                       .execution_version = "v1",
                       .deadline = {},
                       .plan = plan.get()};
+    born.now = now;
     if (setup.deadline) born.deadline = now + *setup.deadline;
     add(job_events(born));
     commit();
@@ -143,7 +144,9 @@ class GivenJob {
                     .plan = plan.get(),
                     .planner_version = fork.planner_version,
                     .forked_from = fork.forked_from,
-                    .imported = fork.imported}));
+                    .imported = fork.imported,
+                    .budget = fork.budget,
+                    .now = now}));
     commit();
   }
   Result<Fork> fork(std::uint64_t at) const { return fork_at(state, log, at, compile_each_time()); }
@@ -284,6 +287,10 @@ class GivenJob {
   }
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
+  // Somebody lets the job use more; limits as they are stored.
+  GivenJob& raise(std::string_view to) {
+    return act({.kind = Act::Kind::budget, .by = "ann", .payload = json(to)});
+  }
   // Somebody answers what is asked at a node, by its id among the approvals.
   GivenJob& approve(std::string_view node, std::string_view decision = "approve") {
     return answer_approval(asked(node), decision);

@@ -82,6 +82,31 @@ void say_turn(const State& state, const Step& loop, std::size_t turn, const Say&
   for (const LoopCall& call : loop.loop->turns[turn].calls) say(tool_message(state, call));
 }
 
+constexpr std::size_t kAmountMax = 32;  // digits of what is left
+
+// Texts, so that people and models read of money what the agents file says.
+Value left_of(const Budget& budget, Limit limit) {
+  const std::uint64_t most = *budget.limits.most(limit);
+  const std::uint64_t left = most - std::min(most, part(budget.spent, limit));
+  const auto shown = [&](std::uint64_t n) {
+    return limit == Limit::cost ? cost_text(n) : std::to_string(n);
+  };
+  return Value::object({{"left", shown(left)}, {"of", shown(most)}});
+}
+
+// Stored, by its hash: the end of the conversation's chain.
+Value notice_message(const Value& notice) {
+  std::string text;
+  for (const auto& [name, amount] : notice.members()) {
+    std::string what = name;
+    std::ranges::replace(what, '_', ' ');
+    text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
+            std::string(amount.text("of")) + " " + what + " left";
+  }
+  return Value::object(
+      {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
+}
+
 std::string names_of(const Plan& plan, const LoopSpec& spec) {
   std::string names;
   for (const std::uint32_t tool : spec.tools) {
@@ -147,7 +172,48 @@ bool may_ask_next(const State& state, const Step& loop) {
          progress.turns.size() < state.node_of(loop).loop->max_turns;
 }
 
-Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn) {
+Value notice_of(const State& state, const Step& loop) {
+  const Budget& budget = state.budget;
+  std::vector<Member> notice;
+  for (const Limit limit : kCounted) {
+    if (!budget.is_low(limit) || loop.loop->told.contains(limit)) continue;
+    notice.emplace_back(to_text(limit), left_of(budget, limit));
+  }
+  return notice.empty() ? Value() : Value::object(std::move(notice));
+}
+
+bool is_notice(const State& state, const Step& loop, const Value& notice) {
+  if (notice.is_null()) return true;
+  if (!notice.is_object() || notice.size() == 0) return false;
+  const Value now = notice_of(state, loop);
+  return std::ranges::all_of(notice.members(), [&](const Member& said) {
+    const Value* low = now.find(said.first);
+    const std::string_view left = said.second.text("left");
+    return low != nullptr && said.second.size() == 2 && !left.empty() &&
+           left.size() <= kAmountMax && left.find_first_not_of("0123456789.") == left.npos &&
+           said.second["of"] == (*low)["of"];
+  });
+}
+
+std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
+                             const Value& arguments) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  std::uint64_t tokens = 0;
+  if (turn == 0) {
+    std::vector<Member> opening{{"messages", arguments["messages"]}};
+    if (!spec.tools.empty()) opening.emplace_back("tools", spec.offered);
+    if (spec.schema) opening.emplace_back("schema", spec.schema_source);
+    tokens = input_tokens_of(Value::object(std::move(opening)));
+  } else {
+    tokens = step_of_turn(state, loop, turn - 1).call->reserved.input_tokens;
+    say_turn(state, loop, turn - 1, [&](const Value& message) { tokens += tokens_of(message); });
+  }
+  const Value& notice = arguments["notice"];
+  return notice.is_object() ? tokens + tokens_of(notice_message(notice)) : tokens;
+}
+
+Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                const Value& notice) {
   const Node& node = state.node_of(loop);
   const LoopProgress& progress = *loop.loop;
   std::vector<Member> arguments(node.loop->settings.members().begin(),
@@ -162,6 +228,10 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
     if (!before) return fail(Code::log_corrupt, "what was said before is not known");
     conversation = {.hash = *before, .said = progress.said};
     say_turn(state, loop, turn - 1, [&](const Value& message) { conversation.say(message); });
+  }
+  if (notice.is_object()) {
+    conversation.say(notice_message(notice));
+    arguments.emplace_back("notice", notice);
   }
   if (conversation.said > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
@@ -240,7 +310,11 @@ Result<Value> sent_request(const State& state, const Step& step) {
   };
   const Value& opening = step_of_turn(state, loop, 0).call->arguments["messages"];
   for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) say(opening.items()[i]);
-  for (std::size_t turn = 0; turn < step.turn; ++turn) say_turn(state, loop, turn, say);
+  for (std::size_t turn = 0; turn <= step.turn; ++turn) {
+    if (turn > 0) say_turn(state, loop, turn - 1, say);
+    const Value& notice = step_of_turn(state, loop, turn).call->arguments["notice"];
+    if (notice.is_object()) say(notice_message(notice));
+  }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {
     return fail(Code::log_corrupt,
                 "turn " + std::to_string(step.turn) + " of node \"" + state.node_of(step).id +

@@ -10,7 +10,7 @@
 //
 // and by its length, so that a turn costs the same whatever came before it (decision 0050). Stored: the arguments of a turn,
 //   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex, "schema"?: 64 hex,
-//    "messages": […] of turn 0}
+//    "messages": […] of turn 0, "notice"?: {limit: {"left", "of"}} of the job's budget, told as the last message}
 // and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}]}.
 // Threads: pure functions.
 #pragma once
@@ -32,9 +32,19 @@ inline constexpr std::uint64_t kConversationMax = 10'000;
 
 // May another turn begin: the newest one is chosen, and all it asked for has an answer?
 bool may_ask_next(const State& state, const Step& loop);
+// What the model of the next turn is to be told of the job's budget: {limit: {"left", "of"}} for each that is low and that
+// it has not been told of since it was raised; null = nothing.
+Value notice_of(const State& state, const Step& loop);
+// Does a recorded notice say nothing but what is so?
+bool is_notice(const State& state, const Step& loop, const Value& notice);
 // The arguments of a turn, as they are recorded. REQUIRES: it is the next one, or the newest one without a call. Fails with
 // expression_failed (the prompt), turns_limit.
-Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn);
+Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
+                                const Value& notice);
+// About how many tokens the request of a turn with these arguments has: what the turn before it was taken for, and what
+// came since.
+std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
+                             const Value& arguments);
 // The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
 Result<Value> choice_of(const State& state, const Step& loop);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.

@@ -232,7 +232,7 @@ class Compiler {
   Status run() {
     const Value& graph = plan_.task_graph;
     AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools",
-                             "versions", "confirm"}));
+                             "versions", "confirm", "budget"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
@@ -255,6 +255,16 @@ class Compiler {
     }
     if (graph.find("max_attempts") != nullptr) {
       AE_ASSIGN(plan_.max_attempts, count_at(graph, "max_attempts", kMaxAttemptsMax));
+    }
+    if (const Value* budget = graph.find("budget")) {
+      AE_ASSIGN(plan_.budget, limits_of(*budget));
+      if (!plan_.budget.any() || budget->find("wall_until")) {
+        return fail(Code::plan_invalid, "`budget` limits nothing, or names a time");
+      }
+      if (plan_.budget.cost_micros && !plan_.prices_all()) {
+        return fail(Code::plan_invalid,
+                    "`budget` limits the cost, and not every model has a price");
+      }
     }
     return output(graph);
   }
@@ -769,6 +779,11 @@ Result<std::shared_ptr<const Plan>> Plan::compile(const Value& task_graph,
   plan->hash = plan_hash(task_graph);
   plan->decision = decision_id(plan->hash);
   return plan;
+}
+
+bool Plan::prices_all() const {
+  return std::ranges::all_of(
+      tools, [](const ToolPolicy& tool) { return !tool.is_model() || tool.price.has_value(); });
 }
 
 std::string Plan::path(std::uint32_t plan_number, std::uint32_t node) {

@@ -37,7 +37,8 @@
 //                                   "mode"?: "strict" | "warn" | "human"}},             with "changes"
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
 //                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
-//     "confirm"?: "strict" | "warn" | "human"       the mode of tools whose "verify" names none }
+//     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" names none
+//     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?} }   engine/budget.h
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
 //              "max_tokens"?, "schema"?}
 //   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
@@ -60,6 +61,7 @@
 #include "core/schema.h"
 #include "core/time.h"
 #include "core/value.h"
+#include "engine/budget.h"
 #include "engine/price.h"
 
 namespace ae::engine {
@@ -230,6 +232,10 @@ struct Plan {
   std::optional<Duration> deadline;
   std::uint32_t max_attempts = 0;  // claims that ended by lease expiry; 0 = the runtime's default
   VersionPolicy versions = VersionPolicy::warn;
+  Limits budget;  // of each job
+
+  // Has every model of it a price? Only then can a cost be limited.
+  bool prices_all() const;
 
   // Fails with plan_invalid. The agents module has checked the file with positions; this is the last door.
   static Result<std::shared_ptr<const Plan>> compile(const Value& task_graph,

@@ -63,7 +63,15 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const std::string_view schema = event.payload.text("request_schema_hash");
   if (!schema.empty() && schema != tool.schema_digest)
     return "names another schema than the plan's";
-  auto arguments = arguments_of(state, *step);
+  // What is told of the budget is what was known when it was decided, which may be less than what is known here.
+  const Value& notice = event.payload["arguments"]["notice"];
+  const bool turn = step->is_turn() && state.steps[step->node].loop;
+  if (turn && state.budget.limits.soft > 0 && is_redacted(event.payload["arguments"])) return {};
+  if (turn && !is_notice(state, state.steps[step->node], notice)) {
+    return "tells its model something of the budget that is not so";
+  }
+  auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
+                        : arguments_of(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";

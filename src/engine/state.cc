@@ -134,6 +134,7 @@ std::optional<Instant> State::next_due() const {
   };
   if (!deadline_fired) earlier(deadline);
   if (!ending && !is_paused()) {  // what comes due in a pause fires after it
+    if (!budget.wall_passed) earlier(budget.wall_until);
     for (const auto& [key, wait] : waits) {
       earlier(wait.due_at);
       earlier(wait.expires_at);

@@ -26,6 +26,7 @@
 #include "core/outcome.h"
 #include "core/time.h"
 #include "core/value.h"
+#include "engine/budget.h"
 #include "engine/plan.h"
 
 namespace ae::engine {
@@ -62,6 +63,9 @@ struct Failure {
   std::string code, message;
 };
 
+// Does the newest try stand in the job's budget, and where? (engine/budget.h)
+enum class Charge : std::uint8_t { none, reserved, spent };
+
 // The invocation of a tool step: all its tries share keys and arguments.
 struct Invocation {
   InvocationId id;
@@ -88,6 +92,8 @@ struct Invocation {
   bool definite = false, retryable = false;
   Failure error;
   std::optional<Duration> retry_after;
+  Charge charge = Charge::none;
+  Reservation reserved;  // of each try, when it is a model's in a job with a budget
 };
 
 enum class StepPhase : std::uint8_t {
@@ -156,6 +162,7 @@ struct LoopProgress {
   std::string conversation;
   std::uint64_t said = 0;
   std::optional<Failure> failure;  // nothing more begins
+  std::set<Limit> told;            // of which its model knows that little is left
 };
 
 // What a step stands on whose call another job made: the job that this one is forked from.
@@ -325,6 +332,7 @@ class State {
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and taken in
   ModelUsage models;
+  Budget budget;
   std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
   // What an attempt that took the job over has to confirm before its first new command.
   std::set<std::string> to_confirm;
@@ -362,6 +370,8 @@ class State {
   bool awaits_confirmation() const {
     return status == JobStatus::parked && parked_until == "confirmation";
   }
+  // Parked for want of budget: who raises it ends that.
+  bool awaits_budget() const { return status == JobStatus::parked && parked_until == "budget"; }
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
   // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.

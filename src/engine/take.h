@@ -1,5 +1,5 @@
 // What take_in is made of, act by act: absorb.cc has cancel, resolve and timers, take_signals.cc what answers a wait or
-// a pause, take_confirm.cc what answers a confirmation, take_plan.cc another plan.
+// a pause, take_confirm.cc what answers a confirmation, take_plan.cc another plan, take_budget.cc more budget.
 //
 // Only `take_in` and `decide` use it. Pure.
 #pragma once
@@ -20,6 +20,9 @@ Result<Taken> take_resume(const State& state, const Act& act);
 bool answers_confirmation(const State& state, const Act& act);
 Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp& stamp);
 Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp);
+Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp);
+// May the job use as much as this act wanted?
+bool has_budget(const State& state, const Value& wanted);
 
 // {correlation_key, node_id, step_id, wait_type} and `more`.
 Value wait_members(const State& state, const std::string& key, const Wait& wait,

@@ -324,6 +324,8 @@ bool was_taken(const State& state, const Act& act) {
       return !state.pausing && !is_blocked(state.status);
     case Act::Kind::plan:
       return state.plan_number > 0 && state.plan->hash == plan_hash(act.payload["task_graph"]);
+    case Act::Kind::budget:
+      return has_budget(state, act.payload);
     default:
       return false;
   }

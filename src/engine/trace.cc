@@ -85,6 +85,7 @@ class Tracer {
   void end_attempt(const Event& event, std::string_view how);
   void gather_try(const Event& event, StepSpan& span);
   void gather_decision(const Event& event, StepSpan& span);
+  static Value decision_view(const Event& event);
 
   Value node_view(const Step& step);
   std::vector<Value> sides_view(const Step& step, Role role);
@@ -100,6 +101,7 @@ class Tracer {
   const State& s_;
   const std::vector<Event>& events_;
   std::vector<AttemptSpan> attempts_;
+  std::vector<Value> budget_;  // when it was used up, and when raised
   std::unordered_map<std::string, StepSpan> steps_;
   std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
   std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
@@ -179,21 +181,26 @@ void Tracer::gather_try(const Event& event, StepSpan& span) {
   if (p.text("outcome") == "success") span.result = p["result"];
 }
 
-void Tracer::gather_decision(const Event& event, StepSpan& span) {
+Value Tracer::decision_view(const Event& event) {
   const Value& p = event.payload;
   // The value a map goes over can be long, and stands below it, item by item.
   Value payload = p["payload"];
   if (payload.is_array()) payload = Value::object({{"items", number(payload.size())}});
   Value at = p["at"];
   if (at.is_null()) at = to_text(event.created_at);
-  span.decisions.push_back(Value::object({{"at", at},
-                                          {"by", p["by"]},
-                                          {"kind", p["kind"]},
-                                          {"not_before", p["not_before"]},
-                                          {"payload", payload},
-                                          {"reason", p["reason"]},
-                                          {"seq", number(event.seq)},
-                                          {"state", p["state"]}}));
+  return Value::object({{"at", at},
+                        {"by", p["by"]},
+                        {"kind", p["kind"]},
+                        {"not_before", p["not_before"]},
+                        {"payload", payload},
+                        {"reason", p["reason"]},
+                        {"seq", number(event.seq)},
+                        {"state", p["state"]}});
+}
+
+void Tracer::gather_decision(const Event& event, StepSpan& span) {
+  const Value& p = event.payload;
+  span.decisions.push_back(decision_view(event));
   if (p.text("kind") == "in_doubt" && !span.tries.empty()) {
     span.tries.back().resolution = p.text("state");
   }
@@ -202,6 +209,9 @@ void Tracer::gather_decision(const Event& event, StepSpan& span) {
 void Tracer::gather(const Event& event) {
   gather_attempt(event);
   const std::string_view id = event.payload.text("step_id");
+  if (event.type == EventType::decision_recorded && event.payload.text("kind") == "budget") {
+    budget_.push_back(decision_view(event));
+  }
   if (id.empty()) return;
   if (event.type == EventType::confirmation_checked) {
     steps_[std::string(id)].checks.push_back(event.payload);
@@ -615,6 +625,7 @@ Value Tracer::run() {
   return Value::object(
       {{"agent", s_.agent},
        {"attempts", Value::array(std::move(attempts))},
+       {"budget", Value::array(std::move(budget_))},
        {"created_at", or_null(created_at)},
        {"drift", drift_view(events_)},
        {"duration_us", between(created_at, ended_at)},

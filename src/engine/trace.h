@@ -2,6 +2,7 @@
 //
 //   {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq, forked_from,
 //    attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended}],
+//    budget:   [{at, by, kind, payload, reason, seq, state}],               when it was used up, and when raised
 //    nodes:    [node…],            in plan order; below each stand its items: of a map, in item order; of a loop its turns,
 //                               and below those the calls that they asked for
 //    effects:  [{kind, seq, type, at, effect_id, node_id, step_id, try}],   all recorded effects (engine/effects.h)

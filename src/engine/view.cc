@@ -28,6 +28,56 @@ Value usage_view(const State& state) {
   return Value::object(std::move(usage));
 }
 
+Value use_view(const Use& use) {
+  return Value::object({{"cost_micros", number(use.cost_micros)},
+                        {"model_calls", number(use.model_calls)},
+                        {"tokens", number(use.tokens)},
+                        {"tool_calls", number(use.tool_calls)}});
+}
+
+// What the job may use, has used, and what its calls under way may use yet; null = it has no budget.
+Value budget_view(const Budget& budget) {
+  if (!budget.limits.any()) return {};
+  std::vector<Member> limits;
+  for (const Limit limit : kCounted) {
+    const auto& most = budget.limits.most(limit);
+    const bool cost = limit == Limit::cost;
+    limits.emplace_back(cost ? "cost_micros" : to_text(limit), most ? number(*most) : Value());
+  }
+  limits.emplace_back("soft", budget.limits.soft > 0 ? number(budget.limits.soft) : Value());
+  limits.emplace_back("wall",
+                      budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
+  Value exceeded;
+  if (budget.exceeded) {
+    exceeded = Value::object(
+        {{"asked", number(budget.exceeded->asked)}, {"limit", to_text(budget.exceeded->limit)}});
+  }
+  return Value::object({{"exceeded", exceeded},
+                        {"limits", Value::object(std::move(limits))},
+                        {"reserved", use_view(budget.reserved)},
+                        {"spent", use_view(budget.spent)},
+                        {"wall_until", or_null(budget.wall_until)}});
+}
+
+// Raises what was used up: to as much again, or to what the call that waits needs.
+Value raise_command(const State& state) {
+  const Budget& budget = state.budget;
+  if (!budget.exceeded) return {};
+  const Limit limit = budget.exceeded->limit;
+  const std::string command = "aetheris budget " + state.job.text + " --";
+  if (limit == Limit::wall) {
+    return budget.limits.wall ? Value(command + "wall " + ae::to_text(*budget.limits.wall * 2))
+                              : Value();
+  }
+  const auto& most = budget.limits.most(limit);
+  if (!most) return {};
+  const std::uint64_t amount =
+      std::min(std::max(*most * 2, budget.used(limit) + budget.exceeded->asked), kBudgetMax);
+  std::string name(to_text(limit));
+  std::ranges::replace(name, '_', '-');
+  return command + name + " " + (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
+}
+
 Value failure_view(const std::optional<Failure>& failure) {
   if (!failure) return {};
   return Value::object({{"code", failure->code}, {"message", failure->message}});
@@ -39,11 +89,17 @@ Value nth_number(const Step& step) { return step.nth == kNoTurn ? Value() : numb
 
 // ---------------------------------------------------------------- everything
 
+std::string_view to_text(Charge charge) {
+  constexpr std::string_view kText[] = {"none", "reserved", "spent"};
+  return kText[static_cast<std::size_t>(charge)];
+}
+
 Value call_view(const Invocation& call) {
   return Value::object(
       {{"arguments", call.arguments},
        {"arguments_hash", call.arguments_hash},
        {"attempt_id", call.attempt.text},
+       {"charge", to_text(call.charge)},
        {"counted", number(call.counted)},
        {"deadline", to_text(call.deadline)},
        {"definite", call.definite},
@@ -138,12 +194,15 @@ Value loop_view(const State& state, const LoopProgress& loop) {
     turns.push_back(
         Value::object({{"calls", Value::array(std::move(calls))}, {"chosen", turn.chosen}}));
   }
+  std::vector<Value> told;
+  for (const Limit limit : loop.told) told.emplace_back(to_text(limit));
   return Value::object({{"active", number(loop.active)},
                         {"asking", number(loop.asking)},
                         {"conversation", or_null(loop.conversation)},
                         {"failure", failure_view(loop.failure)},
                         {"next", number(loop.next)},
                         {"said", number(loop.said)},
+                        {"told", Value::array(std::move(told))},
                         {"turns", Value::array(std::move(turns))}});
 }
 
@@ -402,6 +461,8 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   }
   if (state.parked_until == "resolve" && !in_doubt.empty()) {
     command = in_doubt.front()["commands"].items()[0];
+  } else if (state.awaits_budget()) {
+    command = raise_command(state);
   } else if (state.is_paused()) {
     command = "aetheris resume " + state.job.text;
   }
@@ -490,6 +551,7 @@ Value state_view(const State& state) {
        {"changes", Value::array(changes_view(state))},
        {"to_confirm", Value::array(std::move(to_confirm))},
        {"attempt_id", or_null(state.attempt.text)},
+       {"budget", budget_view(state.budget)},
        {"calling", paths(state, state.calling)},
        {"closed_waits", closed_waits_view(state)},
        {"deadline", or_null(state.deadline)},
@@ -619,6 +681,7 @@ Value job_view(const State& state) {
       {{"agent", state.agent},
        {"attempt", number(state.epoch)},
        {"attempt_id", or_null(state.attempt.text)},
+       {"budget", budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
        {"compensated", steps_list(state, state.undone)},
        {"confirmations", Value::array(std::move(confirmations))},

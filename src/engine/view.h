@@ -30,7 +30,8 @@ std::vector<std::uint32_t> not_undone(const State& state);
 //  arguments, try, reason, since, resolvable_at}], parked{reason, until, since, command},
 //  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,
 //  compensated[{node_id, step_id, item?}], uncompensated[], labels,
-//  trace_id, usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}, progress{nodes, done}, plan_hash, execution_version, seq}
+//  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent, reserved, exceeded, wall_until},
+//  usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}, progress{nodes, done}, plan_hash, execution_version, seq}
 //
 // `waiting` is the first open wait of a job that is `waiting`; `waits` are all open ones, whatever the status;
 // `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts

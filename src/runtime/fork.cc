@@ -57,6 +57,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .queue = fork->queue,
                             .required_capabilities = fork->required_capabilities,
                             .deadline = {},
+                            .budget = fork->budget,
                             .asked = {},
                             .hold = false,
                             .fork = nullptr,

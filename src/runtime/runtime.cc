@@ -365,6 +365,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
   }
+  fresh.budget = request.budget;
+  fresh.now = now;
   fresh.traceparent = request.traceparent;
   fresh.tracestate = request.tracestate;
   if (request.plan->deadline) {

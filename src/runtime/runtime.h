@@ -56,6 +56,7 @@ struct NewJobRequest {
   // The job fails `deadline_exceeded` then, or at its agent's deadline, whichever is earlier. One that has passed ends it
   // before anything is done.
   std::optional<Instant> deadline = {};
+  engine::Limits budget = {};  // that the job has; none = its agent's
   // Of these, what the request named itself and the agent did not: the idempotency key stands for it, too. null = nothing.
   Value asked;
   // Run it here at once (born claimed), if there is room; false: leave it queued.

@@ -304,6 +304,13 @@ engine::Act pause(std::string id) {
 }
 engine::Act resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
 
+// More budget: limits as they are stored.
+engine::Act raise(std::string_view limits) {
+  const auto payload = parse_json(limits);
+  AE_CHECK(payload.has_value(), std::string(limits));
+  return {.kind = Kind::budget, .id = "raise", .by = "raise", .payload = *payload};
+}
+
 // Another plan, of which some nodes are let go.
 engine::Act plan(std::string_view nodes, std::vector<Value> drop = {}) {
   auto graph = parse_json(nodes);
@@ -624,6 +631,16 @@ const std::vector<SmallJob>& small_jobs() {
           "parallel_tools":3,"tools":["put","once","book"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"fate\":[\"denied\"]}},{\"name\":\"book\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}},{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}},
          {"id":"b","kind":"tool","tool":"put","needs":["chat"],"args":{"fate":["denied"]}}]})"},
+      {.name = "a loop whose budget is used up after a turn, and raised",
+       .nodes = R"({"schema":1,"budget":{"model_calls":1,"tool_calls":1},"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
+          "parallel_tools":2,"tools":["put","look"],"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"look\",\"arguments\":{\"n\":2}}]]"}},
+         {"id":"z","kind":"tool","tool":"put","needs":["chat"],
+          "args":{"t":"${ .steps.chat.text }"}}]})",
+       .deeds = {{.after = 100ms,
+                  .act = raise(R"({"model_calls":100,"tool_calls":100})"),
+                  .when = kParked}}},
   };
   return jobs;
 }

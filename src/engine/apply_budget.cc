@@ -1,0 +1,144 @@
+// How events change what a job may still use: what is reserved, what is spent, and what somebody adds (engine/budget.h).
+//
+//   none ── started ─▶ reserved ── finished ─▶ spent      withdrawn before a byte was sent: none again
+//
+// A model's answer is spent when its command is committed, for only then is it known what it cost.
+#include "core/redacted.h"
+#include "engine/applier.h"
+#include "engine/model_calls.h"
+
+namespace ae::engine {
+namespace {
+
+Use use_of(const Invocation& call, bool model) {
+  return model ? model_use(call.reserved) : Use{.tool_calls = 1};
+}
+
+std::optional<Limit> limit_of(std::string_view text) {
+  for (const Limit limit :
+       {Limit::tokens, Limit::cost, Limit::model_calls, Limit::tool_calls, Limit::wall}) {
+    if (to_text(limit) == text) return limit;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status Applier::budget_given() {
+  const Value* budget = p_.find("budget");
+  if (!budget) return {};
+  auto limits = limits_of(*budget);
+  if (!limits) return bad(limits.error().message);
+  s_.budget.limits = *limits;
+  s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  return {};
+}
+
+// A try is declared. REQUIRES: it is not counted in the state yet.
+Status Applier::reserve(const Step& step) {
+  if (step.role != Role::node || !s_.budget.limits.any()) return {};
+  Invocation& call = *step.call;
+  const bool model = s_.tool_of(step).is_model();
+  if (!model && call.charge != Charge::none) return {};  // another try of the same call
+  if (call.charge == Charge::reserved) return bad("the earlier try stands in the budget");
+  if (model) {
+    const auto reserved = reservation_of(p_["reserved"]);
+    if (!reserved) return bad("nothing of the job's budget is reserved for it");
+    call.reserved = *reserved;
+  }
+  const Use use = use_of(call, model);
+  if (s_.budget.over(use)) return bad("the job's budget does not allow it");
+  add(s_.budget.reserved, use);
+  call.charge = Charge::reserved;
+  return {};
+}
+
+// A try has ended. `withdrawn`: before a byte was sent.
+void Applier::settle(const Step& step, bool withdrawn) {
+  Invocation& call = *step.call;
+  const bool model = s_.tool_of(step).is_model();
+  if (call.charge != Charge::reserved || (model && call.outcome == OutcomeKind::success)) return;
+  Use use = use_of(call, model);
+  take_away(s_.budget.reserved, use);
+  call.charge = withdrawn ? Charge::none : Charge::spent;
+  if (withdrawn) return;
+  // Who refused it has not thought about it; of an answer that was lost nobody knows what it cost.
+  const bool refused = call.outcome == OutcomeKind::failure && call.definite;
+  if (model && refused) use.tokens = use.cost_micros = 0;
+  add(s_.budget.spent, use);
+}
+
+// A model has answered.
+void Applier::settle_answer(const Step& step) {
+  Invocation& call = *step.call;
+  if (call.charge != Charge::reserved) return;
+  Use use = use_of(call, true);
+  take_away(s_.budget.reserved, use);
+  call.charge = Charge::spent;
+  const Value& usage = p_["usage"];
+  ModelUsage counted;
+  add_usage(usage, counted);
+  if (counted.total_tokens > 0) use.tokens = counted.total_tokens;
+  if (usage.find("cost_micros")) use.cost_micros = counted.cost_micros;
+  add(s_.budget.spent, use);
+}
+
+// So little is left that the model of this turn is told.
+void Applier::model_told(const Step& turn) {
+  const Value& notice = turn.call->arguments["notice"];
+  if (!notice.is_object()) return;
+  LoopProgress& loop = *s_.steps[turn.node].loop;
+  for (const auto& [name, left] : notice.members()) {
+    if (const auto limit = limit_of(name)) loop.told.insert(*limit);
+  }
+}
+
+Status Applier::wall_passed() {
+  Budget& budget = s_.budget;
+  if (!budget.wall_until || budget.wall_passed) return bad("no time is limited");
+  budget.wall_passed = true;
+  return {};
+}
+
+Status Applier::budget_decided() {
+  Budget& budget = s_.budget;
+  const Value& said = p_["payload"];
+  if (p_.text("state") == "exceeded") {
+    if (s_.status != JobStatus::running || !budget.limits.any()) return bad("no budget is used up");
+    const auto asked = maybe_int(said, "asked");
+    budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
+                               .asked = static_cast<std::uint64_t>(asked.value_or(0))};
+    return {};
+  }
+  if (p_.text("state") != "raised") return bad("an unknown decision about the budget");
+  if (s_.ending) return bad("the job is ending");
+  budget.exceeded.reset();
+  if (is_redacted(said)) {  // to what is not known any more: it holds nothing back
+    budget.limits = {};
+    budget.wall_passed = false;
+    return {};
+  }
+  const auto limits = limits_of(said);
+  if (!limits) return bad(limits.error().message);
+  for (const Limit limit : kCounted) {
+    auto& most = budget.limits.most(limit);
+    const auto& wish = limits->most(limit);
+    if (!wish) continue;
+    if (!most || *wish <= *most) return bad("it raises nothing");
+    most = wish;
+    for (Step& step : s_.steps) {
+      if (step.loop) step.loop->told.erase(limit);
+    }
+  }
+  if (limits->wall) {
+    if (!budget.limits.wall || !budget.wall_until || *limits->wall <= *budget.limits.wall) {
+      return bad("it raises nothing");
+    }
+    budget.wall_until = *budget.wall_until + (*limits->wall - *budget.limits.wall);
+    budget.limits.wall = limits->wall;
+    budget.wall_passed = false;
+  }
+  return {};
+}
+
+}  // namespace ae::engine

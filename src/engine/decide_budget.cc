@@ -1,0 +1,84 @@
+// How a decision keeps to the job's budget: what a call may use is there before it is declared, or it is not declared and,
+// when nothing else is under way, the job parks until somebody raises the budget (engine/budget.h).
+#include "engine/decider.h"
+#include "engine/loop.h"
+
+namespace ae::engine {
+
+// What there is of the command already; nullptr = nothing.
+const Step* Decider::step_of(const StepId& id) const {
+  const auto found = s_.by_id.find(id);
+  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
+}
+
+// Of a model's call, whose next try would send these arguments.
+Reservation Decider::reservation(const Declaration& d, const Value& args) const {
+  const Step* step = step_of(d.step);
+  if (step && step->call && step->call->try_no > 0) return step->call->reserved;
+  const std::uint64_t input = d.turn == kNoTurn
+                                  ? input_tokens_of(args)
+                                  : turn_tokens_of(s_, s_.steps[d.node.index], d.turn, args);
+  return reserve_for(s_.plan->tools[d.tool].price, input, output_tokens_of(args));
+}
+
+// Is there a budget, and does this call count in it?
+bool Decider::counts(const Declaration& d) const {
+  if (!s_.budget.limits.any() || d.of != nullptr) return false;
+  const Step* step = step_of(d.step);
+  if (!step) return true;
+  const bool again = step->call && step->call->charge != Charge::none;
+  return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
+}
+
+Use Decider::use_of(const Declaration& d, const Value& args) const {
+  if (!s_.plan->tools[d.tool].is_model()) return {.tool_calls = 1};
+  return model_use(reservation(d, args));
+}
+
+// May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
+bool Decider::affords(const Declaration& d, const Value& args) {
+  if (!counts(d)) return true;
+  const ToolPolicy& tool = s_.plan->tools[d.tool];
+  if (tool.may_ask() && !approved(d, args, to_hex(sha256(canonical(args))))) return true;
+  if (over_) return false;
+  if (answered_) {  // what an answer of this decision cost is known when it is applied
+    held_back_ = true;
+    return false;
+  }
+  Budget budget = s_.budget;
+  add(budget.reserved, reserved_);
+  over_ = budget.over(use_of(d, args));
+  return !over_;
+}
+
+// Its declaration says what it may use. REQUIRES: it is afforded.
+void Decider::reserve(const Declaration& d, const Value& args, std::vector<Member>& started) {
+  if (!counts(d)) return;
+  add(reserved_, use_of(d, args));
+  if (s_.plan->tools[d.tool].is_model()) {
+    started.emplace_back("reserved", stored(reservation(d, args)));
+  }
+}
+
+// Nothing is under way, and the next call does not fit.
+void Decider::exceed() {
+  const Limit limit = over_->limit;
+  std::vector<Member> payload{{"limit", to_text(limit)}};
+  if (limit == Limit::wall) {
+    payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
+  } else {
+    payload.emplace_back("asked", over_->asked);
+    payload.emplace_back("most", *s_.budget.limits.most(limit));
+    payload.emplace_back("spent", s_.budget.used(limit));
+  }
+  const std::string name = "budget/" + std::to_string(s_.seq);
+  emit(EventType::decision_recorded,
+       {{"decision_id", step_id(s_.job, s_.plan->decision, name, "decision").text},
+        {"kind", "budget"},
+        {"payload", Value::object(std::move(payload))},
+        {"state", "exceeded"}});
+  emit(EventType::job_parked, {{"reason", code_name(Code::budget_exceeded)}, {"until", "budget"}});
+  decision_.release = true;
+}
+
+}  // namespace ae::engine
