@@ -15,27 +15,31 @@ constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::size_t kLabelsMax = 64;
 constexpr std::size_t kLabelMax = 256;  // bytes of a name or a value
-constexpr std::size_t kCapabilitiesMax = 64;
 constexpr std::size_t kMessagesMax = 10'000;
+constexpr std::size_t kRulesMax = 256;   // that are about one tool of a plan
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
 class AgentCheck {
  public:
   AgentCheck(Check& check, std::string_view name, const Spot& spot, const Callable& callable)
-      : check_(check), spot_(spot), tools_(callable.tools), models_(callable.models) {
+      : check_(check),
+        spot_(spot),
+        tools_(callable.tools),
+        models_(callable.models),
+        policies_(callable.policies) {
     agent_.name = name;
   }
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(
-            spot_,
-            {"plan", "loop", "input_schema", "output", "deadline", "max_attempts", "labels",
-             "description", "versions", "required_capabilities", "confirm", "queue", "budget"},
-            {{"code", "agents written as a program come later"},
-             {"planner", "plans made by a model come later"},
-             {"cron", "schedules come later"},
-             {"schedule", "schedules come later"}})) {
+    if (!check_.mapping(spot_,
+                        {"plan", "loop", "input_schema", "output", "deadline", "max_attempts",
+                         "labels", "description", "versions", "required_capabilities", "confirm",
+                         "queue", "budget", "grants"},
+                        {{"code", "agents written as a program come later"},
+                         {"planner", "plans made by a model come later"},
+                         {"cron", "schedules come later"},
+                         {"schedule", "schedules come later"}})) {
       return std::move(agent_);
     }
     settings();
@@ -85,7 +89,15 @@ class AgentCheck {
     if (const auto budget = spot_.find("budget")) this->budget(*budget);
     if (const auto labels = spot_.find("labels")) this->labels(*labels);
     if (const auto versions = spot_.find("versions")) this->versions(*versions);
-    if (const auto needed = spot_.find("required_capabilities")) capabilities(*needed);
+    if (const auto needed = spot_.find("required_capabilities")) {
+      agent_.required_capabilities = check_capabilities(check_, *needed);
+    }
+    if (const auto granted = spot_.find("grants")) {
+      const auto names = check_capabilities(check_, *granted);
+      if (!names.empty()) {
+        graph_.emplace_back("grants", Value::array(std::vector<Value>(names.begin(), names.end())));
+      }
+    }
     if (const auto queue = spot_.find("queue")) {
       const auto text = check_.text(*queue);
       if (text && !is_capability(*text)) {
@@ -172,24 +184,6 @@ class AgentCheck {
     }
   }
 
-  void capabilities(const Spot& spot) {
-    if (!check_.list(spot)) return;
-    if (spot->items.size() > kCapabilitiesMax) check_.fault(spot, "at most 64 capabilities");
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      const Spot item = spot.item(i);
-      const auto text = check_.text(item);
-      if (!text) continue;
-      if (!is_capability(*text)) {
-        check_.fault(item, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
-        continue;
-      }
-      agent_.required_capabilities.emplace_back(*text);
-    }
-    std::ranges::sort(agent_.required_capabilities);
-    const auto twice = std::ranges::unique(agent_.required_capabilities);
-    agent_.required_capabilities.erase(twice.begin(), twice.end());
-  }
-
   void labels(const Spot& spot) {
     if (!check_.any_mapping(spot)) return;
     if (spot->items.size() > kLabelsMax) check_.fault(spot, "at most 64 labels");
@@ -243,7 +237,7 @@ class AgentCheck {
 
   void loop(const Spot& spot, std::vector<Member>& members) {
     members.emplace_back("kind", "loop");
-    const Callable callable{.tools = tools_, .models = models_};
+    const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
     const LoopPlace place{.callable = callable,
                           .templated = [this](const Spot& text) { return templated(text); },
                           .find_model = [this](const Spot& name) { return find_model(name); },
@@ -856,15 +850,30 @@ class AgentCheck {
     }
   }
 
+  // As the plan holds it: what its file says of the tool, and what the policies say of its calls by this agent.
+  Value policy_of(const CheckedTool& tool) {
+    const std::string& name = tool.tool.name;
+    Value policy = tool.policy;
+    if (offered_.contains(name) && !tool.description.empty()) {
+      policy = policy.with("description", tool.description);
+    }
+    if (policy.find("provider") != nullptr) return policy;  // a model
+    auto rules = rules_for(policies_, agent_.name, name, policy["capabilities"]);
+    if (rules.size() > kRulesMax) {
+      check_.fault(spot_, "more than 256 policies are about the tool " + shown(name));
+    } else if (!rules.empty()) {
+      policy = policy.with("rules", Value::array(std::move(rules)));
+    }
+    return policy;
+  }
+
   void finish() {
     graph_.emplace_back("schema", 1);
     std::vector<Member> used;
     with_side_calls();
     for (const auto& [name, tool] : used_) {
       if (!tool->good) return;  // the file has faults elsewhere
-      const bool told = offered_.contains(name) && !tool->description.empty();
-      used.emplace_back(name,
-                        told ? tool->policy.with("description", tool->description) : tool->policy);
+      used.emplace_back(name, policy_of(*tool));
     }
     graph_.emplace_back("tools", Value::object(std::move(used)));
     agent_.task_graph = Value::object(std::move(graph_));
@@ -878,6 +887,7 @@ class AgentCheck {
   const Spot& spot_;
   const CheckedTools& tools_;
   const CheckedModels& models_;
+  const std::vector<Policy>& policies_;
   Agent agent_;
   std::vector<Member> graph_;
   std::vector<NodeSpot> nodes_;

@@ -86,6 +86,7 @@ struct Offered {
   CheckedModels models;
   std::vector<Note> notes;
   std::deque<Located> made;  // tools name places in it
+  std::vector<Policy> policies;
 };
 
 Offered check_offered(Check& check, const Spot& top, std::string_view text) {
@@ -118,24 +119,34 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
       offered.models.insert_or_assign(key.text, std::move(checked));
     }
   }
+  if (check.source().policies) offered.policies = *check.source().policies;
+  if (const auto spot = top.find("policies")) {
+    for (Policy& policy : check_policies(check, *spot, &offered.tools)) {
+      offered.policies.push_back(std::move(policy));
+    }
+  }
   return offered;
+}
+
+void check_version(Check& check, const Spot& top) {
+  const auto version = check.required(top, "aetheris", "the file begins with `aetheris: 1`");
+  if (!version) return;
+  if (!(*version)->scalar.is_integer()) {
+    check.fault(*version, "must be the number 1");
+  } else if ((*version)->scalar.as_int() != 1) {
+    check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
+  }
 }
 
 void check_file(Check& check, const Located& root, std::string_view text, AgentsFile& out) {
   LineCount lines(text);
   const Spot top{&root, {}};
-  if (!check.mapping(top, {"aetheris", "tools", "models", "agents"},
+  if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies"},
                      {{"cron", "schedules come later"}, {"schedules", "schedules come later"}})) {
     return;
   }
-  if (const auto version = check.required(top, "aetheris", "the file begins with `aetheris: 1`")) {
-    if (!(*version)->scalar.is_integer()) {
-      check.fault(*version, "must be the number 1");
-    } else if ((*version)->scalar.as_int() != 1) {
-      check.fault(*version, "this version reads agents files of version 1", {}, Code::unsupported);
-    }
-  }
-  auto [tools, models, notes, made] = check_offered(check, top, text);
+  check_version(check, top);
+  auto [tools, models, notes, made, policies] = check_offered(check, top, text);
   const auto spot = check.required(top, "agents", "what this file is for: agents and their plans");
   if (spot && check.any_mapping(*spot)) {
     if ((*spot)->items.empty()) check.fault(*spot, "a file has at least one agent");
@@ -143,20 +154,25 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
       const Located::Key& key = (*spot)->keys[i];
       const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("an agent", key.text, key.at, agent.path);
-      Agent checked = check_agent(check, key.text, agent, {tools, models});
+      Agent checked = check_agent(check, key.text, agent, {tools, models, policies});
       checked.definition = agent->value();
       checked.line = lines.of(key.at);
       out.agents.insert_or_assign(key.text, std::move(checked));
     }
+  }
+  if (const auto of_file = top.find("policies"); of_file && spot && spot->value->is_mapping()) {
+    std::vector<std::string_view> known;
+    for (const Located::Key& key : (*spot)->keys) known.push_back(key.text);
+    check_policy_agents(check, *of_file, known);
   }
   out.notes = std::move(notes);
   for (auto& [name, tool] : tools) out.tools.emplace(name, std::move(tool.tool));
   for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }
 
-}  // namespace
-
-std::vector<Fault> load(const Source& source, AgentsFile& out) {
+// Reads the text, if it is one, and hands it to `look`.
+template <class Look>
+std::vector<Fault> read_whole(const Source& source, const Look& look) {
   Faults faults;
   std::string_view text = source.text;
   if (text.size() > kFileMax) {
@@ -171,13 +187,36 @@ std::vector<Fault> load(const Source& source, AgentsFile& out) {
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   Located root;
-  AgentsFile file;
   if (read(source, text, faults, root)) {
     Check check(source, faults);
-    check_file(check, root, text, file);
+    look(check, root, text);
   }
-  if (faults.empty()) out = std::move(file);
   return faults.finish(source.name, text);
+}
+
+}  // namespace
+
+std::vector<Fault> load(const Source& source, AgentsFile& out) {
+  AgentsFile file;
+  auto faults = read_whole(source, [&](Check& check, const Located& root, std::string_view text) {
+    check_file(check, root, text, file);
+  });
+  if (faults.empty()) out = std::move(file);
+  return faults;
+}
+
+std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out) {
+  std::vector<Policy> policies;
+  auto faults = read_whole(source, [&](Check& check, const Located& root, std::string_view) {
+    const Spot top{&root, {}};
+    if (!check.mapping(top, {"aetheris", "policies"})) return;
+    check_version(check, top);
+    if (const auto list = check.required(top, "policies", "the rules of this file, in order")) {
+      policies = check_policies(check, *list, nullptr);
+    }
+  });
+  if (faults.empty()) out = std::move(policies);
+  return faults;
 }
 
 std::vector<Fault> load_agent(const Source& file, std::string_view name, std::string_view json,
@@ -207,7 +246,7 @@ std::vector<Fault> load_agent(const Source& file, std::string_view name, std::st
   const Spot spot{&agent, std::string(name)};
   Agent checked;
   if (check.name("an agent", name, spot.at(), spot.path)) {
-    checked = check_agent(check, name, spot, {offered.tools, offered.models});
+    checked = check_agent(check, name, spot, {offered.tools, offered.models, offered.policies});
   }
   checked.definition = *parsed;
   if (ours.empty()) out = std::move(checked);

@@ -61,6 +61,14 @@ struct Agent {
   std::size_t line = 0;                            // where it stands in its file, from 1
 };
 
+// A line of `policies`: which calls it is about, and what it says of them. A plan holds it with each tool that it names.
+struct Policy {
+  std::vector<std::string> tools;   // names, NAME.* and *; empty = all
+  std::vector<std::string> agents;  // names; empty = all
+  std::string capability;           // that the tool has; "" = any tool
+  Value rule;                       // as a task graph holds it (engine/plan.h)
+};
+
 // Not wrong, and good to know.
 struct Note {
   std::string path;
@@ -85,6 +93,8 @@ struct Source {
   // What is pinned of the tools of an MCP server: [{name, description?, inputSchema, outputSchema?, annotations?, digest}…].
   // `connection` as in ToolDefinition. Empty = nobody is asked, and such a server is a fault.
   std::function<Result<Value>(std::string_view server, const Value& connection)> server_tools = {};
+  // What whoever runs the file says of all files (load_policies); it comes before what the file says itself. Borrowed.
+  const std::vector<Policy>* policies = nullptr;
 };
 
 // A capability, or an execution version: 1 to 64 of A-Z a-z 0-9 . _ -
@@ -92,6 +102,9 @@ bool is_capability(std::string_view text);
 
 // Empty faults = `out` is complete.
 std::vector<Fault> load(const Source& source, AgentsFile& out);
+
+// A policies file, {aetheris: 1, policies: […]}: rules for tools and agents of other files. Empty faults = `out` is complete.
+std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out);
 
 // One agent, given as JSON, that uses the tools and models of a file. Paths begin at the agent; line and column are those
 // of the JSON. A file that has faults gives these. Empty faults = `out` is complete.

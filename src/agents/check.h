@@ -181,10 +181,21 @@ void check_server(Check& check, std::string_view name, const Spot& spot, ServerC
 // What probes and compensations name, once all tools are known.
 void check_side_calls(Check& check, CheckedTools& tools);
 CheckedModel check_model(Check& check, std::string_view name, const Spot& spot);
-// What the nodes of a plan may call.
+// `policies` of a file. `known`: the tools that it may name; nullptr = those of files that are not known here.
+std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known);
+// Agents that a file's policies name, once all are known.
+void check_policy_agents(Check& check, const Spot& spot,
+                         const std::vector<std::string_view>& known);
+// The rules that are about a tool's calls by an agent, in order, as a task graph holds them.
+std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_view agent,
+                             std::string_view tool, const Value& capabilities);
+// A list of capabilities, sorted, each once.
+std::vector<std::string> check_capabilities(Check& check, const Spot& spot);
+// What the nodes of a plan may call, and what is said of that.
 struct Callable {
   const CheckedTools& tools;
   const CheckedModels& models;
+  const std::vector<Policy>& policies;
 };
 Agent check_agent(Check& check, std::string_view name, const Spot& spot, const Callable& callable);
 

@@ -39,16 +39,16 @@ class ToolCheck {
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (of_ || check_.mapping(spot_, {"description",      "http",       "command",
-                                      "native",           "mcp",        "effect",
-                                      "timeout",          "retry",      "on_in_doubt",
-                                      "dedupe_window",    "grace",      "definite_failures",
-                                      "args_schema",      "output",     "result",
-                                      "numbers",          "output_max", "env",
-                                      "env_allow",        "cwd",        "approval",
-                                      "approval_expires", "probe",      "compensate",
-                                      "changes",          "verify",     "heartbeat_timeout",
-                                      "result_schema"})) {
+    if (of_ || check_.mapping(spot_, {"description",      "http",        "command",
+                                      "native",           "mcp",         "effect",
+                                      "timeout",          "retry",       "on_in_doubt",
+                                      "dedupe_window",    "grace",       "definite_failures",
+                                      "args_schema",      "output",      "result",
+                                      "numbers",          "output_max",  "env",
+                                      "env_allow",        "cwd",         "approval",
+                                      "approval_expires", "probe",       "compensate",
+                                      "changes",          "verify",      "heartbeat_timeout",
+                                      "result_schema",    "capabilities"})) {
       if (const auto description = spot_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
@@ -154,6 +154,10 @@ class ToolCheck {
       policy.result_schema = check_.schema(*schema);
     }
     approval();
+    if (const auto can = spot_.find("capabilities")) {
+      const auto names = check_capabilities(check_, *can);
+      capabilities_.assign(names.begin(), names.end());
+    }
   }
 
   // Who is asked before a call, and for how long.
@@ -563,6 +567,7 @@ class ToolCheck {
       members.emplace_back("result_schema", (*schema)->value());
     }
     for (Member& member : approval_) members.push_back(std::move(member));
+    if (!capabilities_.empty()) members.emplace_back("capabilities", Value::array(capabilities_));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
     if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));
     for (Member& member : changes_.policy) members.push_back(std::move(member));
@@ -606,6 +611,7 @@ class ToolCheck {
   const ServerTool* of_;
   CheckedTool checked_;
   std::vector<Member> definition_, approval_, probe_, compensate_;
+  std::vector<Value> capabilities_;
   CheckedChanges changes_;
   std::vector<int> definite_;
   bool effect_known_ = true;

@@ -84,7 +84,11 @@ struct ApiOptions {
   // A request was refused: its method and path, the status, the code. May be empty.
   std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
-  std::string store;                               // for health
+  std::string store;  // for health
+  // What a call of a tool of our file would send (tools::Tool::preview); empty = nobody knows here.
+  std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
+                              const Value& arguments)>
+      preview = {};
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
   std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
 };
@@ -196,6 +200,7 @@ class Api {
   void next_jobs(Ask ask, std::shared_ptr<Inbox> inbox);
   void next_job(Ask ask, std::shared_ptr<Inbox> inbox);
   static void answer_inbox(const Ask& ask, Inbox& inbox);
+  std::vector<Value> asked_of(const engine::State& state) const;
   void approvals_of_job(Ask ask);
   void mcp(Ask ask);
 

@@ -1211,6 +1211,35 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
                  "input_invalid");
 }
 
+AE_TEST("api/a call is approved with other arguments, and who saw the earlier ones is told so") {
+  Here here;
+  const auto job = here.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
+  const Value asked = here.get({"api", "approvals"}).body["approvals"].items()[0];
+  EXPECT_EQ(asked["editable"], Value(true));
+  EXPECT_NE(asked.find("sends"), nullptr);
+  EXPECT_NE(asked.find("reason"), nullptr);
+  EXPECT_NE(asked.find("labels"), nullptr);
+  const std::string id(asked.text("id"));
+  const auto answer = [&](const char* body) { return here.post({"api", "approvals", id}, body); };
+  expect_problem(answer(R"({"decision":"approve","arguments":[1]})"), 400, "input_invalid");
+  expect_problem(answer(R"({"decision":"reject","arguments":{"n":1}})"), 400, "input_invalid");
+  const std::string signal = R"({"correlation_key":")" +
+                             std::string(asked.text("correlation_key")) +
+                             R"(","payload":{"decision":"approve","arguments":{"n":1}}})";
+  expect_problem(here.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
+  const auto said = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
+  EXPECT_EQ(said.status, 200) << canonical(said.body);
+  EXPECT_EQ(said.body["outcome"], "edited");
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(job), "completed");
+  EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
+  expect_problem(answer(R"({"decision":"approve"})"), 409, "approval_edited");
+  expect_problem(answer(R"({"decision":"reject"})"), 409, "approval_edited");
+  const auto again = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body["duplicate"], Value(true));
+}
+
 AE_TEST_SLOW(
     "api/what only logs tell is listed a bounded number of logs at a time, and nothing is missed") {
   Here here;

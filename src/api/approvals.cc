@@ -31,12 +31,27 @@ struct Api::Inbox {
   std::vector<Value> found;
 };
 
+// What a job asks, each call with what it would send.
+std::vector<Value> Api::asked_of(const engine::State& state) const {
+  std::vector<Value> asked = engine::approvals_view(state);
+  for (Value& one : asked) {
+    Value sends;
+    if (options_.preview && one.text("kind") == "call") {
+      const auto made = options_.preview(
+          one.text("tool"), state.job, StepId(std::string(one.text("step_id"))), one["arguments"]);
+      sends = made ? *made : Value::object({{"error", made.error().message}});
+    }
+    one = one.with("sends", sends);
+  }
+  return asked;
+}
+
 // What one job asks: its log is all that is read.
 void Api::approvals_of_job(Ask ask) {
   if (auto known = ask->query.only({"job"}); !known) return ask->refuse(known.error());
   ask->id = *ask->query.find("job");
-  read(ask, [ask](runtime::Runtime::Read& read) {
-    ask->answer(200, Value::object({{"approvals", Value::array(engine::approvals_view(read.state))},
+  read(ask, [this, ask](runtime::Runtime::Read& read) {
+    ask->answer(200, Value::object({{"approvals", Value::array(asked_of(read.state))},
                                     {"next_cursor", Value()}}));
   });
 }
@@ -98,7 +113,7 @@ void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
         if (!alive.lock()) return;
         if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
         if (read) {  // a log that cannot be read hides nothing of the others
-          for (Value& asked : engine::approvals_view(read->state)) {
+          for (Value& asked : asked_of(read->state)) {
             inbox->found.push_back(std::move(asked));
           }
         }
@@ -119,7 +134,8 @@ void Api::answer_inbox(const Ask& ask, Inbox& inbox) {
 void Api::answer_approval(Ask ask) {
   auto act = [&]() -> Result<engine::Act> {
     AE_TRY(ask->query.only({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ask->request.body, {"decision", "note"}));
+    AE_ASSIGN(const Fields fields,
+              Fields::parse(ask->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text("note"));
     if (decision != "approve" && decision != "reject") {
@@ -134,6 +150,7 @@ void Api::answer_approval(Ask ask) {
     wish.approval = ask->id.substr(dot + 1);
     wish.payload = Value::object({{"decision", decision}});
     if (!note.empty()) wish.payload = wish.payload.with("note", note);
+    if (const Value* arguments = fields.find("arguments")) wish.arguments = *arguments;
     ask->id.resize(dot);
     if (wish.approval.empty()) return fail(Code::not_found, "there is no such approval");
     return wish;

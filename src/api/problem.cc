@@ -18,9 +18,11 @@ int http_status(Code code) {
       return 400;
     case Code::unauthorized:
       return 401;
+    case Code::denied:
     case Code::forbidden:
       return 403;
     case Code::already_exists:
+    case Code::approval_edited:
     case Code::call_pending:
     case Code::correlation_key_reused:
     case Code::effects_repeated:

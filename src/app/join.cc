@@ -69,12 +69,14 @@ Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> file
   all.path = files.front().second.path;
   all.text = files.front().second.text;
   all.server_tools = files.front().second.server_tools;
+  all.policies = files.front().second.policies;
   for (std::size_t i = 1; i < files.size(); ++i) {
     LoadedAgents& file = all.more.emplace_back();
     file.folder = files[i].second.folder;
     file.path = files[i].second.path;
     file.text = files[i].second.text;
     file.server_tools = files[i].second.server_tools;
+    file.policies = files[i].second.policies;
   }
   Places tools, agents;
   for (auto& [path, loaded] : files) {

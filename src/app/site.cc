@@ -15,6 +15,8 @@
 #include "app/key_file.h"
 #include "app/server_lock.h"
 #include "app/toolbox.h"
+#include "core/ids.h"
+#include "core/json.h"
 #include "net/system.h"
 #include "store/measured_store.h"
 #include "store/memory/memory_store.h"
@@ -110,23 +112,42 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{.agents = options_.agents,
-                        .runs = options_.mode == SiteOptions::Mode::run,
-                        .hears = options_.mode != SiteOptions::Mode::read,
-                        .read_agent = options_.read_agent,
-                        .measured = &*measured_,
-                        .archive = [this](const std::string& folder)
-                            -> Result<std::shared_ptr<runtime::Archive>> {
-                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-                          return std::shared_ptr<runtime::Archive>(std::move(opened));
-                        },
-                        .looks_only = options_.looks_only,
-                        .refused = options_.refused,
-                        .version = std::string(kVersion),
-                        .store = store_name(),
-                        .chance = &chance_,
-                        .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{
+            .agents = options_.agents,
+            .runs = options_.mode == SiteOptions::Mode::run,
+            .hears = options_.mode != SiteOptions::Mode::read,
+            .read_agent = options_.read_agent,
+            .measured = &*measured_,
+            .archive =
+                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
+              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+              return std::shared_ptr<runtime::Archive>(std::move(opened));
+            },
+            .looks_only = options_.looks_only,
+            .refused = options_.refused,
+            .version = std::string(kVersion),
+            .store = store_name(),
+            .preview = [this](
+                           std::string_view tool, const JobId& job, const StepId& step,
+                           const Value& arguments) { return preview(tool, job, step, arguments); },
+            .chance = &chance_,
+            .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
+  }
+
+  // The key that depends on who will make the call is not known yet.
+  Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
+                        const Value& arguments) {
+    auto* entry = toolbox_ ? toolbox_->performers().find(tool) : nullptr;
+    if (entry == nullptr) return Value();
+    tools::Call call;
+    call.job = job;
+    call.tool = tool;
+    call.args = arguments;
+    call.key = idempotency_key(job, step, tool, canonical(arguments));
+    call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
+    call.invocation = invocation_id(job, step, call.key);
+    return entry->tool->preview(call);
   }
 
   net::AsioLoop& loop() override { return loop_; }
@@ -371,7 +392,8 @@ agents::Source source_of(const LoadedAgents& loaded) {
             const auto found = loaded.server_tools.find(server);
             if (found != loaded.server_tools.end()) return found->second;
             return fail(Code::unavailable, "its tools were not asked for when this file was read");
-          }};
+          },
+          .policies = &loaded.policies};
 }
 
 }  // namespace
@@ -386,19 +408,26 @@ std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_vi
   return first;
 }
 
-Result<LoadedAgents> load_agents(const std::string& path, bool accept) {
+Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& wish) {
   LoadedAgents loaded;
   AE_ASSIGN(loaded.text, read_file(path));
   loaded.path = path;
   const std::size_t slash = path.rfind('/');
   loaded.folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (!wish.policies.empty()) {
+    AE_ASSIGN(const std::string text, read_file(wish.policies));
+    loaded.faults = agents::load_policies(
+        {.name = wish.policies, .text = text, .env = {}, .native = {}, .usable = {}},
+        loaded.policies);
+    if (!loaded.faults.empty()) return loaded;
+  }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
     return usable(tool, loaded.folder);
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, accept));
+    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.accept));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

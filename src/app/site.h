@@ -120,11 +120,16 @@ struct LoadedAgents {
   std::vector<LoadedAgents> more =
       {};  // of several files (join.h): those behind the first, as they were read
   std::map<std::string, Value, std::less<>> server_tools = {};  // what is pinned, by MCP server
-  std::vector<std::string> said = {};  // for whoever started us: what was pinned
+  std::vector<std::string> said = {};         // for whoever started us: what was pinned
+  std::vector<agents::Policy> policies = {};  // of a file of their own
 };
-// `accept`: every MCP server is asked for its tools, and what it says is pinned (server_lock.h); else one that is not pinned.
+struct AgentsFileWish {
+  // Every MCP server is asked for its tools, and what it says is pinned (server_lock.h); else one that is not pinned.
+  bool accept = false;
+  std::string policies = {};  // a policies file, whose rules come first; "" = none
+};
 // Fails with usage, unavailable (the lock file cannot be written).
-Result<LoadedAgents> load_agents(const std::string& path, bool accept = false);
+Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& wish = {});
 // Another agent, given as JSON, that uses the tools and models of this file (agents::load_agent).
 std::vector<agents::Fault> read_agent(const LoadedAgents& loaded, std::string_view name,
                                       std::string_view json, agents::Agent& out);

@@ -149,11 +149,18 @@ int budget_command(const Options& options, Terminal& terminal) {
 
 int approve_command(const Options& options, Terminal& terminal) {
   const bool yes = options.command == "approve";
-  const auto asked =
-      post_to(options, {"api", "approvals", options.id},
-              given({{"decision", yes ? "approve" : "reject"}, {"note", options.note}}));
+  std::vector<Member> body =
+      given({{"decision", yes ? "approve" : "reject"}, {"note", options.note}});
+  if (!options.arguments.empty()) {
+    auto arguments = json_argument(options.arguments, "--arguments");
+    if (!arguments) return terminal.fail_with(arguments.error());
+    body.emplace_back("arguments", *std::move(arguments));
+  }
+  const auto asked = post_to(options, {"api", "approvals", options.id}, std::move(body));
   if (!asked) return terminal.fail_with(asked.error());
-  const std::string_view wanted = yes ? "approved" : "rejected";
+  // The arguments as they were asked for are no edit: a plain yes.
+  const bool edited = !options.arguments.empty() && asked->text("outcome") != "approved";
+  const std::string_view wanted = !yes ? "rejected" : edited ? "edited" : "approved";
   // Answered before, or closed by something else: whoever asks must know that their answer is not the one.
   const std::string_view outcome = asked->text("outcome", wanted);
   if (terminal.json()) {
@@ -163,9 +170,11 @@ int approve_command(const Options& options, Terminal& terminal) {
   } else if (asked->find("duplicate") != nullptr) {
     terminal.print("it had been answered before: " + safe(outcome) + "\n");
   } else {
-    terminal.print(std::string(wanted) + "\n");
+    terminal.print(edited ? "approved with other arguments\n" : std::string(wanted) + "\n");
   }
-  return outcome == wanted ? kDone : kConflict;
+  const bool overtaken = !options.arguments.empty() && asked->find("duplicate") != nullptr &&
+                         (*asked)["applied"] == Value(false);
+  return outcome == wanted && !overtaken ? kDone : kConflict;
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {

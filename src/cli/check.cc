@@ -26,7 +26,7 @@ int check_command(const Options& options, Terminal& terminal) {
   std::string good;
   std::vector<Value> notes;
   for (const std::string& file : options.files) {
-    auto loaded = app::load_agents(file, options.accept);
+    auto loaded = app::load_agents(file, {.accept = options.accept, .policies = options.policies});
     if (!loaded) return terminal.fail_with(loaded.error());
     for (const std::string& line : loaded->said) terminal.note(safe(line));
     if (!loaded->faults.empty()) {

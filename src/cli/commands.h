@@ -66,7 +66,8 @@ Result<Value> json_argument(const std::string& text, const std::string& name);
 // A number as one, anything else as it stands: who takes it says what is wrong with it.
 Value number_or_text(const std::string& text);
 // The agents file at `path`, without faults; or, once they are said, the exit code.
-std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal);
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
+                                                 Terminal& terminal);
 // This process among those that work on a store: HOST:PID.
 std::string worker_name();
 // --queue-limit NAME=N, each. Fails with usage.

@@ -131,7 +131,7 @@ void say_plan(const Value& answer, const std::string& id, Terminal& terminal) {
 int plan_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
-  const auto loaded = app::load_agents(options.file);
+  const auto loaded = app::load_agents(options.file, {.policies = options.policies});
   if (!loaded) return terminal.fail_with(loaded.error());
   if (!loaded->faults.empty()) {
     const Error error{Code::plan_invalid, options.file + " has faults; nothing was changed"};

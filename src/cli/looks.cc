@@ -92,6 +92,57 @@ Result<Value> full_page(app::Door& door, const api::Path& path, api::QueryPairs 
 
 // ---------------------------------------------------------------- approvals
 
+namespace {
+
+// JSON over several lines, below each other; what is unsafe on a terminal in JSON's own words (safe_json).
+std::string below(const Value& value) {
+  std::string text = safe_json(pretty(value));
+  while (text.ends_with('\n')) text.pop_back();
+  for (std::size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 3) {
+    text.replace(at, 1, "\n  ");
+  }
+  return text;
+}
+
+// What would be sent, as the tool itself makes it.
+std::string sends_text(const Value& sends) {
+  std::string text;
+  const auto line = [&](const char* what, const std::string& said) {
+    text.append("  ").append(what).append(said).append("\n");
+  };
+  if (sends["error"].is_string()) line("cannot be sent: ", safe(sends.text("error")));
+  if (sends["url"].is_string()) {
+    line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
+  }
+  if (sends["headers"].is_object()) {
+    for (const auto& [name, value] : sends["headers"].members()) {
+      line("           ", safe(name) + ": " + safe(value.is_string() ? value.as_string() : ""));
+    }
+  }
+  if (sends["argv"].is_array()) line("runs:      ", safe_json(canonical(sends["argv"])));
+  if (sends["env"].is_object()) line("           env ", safe_json(canonical(sends["env"])));
+  if (sends["cwd"].is_string()) line("           in ", safe(sends.text("cwd")));
+  if (sends["server"].is_string()) {
+    line("sends:     ", "tools/call " + safe(sends.text("tool")) + " to the MCP server " +
+                            safe(sends.text("server")));
+  }
+  return text;
+}
+
+// Everything that is asked about a call: the bytes that will be sent, and why somebody is asked.
+std::string call_text(const Value& asked) {
+  std::string text;
+  if (asked["reason"].is_string()) text += "  because:   " + safe(asked.text("reason")) + "\n";
+  if (asked["labels"].is_object() && asked["labels"].size() > 0) {
+    text += "  job:       " + safe_json(canonical(asked["labels"])) + "\n";
+  }
+  text += "  arguments: " + below(asked["arguments"]) + "\n";
+  text += "  hash:      " + safe(asked.text("arguments_hash")) + "\n";
+  return text + sends_text(asked["sends"]);
+}
+
+}  // namespace
+
 int approvals_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
@@ -116,9 +167,9 @@ int approvals_command(const Options& options, Terminal& terminal) {
     const std::string id = safe(asked.text("id"));
     std::string what =
         "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
-    if (asked.text("kind") == "call") {
-      what += " wants to call " + safe(asked.text("tool")) + " with " +
-              safe_json(canonical(asked["arguments"]));
+    const bool call = asked.text("kind") == "call";
+    if (call) {
+      what += " wants to call " + safe(asked.text("tool"));
     } else if (asked.text("kind") == "confirmation") {
       what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
     } else {
@@ -128,6 +179,7 @@ int approvals_command(const Options& options, Terminal& terminal) {
     if (asked["expires_at"].is_string()) what += ", until " + short_time(asked.text("expires_at"));
     std::string text = id;
     text.append("\n  ").append(what).append("\n");
+    if (call) text += call_text(asked);
     for (const std::string_view answer : {"approve ", "reject "}) {
       text.append("  aetheris ").append(answer).append(id).append(store_flag(*store)).append("\n");
     }

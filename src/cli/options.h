@@ -23,7 +23,7 @@ struct Options {
 
   // positions
   std::vector<std::string> files;  // check takes several
-  std::string file, agent, id, key, data, resolution, folder, shell;
+  std::string file, agent, id, key, data, resolution, folder, shell, policies;
   bool has_data = false;
 
   // run
@@ -53,7 +53,7 @@ struct Options {
   std::string older_than;
 
   // acts
-  std::string reason, note, message_id, wait_type, channel, of_try;
+  std::string reason, note, message_id, wait_type, channel, of_try, arguments;
   bool buffer = false, no_compensate = false;
   std::string tokens, cost, model_calls, tool_calls, wall;  // budget
 

@@ -99,6 +99,10 @@ class Grammar {
     sub->callback([this, name] { options_.command = name; });
     return sub;
   }
+  void policies(CLI::App* sub) {
+    sub->add_option("--policies", options_.policies,
+                    "a policies file: its rules come before those of the agents file");
+  }
   static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
                          bool required = true) {
     CLI::Option* option = sub->add_option(name, into, what);
@@ -121,6 +125,7 @@ class Grammar {
     CLI::App* run = command("run", "run a job of FILE's agent and wait for its result",
                             "aetheris run agents.yaml --input '{\"name\": \"Ada\"}'");
     positional(run, "FILE", options_.file, "the agents file");
+    policies(run);
     positional(run, "AGENT", options_.agent, "needed when FILE has several agents", false);
     input_ = run->add_option("--input", options_.input, "JSON, or @FILE (@- is stdin)");
     run->add_option("--job-id", options_.job_id, "start the job under this id, or go on with it")
@@ -177,6 +182,7 @@ class Grammar {
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
                               "aetheris serve agents.yaml --listen 127.0.0.1:7070");
+    policies(serve);
     serve->add_option("FILE", options_.files, "the agents files; without one nothing is run here");
     serve->add_option("--listen", options_.listen, "ADDRESS:PORT (default 127.0.0.1:7070)");
     serve->add_option("--workers", options_.workers,
@@ -195,6 +201,7 @@ class Grammar {
 
     CLI::App* worker = command("worker", "run jobs of a store that processes share; no HTTP API",
                                "aetheris worker agents.yaml --store postgres://me@db/aetheris");
+    policies(worker);
     worker->add_option("FILE", options_.files, "the agents files")->required();
     worker->add_option("--listen", options_.worker_listen,
                        "ADDRESS:PORT of this machine for /api/health, /api/ready and /metrics "
@@ -205,6 +212,7 @@ class Grammar {
 
     CLI::App* mcp = command("mcp", "offer agents as tools of MCP on standard input and output",
                             "aetheris mcp agents.yaml");
+    policies(mcp);
     mcp->add_option("FILE", options_.files,
                     "the agents files; without one the agents of whoever serves the store");
     mcp->add_option("--workers", options_.workers,
@@ -213,6 +221,7 @@ class Grammar {
 
     CLI::App* check =
         command("check", "find all faults of agents files", "aetheris check agents.yaml --graph");
+    policies(check);
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
     check->add_flag("--accept", options_.accept,
@@ -345,10 +354,12 @@ class Grammar {
     CLI::App* approvals = command("approvals", "list what people are asked", "aetheris approvals");
     approvals->add_option("--limit", options_.limit, "at most so many (default 100)");
     approvals->add_option("--cursor", options_.cursor, "go on after an earlier list");
-    for (CLI::App* answer : {command("approve", "say yes to a call or a question",
-                                     "aetheris approve holiday.5d0c2f8a91b3e4f7"),
-                             command("reject", "say no to a call or a question",
-                                     "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
+    CLI::App* approve = command("approve", "say yes to a call or a question",
+                                "aetheris approve holiday.5d0c2f8a91b3e4f7");
+    approve->add_option("--arguments", options_.arguments,
+                        "make the call with these instead, all of them: JSON, or @FILE");
+    for (CLI::App* answer : {approve, command("reject", "say no to a call or a question",
+                                              "aetheris reject holiday.5d0c2f8a91b3e4f7")}) {
       positional(answer, "ID", options_.id, "its id, as `aetheris approvals` shows it");
       answer->add_option("--note", options_.note, "why, for the record");
     }
@@ -405,6 +416,7 @@ class Grammar {
                              "aetheris plan holiday agents.yaml");
     positional(plan, "ID", options_.id, "the job");
     positional(plan, "FILE", options_.file, "the agents file: its plan of the job's agent");
+    policies(plan);
     plan->add_option("--drop", options_.drop,
                      "a node whose effect the new plan does not carry on; may be given several "
                      "times")

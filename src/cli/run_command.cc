@@ -431,7 +431,7 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
 }  // namespace
 
 int run_command(const Options& options, Terminal& terminal) {
-  auto loaded = load_sound(options.file, terminal);
+  auto loaded = load_sound(options.file, options, terminal);
   if (!loaded) return loaded.error();
   auto wish = wish_of(options, loaded->file);
   if (!wish) return terminal.fail_with(wish.error());

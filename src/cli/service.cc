@@ -29,12 +29,13 @@ Result<std::size_t> workers_of(const std::string& text) {
   return workers;
 }
 
-std::expected<std::optional<app::LoadedAgents>, int> load_all(const std::vector<std::string>& paths,
+std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& options,
                                                               Terminal& terminal) {
+  const std::vector<std::string>& paths = options.files;
   if (paths.empty()) return std::nullopt;
   std::vector<std::pair<std::string, app::LoadedAgents>> files;
   for (const std::string& path : paths) {
-    auto loaded = load_sound(path, terminal);
+    auto loaded = load_sound(path, options, terminal);
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
@@ -77,7 +78,7 @@ std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& t
     return {};
   }();
   if (!told) return std::unexpected(terminal.fail_with(told.error()));
-  auto loaded = load_all(options.files, terminal);
+  auto loaded = load_all(options, terminal);
   if (!loaded) return std::unexpected(loaded.error());
   wish.loaded = *std::move(loaded);
   return wish;

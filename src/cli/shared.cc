@@ -52,8 +52,9 @@ Value number_or_text(const std::string& text) {
   return value && value->is_number() ? *std::move(value) : Value(text);
 }
 
-std::expected<app::LoadedAgents, int> load_sound(const std::string& path, Terminal& terminal) {
-  auto loaded = app::load_agents(path);
+std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
+                                                 Terminal& terminal) {
+  auto loaded = app::load_agents(path, {.policies = options.policies});
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->said) terminal.note(safe(line));
   if (loaded->faults.empty()) return std::move(*loaded);

@@ -483,7 +483,7 @@ constexpr std::string_view kActMembers[] = {
     "kind",     "id",          "by",        "correlation_key", "wait_type",
     "approval", "channel",     "reason",    "idempotency_key", "resolution",
     "step_id",  "traceparent", "payload",   "compensate",      "result",
-    "buffer",   "try",         "looked_at", "checksum"};
+    "buffer",   "try",         "looked_at", "arguments",       "checksum"};
 
 Value Act::to_json() const {
   std::vector<Member> p{{"kind", kActKinds[static_cast<int>(kind)]}};
@@ -504,6 +504,7 @@ Value Act::to_json() const {
   if (!payload.is_null()) p.emplace_back("payload", payload);
   if (compensate) p.emplace_back("compensate", *compensate);
   if (result) p.emplace_back("result", *result);
+  if (arguments) p.emplace_back("arguments", *arguments);
   if (buffer) p.emplace_back("buffer", true);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
   if (looked_at) p.emplace_back("looked_at", to_text(*looked_at));
@@ -539,6 +540,7 @@ Result<Act> Act::from_json(const Value& json) {
   act.payload = json["payload"];
   if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
   if (const Value* result = json.find("result")) act.result = *result;
+  if (const Value* arguments = json.find("arguments")) act.arguments = *arguments;
   if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   if (json.find("looked_at") != nullptr) {
     AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));

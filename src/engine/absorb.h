@@ -90,6 +90,8 @@ struct Act {
   std::string correlation_key, wait_type;
   std::string
       approval;  // instead of the key: the id under which the wait stands among the approvals
+  // Of an approval: what is to be sent in place of what was asked for.
+  std::optional<Value> arguments;
   bool buffer = false;  // keep it if no wait has had this key yet
   Value payload;
   // message, with a payload; plan: {task_graph, drop?: [node…]}; budget: limits (engine/budget.h)
@@ -118,7 +120,7 @@ struct Taken {
   std::uint32_t try_no = 0;        // of a resolution: the try in doubt
 };
 // Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal,
-// call_pending, plan_invalid;
+// call_pending, plan_invalid, denied, payload_too_large, approval_edited;
 // nothing is to be written then.
 // `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
 Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);

@@ -114,7 +114,10 @@ class Applier {
   Status item_finished(Step& step);
   Status wait_opened();
   Status wait_completed();
+  Status may_be_judged(const Step* step) const;
   Status approval_requested();
+  Status approval_denied();
+  Status arguments_edited(Step& step);
   Status approval_answered();
   Status request_opened(Step& step, Wait& wait);
   Status request_closed(Step& step, std::string_view outcome);

@@ -1,15 +1,17 @@
 // How events of people change the state: requests to approve a call and their answers, messages, early signals, pauses.
 #include <algorithm>
 
+#include "core/hash.h"
+#include "core/json.h"
 #include "core/redacted.h"
 #include "engine/applier.h"
-#include "engine/evaluate.h"
+#include "engine/judge.h"
 #include "engine/take.h"
 
 namespace ae::engine {
 
-Status Applier::approval_requested() {
-  Step* step = this->step();
+// A call may be asked for, or forbidden, where one could be declared.
+Status Applier::may_be_judged(const Step* step) const {
   if (!step || !step->started || (step->call && step->call->open)) return bad("no call to approve");
   if (s_.ending) return bad("nothing starts in a job that ends");
   switch (step->phase) {
@@ -28,6 +30,12 @@ Status Applier::approval_requested() {
   if (step->approval && step->approval->state != ApprovalState::approved) {
     return bad("it was asked for before, and not approved");
   }
+  return {};
+}
+
+Status Applier::approval_requested() {
+  Step* step = this->step();
+  AE_TRY(may_be_judged(step));
   const Value& asked = p_["payload"];
   auto approval = std::make_unique<Approval>();
   approval->id = p_.text("decision_id");
@@ -39,6 +47,7 @@ Status Applier::approval_requested() {
   approval->expires_at = maybe_instant(asked, "expires_at");
   approval->from = step->phase;
   approval->asked = step->approval ? step->approval->asked + 1 : 1;
+  if (step->approval) approval->edited_from = step->approval->edited_from;
   if (approval->tool != s_.tool_of(*step).name) {
     return bad("another tool than the plan's");
   }
@@ -50,6 +59,24 @@ Status Applier::approval_requested() {
   return {};
 }
 
+// A policy forbids the call: it is never declared.
+Status Applier::approval_denied() {
+  Step* step = this->step();
+  AE_TRY(may_be_judged(step));
+  if (step->phase != StepPhase::ready || step->role != Role::node) {
+    return bad("only what has not begun is denied");
+  }
+  auto denied = std::make_unique<Approval>();
+  denied->id = p_.text("decision_id");
+  denied->state = ApprovalState::denied;
+  denied->tool = s_.tool_of(*step).name;
+  denied->arguments_hash = p_["payload"].text("arguments_hash");
+  denied->note = p_.text("reason");
+  step->approval = std::move(denied);
+  enter(*step, StepPhase::answered);
+  return {};
+}
+
 Status Applier::approval_answered() {
   Step* step = this->step();
   const std::string_view said = p_.text("state");
@@ -58,10 +85,37 @@ Status Applier::approval_answered() {
       p_["payload"].text("approval_id") != step->approval->id) {
     return bad("nobody asked for this approval");
   }
-  if (said != "approved" && said != "rejected") return bad("an unknown answer");
-  step->approval->state = said == "approved" ? ApprovalState::approved : ApprovalState::rejected;
+  if (said == "edited") {
+    AE_TRY(arguments_edited(*step));
+  } else if (said != "approved" && said != "rejected") {
+    return bad("an unknown answer");
+  }
+  step->approval->state = said == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
   step->approval->by = p_.text("by");
   step->approval->note = p_.text("reason");
+  return {};
+}
+
+// Whoever approved it wants other arguments to be sent: these, and no others.
+Status Applier::arguments_edited(Step& step) {
+  Approval& approval = *step.approval;
+  const Value& arguments = p_["payload"]["arguments"];
+  const std::string hash = to_hex(sha256(canonical(arguments)));
+  if (step.call) return bad("its call has its arguments already");
+  if (!arguments.is_object()) return bad("without the arguments that are to be sent");
+  if (hash != p_["payload"].text("arguments_hash") || hash == approval.arguments_hash) {
+    return bad("its arguments are not those of its arguments_hash");
+  }
+  if (auto said = judge(s_, s_.tool_of(step), arguments);
+      !said || said->action == PolicyAction::deny) {
+    return bad("a policy denies what was made of the call");
+  }
+  if (approval.edited_from.empty()) approval.edited_from = approval.arguments_hash;
+  approval.arguments = arguments;
+  approval.arguments_hash = hash;
+  if (step.is_loop_call()) {
+    s_.steps[step.node].loop->turns[step.turn].calls[step.nth].edited = arguments;
+  }
   return {};
 }
 
@@ -80,7 +134,9 @@ Status Applier::request_opened(Step& step, Wait& wait) {
 
 Status Applier::request_closed(Step& step, std::string_view outcome) {
   Approval& approval = *step.approval;
-  const bool answered = outcome == "approved" || outcome == "rejected";
+  const bool edited = outcome == "edited";
+  const bool answered = outcome == "approved" || outcome == "rejected" || edited;
+  if (edited && approval.edited_from.empty()) return bad("the decision says otherwise");
   if (answered != (approval.state != ApprovalState::requested)) {
     return bad("the decision says otherwise");
   }
@@ -97,13 +153,18 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
 // Did a person approve exactly the call that is declared here?
 Status Applier::check_approval(Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
+  if (tool.is_model()) return {};
   const std::string_view id = p_.text("approval_id");
-  if (id.empty()) {
-    if (!tool.may_ask()) return {};
-    const auto needed = approval_needed(tool, p_["arguments"]);
-    if (is_redacted(p_["arguments"]) && !tool.approval_required) return {};
-    return needed && !*needed ? Status() : bad("nobody approved this call");
+  // What was erased cannot be judged once more.
+  if (!is_redacted(p_["arguments"]) || !judged_by_arguments(tool)) {
+    const auto said = judge(s_, &step, tool, p_["arguments"]);
+    const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+    if (action == PolicyAction::deny) return bad("a policy denies this call");
+    if (id.empty()) {
+      return action == PolicyAction::allow ? Status() : bad("nobody approved this call");
+    }
   }
+  if (id.empty()) return {};
   Approval* approval = step.approval.get();
   if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
       approval->tool != p_.text("tool_name") || approval->tool_version != p_.text("tool_version") ||

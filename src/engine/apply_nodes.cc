@@ -193,7 +193,8 @@ Status Applier::decision_recorded() {
   if (kind == "budget") return budget_decided();
   if (kind == "confirmation") return confirmation_decided();
   if (kind == "approval") {
-    return p_.text("state") == "requested" ? approval_requested() : approval_answered();
+    if (p_.text("state") == "requested") return approval_requested();
+    return p_.text("state") == "denied" ? approval_denied() : approval_answered();
   }
   return {};
 }

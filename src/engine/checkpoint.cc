@@ -129,8 +129,8 @@ void parts(A& a, Part<A, MapProgress>& x) {
 
 template <class A>
 void parts(A& a, Part<A, LoopCall>& x) {
-  auto& [id, tool, step, refused] = x;
-  all(a, id, tool, step, refused);
+  auto& [id, tool, step, refused, edited] = x;
+  all(a, id, tool, step, refused, edited);
 }
 
 template <class A>
@@ -165,9 +165,9 @@ void parts(A& a, Part<A, Step>& x) {
 template <class A>
 void parts(A& a, Part<A, Approval>& x) {
   auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-         asked, used, by, note] = x;
+         asked, used, by, note, edited_from] = x;
   all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-      asked, used, by, note);
+      asked, used, by, note, edited_from);
 }
 
 template <class A>
@@ -228,17 +228,17 @@ template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, execution_version, traceparent,
          tracestate, status, seq, updated_at, attempt, epoch, lost_claims, deadline, not_before,
-         deadline_fired, plan, plan_number, steps, by_id, todo, startable, calling, open_tries,
-         tries_started, nodes_left, waits, closed_waits, mail, early, message_names, pausing,
-         parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result,
-         error, final_in_doubt, undelivered, signals, models, budget, changes, to_confirm, raised] =
-      x;
+         deadline_fired, plan, plan_number, planned_by_model, steps, by_id, todo, startable,
+         calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
+         message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
+         undone, given_up, result, error, final_in_doubt, undelivered, signals, models, budget,
+         changes, to_confirm, raised] = x;
   all(a, job, agent, input, labels, job_root, forked_from, execution_version, traceparent,
       tracestate, status, seq, updated_at, attempt, epoch, lost_claims, deadline, not_before,
-      deadline_fired, plan_number, steps, todo, startable, calling, open_tries, tries_started,
-      nodes_left, waits, closed_waits, mail, early, message_names, pausing, parked_reason,
-      parked_until, parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
-      undelivered, signals, models, budget, changes, to_confirm, raised);
+      deadline_fired, plan_number, planned_by_model, steps, todo, startable, calling, open_tries,
+      tries_started, nodes_left, waits, closed_waits, mail, early, message_names, pausing,
+      parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result, error,
+      final_in_doubt, undelivered, signals, models, budget, changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

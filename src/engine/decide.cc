@@ -102,7 +102,7 @@ Verdict admit(const State& state, const Ask& ask) {
   }
   const bool ends = state.ending && step.role == Role::node;
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const bool approved = !ask.arguments || is_approved(&step, state.tool_of(step), ask);
+  const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
   const bool fits = ask.use == nullptr || step.role != Role::node || !state.budget.over(*ask.use);
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare

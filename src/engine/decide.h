@@ -69,7 +69,7 @@ enum class Verdict : std::uint8_t {
 };
 Verdict admit(const State& state, const Ask& ask);
 // Is this very call approved, or needs no approval? `step`: what there is of the command; nullptr = nothing yet.
-bool is_approved(const Step* step, const ToolPolicy& tool, const Ask& ask);
+bool is_approved(const State& state, const Step* step, const ToolPolicy& tool, const Ask& ask);
 
 // The steps whose commands a plan wants next, in order of position.
 std::vector<std::uint32_t> next_asks(const State& state);

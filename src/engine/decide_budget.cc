@@ -5,15 +5,9 @@
 
 namespace ae::engine {
 
-// What there is of the command already; nullptr = nothing.
-const Step* Decider::step_of(const StepId& id) const {
-  const auto found = s_.by_id.find(id);
-  return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
-}
-
 // Of a model's call, whose next try would send these arguments.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
-  const Step* step = step_of(d.step);
+  const Step* step = known(d);
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
   const std::uint64_t input = d.turn == kNoTurn
                                   ? input_tokens_of(args)
@@ -24,7 +18,7 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
 // Is there a budget, and does this call count in it?
 bool Decider::counts(const Declaration& d) const {
   if (!s_.budget.limits.any() || d.of != nullptr) return false;
-  const Step* step = step_of(d.step);
+  const Step* step = known(d);
   if (!step) return true;
   const bool again = step->call && step->call->charge != Charge::none;
   return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
@@ -39,7 +33,8 @@ Use Decider::use_of(const Declaration& d, const Value& args) const {
 bool Decider::affords(const Declaration& d, const Value& args) {
   if (!counts(d)) return true;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
-  if (tool.may_ask() && !approved(d, args, to_hex(sha256(canonical(args))))) return true;
+  const bool judged = tool.may_ask() || !tool.rules.empty() || s_.planned_by_model;
+  if (judged && !approved(d, args, to_hex(sha256(canonical(args))))) return true;
   if (over_) return false;
   if (answered_) {  // what an answer of this decision cost is known when it is applied
     held_back_ = true;

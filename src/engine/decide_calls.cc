@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "engine/decider.h"
+#include "engine/judge.h"
 #include "engine/model_calls.h"
 
 namespace ae::engine {
@@ -38,7 +39,7 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
-  if (args) AE_TRY(approval_needed(s_.plan->tools[node.tool], *args));
+  if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args));
   return args;
 }
 
@@ -83,6 +84,7 @@ void Decider::start_tool(const Step& step) {
 void Decider::first_try(const Declaration& d) {
   const std::string text = canonical(d.args);
   const std::string hash = to_hex(sha256(text));
+  if (deny(d, d.args, hash)) return;
   if (!approved(d, d.args, hash)) return request_approval(d, d.args, hash);
   emit_first(d, text);
 }

@@ -124,13 +124,17 @@ class Decider {
     std::string path = {};         // of a part of a loop that is about to begin
     std::uint32_t turn = kNoTurn;  // of a loop, when its model is asked
   };
-  const Step* step_of(const StepId& id) const;
   bool counts(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
   Use use_of(const Declaration& d, const Value& args) const;
   bool affords(const Declaration& d, const Value& args);
   void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
   void exceed();
+  const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
+  std::string path_of(const Declaration& d) const;
+  std::vector<Member> call_members(const Declaration& d, const Value& args,
+                                   std::string_view hash) const;
+  bool deny(const Declaration& d, const Value& args, std::string_view hash);
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   void finish_refused(const Step& step);

@@ -13,7 +13,7 @@ bool is_own_key(std::string_view key) {
 
 bool a_person_decided(const Value& p) {
   const std::string_view kind = p.text("kind"), state = p.text("state");
-  if (kind == "approval") return state == "approved" || state == "rejected";
+  if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
   if (kind == "confirmation") return state == "accept" || state == "fail";
   return kind == "in_doubt" && p.text("by") != "probe";
 }

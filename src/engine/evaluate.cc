@@ -77,24 +77,6 @@ class CallScope : public ExprScope {
   const Value& result_;
 };
 
-// `.args` alone.
-class ArgsScope : public ExprScope {
- public:
-  explicit ArgsScope(const Value& args) : args_(args) {}
-  const Value* root(std::string_view name) const override {
-    return name == "args" ? &args_ : nullptr;
-  }
-  const Value* step(std::string_view) const override { return nullptr; }
-  Value steps() const override { return {}; }
-
- private:
-  const Value& args_;
-};
-
-bool is_met(const Value& value) {
-  return !value.is_null() && !(value.is_bool() && !value.as_bool());
-}
-
 Result<std::string> name_of(const Value& value, std::string_view what) {
   if (!value.is_string() || value.as_string().empty() || value.as_string().size() > kKeyBytesMax) {
     return fail(Code::expression_failed, std::string(what) + " must be a text of 1 to 256 bytes");
@@ -103,6 +85,10 @@ Result<std::string> name_of(const Value& value, std::string_view what) {
 }
 
 }  // namespace
+
+bool is_met(const Value& value) {
+  return !value.is_null() && !(value.is_bool() && !value.as_bool());
+}
 
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role) {
   const ToolPolicy& tool = state.tool_of(about);
@@ -192,13 +178,6 @@ Result<std::string> wait_key_of(const State& state, const Node& node) {
 Result<std::string> channel_of(const State& state, const Node& node) {
   AE_ASSIGN(const Value channel, node.wait_channel->eval(PlanScope(state)));
   return name_of(channel, "a channel");
-}
-
-Result<bool> approval_needed(const ToolPolicy& tool, const Value& args) {
-  if (!tool.approval_when) return tool.approval_required;
-  auto value = tool.approval_when->eval(ArgsScope(args));
-  if (!value) return std::unexpected(std::move(value).error().in("`approval` of " + tool.name));
-  return is_met(*value);
 }
 
 Result<Instant> due_of(const State& state, const Node& node, Instant now) {

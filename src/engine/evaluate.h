@@ -16,6 +16,8 @@ namespace ae::engine {
 // What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
                         const Value& result);
+// Is a condition met that gave this? null and false are not.
+bool is_met(const Value& value);
 // Is the node's `when` met? REQUIRES: it has one.
 Result<bool> when_of(const State& state, const Node& node);
 // The value a map goes over: an array within the limits.
@@ -36,8 +38,6 @@ Result<Value> arguments_of(const State& state, const Step& step);
 Result<std::string> wait_key_of(const State& state, const Node& node);
 // The channel of a message wait.
 Result<std::string> channel_of(const State& state, const Node& node);
-// Is a person asked before a call of this tool with these arguments?
-Result<bool> approval_needed(const ToolPolicy& tool, const Value& args);
 // When a timer is due, if it is opened at `now`.
 Result<Instant> due_of(const State& state, const Node& node, Instant now);
 // The result of a job whose nodes are all done.

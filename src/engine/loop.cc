@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/evaluate.h"
+#include "engine/judge.h"
 
 namespace ae::engine {
 namespace {
@@ -65,12 +66,20 @@ Value tool_message(const State& state, const LoopCall& call) {
   const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
   const std::optional<Failure>& failure = step ? step->failure : call.refused;
   std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
+  // A model must know that something else was done than it asked for.
+  std::vector<Member> content;
+  if (call.edited) content.emplace_back("edited_arguments", *call.edited);
+  const Value result = step ? step->result : Value();
   if (failure) {
-    message.emplace_back("content", canonical(Value::object({{"error", failure_value(*failure)}})));
+    content.emplace_back("error", failure_value(*failure));
     message.emplace_back("error", true);
+  } else if (call.edited) {
+    content.emplace_back("result", result);
   } else {
-    const Value result = step ? step->result : Value();
     message.emplace_back("content", result.is_string() ? result : Value(canonical(result)));
+  }
+  if (!content.empty()) {
+    message.emplace_back("content", canonical(Value::object(std::move(content))));
   }
   return Value::object(std::move(message));
 }
@@ -143,7 +152,7 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
       return tool_failure(fits.error().code, fits.error().message);
     }
   }
-  if (auto asked = approval_needed(tool, arguments); !asked) {
+  if (auto asked = judge(state, tool, arguments); !asked) {
     return tool_failure(asked.error().code, asked.error().message);
   }
   return std::nullopt;

@@ -87,7 +87,8 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.may_ask() || tool.args_schema ||
-      tool.result_schema || value.find("compensate") != nullptr) {
+      tool.result_schema || value.find("compensate") != nullptr || !tool.rules.empty() ||
+      !tool.capabilities.empty()) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
   }
   if (const Value* price = value.find("price")) {
@@ -150,10 +151,11 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
 }
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(
-      value, {"effect", "on_in_doubt", "timeout", "grace", "dedupe_window", "retry", "version",
-              "description", "args_schema", "result_schema", "approval", "approval_expires",
-              "probe", "compensate", "changes", "verify", "provider", "price"}));
+  AE_TRY(only_keys(value,
+                   {"effect",   "on_in_doubt",      "timeout",     "grace",       "dedupe_window",
+                    "retry",    "version",          "description", "args_schema", "result_schema",
+                    "approval", "approval_expires", "probe",       "compensate",  "changes",
+                    "verify",   "provider",         "price",       "rules",       "capabilities"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -186,6 +188,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_ASSIGN(tool.result_schema, schema_at(value, "result_schema"));
   if (tool.result_schema) tool.result_digest = to_hex(sha256(canonical(value["result_schema"])));
   AE_TRY(read_approval(value, tool));
+  AE_TRY(read_policies(value, tool));
   AE_TRY(read_model(value, tool));
   AE_TRY(read_changes(value, tool));
   return tool;
@@ -232,12 +235,13 @@ class Compiler {
   Status run() {
     const Value& graph = plan_.task_graph;
     AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools",
-                             "versions", "confirm", "budget"}));
+                             "versions", "confirm", "budget", "grants"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
     AE_TRY(tools(graph["tools"]));
     AE_TRY(confirm(graph));
+    AE_ASSIGN(plan_.grants, capabilities_at(graph, "grants"));
     AE_TRY(nodes(graph["nodes"]));
     AE_TRY(edges(graph["nodes"]));
     AE_TRY(reach());

@@ -29,6 +29,7 @@
 //                                 "retry_on": [text…]},
 //                       "version": 16 hex digits, "description"?: text, "args_schema"?: schema, "result_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
+//                       "capabilities"?: [text…], "rules"?: [rule…],
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
 //                       "compensate"?: {"tool", "args"?: template},
 //                       "changes"?: [{"type", "id", "op", "version"?, "etag"?, "ref"?}…]  templates over
@@ -38,7 +39,10 @@
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
 //                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
 //     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" names none
-//     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?} }   engine/budget.h
+//     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?},   engine/budget.h
+//     "grants"?: [text…] }                          capabilities that a plan made by a model may use
+//   rule = {"action": "allow" | "require_approval" | "deny", "when"?: template over .args and .job, "label"?: "name:value",
+//           "reason"?: text, "expires"?: duration}       the first one that holds is the one (engine/judge.h)
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
 //              "max_tokens"?, "schema"?}
 //   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
@@ -114,6 +118,19 @@ struct SideCall {
 enum class ConfirmMode : std::uint8_t { strict, warn, human };
 std::string_view to_text(ConfirmMode mode);
 
+// What is said of a call before it is declared, from the mildest to the strictest.
+enum class PolicyAction : std::uint8_t { allow, require_approval, deny };
+std::string_view to_text(PolicyAction action);
+
+// A line of the policies that may be about this tool's calls (engine/judge.h).
+struct PolicyRule {
+  PolicyAction action = PolicyAction::allow;
+  std::optional<Template> when;         // of .args and .job; nullopt = always
+  std::string label_name, label_value;  // that the job has; "" = any job
+  std::string reason;                   // for who is asked, or told
+  std::optional<Duration> expires;      // of the request; nullopt = the tool's
+};
+
 struct ToolPolicy {
   std::string name;
   std::string version;  // 16 hex digits: digest of the resolved definition
@@ -135,6 +152,8 @@ struct ToolPolicy {
   std::optional<Template> approval_when;
   std::optional<Duration> approval_expires;  // after it is asked for; nullopt = never
   bool may_ask() const { return approval_required || approval_when.has_value(); }
+  std::vector<PolicyRule> rules;          // in the order in which they are asked
+  std::vector<std::string> capabilities;  // what it can do, sorted
   std::optional<SideCall> probe, compensate;
   // What a success changed outside: each gives {type, id, op, version, etag, ref} from .args, .call and .result.
   std::vector<Template> changes;
@@ -232,7 +251,8 @@ struct Plan {
   std::optional<Duration> deadline;
   std::uint32_t max_attempts = 0;  // claims that ended by lease expiry; 0 = the runtime's default
   VersionPolicy versions = VersionPolicy::warn;
-  Limits budget;  // of each job
+  Limits budget;                    // of each job
+  std::vector<std::string> grants;  // capabilities that it may use when a model made it, sorted
 
   // Has every model of it a price? Only then can a cost be limited.
   bool prices_all() const;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/expr.h"
@@ -94,6 +95,11 @@ inline bool is_one_expression(const Value& value) {
   const auto parts = Template::parts(value.as_string());
   return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
 }
+
+// What the policies say of a tool (`rules`), and what it can do (`capabilities`).
+Status read_policies(const Value& value, ToolPolicy& tool);
+// A list of capabilities, sorted; absent = none.
+Result<std::vector<std::string>> capabilities_at(const Value& object, std::string_view key);
 
 // What is particular to a node of kind loop, by which tools the plan has. The model is looked up by the caller.
 Result<std::shared_ptr<const LoopSpec>> read_loop(

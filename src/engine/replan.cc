@@ -75,6 +75,8 @@ bool Replanning::same_call(const Step& step, const Node& node) const {
     tool = step.approval->tool;
     hash = step.approval->arguments_hash;
   }
+  // What the old plan asked for counts, whatever a person made of it.
+  if (step.approval && !step.approval->edited_from.empty()) hash = step.approval->edited_from;
   if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
   const auto args = arguments_of(next_, node);
   return args && to_hex(sha256(canonical(*args))) == hash;

@@ -71,10 +71,17 @@ std::string ReplayProof::started(const State& state, const Event& event) {
     return "tells its model something of the budget that is not so";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
-                        : arguments_of(state, *step);
+                        : asked_arguments(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
   if (to_hex(sha256(canonical(*arguments))) == event.payload.text("arguments_hash")) return {};
   return "has other arguments than the plan's expressions give";
+}
+
+// What the plan's expressions give, or what the person made of it who approved the call.
+Result<Value> ReplayProof::asked_arguments(const State& state, const Step& step) {
+  const bool edited = step.approval && !step.approval->edited_from.empty();
+  if (edited && !step.approval->used) return step.approval->arguments;
+  return arguments_of(state, step);
 }
 
 // A success is what the plan's schema lets its tool give, or is said to break it.
@@ -162,7 +169,7 @@ std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
   if (!step || step->call || is_redacted(asked)) return {};
-  auto arguments = arguments_of(state, *step);
+  auto arguments = asked_arguments(state, *step);
   if (!arguments) return "asks for a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};

@@ -23,6 +23,7 @@ class ReplayProof {
     return it == state.by_id.end() ? nullptr : &state.steps[it->second];
   }
   std::string emitted(const State& state, const Event& event);
+  static Result<Value> asked_arguments(const State& state, const Step& step);
   static std::string started(const State& state, const Event& event);
   static std::string finished(const State& state, const Event& event);
   static std::string fits(const ToolPolicy& tool, const Value& result);

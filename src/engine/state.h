@@ -116,7 +116,15 @@ enum class StepPhase : std::uint8_t {
 };
 
 // What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.
-enum class ApprovalState : std::uint8_t { requested, approved, rejected, expired, withdrawn };
+// `denied`: nobody was asked, a policy forbids it.
+enum class ApprovalState : std::uint8_t {
+  requested,
+  approved,
+  rejected,
+  expired,
+  withdrawn,
+  denied
+};
 struct Approval {
   std::string id;  // 16 hex digits: the decision that requested it
   ApprovalState state = ApprovalState::requested;
@@ -126,7 +134,9 @@ struct Approval {
   StepPhase from = StepPhase::ready;  // where the step goes on when it is approved
   std::uint32_t asked = 1;            // how often this command has been asked for
   bool used = false;                  // an invocation was declared with it
-  std::string by, note;               // who answered, and what they added
+  std::string by, note;               // who answered, and what they added; of a denial, why
+  // Whoever approved it changed the arguments: the digest of those that were asked for; "" = nobody did.
+  std::string edited_from;
 };
 
 struct MapProgress {
@@ -145,6 +155,7 @@ struct LoopCall {
   std::uint32_t tool = 0;           // index into Plan::tools; meaningless when it was refused
   std::uint32_t step = 0xffffffff;  // kNoStep: it has not begun
   std::optional<Failure> refused;   // it is not made, and this is what the model is told
+  std::optional<Value> edited;      // what was sent instead: the arguments of whoever approved it
 };
 
 struct LoopTurn {
@@ -304,7 +315,8 @@ class State {
 
   std::shared_ptr<const Plan> plan;
   std::uint32_t plan_number = 0;
-  std::deque<Step> steps;  // the first plan->nodes.size() are the nodes'
+  bool planned_by_model = false;  // then only what is granted may be called (engine/judge.h)
+  std::deque<Step> steps;         // the first plan->nodes.size() are the nodes'
   std::unordered_map<StepId, std::uint32_t> by_id;
   std::set<std::uint32_t> todo;       // steps that decide has something to say about
   std::set<std::uint32_t> startable;  // calls that may start as soon as the limits allow

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/hash.h"
 #include "core/json.h"
+#include "core/seal.h"
 #include "engine/confirm.h"
 #include "engine/evaluate.h"
+#include "engine/judge.h"
 #include "engine/take.h"
 
 namespace ae::engine {
@@ -31,9 +34,23 @@ Result<std::string> key_of(const State& state, const Act& act) {
               "lists what is asked for");
 }
 
-Value duplicate(const std::string& key, const ClosedWait& closed, const Value& payload) {
-  const bool delivered =
-      closed.outcome == "signalled" || closed.outcome == "approved" || closed.outcome == "rejected";
+// An answer as its wait keeps it: one that changes the arguments names what they become.
+Value answer_of(const Act& act) {
+  if (!act.arguments) return act.payload;
+  return act.payload.with("arguments_hash", to_hex(sha256(canonical(*act.arguments))));
+}
+
+// It had its answer before. Who answers to arguments that somebody has changed meanwhile must look again.
+Result<Value> duplicate(const std::string& key, const ClosedWait& closed, const Act& act) {
+  const Value payload = answer_of(act);
+  if (closed.outcome == "edited" &&
+      payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
+    return fail(Code::approval_edited,
+                "this call was approved with other arguments than those that were asked for; "
+                "`aetheris trace` shows who changed them and what was sent");
+  }
+  const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
+                         closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && closed.payload == payload},
                         {"correlation_key", key},
                         {"delivered", delivered},
@@ -97,20 +114,65 @@ Result<Taken> keep_early(const State& state, const Act& act, const std::string& 
   return Taken{.events = {kept_event(act)}, .answer = answer};
 }
 
+// What a person made of a call before saying yes to it; nullopt: it stays as it was asked for.
+Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait, const Act& act,
+                                              std::string_view outcome) {
+  if (wait.approval && act.payload.find("arguments") != nullptr) {
+    return fail(Code::input_invalid,
+                "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
+                "\"arguments\" of POST /api/approvals/{id}");
+  }
+  if (!act.arguments) return std::nullopt;
+  if (!wait.approval || outcome != "approved") {
+    return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
+  }
+  const Step& step = state.steps[wait.step];
+  if (!act.arguments->is_object()) {
+    return fail(Code::input_invalid,
+                "\"arguments\" must be an object: all of them, as they are to "
+                "be sent");
+  }
+  if (canonical_exceeds(*act.arguments, kValueMax)) {
+    return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
+  }
+  if (to_hex(sha256(canonical(*act.arguments))) == step.approval->arguments_hash) {
+    return std::nullopt;
+  }
+  if (step.call) {
+    return fail(Code::input_invalid,
+                "this call was sent before with the arguments that it has: approve or reject it");
+  }
+  const ToolPolicy& tool = state.tool_of(step);
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(*act.arguments));
+  AE_ASSIGN(const Judgement said, judge(state, tool, *act.arguments));
+  if (said.action == PolicyAction::deny) {
+    return fail(Code::denied, "a policy denies the call with these arguments" +
+                                  (said.reason.empty() ? "" : ": " + said.reason));
+  }
+  return act.arguments;
+}
+
 // A person answers whether a call may be made: the decision, and with it the end of the wait.
 EventDraft approval_decision(const State& state, const Wait& wait, const Act& act,
                              const Stamp& stamp, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
+  const bool edited = outcome == "edited";
+  std::vector<Member> answer{{"approval_id", step.approval->id},
+                             {"arguments_hash", step.approval->arguments_hash},
+                             {"command_id", step.id.text},
+                             {"tool", step.approval->tool}};
+  if (edited) {
+    answer[1].second = to_hex(sha256(canonical(*act.arguments)));
+    answer.emplace_back("arguments", *act.arguments);
+    answer.emplace_back("edited_from", step.approval->arguments_hash);
+  }
   std::vector<Member> p{
       {"at", to_text(stamp.now)},
       {"decision_id",
        step_id(state.job, state.plan->decision, step.approval->id + "#answer", "decision").text},
       {"kind", "approval"},
       {"node_id", state.node_of(step).id},
-      {"payload", Value::object({{"approval_id", step.approval->id},
-                                 {"arguments_hash", step.approval->arguments_hash},
-                                 {"command_id", step.id.text},
-                                 {"tool", step.approval->tool}})},
+      {"payload", Value::object(std::move(answer))},
       {"state", outcome},
       {"step_id", step.id.text}};
   if (!act.by.empty()) p.emplace_back("by", act.by);
@@ -191,7 +253,8 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
   AE_ASSIGN(const std::string key, key_of(state, act));
   if (auto closed = state.closed_waits.find(key);
       closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    return Taken{.events = {}, .answer = duplicate(key, closed->second, act.payload)};
+    AE_ASSIGN(Value before, duplicate(key, closed->second, act));
+    return Taken{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   auto wait = state.waits.find(key);
@@ -208,13 +271,16 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
     return fail(Code::wait_mismatch,
                 "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
   }
-  AE_ASSIGN(const std::string_view outcome,
+  AE_ASSIGN(std::string_view outcome,
             outcome_of_answer(state.node_of(state.steps[wait->second.step]), act.payload));
+  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, act, outcome));
+  if (edited) outcome = "edited";
   Taken taken;
   if (wait->second.approval) {
     taken.events.push_back(approval_decision(state, wait->second, act, stamp, outcome));
   }
-  std::vector<Member> more{{"outcome", outcome}, {"payload", act.payload}};
+  std::vector<Member> more{{"outcome", outcome},
+                           {"payload", edited ? answer_of(act) : act.payload}};
   if (!act.by.empty()) more.emplace_back("by", act.by);
   if (!act.id.empty()) more.emplace_back("signal_id", act.id);
   if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);

@@ -121,8 +121,8 @@ Value call_view(const Invocation& call) {
 }
 
 std::string_view to_text(ApprovalState state) {
-  constexpr std::string_view kText[] = {"requested", "approved", "rejected", "expired",
-                                        "withdrawn"};
+  constexpr std::string_view kText[] = {"requested", "approved",  "rejected",
+                                        "expired",   "withdrawn", "denied"};
   return kText[static_cast<std::size_t>(state)];
 }
 
@@ -131,6 +131,7 @@ Value approval_view(const Approval& approval) {
                         {"arguments_hash", approval.arguments_hash},
                         {"asked", number(approval.asked)},
                         {"by", or_null(approval.by)},
+                        {"edited_from", or_null(approval.edited_from)},
                         {"expires_at", or_null(approval.expires_at)},
                         {"id", approval.id},
                         {"note", or_null(approval.note)},
@@ -438,13 +439,16 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {"arguments_hash", Value()},
                         {"commands", Value::array(confirmation_commands(state, index))},
                         {"correlation_key", Value()},
+                        {"editable", false},
                         {"expires_at", Value()},
                         {"id", state.job.text + "." + step.id.text},
                         {"item", item_number(step)},
                         {"job_id", state.job.text},
                         {"kind", "confirmation"},
+                        {"labels", state.labels},
                         {"node_id", state.node_of(step).id},
                         {"opened_at", or_null(state.parked_since)},
+                        {"reason", Value()},
                         {"resources", Value::array(std::move(resources))},
                         {"step_id", step.id.text},
                         {"tool", state.tool_of(step).name},
@@ -642,13 +646,16 @@ std::vector<Value> approvals_view(const State& state) {
                                   {"arguments", call ? call->arguments : Value()},
                                   {"arguments_hash", call ? Value(call->arguments_hash) : Value()},
                                   {"correlation_key", key},
+                                  {"editable", call != nullptr && !step.call},
                                   {"expires_at", or_null(wait.expires_at)},
                                   {"id", state.job.text + "." + id},
                                   {"item", item_number(step)},
                                   {"job_id", state.job.text},
                                   {"kind", call ? "call" : "wait"},
+                                  {"labels", state.labels},
                                   {"node_id", node.id},
                                   {"opened_at", to_text(wait.opened_at)},
+                                  {"reason", or_null(wait.reason)},
                                   {"step_id", step.id.text},
                                   {"tool", call ? Value(call->tool) : Value()},
                                   {"turn", turn_number(step)},

@@ -38,8 +38,8 @@ std::vector<std::uint32_t> not_undone(const State& state);
 // claims from 1, `attempt_id` is null before the first. A `command` is what answers on the command line.
 Value job_view(const State& state);
 
-// [{id, job_id, node_id, item, step_id, kind: call | wait, tool, tool_version, arguments, arguments_hash, answer: decision |
-//   data, correlation_key, opened_at, expires_at}], in order of the steps. The id is `<job id>.<16 hex digits>`: of the
+// [{id, job_id, node_id, item, step_id, kind: call | wait, tool, tool_version, arguments, arguments_hash, editable, reason,
+//   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in order of the steps. The id is `<job id>.<16 hex digits>`: of the
 // request for this very call, or of the waiting step; it needs no escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
 

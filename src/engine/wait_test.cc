@@ -407,8 +407,9 @@ AE_TEST("cancel/a job that backs off is ended at once") {
 AE_TEST("act/what goes through the inbox comes out as it went in") {
   Act act;
   // Whoever adds a member is stopped here: it is to be filled in, and Act::from_json is to know it.
-  auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, buffer, payload, channel,
-         reason, compensate, idempotency_key, resolution, try_no, result, looked_at, step_id] = act;
+  auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
+         payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
+         looked_at, step_id] = act;
   kind = Act::Kind::resolve;
   for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
                             &channel, &reason, &idempotency_key, &resolution, &step_id}) {
@@ -419,11 +420,12 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   compensate = false;
   try_no = 2;
   result = json("{'x':1}");
+  arguments = json("{'n':1}");
   looked_at = Instant{1'700'000'000'000'000};
   auto back = Act::from_json(act.to_json());
   ASSERT_TRUE(back);
   EXPECT_EQ(back->to_json(), act.to_json());
-  EXPECT_EQ(act.to_json().size(), 18u) << canonical(act.to_json());
+  EXPECT_EQ(act.to_json().size(), 19u) << canonical(act.to_json());
   EXPECT_EQ(Act::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
   EXPECT_EQ(Act::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
             Code::needs_version);

@@ -58,7 +58,9 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
     auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
     if (!act) continue;
     // Itself, sent again, and what is behind it. With another payload it is another answer under one id.
-    if (entry.id == own && act->payload == wanted.payload) break;
+    if (entry.id == own && act->payload == wanted.payload && act->arguments == wanted.arguments) {
+      break;
+    }
     const bool rests = act->kind == Kind::pause || act->kind == Kind::resume;
     if (rests || may_meet(*act, wanted)) {
       auto taken = engine::take_in(state, *act, stamp, settled);

@@ -62,6 +62,14 @@ class EnvironmentSecrets final : public SecretSource {
   std::string file_;
 };
 
+// Gives no secret, but what an agents file calls it: for those who read what would be sent.
+class SecretNames final : public SecretSource {
+ public:
+  Result<Secret> get(std::string_view name) override {
+    return Secret("secret:" + std::string(name));
+  }
+};
+
 // A secret that has been used, for scrub.
 struct UsedSecret {
   std::string name;

@@ -81,6 +81,13 @@ class Tool {
   // Stop waiting for this call: withdraw it if unsent (`not_sent`), else cut it off and answer unknown (or what it is).
   // Does nothing when there is no such call.
   virtual void abandon(const InvocationId& invocation, std::uint32_t try_no) = 0;
+  // What this call would send, for a person to read before it does: made by the code that sends it, each secret by its name
+  // alone. {"method", "url", "headers"?, "body"?}, {"argv", "stdin", "env"?, "cwd"?} or {"server", "tool", "arguments"}; null:
+  // nothing is known of it. Fails as a call would that cannot be made.
+  virtual Result<Value> preview(const Call& call) {
+    static_cast<void>(call);
+    return Value();
+  }
   // Makes sure that nothing which an earlier process left behind under this note still runs. Blocking, bounded (5 s).
   // Fails with unavailable when it still lives.
   virtual Status end_left_over(const Value& note) {

@@ -343,6 +343,27 @@ void CommandTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   state_->begin(std::move(permit), std::move(call), std::move(done));
 }
 
+Result<Value> CommandTool::preview(const Call& call) {
+  SecretNames names;
+  std::vector<UsedSecret> used;
+  const CommandDefinition& definition = state_->definition;
+  AE_ASSIGN(const Order order, definition.fill(call, names, used));
+  std::vector<Member> env;
+  for (const auto& [name, parts] : definition.variables) {
+    for (const std::string& assigned : order.environment) {
+      if (!assigned.starts_with(name + "=")) continue;
+      env.emplace_back(name, assigned.substr(name.size() + 1));
+      break;
+    }
+  }
+  std::vector<Member> sends{
+      {"argv", Value::array(std::vector<Value>(order.argv.begin(), order.argv.end()))},
+      {"stdin", canonical(call.args)}};
+  if (!order.folder.empty()) sends.emplace_back("cwd", order.folder);
+  if (!env.empty()) sends.emplace_back("env", Value::object(std::move(env)));
+  return Value::object(std::move(sends));
+}
+
 void CommandTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
   const auto found = state_->flights.find(key);

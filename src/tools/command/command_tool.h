@@ -49,6 +49,7 @@ class CommandTool final : public Tool {
 
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
+  Result<Value> preview(const Call& call) override;
   Status end_left_over(const Value& note) override;
 
  private:

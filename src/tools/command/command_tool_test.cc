@@ -45,6 +45,25 @@ AE_TEST("command/arguments come on stdin as canonical JSON") {
   EXPECT_EQ(o.result, Value(R"({"a":"ü","z":1})"));
 }
 
+AE_TEST("command/what a call would run is shown by the code that runs it, secrets by name") {
+  TestLoop loop;
+  NoSecrets secrets;
+  secrets.values["TOKEN"] = "s3cr3t-canary";
+  Processes processes(loop);
+  auto tool =
+      CommandTool::make(Value::object({{"command", Value::array({"echo", "to ${ .args.to }"})},
+                                       {"env", Value::object({{"KEY", "secret:TOKEN"}})}}),
+                        {loop, processes, secrets});
+  ASSERT_TRUE(tool) << tool.error().message;
+  Call call;
+  call.args = Value::object({{"to", "Ada; rm -rf"}});
+  const auto shown = (*tool)->preview(call);
+  ASSERT_TRUE(shown) << shown.error().message;
+  EXPECT_EQ(canonical((*shown)["argv"]), R"(["echo","to Ada; rm -rf"])");
+  EXPECT_EQ(shown->text("stdin"), R"({"to":"Ada; rm -rf"})");
+  EXPECT_EQ(canonical((*shown)["env"]), R"({"KEY":"secret:TOKEN"})");
+}
+
 AE_TEST("command/an output declared as JSON becomes its value") {
   const Value json = sh("cat").with("output", "json");
   const Value args = Value::object({{"n", 1.5}, {"list", Value::array({1, nullptr})}});

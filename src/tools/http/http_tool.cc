@@ -301,7 +301,7 @@ Result<std::string> HttpTool::make_body(const ExprScope& scope, const Call& call
   return canonical(value);
 }
 
-Status HttpTool::make_request(const Call& call, Request& request) {
+Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& request) const {
   const CallScope scope(call);
   HttpCall& http = request.http;
   http.method = method_;
@@ -324,7 +324,7 @@ Status HttpTool::make_request(const Call& call, Request& request) {
         value += text;
       } else {
         AE_ASSIGN(const Secret text,
-                  replace_secrets(std::get<std::string>(part), needs_.secrets, request.used));
+                  replace_secrets(std::get<std::string>(part), secrets, request.used));
         value += text.reveal();
       }
     }
@@ -348,7 +348,7 @@ Status HttpTool::make_request(const Call& call, Request& request) {
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   const Duration begun = async::BootClock().since_start();
   Request request;
-  if (auto made = make_request(call, request); !made) {
+  if (auto made = make_request(call, needs_.secrets, request); !made) {
     Outcome outcome;
     outcome.kind = OutcomeKind::failure;
     outcome.definite = true;
@@ -382,6 +382,21 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         done(judge_stream(answer, *stream->reader, stream->broken, rules, used));
       });
   calls_->in_flight.insert_or_assign(key, id);
+}
+
+Result<Value> HttpTool::preview(const Call& call) {
+  SecretNames names;
+  Request request;
+  AE_TRY(make_request(call, names, request));
+  std::vector<Member> headers;
+  for (const auto& header : request.http.headers) {
+    const bool ours = header.name == "Idempotency-Key" || header.name.starts_with("X-Aetheris-");
+    if (!ours) headers.emplace_back(header.name, header.value);
+  }
+  std::vector<Member> sends{{"method", request.http.method}, {"url", request.http.url}};
+  if (!headers.empty()) sends.emplace_back("headers", Value::object(std::move(headers)));
+  if (!request.http.body.empty()) sends.emplace_back("body", request.http.body);
+  return Value::object(std::move(sends));
 }
 
 void HttpTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {

@@ -37,6 +37,7 @@ class HttpTool final : public Tool {
 
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
+  Result<Value> preview(const Call& call) override;
 
  private:
   struct Header {
@@ -51,7 +52,7 @@ class HttpTool final : public Tool {
   Status read(const Value& definition);
   Status read_headers(const Value& headers);
   Status read_rules(const Value& definition);
-  Status make_request(const Call& call, Request& request);
+  Status make_request(const Call& call, SecretSource& secrets, Request& request) const;
   Result<std::string> make_body(const ExprScope& scope, const Call& call) const;
 
   Needs needs_;

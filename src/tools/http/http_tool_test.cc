@@ -124,6 +124,33 @@ AE_TEST("http tool/a call says which trace it belongs to, and nobody else may sa
   }
 }
 
+AE_TEST("http tool/what a call would send is shown by the code that sends it, secrets by name") {
+  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, "{}")));
+  const Value tool = post_tool(server)
+                         .with("url", server.url("/charges/${ .args.id }"))
+                         .with("headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}}))
+                         .with("body", Value::object({{"sum", "${ .args.sum }"}}));
+  const Call call = a_call(Value::object({{"id", "a/b"}, {"sum", 5}}));
+  auto made = bench.make(tool);
+  ASSERT_TRUE(made);
+  const auto shown = (*made)->preview(call);
+  ASSERT_TRUE(shown) << shown.error().message;
+  EXPECT_EQ(shown->text("method"), "POST");
+  EXPECT_EQ(shown->text("url"), server.url("/charges/a%2Fb"));
+  EXPECT_EQ(shown->text("body"), R"({"sum":5})");
+  EXPECT_EQ((*shown)["headers"].text("Authorization"), "Bearer secret:TOKEN");
+  EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
+  EXPECT_EQ(bench.secrets.asked, 0);
+  EXPECT_EQ(bench.perform(**made, call).kind, OutcomeKind::success);
+  const auto sent = server.requests()[0];
+  EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
+  EXPECT_EQ(sent.body, shown->text("body"));
+  EXPECT_EQ(sent.header("Content-Type"), (*shown)["headers"].text("Content-Type"));
+  const auto none = (*made)->preview(a_call(Value::object({{"sum", 5}})));
+  EXPECT_FALSE(none.has_value()) << "a call that cannot be made shows nothing";
+}
+
 AE_TEST("http tool/a GET has its arguments in the URL only") {
   RawHttpServer server(RawHttpServer::always(raw_answer(200, "[]")));
   Bench bench;

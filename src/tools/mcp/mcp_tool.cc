@@ -16,7 +16,8 @@ Result<std::unique_ptr<McpTool>> McpTool::make(const Value& definition,
     }
     tool.output_max = static_cast<std::size_t>(most->as_int());
   }
-  return std::unique_ptr<McpTool>(new McpTool(std::move(server), std::move(tool)));
+  return std::unique_ptr<McpTool>(
+      new McpTool(std::move(server), std::move(tool), std::string(definition.text("server"))));
 }
 
 }  // namespace ae::tools::mcp

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -24,12 +25,17 @@ class McpTool final : public tools::Tool {
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override {
     server_->abandon(invocation, try_no);
   }
+  Result<Value> preview(const Call& call) override {
+    return Value::object(
+        {{"arguments", call.args}, {"server", server_name_}, {"tool", tool_.name}});
+  }
 
  private:
-  McpTool(std::shared_ptr<Server> server, Server::Tool tool)
-      : server_(std::move(server)), tool_(std::move(tool)) {}
+  McpTool(std::shared_ptr<Server> server, Server::Tool tool, std::string name)
+      : server_(std::move(server)), tool_(std::move(tool)), server_name_(std::move(name)) {}
   std::shared_ptr<Server> server_;
   Server::Tool tool_;
+  std::string server_name_;  // in the agents file
 };
 
 }  // namespace ae::tools::mcp

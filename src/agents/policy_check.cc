@@ -1,0 +1,225 @@
+// Policies of an agents file, or of a file of their own: which calls may be made, and about which a person is asked.
+#include <algorithm>
+#include <utility>
+
+#include "agents/check.h"
+
+namespace ae::agents {
+namespace {
+
+constexpr std::size_t kPoliciesMax = 1'000;
+constexpr std::size_t kNamesMax = 256;  // of tools or agents in one rule
+constexpr std::size_t kCapabilitiesMax = 64;
+constexpr std::size_t kReasonMax = 1'024;  // bytes
+constexpr std::size_t kLabelMax = 256;     // bytes of a name or a value
+constexpr Duration kLeast = std::chrono::milliseconds(1);
+
+bool is_pattern(std::string_view name) { return name.ends_with('*'); }
+
+bool matches(std::string_view pattern, std::string_view tool) {
+  if (!is_pattern(pattern)) return pattern == tool;
+  return tool.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+class PolicyCheck {
+ public:
+  PolicyCheck(Check& check, const CheckedTools* known) : check_(check), known_(known) {}
+
+  Policy run(const Spot& spot) {
+    if (!check_.mapping(spot, {"tools", "agents", "capability", "when", "label", "action", "reason",
+                               "expires"})) {
+      return {};
+    }
+    action(spot);
+    if (const auto list = spot.find("tools")) tools(*list);
+    if (const auto list = spot.find("agents")) agents(*list);
+    if (const auto name = spot.find("capability")) capability(*name);
+    if (const auto when = spot.find("when")) this->when(*when);
+    if (const auto one = spot.find("label")) label(*one);
+    if (const auto text = spot.find("reason")) reason(*text);
+    if (const auto span = spot.find("expires")) expires(*span);
+    policy_.rule = Value::object(std::move(rule_));
+    return std::move(policy_);
+  }
+
+ private:
+  void action(const Spot& spot) {
+    constexpr std::string_view kActions[] = {"allow", "require_approval", "deny"};
+    const auto found =
+        check_.required(spot, "action", "what the rule says: allow, require_approval or deny");
+    const auto word =
+        found ? check_.word(*found, {"allow", "require_approval", "deny"}) : std::nullopt;
+    if (!word) return;
+    asks_ = *word == 1;
+    rule_.emplace_back("action", kActions[*word]);
+  }
+
+  // A list of names, each once.
+  template <class Take>
+  void names(const Spot& list, const Take& take) {
+    if (!check_.list(list)) return;
+    if (list->items.empty()) check_.fault(list, "names nothing: leave it out, or name something");
+    if (list->items.size() > kNamesMax) check_.fault(list, "at most 256 names");
+    for (std::size_t i = 0; i < list->items.size() && !check_.full(); ++i) {
+      const Spot item = list.item(i);
+      if (const auto name = check_.text(item)) take(item, *name);
+    }
+  }
+
+  void tools(const Spot& list) {
+    names(list, [this](const Spot& item, const std::string& name) {
+      policy_.tools.push_back(name);
+      const std::string_view prefix =
+          is_pattern(name) ? std::string_view(name).substr(0, name.size() - 1) : name;
+      const bool whole = is_pattern(name) && !prefix.empty() && !prefix.ends_with('.');
+      if (prefix.empty() != (name == "*") || prefix.find('*') != prefix.npos || whole) {
+        check_.fault(item, "a pattern is NAME.*, all tools of a server, or * alone");
+        return;
+      }
+      if (known_ == nullptr || name == "*") return;
+      const bool any =
+          std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
+      if (any) return;
+      check_.fault(
+          item,
+          is_pattern(name) ? "no tool of this file is named so" : "there is no tool " + shown(name),
+          is_pattern(name) ? std::string() : check_.nearest(name, *known_, [](const auto& tool) {
+            return std::string_view(tool.first);
+          }));
+    });
+  }
+
+  void agents(const Spot& list) {
+    names(list, [this](const Spot& item, const std::string& name) {
+      if (check_.name("an agent", name, item.at(), item.path)) policy_.agents.push_back(name);
+    });
+  }
+
+  void capability(const Spot& spot) {
+    const auto name = check_.text(spot);
+    if (!name) return;
+    if (!is_capability(*name)) {
+      return check_.fault(spot, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
+    policy_.capability = *name;
+    if (known_ == nullptr) return;
+    const bool any = std::ranges::any_of(*known_, [&](const auto& tool) {
+      const Value& has = tool.second.policy["capabilities"];
+      return has.is_array() && std::ranges::find(has.items(), Value(*name)) != has.items().end();
+    });
+    const bool faulty =
+        std::ranges::any_of(*known_, [](const auto& tool) { return !tool.second.good; });
+    if (!any && !faulty) check_.fault(spot, "no tool of this file has this capability");
+  }
+
+  void when(const Spot& spot) {
+    const std::size_t before = check_.count();
+    if (reads_only(check_, spot, {"args", "job"}) && !is_one_expression(*spot.value)) {
+      check_.fault(spot, "`when` is one ${ … } over .args and .job");
+    }
+    if (check_.count() == before) rule_.emplace_back("when", spot->scalar);
+  }
+
+  void label(const Spot& spot) {
+    const auto text = check_.text(spot);
+    if (!text) return;
+    const std::size_t colon = text->find(':');
+    if (colon == 0 || colon == text->npos || colon > kLabelMax ||
+        text->size() - colon - 1 > kLabelMax) {
+      return check_.fault(spot, "a label is NAME:VALUE, each of at most 256 bytes");
+    }
+    rule_.emplace_back("label", *text);
+  }
+
+  void reason(const Spot& spot) {
+    const auto text = check_.text(spot);
+    if (!text) return;
+    if (text->empty() || text->size() > kReasonMax) {
+      return check_.fault(spot, "a reason has 1 to 1024 bytes");
+    }
+    if (has_expression(*text)) return check_.fault(spot, "a reason holds no expression");
+    rule_.emplace_back("reason", *text);
+  }
+
+  void expires(const Spot& spot) {
+    const auto span = check_.duration(spot, kLeast);
+    if (!asks_) return check_.fault(spot, "`expires` is for `action: require_approval`");
+    if (span) rule_.emplace_back("expires", to_text(*span));
+  }
+
+  Check& check_;
+  const CheckedTools* known_;
+  Policy policy_;
+  std::vector<Member> rule_;
+  bool asks_ = false;
+};
+
+}  // namespace
+
+std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known) {
+  std::vector<Policy> policies;
+  if (!check.list(spot)) return policies;
+  if (spot->items.size() > kPoliciesMax) check.fault(spot, "at most 1,000 policies");
+  for (std::size_t i = 0; i < spot->items.size() && !check.full(); ++i) {
+    policies.push_back(PolicyCheck(check, known).run(spot.item(i)));
+  }
+  return policies;
+}
+
+void check_policy_agents(Check& check, const Spot& spot,
+                         const std::vector<std::string_view>& known) {
+  if (!spot->is_list()) return;
+  for (std::size_t i = 0; i < spot->items.size(); ++i) {
+    const auto list = spot.item(i)->is_mapping() ? spot.item(i).find("agents") : std::nullopt;
+    if (!list || !(*list)->is_list()) continue;
+    for (std::size_t n = 0; n < (*list)->items.size(); ++n) {
+      const Spot item = list->item(n);
+      if (!item->is_string()) continue;
+      const std::string& name = item->scalar.as_string();
+      if (std::ranges::find(known, name) != known.end()) continue;
+      check.fault(item, "there is no agent " + shown(name),
+                  check.nearest(name, known, [](std::string_view agent) { return agent; }));
+    }
+  }
+}
+
+std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_view agent,
+                             std::string_view tool, const Value& capabilities) {
+  std::vector<Value> rules;
+  for (const Policy& policy : policies) {
+    const bool of_tool =
+        policy.tools.empty() || std::ranges::any_of(policy.tools, [&](const std::string& pattern) {
+          return matches(pattern, tool);
+        });
+    const bool of_agent =
+        policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
+    const bool can = policy.capability.empty() ||
+                     (capabilities.is_array() &&
+                      std::ranges::find(capabilities.items(), Value(policy.capability)) !=
+                          capabilities.items().end());
+    if (of_tool && of_agent && can) rules.push_back(policy.rule);
+  }
+  return rules;
+}
+
+std::vector<std::string> check_capabilities(Check& check, const Spot& spot) {
+  std::vector<std::string> found;
+  if (!check.list(spot)) return found;
+  if (spot->items.size() > kCapabilitiesMax) check.fault(spot, "at most 64 capabilities");
+  for (std::size_t i = 0; i < spot->items.size(); ++i) {
+    const Spot item = spot.item(i);
+    auto text = check.text(item);
+    if (!text) continue;
+    if (!is_capability(*text)) {
+      check.fault(item, "a capability has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+      continue;
+    }
+    found.push_back(*std::move(text));
+  }
+  std::ranges::sort(found);
+  const auto twice = std::ranges::unique(found);
+  found.erase(twice.begin(), twice.end());
+  return found;
+}
+
+}  // namespace ae::agents

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Approvals and policies, on the real program, with the scripted model server and a till that counts what it was asked to do.
+
+A refund that a model asks for is approved, rejected, made with other arguments, denied by a policy, or left until it
+expires; the approver sees what would be sent; whoever answers to what somebody has edited is told so; killed at
+every failpoint hit around a question and its answer, the till is asked for what was approved, once, or for nothing.
+
+  approvals.py [WORDS]   only tests whose name contains WORDS
+"""
+import collections
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
+BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+SERVER = ROOT / "examples/model-server/server.mjs"
+PATIENCE = 120
+KEY = "sk-of-approvals-1"
+TOKEN = "token-of-the-till"
+PROMPT = "Refund order 43, please."
+AGENTS = """\
+aetheris: 1
+tools:
+  get_order:
+    description: Look an order up
+    http: { method: GET, url: "${ env.TILL }/orders/${ .args.id }" }
+    effect: read
+  refund:
+    description: Pay an order back
+    http: { method: POST, url: "${ env.TILL }/refunds/${ .args.order }", headers: { Authorization: "Bearer secret:TILL_TOKEN" } }
+    effect: idempotent
+    capabilities: [payments]
+    args_schema: { type: object, required: [order, amount], properties: { amount: { type: integer } } }
+  stamp: { command: [echo, "for ${ .args.who }"], effect: read, approval: required }
+models:
+  refund: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: refund }
+policies:
+  - { tools: [refund], when: "${ .args.amount > 1000 }", action: deny, reason: over our limit }
+  - { tools: [refund], label: "tier:banned", action: deny, reason: no refunds for them }
+  - { capability: payments, action: require_approval, reason: money leaves, expires: EXPIRES }
+agents:
+  refund: { loop: { model: refund, system: You are kind., tools: [get_order, refund] } }
+  strict: { loop: { model: refund, tools: [get_order, refund], on_reject: fail } }
+  plain: { plan: [ { id: pay, tool: refund, args: { order: "${ .input.order }", amount: "${ .input.amount }" } } ], output: "${ .steps.pay }" }
+  stamp: { plan: [ { id: stamp, tool: stamp, args: { who: "${ .input.who }" } } ] }
+"""
+
+
+class Till(http.server.BaseHTTPRequestHandler):
+    """Orders and refunds: a repeated key is answered as the first time."""
+
+    lock = threading.Lock()
+    done = {}  # key: answer
+    paid = []  # (path, body) of each effect
+    tokens = set()
+
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer({"id": self.path.rsplit("/", 1)[1], "total": 12})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        key = self.headers["idempotency-key"]
+        with Till.lock:
+            Till.tokens.add(self.headers["authorization"])
+            if key not in Till.done:
+                Till.paid.append((self.path, body))
+                Till.done[key] = {"ok": True, "of": body}
+        self.answer(Till.done[key])
+
+    def log_message(self, *_):
+        pass
+
+
+class Counter(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        pass  # whoever asked was killed
+
+
+class Desk:
+    """A folder with an agents file, a till and a model server."""
+
+    def __init__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-approvals-"))
+        self.expires("24h")
+        Till.done, Till.paid, Till.tokens = {}, [], set()
+        self.till = Counter(("127.0.0.1", 0), Till)
+        threading.Thread(target=self.till.serve_forever, daemon=True).start()
+        self.models = subprocess.Popen(["node", SERVER, "--journal", self.path / "asked.jsonl", "--scenario",
+                                        SERVER.parent / "scenarios/refund.json"],
+                                       stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        url = self.models.stdout.readline().split()[-1]
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        self.url = f"http://127.0.0.1:{self.till.server_port}"
+        self.env |= {"TILL": self.url, "MODELS": url, "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
+
+    def expires(self, span):
+        (self.path / "agents.yaml").write_text(AGENTS.replace("EXPIRES", span))
+
+    def close(self):
+        self.models.terminate()
+        self.models.wait()
+        self.models.stdout.close()
+        self.till.shutdown()
+        self.till.server_close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, *words, code=None, **env):
+        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
+                              timeout=PATIENCE, stdin=subprocess.DEVNULL)
+        assert code is None or done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert KEY not in done.stdout + done.stderr and TOKEN not in done.stdout + done.stderr, "a secret was shown"
+        return done
+
+    def job(self, agent="refund", job="t", code=None, more=(), given=None, **env):
+        return self.run("run", "agents.yaml", agent, "--job-id", job, *more, "--input",
+                        json.dumps(given or {"message": PROMPT}), code=code, **env)
+
+    def asked(self):
+        return json.loads(self.run("approvals", "--json", code=0).stdout)["approvals"]
+
+    def decisions(self, job="t"):
+        events = json.loads(self.run("events", job, "--json", code=0).stdout)["events"]
+        return [e["payload"] for e in events
+                if e["type"] == "decision_recorded" and e["payload"]["kind"] == "approval"]
+
+    def proved(self, job="t", status="completed"):
+        seen = json.loads(self.run("job", job, "--json", code=0).stdout)
+        assert seen["status"] == status, seen
+        self.run("verify", job, code=0)
+        return seen
+
+
+def hash_of(arguments):
+    """Of arguments whose canonical JSON is what json.dumps makes of them: short ASCII names, whole numbers."""
+    return hashlib.sha256(json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def a_policy_asks_and_what_is_approved_is_paid_once(desk):
+    desk.job(code=4, more=("--label", "tier=new"))
+    assert Till.paid == [], Till.paid
+    asked = desk.asked()
+    assert len(asked) == 1, asked
+    one = asked[0]
+    assert one["arguments"] == {"amount": 12, "order": "43"}, one
+    assert one["arguments_hash"] == hash_of(one["arguments"]), one
+    assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
+    assert one["expires_at"], one
+    text = desk.run("approvals", code=0).stdout
+    for words in ("wants to call refund", "because:   money leaves", '"amount": 12', one["arguments_hash"],
+                  f"aetheris approve {one['id']}"):
+        assert words in text, (words, text)
+    desk.run("approve", one["id"], code=0)
+    said = json.loads(desk.job(code=0, more=("--label", "tier=new")).stdout)
+    assert said["text"] == "12 was paid back for order 43.", said
+    assert Till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], Till.paid
+    assert Till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
+    desk.proved()
+
+
+def the_approver_sees_what_would_be_sent_and_no_secret(desk):
+    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
+    try:
+        server.stdout.readline()
+        evil = "4\u202e3/\u0007.."
+        for words in (("plain", {"order": evil, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
+            desk.run("run", "agents.yaml", words[0], "--job-id", words[0], "--input", json.dumps(words[1]), code=4)
+        asked = {one["job_id"]: one for one in desk.asked()}
+        sends = asked["plain"]["sends"]
+        assert sends["method"] == "POST" and sends["url"].startswith(desk.url + "/refunds/4%E2%80%AE3%2F"), sends
+        assert sends["headers"]["Authorization"] == "Bearer secret:TILL_TOKEN", sends
+        assert json.loads(sends["body"]) == {"order": evil, "amount": 5}, sends
+        assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
+        text = desk.run("approvals", code=0).stdout
+        assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
+        assert "sends:     POST " + desk.url in text and "secret:TILL_TOKEN" in text, text
+    finally:
+        server.terminate()
+        server.wait()
+        server.stdout.close()
+
+
+def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
+    desk.job(code=4)
+    desk.run("reject", desk.asked()[0]["id"], "--note", "not today", code=0)
+    said = json.loads(desk.job(code=0).stdout)
+    assert said["text"].startswith("Nothing was paid back"), said
+    desk.proved()
+    desk.job("strict", job="s", code=4)
+    desk.run("reject", desk.asked()[0]["id"], code=0)
+    desk.job("strict", job="s", code=1)
+    assert desk.proved("s", "failed")["error"]["code"] == "rejected"
+    assert Till.paid == [], Till.paid
+
+
+def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
+    desk.job(code=4)
+    one = desk.asked()[0]
+    less = {"amount": 5, "order": "43"}
+    desk.run("approve", one["id"], "--arguments", '{"amount": "much", "order": "43"}', code=2)
+    refused = desk.run("approve", one["id"], "--arguments", '{"amount": 5000, "order": "43"}', code=2)
+    assert "denied" in refused.stderr and "over our limit" in refused.stderr, refused.stderr
+    assert desk.asked()[0]["id"] == one["id"], "the question stays open"
+    said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
+    assert "other arguments" in said.stdout, said.stdout
+    late = desk.run("approve", one["id"], code=5)
+    assert "approval_edited" in late.stderr, late.stderr
+    desk.run("reject", one["id"], code=5)
+    desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
+    desk.job(code=0)
+    assert Till.paid == [("/refunds/43", less)], Till.paid
+    edited = [d for d in desk.decisions() if d["state"] == "edited"]
+    assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
+    assert edited[0]["payload"]["arguments_hash"] == hash_of(less), edited
+    assert edited[0]["payload"]["edited_from"] == one["arguments_hash"], edited
+    asked = (desk.path / "asked.jsonl").read_text()
+    assert "edited_arguments" in asked, "the model was told"
+    desk.proved()
+
+
+def what_a_policy_denies_is_never_declared(desk):
+    said = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
+    assert said["text"].startswith("Nothing was paid back") and "no refunds for them" in said["text"], said
+    assert [d["state"] for d in desk.decisions()] == ["denied"], desk.decisions()
+    desk.proved()
+    desk.job("plain", job="p", code=1, given={"order": "43", "amount": 5000})
+    assert desk.proved("p", "failed")["error"]["code"] == "denied"
+    (desk.path / "house.yaml").write_text(
+        "aetheris: 1\npolicies: [ { tools: [refund, unknown_here], action: deny, reason: the house says no } ]\n")
+    desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0)
+    denied = desk.job("plain", job="h", code=1, more=("--policies", "house.yaml"), given={"order": "43", "amount": 1})
+    assert "the house says no" in denied.stdout + denied.stderr, denied
+    (desk.path / "house.yaml").write_text("aetheris: 1\npolicies: [ { action: dney } ]\n")
+    wrong = desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=2)
+    fault = json.loads(wrong.stdout)["faults"][0]
+    assert (fault["file"], fault["line"], fault["suggestion"]) == ("house.yaml", 2, "deny"), fault
+    assert Till.paid == [], Till.paid
+
+
+def what_nobody_answers_expires_and_is_not_made(desk):
+    desk.expires("300ms")
+    said = desk.job(code=None)
+    for _ in range(100):
+        if said.returncode != 4:
+            break
+        time.sleep(0.1)
+        said = desk.job(code=None)
+    assert said.returncode == 0, said.stderr
+    assert Till.paid == [], Till.paid
+    desk.proved()
+
+
+def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
+    less = {"amount": 5, "order": "43"}
+    answers = {"approve": ("approve", (), [("/refunds/43", {"amount": 12, "order": "43"})]),
+               "edit": ("approve", ("--arguments", json.dumps(less)), [("/refunds/43", less)]),
+               "reject": ("reject", (), [])}
+    for name, (verb, more, paid) in answers.items():
+        job = f"calm-{name}"
+        points = [desk.job(job=job, AETHERIS_FAILPOINTS_TRACE="1").stderr]
+        one = [a for a in desk.asked() if a["job_id"] == job][0]
+        points.append(desk.run(verb, one["id"], *more, code=0, AETHERIS_FAILPOINTS_TRACE="1").stderr)
+        points.append(desk.job(job=job, code=0, AETHERIS_FAILPOINTS_TRACE="1").stderr)
+        found = [list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", text))) for text in points]
+        assert all(found), found
+        for act, hits in enumerate(found):
+            for point in hits:
+                Till.done, Till.paid = {}, []
+                job = f"{name}-{act}-{point}".replace("@", "-").replace(".", "-")
+                dies = {"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")}
+                desk.job(job=job, **(dies if act == 0 else {}))
+                desk.job(job=job)
+                mine = [a for a in desk.asked() if a["job_id"] == job]
+                assert len(mine) == 1 and Till.paid == [], (job, mine, Till.paid)
+                desk.run(verb, mine[0]["id"], *more, **(dies if act == 1 else {}))
+                if act == 1:  # whoever heard nothing says it again
+                    again = desk.run(verb, mine[0]["id"], *more)
+                    assert again.returncode == 0, (job, again.stderr)
+                desk.job(job=job, **(dies if act == 2 else {}))
+                desk.job(job=job, code=0)
+                assert Till.paid == paid, (job, Till.paid)
+                states = collections.Counter(d["state"] for d in desk.decisions(job))
+                assert states["requested"] == 1 and sum(states.values()) == 2, (job, states)
+                desk.proved(job)
+
+
+def main():
+    tests = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
+             a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
+             an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
+             what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
+    wanted = " ".join(sys.argv[1:])
+    for test in tests:
+        name = test.__name__.replace("_", " ")
+        if wanted not in name:
+            continue
+        desk = Desk()
+        try:
+            test(desk)
+        finally:
+            desk.close()
+        print("ok", name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
