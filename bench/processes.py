@@ -98,9 +98,11 @@ class Store:
             self.server.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def serve(self, *words, begins=None, ends=()):
-        """`begins`: runs the jobs of that wave alone, none to its end; `ends`: those of these waves, too."""
-        if begins is None:
+    def serve(self, *words, begins=None, ends=(), agents=None):
+        """`begins`: runs the jobs of that wave alone, none to its end; `ends`: those of these waves, too; `agents`: another file."""
+        if agents is not None:
+            pass
+        elif begins is None:
             agents = AGENTS + "".join(TWO.format(n=n) for n in ends)
         else:
             agents = AGENTS.partition("agents:\n")[0] + BLOCK + "agents:" + (BLOCKS + TWO).format(n=begins)

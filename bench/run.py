@@ -13,6 +13,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import agents  # noqa: E402
 from processes import BENCH, THREADS, Store, memory, until  # noqa: E402
 
 
@@ -150,6 +151,7 @@ def load(store, options):
 
 # name: what it measures, its stores how; None = aetheris_bench does.
 BOTH = ("sqlite", "postgres")
+AGENTS = ("turns", "thinking")  # they need Node: only when asked for
 ROWS = {
     "memory": ("durable steps in memory, 10 a job, a native tool that returns ~200 bytes at once", ("sqlite",), None),
     "sqlite": ("the same on SQLite, fsynced; raw: the bare writes on SQLite", ("sqlite",), None),
@@ -165,6 +167,8 @@ ROWS = {
     "recovery": ("unfinished jobs after kill -9 of everything", BOTH, recovery),
     "parked": ("jobs that wait: memory, and how fast all are woken", BOTH, parked),
     "idle": ("a server with nothing to do", BOTH, idle),
+    "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
+    "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),
     "load": ("a steady load of 200 jobs a second (only when it is asked for)", BOTH, load),
 }
 
@@ -185,6 +189,9 @@ BUDGETS = [
     ("parked", {"wait": "signal"}, "bytes_each", "<=", 100),
     ("idle", {}, "cpu_percent", "<=", 1),
     ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
+    ("turns", {"jobs": 1}, "late_to_early", "<=", 1.1),
+    ("thinking", {}, "kib_each", "<=", 64),
+    ("thinking", {}, "more_threads", "<=", 0),
     ("load", {}, "last_to_second", "<=", 1.1),
 ]
 
@@ -249,14 +256,15 @@ def parsed(words):
     listed = "".join(f"  {name:10} {what}\n" for name, (what, _, _) in ROWS.items())
     parser = argparse.ArgumentParser(
         prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__.split("\n")[0],
-        epilog="rows (all but load when none is named):\n" + listed)
+        epilog="rows (all but load and those of agents when none is named):\n" + listed)
     parser.add_argument("rows", nargs="*", metavar="ROW")
     parser.add_argument("--store", choices=[*BOTH, "both"], default="both", help="only what concerns this store; a PostgreSQL "
                         "server is started in a temporary folder")
     parser.add_argument("--quick", action="store_true", help="less of everything; says only whether it works")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
-    parser.add_argument("--jobs", type=number(100000), help="of http, recovery and parked (10000)")
+    parser.add_argument("--jobs", type=number(100000), help="of http, recovery and parked (10000), thinking (1000)")
     parser.add_argument("--minutes", type=number(10000), help="of load (20)")
+    parser.add_argument("--agents", action="store_true", help="only the rows of agents that a model leads; they need Node 22")
     parser.add_argument("--long", action="store_true", help="load, too")
     options = parser.parse_args(words)
     for name in options.rows:
@@ -269,7 +277,7 @@ def main():
     options = parsed(sys.argv[1:])
     printer = Printer(options.json)
     stores = BOTH if options.store == "both" else (options.store,)
-    wanted = options.rows or [name for name in ROWS if name != "load"]
+    wanted = options.rows or [name for name in ROWS if name != "load" and (name in AGENTS) == options.agents]
     if options.long and "load" not in wanted:
         wanted.append("load")
     for name, (what, has, how) in ROWS.items():

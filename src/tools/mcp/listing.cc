@@ -1,18 +1,48 @@
 #include "tools/mcp/listing.h"
 
 #include <algorithm>
+#include <cctype>
+#include <set>
 #include <utility>
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "net/http_header.h"
 
 namespace ae::tools::mcp {
+namespace {
+
+bool is_good_header(const Value& property, std::set<std::string>& seen) {
+  const Value& header = property["x-mcp-header"];
+  if (!header.is_string() || !net::is_header_name(header.as_string())) return false;
+  const std::string_view type = property.text("type");
+  if (type != "string" && type != "integer" && type != "boolean") return false;
+  std::string name = header.as_string();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return seen.insert(std::move(name)).second;
+}
+
+bool mirrors_well(const Value& schema, std::size_t depth, std::set<std::string>& seen) {
+  if (depth > kMirrorDepthMax || !schema["properties"].is_object()) return true;
+  return std::ranges::all_of(schema["properties"].members(), [&](const Member& member) {
+    const Value& property = member.second;
+    if (property.find("x-mcp-header") != nullptr && !is_good_header(property, seen)) return false;
+    return mirrors_well(property, depth + 1, seen);
+  });
+}
+
+}  // namespace
 
 bool is_offered(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-' || c == '.';
   });
+}
+
+bool mirrors_well(const Value& schema) {
+  std::set<std::string> seen;
+  return mirrors_well(schema, 0, seen);
 }
 
 std::string digest_of(const Value& pinned) {

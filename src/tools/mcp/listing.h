@@ -18,9 +18,15 @@ constexpr std::size_t kToolsMax = 1'000;      // of one server
 constexpr std::size_t kPagesMax = 1'000;      // of one listing
 constexpr std::size_t kNameMax = 64;          // bytes of a tool's name that we offer
 constexpr std::size_t kToolMax = 256u << 10;  // bytes of what one tool says of itself
+constexpr std::size_t kMirrorDepthMax = 16;   // levels of an inputSchema that may name headers
 
 // Can an agent call a tool of this name? Letters, digits, _ - and ., at most kNameMax.
 bool is_offered(std::string_view name);
+
+// Can a call carry the headers in which an inputSchema wants arguments once more (`x-mcp-header`)? Each a header's name,
+// of a text, an integer or a truth value, and none twice in whatever case. Over HTTP, in the new era, a tool that asks for
+// others is no tool.
+bool mirrors_well(const Value& schema);
 
 // Stored (agents.lock.json): {name, title?, description?, inputSchema, outputSchema?, annotations?, digest}, of what a
 // server lists. Fails with input_invalid: what is wrong with it.

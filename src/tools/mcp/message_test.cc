@@ -151,6 +151,33 @@ AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over
   EXPECT_FALSE(pinned(tool.with("description", std::string(kToolMax, 'x'))).has_value());
 }
 
+AE_TEST("mcp/listing/headers that no call can carry make a tool none") {
+  const auto schema = [](std::string_view properties) {
+    return json(R"({"type":"object","properties":{)" + std::string(properties) + "}}");
+  };
+  EXPECT_TRUE(mirrors_well(schema("")));
+  EXPECT_TRUE(mirrors_well(schema(R"("a":{"type":"string","x-mcp-header":"Region"},)"
+                                  R"("b":{"type":"integer","x-mcp-header":"Priority"},)"
+                                  R"("c":{"type":"boolean","x-mcp-header":"Debug"})")));
+  for (const char* property : {
+           R"("a":{"type":"string","x-mcp-header":""})",
+           R"("a":{"type":"string","x-mcp-header":"My Region"})",
+           R"("a":{"type":"string","x-mcp-header":"Region:Primary"})",
+           R"("a":{"type":"string","x-mcp-header":"Région"})",
+           R"("a":{"type":"string","x-mcp-header":"Region\t1"})",
+           R"("a":{"type":"string","x-mcp-header":1})",
+           R"("a":{"type":"number","x-mcp-header":"Score"})",
+           R"("a":{"type":"object","x-mcp-header":"Data"})",
+           R"("a":{"type":"array","x-mcp-header":"Items"})",
+           R"("a":{"type":"null","x-mcp-header":"Nil"})",
+           R"("a":{"x-mcp-header":"Any"})",
+           R"("a":{"type":"string","x-mcp-header":"F"},"b":{"type":"string","x-mcp-header":"f"})",
+           R"("a":{"type":"object","properties":{"b":{"type":"number","x-mcp-header":"B"}}})",
+       }) {
+    EXPECT_FALSE(mirrors_well(schema(property))) << property;
+  }
+}
+
 AE_TEST("mcp/http/a header's value is plain, or base64 that says so") {
   EXPECT_EQ(header_text("read_file"), "read_file");
   EXPECT_EQ(header_text("Zürich"), "=?base64?WsO8cmljaA==?=");

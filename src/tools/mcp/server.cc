@@ -35,8 +35,6 @@ Value meta_of(const Call& call) {
   return Value::object(std::move(members));
 }
 
-constexpr std::size_t kMirrorDepthMax = 16;
-
 // Arguments that the schema wants to see in headers as well (`x-mcp-header`).
 void mirrored(const Value& schema, const Value& args, std::size_t depth,
               std::vector<std::pair<std::string, std::string>>& out) {

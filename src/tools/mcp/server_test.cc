@@ -274,6 +274,36 @@ AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
   EXPECT_TRUE(hand.only().definite);
 }
 
+AE_TEST("mcp/session/a server that refuses the revision which it offers is asked again, once") {
+  for (const bool relents : {true, false}) {
+    int asked = 0;
+    Hand hand([&](const Post& post) -> std::optional<Reply> {
+      const bool refused = post.method == "server/discover" && (++asked == 1 || !relents);
+      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400) : new_one(post);
+    });
+    hand.script.stdio = false;
+    hand.call();
+    EXPECT_EQ(asked, 2);
+    EXPECT_EQ(hand.script.count("initialize"), 0u);
+    EXPECT_EQ(hand.only().error_code, relents ? "" : "connect");
+  }
+}
+
+AE_TEST("mcp/session/over HTTP a tool with headers that no call can carry is none") {
+  const Value bad = json(
+      R"({"name":"t","inputSchema":{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}})");
+  for (const bool stdio : {false, true}) {
+    Hand hand([&](const Post& post) -> std::optional<Reply> {
+      if (post.method != "tools/list") return new_one(post);
+      return Reply{.how = How::result, .value = Value::object({{"tools", Value::array({bad})}})};
+    });
+    hand.script.stdio = stdio;
+    hand.call(1, std::string(pinned(bad)->text("digest")));
+    EXPECT_EQ(hand.script.count("tools/call"), stdio ? 1u : 0u);
+    EXPECT_EQ(hand.only().error_code, stdio ? "" : "tool_changed");
+  }
+}
+
 AE_TEST("mcp/session/a revision that we do not speak is refused") {
   Hand hand([](const Post& post) -> std::optional<Reply> {
     if (post.method == "initialize") return result(R"({"protocolVersion":"1999-01-01"})");

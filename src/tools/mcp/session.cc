@@ -88,14 +88,19 @@ void Session::start(async::Done<Status> ready) {
   phase_ = Phase::probing;
   modern_ = true;
   transport_->speak(std::string(kModern));
-  ask({.method = "server/discover", .params = Value::object({})}, [weak](const Reply& reply) {
-    if (const auto self = weak.lock()) self->probed(reply);
-  });
+  probe();
   if (!transport_->is_stdio()) return;
   // A program that is slow to start has not heard the question yet: both are put to it then.
   probe_timer_ = needs_.loop.after(kProbeTime, [weak] {
     if (const auto self = weak.lock(); self && self->phase_ == Phase::probing) self->initialize();
   });
+}
+
+void Session::probe() {
+  ask({.method = "server/discover", .params = Value::object({})},
+      [weak = weak_from_this()](const Reply& reply) {
+        if (const auto self = weak.lock()) self->probed(reply);
+      });
 }
 
 void Session::probed(const Reply& reply) {
@@ -110,6 +115,11 @@ void Session::probed(const Reply& reply) {
   lost_in_probe_ = reply.how == How::lost && transport_->is_stdio();
   if (!is_reached(reply)) return settle(unavailable(reply.text));
   if (reply.status == 401 || reply.status == 403) return settle(unavailable(said(reply)));
+  // It refused the revision that it says it speaks: it is taken by its word, once.
+  if (reply.how == How::error && reply.code == kUnsupportedVersion &&
+      holds(reply.value["supported"], true) && !std::exchange(asked_again_, true)) {
+    return probe();
+  }
   why_not_ = said(reply);
   const bool speaks_modern = reply.how == How::error && only_modern_says(reply.code);
   const bool offers = reply.how == How::result || reply.code == kUnsupportedVersion;
@@ -260,7 +270,9 @@ void Session::next_page(std::shared_ptr<Listed> listed, std::string cursor, std:
         }
         for (const Value& tool : reply.value["tools"].items()) {
           auto pin = pinned(scrub_value(tool, self->used()));
-          const bool good = pin && is_offered(pin->text("name"));
+          const bool by_header = self->modern_ && !self->transport_->is_stdio();
+          const bool good = pin && is_offered(pin->text("name")) &&
+                            (!by_header || mirrors_well((*pin)["inputSchema"]));
           if (!good) ++listed->odd;
           if (good) listed->tools.insert_or_assign(std::string(pin->text("name")), *pin);
         }

@@ -77,6 +77,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Session(std::unique_ptr<Transport> transport, Needs needs, Ears ears);
   void hear(const Message& message);
+  void probe();
   void probed(const Reply& reply);
   void initialize();
   void initialized(const Reply& reply);
@@ -91,7 +92,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Ears ears_;
   Phase phase_ = Phase::fresh;
   bool modern_ = false, has_tools_ = true;
-  bool asked_old_way_ = false, lost_in_probe_ = false;
+  bool asked_again_ = false, asked_old_way_ = false, lost_in_probe_ = false;
   async::TimerId probe_timer_ = 0;
   std::string why_not_;  // the probe's last word
   std::int64_t last_id_ = 0;

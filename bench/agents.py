@@ -1,0 +1,114 @@
+"""Rows of agents that a model leads: what a turn costs in the store and in time, and what a job costs while its model thinks.
+
+The model is examples/model-server, a process of its own; it needs Node 22 (`node` on the PATH, or AETHERIS_NODE).
+"""
+import json
+import os
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+
+from processes import ROOT, memory, until
+
+TURNS = 200
+WAITING = 1000
+THINKS_S = 3600  # longer than the row takes: what waits is killed at its end
+AGENTS = """
+aetheris: 1
+tools:
+  note: { native: echo, effect: idempotent }
+models:
+  instant: { provider: openai, base_url: "${ env.MODELS }/v1", model: instant, timeout: 2h }
+  thinks: { provider: openai, base_url: "${ env.MODELS }/v1", model: thinks, timeout: 2h }
+agents:
+  turns: { loop: { model: instant, tools: [note], max_turns: 1000 } }
+  thinks: { loop: { model: thinks, tools: [note] } }
+"""
+
+
+class Models:
+    """The scripted model server, with a model that answers at once and one that thinks for an hour."""
+
+    def __init__(self, folder):
+        server = ROOT / "examples/model-server"
+        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": THINKS_S * 1000, "say": "At last."}]}))
+        self.journal = folder / "asked.jsonl"
+        node = os.environ.get("AETHERIS_NODE") or shutil.which("node")
+        if not node:
+            raise SystemExit("the rows of agents need Node 22: put `node` on the PATH, or set AETHERIS_NODE")
+        self.process = subprocess.Popen(
+            [node, server / "server.mjs", "--journal", self.journal, "--scenario", server / "scenarios/instant.json",
+             folder / "thinks.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def asked(self):
+        return self.journal.read_bytes().count(b"\n") if self.journal.exists() else 0
+
+
+def serve(store, models, *words):
+    os.environ["MODELS"] = models.url
+    return store.serve(*words, agents=AGENTS)
+
+
+def turns(store, options):
+    """One job, then 16 at once, of 200 turns each: turns a second, and the bytes that a turn adds, early and late."""
+    many = 40 if options.quick else TURNS
+    body = {"agent": "turns", "input": {"message": f"Take {many} turns."}}
+    for jobs in (1, 16):
+        with Models(pathlib.Path(store.folder)) as models:
+            running = serve(store, models)
+            before, cpu, asked = rows(store), running.cpu_ms(), models.asked()
+            done = running.drive("/api/jobs?wait=60s", body, jobs, jobs, first=jobs)
+            store.await_status("completed", jobs + (1 if jobs > 1 else 0))
+            taken = models.asked() - asked
+            if taken != jobs * many:
+                raise SystemExit(f"{jobs * many} turns were asked for, and {taken} taken")
+            seconds = jobs / done["per_second"]
+            figures = {"jobs": jobs, "turns": taken, "turns_per_second": taken / seconds, "turn_ms": seconds * 1000 * jobs / taken,
+                       "cpu_ms": (running.cpu_ms() - cpu) / taken}
+            if jobs == 1:
+                sizes = rows(store)[len(before):]
+                edge, half = len(sizes) // 20, len(sizes) // 2
+                early, late = (sum(part) / len(part) for part in (sizes[edge:half], sizes[half:-edge]))
+                figures |= {"turn_bytes": sum(sizes) / taken, "late_to_early": late / early}
+            yield figures
+            running.stop()
+
+
+def rows(store):
+    """The bytes of each commit, in order."""
+    if store.server:
+        return []
+    with sqlite3.connect(f"file:{store.folder}/aetheris.db?mode=ro", uri=True, timeout=60) as db:
+        return [row[0] for row in db.execute("SELECT length(body) FROM commits ORDER BY id")]
+
+
+def thinking(store, options):
+    """Jobs whose model is asked and has not answered: memory of each, and no thread for any of them."""
+    jobs = options.jobs or (200 if options.quick else WAITING)
+    with Models(pathlib.Path(store.folder)) as models:
+        running = serve(store, models, "--workers", str(2 * jobs))
+        body = {"agent": "thinks", "input": {"message": "Think."}}
+        running.drive("/api/jobs", body, 10, 10)
+        until(lambda: models.asked() == 10, 0.1, "the first models are asked")
+        empty, threads = running.rss(), threads_of(running.pid)
+        running.drive("/api/jobs", body, jobs, 16, first=10)
+        until(lambda: models.asked() == jobs + 10, 0.2, "every job has asked its model")
+        yield {"jobs": jobs, "kib_each": (running.rss() - empty) / 1024 / jobs, "memory_mb": memory(running.pid) / 1e6,
+               "more_threads": threads_of(running.pid) - threads}
+
+
+def threads_of(pid):
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("Threads:"):
+            return int(line.split()[1])
+    raise RuntimeError(f"no threads of {pid}")

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""The judge of `./dev demo --agent`: what the world's own books say of the two jobs.
+
+  demo_agent_check.py FOLDER      asked.jsonl of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
+
+Says `ok …` or `not ok …` per question and ends with 1 when anything was done twice, is missing, or was not asked for.
+"""
+import collections
+import json
+import pathlib
+import sys
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def questions(folder):
+    """(what must hold, what is, what should be)"""
+    asked = collections.Counter((line["model"], line["turn"]) for line in lines(folder / "asked.jsonl"))
+    research = {turn: times for (model, turn), times in asked.items() if model == "research"}
+    refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
+    yield "papers: the question that was cut off was put twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
+    yield "back-43: each question was put once", refund, {1: 1, 2: 1, 3: 1}
+    kept = [line["name"] for line in lines(folder / "memory.jsonl")]
+    yield "papers: one finding is remembered, once", kept, ["finding"]
+    found = sorted(path.name for path in (folder / "papers").iterdir())
+    yield "papers: one report stands beside the file", found, ["bees.txt", "report.md"]
+    shop = [line for line in lines(folder / "shop.journal") if line["route"] == "POST /refunds"]
+    kinds = collections.Counter(line["kind"] for line in shop)
+    yield "back-43: the payment arrived twice and took effect once", (kinds["arrival"], kinds["effect"]), (2, 1)
+    keys = {line["idempotency_key"] for line in shop}
+    yield "back-43: both times under one key", len(keys), 1
+    bodies = [line["body"] for line in shop if line["kind"] == "arrival"]
+    yield "back-43: it was what the person agreed to", bodies, [{"amount": 29, "order": "43"}] * 2
+
+
+def main():
+    bad = 0
+    for what, seen, wanted in questions(pathlib.Path(sys.argv[1])):
+        good = seen == wanted
+        bad += not good
+        print(f"{'ok' if good else 'not ok'} {what}" + ("" if good else f": {seen}, not {wanted}"))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""What we show of agents is what happens: examples/agents, each run as its first lines say, and every command of
+docs/agents-in-ten-minutes.md, with the scripted model server, real MCP servers and the shop.
+
+Judged by what stands outside of us: the folder, the file of the memory server, the journals of the shop and the model server.
+Prints `ok NAME` or `not ok NAME` per test. The MCP servers and their Node come from tests/oracles.
+  agents_shown.py [WORDS]   only tests whose name contains WORDS
+"""
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import oracles  # noqa: E402
+from cli import BIN, run_tests  # noqa: E402
+
+ROOT = oracles.ROOT
+PATIENCE = 240
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Place:
+    """A folder as the examples want it: `examples` in it, programs on the PATH, a model server and a shop."""
+
+    def __init__(self, begin=True):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-shown-")).resolve()
+        (self.path / "examples").mkdir()
+        for name in ("agents", "shop", "model-server"):
+            shutil.copytree(ROOT / "examples" / name, self.path / "examples" / name,
+                            ignore=shutil.ignore_patterns("__pycache__"))
+        (self.path / "bin").mkdir()
+        (self.path / "bin/aetheris").symlink_to(pathlib.Path(BIN).resolve())
+        path = f"{self.path / 'bin'}:{oracles.node().parent}:{os.environ['PATH']}"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("AETHERIS_", "MODEL", "SHOP_"))}
+        self.env |= {"PATH": path, "MODEL_KEY": "any-key", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+        self.started = []
+        if begin:
+            self.env["MODEL_URL"] = self.begin("node", "examples/model-server/server.mjs", "--journal", "asked.jsonl") + "/v1"
+            shop = self.begin("python3", "examples/shop/shop.py", "--port", "0", "--journal", "shop.journal")
+            self.env["SHOP_URL"] = f"http://{shop}"
+
+    def begin(self, *words):
+        """Starts a server; the last word of its first line is where it listens."""
+        process = subprocess.Popen(words, cwd=self.path, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.started.append(process)
+        return process.stdout.readline().split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def aetheris(self, *words, code=0, **env):
+        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
+                              timeout=PATIENCE, stdin=subprocess.DEVNULL)
+        assert done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def run(self, example, job, message=None, code=0, **env):
+        told = ["--input", json.dumps({"message": message})] if message else []
+        return self.aetheris("run", f"examples/agents/{example}.yaml", "--job-id", job, "--json", *told, code=code, **env)
+
+    def lines(self, name):
+        file = self.path / name
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def proved(self, job, turns):
+        """A finished job proves well, counted its tokens and what they cost, and asked the model once for each turn."""
+        self.aetheris("verify", job)
+        usage = json.loads(self.aetheris("job", job, "--json"))["usage"]
+        assert usage["model_calls"] == turns and usage["total_tokens"] > 0 and usage["cost_micros"] > 0, usage
+        trace = self.aetheris("trace", job)
+        assert "tokens" in trace and "cost" in trace, trace
+
+
+@test
+def research_reads_remembers_and_reports():
+    with Place() as place:
+        (place.path / "papers").mkdir()
+        (place.path / "papers/bees.txt").write_text("Bees dance.\n")
+        folder = str(place.path / "papers")
+        env = {"MODEL": "research", "FOLDER": folder, "MEMORY": str(place.path / "memory.jsonl")}
+        pinned = (place.path / "examples/agents/research.lock.json").read_bytes()
+        said = json.loads(place.run("research", "papers", f"Report on the folder {folder}", **env))
+        assert said["result"]["text"] == "The report is written." and said["result"]["turns"] == 5, said
+        assert "# Report" in (place.path / "papers/report.md").read_text()
+        kept = place.lines("memory.jsonl")
+        assert [line["name"] for line in kept] == ["finding"] and "Bees dance." in kept[0]["observations"][0], kept
+        assert (place.path / "examples/agents/research.lock.json").read_bytes() == pinned, "its lock file is not that of its servers"
+        assert len(place.lines("asked.jsonl")) == 5
+        place.proved("papers", 5)
+
+
+@test
+def coding_makes_the_tests_pass():
+    with Place() as place:
+        head = [line[4:] for line in (ROOT / "examples/agents/coding.yaml").read_text().splitlines()
+                if re.match(r"#   (echo|mkdir)", line)]
+        assert len(head) == 3, head
+        subprocess.run(["sh", "-ec", "\n".join(head)], cwd=place.path, check=True)
+        work = place.path / "work"
+        assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 1, "there is nothing to mend"
+        said = json.loads(place.run("coding", "mend", "Make test.sh pass.", MODEL="coding", FOLDER=str(work)))
+        assert said["result"]["text"] == "The tests pass now.", said
+        assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 0, "the tests still fail"
+        place.proved("mend", 4)
+
+
+def refund(place, answer):
+    place.run("refund_agent", "back-43", "Refund order 43, please.", code=4, MODEL="refund")
+    asked = json.loads(place.aetheris("approvals", "--json"))["approvals"]
+    assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 29})], asked
+    assert not [line for line in place.lines("shop.journal") if line["kind"] == "effect"], "paid before anybody agreed"
+    place.aetheris(answer, asked[0]["id"])
+    said = json.loads(place.run("refund_agent", "back-43", MODEL="refund"))["result"]
+    paid = [line["route"] for line in place.lines("shop.journal") if line["kind"] == "effect"]
+    assert len(place.lines("asked.jsonl")) == 3, "an answer that was recorded was asked for again"
+    place.proved("back-43", 3)
+    return said["text"], paid
+
+
+@test
+def refund_agent_pays_once_after_a_yes():
+    with Place() as place:
+        assert refund(place, "approve") == ("29 was paid back for order 43.", ["POST /refunds"])
+
+
+@test
+def refund_agent_pays_nothing_after_a_no():
+    with Place() as place:
+        said, paid = refund(place, "reject")
+        assert said.startswith("Nothing was paid back") and paid == [], (said, paid)
+
+
+@test
+def every_example_says_how_to_run_it_with_a_script_and_with_a_real_model():
+    files = sorted((ROOT / "examples/agents").glob("*.yaml"))
+    assert len(files) >= 3, files
+    for file in files:
+        head = file.read_text().split("\naetheris: 1")[0]
+        assert all(line.startswith("#") for line in head.strip().splitlines()), file
+        for words in ("server.mjs", "https://api.openai.com/v1", "MODEL_KEY=sk-", f"aetheris run examples/agents/{file.name}"):
+            assert words in head, f"{file.name} does not say {words}"
+
+
+@test
+def the_demo_of_agents_is_killed_twice_and_nothing_is_done_twice():
+    done = subprocess.run([ROOT / "scripts/demo", "--agent"], env={**os.environ, "AETHERIS_BIN": BIN}, capture_output=True, text=True,
+                          timeout=2 * PATIENCE, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("\n$ kill -9 ") == 2 and done.stdout.count("\nok ") == 7 and "read back" in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------- docs/agents-in-ten-minutes.md
+
+VARIES = [(r"\d{4}-\d\d-\d\d[ T][0-9:.]+(Z| UTC)?", "TIME"), (r"\d\d:\d\d:\d\d", "TIME"),
+          (r"[\d.]+ (ms|s)\b", "TIME"), (r"[━ ]{2,}", " "), (r"aetheris:[\w-]+:\S+", "KEY"),
+          (r"\s+", " ")]
+
+
+def same(line):
+    for pattern, word in VARIES:
+        line = re.sub(pattern, word, line)
+    return line.strip()
+
+
+@test
+def every_command_of_ten_minutes_is_run_and_says_what_the_page_says():
+    text = (ROOT / "docs/agents-in-ten-minutes.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", text, re.S)
+    files = re.findall(r"`(\w+\.yaml)`:\n\n```yaml\n(.*?)```", text, re.S)
+    assert len(blocks) >= 6 and files, (len(blocks), [name for name, _ in files])
+    pinned = json.loads((ROOT / "tests/oracles/package.json").read_text())["dependencies"]
+    for name, version in re.findall(r"(@modelcontextprotocol/[\w-]+)@([\d.]+)", text):
+        assert pinned[name] == version, f"the page installs {name} {version}, the tests {pinned[name]}"
+    with Place(begin=False) as place:
+        for name, content in files:
+            (place.path / name).write_text(content)
+        script, expected = "", []
+        for block in blocks:
+            for line in block.splitlines():
+                if line.startswith(("$ ", "> ")):
+                    script += line[2:] + "\n"
+                elif line.strip() not in ("", "…"):
+                    expected.append(line)
+        done = subprocess.run(["bash", "-uo", "pipefail", "-c", f"trap 'kill -9 $(jobs -p) 2>/dev/null' EXIT\n{script}"], cwd=place.path,
+                              env=place.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
+                              stdin=subprocess.DEVNULL)
+    told = collections.Counter(same(line) for line in done.stdout.splitlines())
+    missing = sorted((collections.Counter(map(same, expected)) - told).elements())
+    assert not missing, f"the page says, and nothing printed:\n{chr(10).join(missing)}\n---- what was printed\n{done.stdout}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("agents_shown", TESTS, " ".join(sys.argv[1:])))

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""The client of a conformance scenario: the built program, with an agents file that names the scenario's server.
+
+  client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and, for some, MCP_CONFORMANCE_CONTEXT
+
+It does what a user would: `aetheris check` meets the server and pins its tools, and `aetheris run` calls them, each in a step of
+its own. Which tools there are stands in the lock file, as for everybody. Nothing here speaks MCP.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parents[2])
+BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
+PATIENCE = 60
+EXAMPLES = {"string": "a", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+def example(schema):
+    """Arguments that an input schema of the suite takes."""
+    required = schema.get("required", [])
+    return {name: EXAMPLES[kind["type"]] for name, kind in schema.get("properties", {}).items() if name in required and "type" in kind}
+
+
+def calls(tools):
+    """(tool, arguments) in order: what the scenario says, else each tool once."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    if "toolCalls" in context:
+        return [(call["name"], call["arguments"]) for call in context["toolCalls"]]
+    schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
+    if "json_schema_echo" in schemas:  # it wants to see what we kept of another tool's schema
+        return [("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})]
+    return [(name, example(schema)) for name, schema in schemas.items()]
+
+
+def write(folder, url, wanted):
+    plan = [{"id": f"call_{number}", "tool": f"s.{tool}", "args": args, "on_error": "continue",
+             **({"needs": [f"call_{number - 1}"]} if number else {})} for number, (tool, args) in enumerate(wanted)]
+    agents = {"aetheris": 1, "tools": {"s": {"mcp": {"url": url}, "timeout": "20s"}, "say": {"native": "echo", "effect": "read"}},
+              "agents": {"a": {"plan": plan or [{"id": "say", "tool": "say", "args": {"text": "hello"}}], "output": "${ .steps }"}}}
+    (folder / "agents.json").write_text(json.dumps(agents))
+
+
+def aetheris(folder, *words):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+    done = subprocess.run([BIN, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    return done.returncode
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as name:
+        folder = pathlib.Path(name)
+        write(folder, sys.argv[-1], [])
+        if code := aetheris(folder, "check", "agents.json"):
+            return code
+        tools = json.loads((folder / "agents.lock.json").read_text())["servers"]["s"]["tools"]
+        write(folder, sys.argv[-1], calls(tools))
+        return aetheris(folder, "run", "agents.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
