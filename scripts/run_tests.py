@@ -169,23 +169,36 @@ def run_programs(build, words, total):
 
 
 def run_script(command, build, total, name, silent_is_ok=False):
-    begin = time.monotonic()
-    code, output = run(command, environment(build), SCRIPT_SECONDS)
-    tally = read_script(name, code, output, silent_is_ok)
-    report(name, tally, output, time.monotonic() - begin)
-    total.add(tally)
+    run_side_by_side([(name, command)], build, total, 1, silent_is_ok)
+
+
+def run_side_by_side(scripts, build, total, width, silent_is_ok=False):
+    """Runs (name, command) pairs, so many at once, and reports them in their order."""
+    def one(script):
+        begin = time.monotonic()
+        code, output = run(script[1], environment(build), SCRIPT_SECONDS)
+        return script[0], code, output, time.monotonic() - begin
+
+    with concurrent.futures.ThreadPoolExecutor(width) as pool:
+        for name, code, output, seconds in pool.map(one, scripts):
+            tally = read_script(name, code, output, silent_is_ok)
+            report(name, tally, output, seconds)
+            total.add(tally)
 
 
 def run_scripts(build, words, total):
+    """They wait more than they compute: as many at once as there are cores."""
     folder = ROOT / "tests"
+    scripts = []
     for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py")]):
         name = str(path.relative_to(ROOT))
         if words and words not in name:
             continue
         if os.access(path, os.X_OK):
-            run_script([str(path)], build, total, name)
+            scripts.append((name, [str(path)]))
         else:
             total.failures.append(f"{name}: nobody may execute it, so it was not run")
+    run_side_by_side(scripts, build, total, os.cpu_count() or 1)
 
 
 def build_preset(build, total):

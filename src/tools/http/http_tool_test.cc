@@ -131,10 +131,10 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
                          .with("url", server.url("/charges/${ .args.id }"))
                          .with("headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}}))
                          .with("body", Value::object({{"sum", "${ .args.sum }"}}));
-  const Call call = a_call(Value::object({{"id", "a/b"}, {"sum", 5}}));
+  const Value args = Value::object({{"id", "a/b"}, {"sum", 5}});
   auto made = bench.make(tool);
   ASSERT_TRUE(made);
-  const auto shown = (*made)->preview(call);
+  const auto shown = (*made)->preview(a_call(args));
   ASSERT_TRUE(shown) << shown.error().message;
   EXPECT_EQ(shown->text("method"), "POST");
   EXPECT_EQ(shown->text("url"), server.url("/charges/a%2Fb"));
@@ -142,7 +142,7 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   EXPECT_EQ((*shown)["headers"].text("Authorization"), "Bearer secret:TOKEN");
   EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
   EXPECT_EQ(bench.secrets.asked, 0);
-  EXPECT_EQ(bench.perform(**made, call).kind, OutcomeKind::success);
+  EXPECT_EQ(bench.perform(**made, a_call(args)).kind, OutcomeKind::success);
   const auto sent = server.requests()[0];
   EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
   EXPECT_EQ(sent.body, shown->text("body"));
