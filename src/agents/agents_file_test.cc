@@ -509,10 +509,11 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
   }
   const std::string tool = "tools: { t: { native: echo } }\n";
   const std::string agent = "agents: { a: { plan: [ { id: x, tool: t } ] } }\n";
+  const std::string both = tool + agent;
   for (const std::string& bad : {
            std::string("aetheris: 1\n"),
-           "aetheris: 2\n" + tool + agent,
-           "aetheris: 1\nmodels: { m: { provider: openai } }\n" + tool + agent,
+           "aetheris: 2\n" + both,
+           "aetheris: 1\nmodels: { m: { provider: openai } }\n" + both,
            "aetheris: 1\ntools: { t: { effect: read } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, command: [date] } }\n" + agent,
            "aetheris: 1\ntools: { t: { native: echo, approval: always } }\n" + agent,
@@ -537,7 +538,7 @@ AE_TEST("agents/the JSON Schema that ships takes good files and refuses bad ones
            "aetheris: 1\nmodels: { m: { provider: openai, model: m, base_url: 'http://x/v1', "
            "price: { "
            "input: 1 } } }\n" +
-               tool + agent,
+               both,
            "aetheris: 1\n" + tool +
                "agents: { a: { plan: [ { id: x, llm: { model: m, messages: [ { role: user, "
                "content: [ "
