@@ -1,0 +1,24 @@
+// HttpWords: a request as HTTP says it in the words of the Api, and the Api's answer in those of HTTP.
+//
+// Who it is that asks is the Gate's to say, and is given. Threads: pure functions.
+#pragma once
+
+#include "api/api.h"
+#include "api/gate.h"
+#include "core/error.h"
+#include "net/http_server.h"
+
+namespace ae::app {
+
+// HEAD is a GET of which only the head is sent: the server leaves the body out.
+std::string method_of(const net::HttpRequest& request);
+bool is_mcp(const net::HttpRequest& request);
+
+// `pass`: who it is, if the gate knows; otherwise they say it themselves.
+// `local`: on the socket of our own user.
+api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool local);
+
+net::HttpResponse response_of(const api::ApiResponse& in);
+api::ApiResponse refusal(const Error& error);
+
+}  // namespace ae::app
