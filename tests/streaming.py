@@ -409,21 +409,26 @@ def a_cancel_closes_the_connection_and_the_job_is_over(desk):
 @test
 def a_reader_that_does_not_read_holds_up_nobody(desk):
     desk.serve()
-    desk.make("talk", "much, please")
-    host, port = desk.address.split(":")
-    slow = socket.create_connection((host, int(port)), timeout=PATIENCE)
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    slow.sendall(f"GET /api/jobs/j/events HTTP/1.1\r\nHost: {desk.address}\r\nAccept: text/event-stream\r\n\r\n".encode())
+    desk.make("talk", "much, please", held=True)
+    # By the socket of our own user: what the kernel keeps for a reader over TCP is more than an answer.
+    slow = socket.socket(socket.AF_UNIX)
+    slow.settimeout(PATIENCE)
+    slow.connect(str(next(desk.path.rglob("*.sock"))))
+    slow.sendall(f"GET /api/jobs/j/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
+    stream = Stream.of(slow)
+    stream.until("tool_invocation_started")
+    desk.gate.open.set()
     assert desk.ended()["result"] == MUCH
     desk.make("beside", "b", "k")
     assert desk.ended("k")["result"] == "b"
-    # It may miss the end of what was said, and no event: what it missed is there.
-    stream = Stream.of(slow).rest()
+    # It misses the end of what was said, and no event: what it missed is there.
+    stream.rest()
     slow.close()
     names = [name for _, name, _ in stream.seen]
-    assert names[-1] == "job_completed" and names.count("said") < MUCH_PIECES, names
+    assert names[-1] == "job_completed", names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), names
-    assert all(MUCH.startswith(text) for text in stream.said().values())
+    (said,) = stream.said().values()
+    assert MUCH.startswith(said) and len(said) < len(MUCH), len(said)
     recorded = [data["payload"]["result"]["text"] for _, name, data in stream.seen if name == "tool_invocation_finished"]
     assert recorded == [MUCH], "the event has all of it"
 
