@@ -27,15 +27,19 @@ Value stand_in(const Error& error, std::string_view said, const Value& answer) {
 }
 
 // Only a success has an answer; how a call failed is for the transport to say.
-Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect) {
+Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect,
+                   const tools::StreamReader& reader) {
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
-  const Value body = body_of(std::exchange(outcome.result, Value()));
+  const auto clean = [&](Value value) { return reader.clean ? reader.clean(value) : value; };
+  const Value body = clean(body_of(std::exchange(outcome.result, Value())));
   auto answer = dialect.answer(request, body);
   if (!answer) {
     const std::string said = body.is_string() ? body.as_string() : canonical(body);
     outcome.invalid = stand_in(answer.error(), said, Value());
     return outcome;
   }
+  // Blocks become one text, and a text becomes arguments.
+  answer = clean(*std::move(answer));
   if (auto whole = with_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
   } else {
@@ -64,16 +68,10 @@ class AnswerReader final : public tools::StreamReader {
  public:
   explicit AnswerReader(Wire wire) : stream_(wire) {}
 
-  Result<std::string> feed(std::string_view bytes) override {
-    auto pieces = stream_.feed(bytes);
-    if (!pieces) {
-      Error error = std::move(pieces).error();
-      if (error.code == Code::tool_failed) error.code = Code::unavailable;
-      return std::unexpected(std::move(error));
-    }
-    std::string words;
-    for (const std::string& piece : *pieces) words += piece;
-    return words;
+  Status feed(std::string_view bytes, std::string& words) override {
+    Status fed = stream_.feed(bytes, words);
+    if (!fed && fed.error().code == Code::tool_failed) fed.error().code = Code::unavailable;
+    return fed;
   }
   std::string error_code() const override { return code_of(stream_.error_type()); }
   bool is_whole() const override { return stream_.is_complete(); }
@@ -103,17 +101,19 @@ void ModelTool::perform(tools::Permit permit, tools::Call call, async::Done<Outc
     });
     return;
   }
-  if (const auto& streaming = dialect_->streaming) {
-    for (const auto& [key, value] : streaming->asked.members()) {
+  if (dialect_->streaming.is_object()) {
+    for (const auto& [key, value] : dialect_->streaming.members()) {
       request = request->with(key, value);
     }
-    call.reader = std::make_shared<AnswerReader>(streaming->wire);
   }
+  const auto reader = std::make_shared<AnswerReader>(dialect_->wire);
+  call.reader = reader;
   Value recorded = std::exchange(call.args, *std::move(request));
-  transport_->perform(
-      std::move(permit), std::move(call),
-      [dialect = dialect_, recorded = std::move(recorded), done = std::move(done)](
-          Outcome outcome) mutable { done(translated(std::move(outcome), recorded, *dialect)); });
+  transport_->perform(std::move(permit), std::move(call),
+                      [dialect = dialect_, recorded = std::move(recorded), reader,
+                       done = std::move(done)](Outcome outcome) mutable {
+                        done(translated(std::move(outcome), recorded, *dialect, *reader));
+                      });
 }
 
 void ModelTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {

@@ -9,7 +9,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "async/loop.h"
 #include "core/error.h"
@@ -19,20 +18,16 @@
 
 namespace ae::llm {
 
-// How a provider is asked to answer piece by piece, and in which form it does.
-struct Streaming {
-  Wire wire;
-  Value asked;  // an object: its members are added to what is sent
-};
-
 // A provider's language: chat_completions.h and messages.h are two.
 struct Dialect {
   // What is sent, made of a call's arguments. Fails with input_invalid: nothing is sent.
   std::function<Result<Value>(const Value& recorded)> request;
   // What is recorded, made of the transport's result. Fails with tool_output_invalid.
   std::function<Result<Value>(const Value& recorded, const Value& body)> answer;
-  // nullopt: answers come whole. A server that was asked for a stream may still answer whole.
-  std::optional<Streaming> streaming = {};
+  // The form of its streams. A server that was asked for one may still answer whole.
+  Wire wire = Wire::chat_completions;
+  // An object, added to what is sent to be answered piece by piece; null: answers are asked for whole.
+  Value streaming = {};
 };
 
 class ModelTool final : public tools::Tool {

@@ -515,7 +515,7 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
 
 AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it is cut") {
   const std::string text = "your key is sk-canary-123, sk-canary-12 is none";
-  for (std::size_t size = 1; size < 20; size += 3) {
+  for (std::size_t size = 1; size < 20; ++size) {
     std::vector<std::string> words;
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     Bench bench;
@@ -523,6 +523,74 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
     const Heard said = hear(bench, server);
     EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
     EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+  }
+}
+
+// The events of the other provider: a block for each of the texts.
+std::vector<std::string> messages(const std::vector<std::string>& blocks) {
+  std::vector<std::string> events;
+  const auto add = [&](const Value& event) {
+    events.push_back("data: " + canonical(event) + "\n\n");
+  };
+  add(json(R"({"type":"message_start","message":{"id":"msg_1","model":"small-1","content":[]}})"));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Value index(static_cast<std::uint64_t>(i));
+    add(json(R"({"type":"content_block_start","content_block":{"type":"text","text":""}})")
+            .with("index", index));
+    add(Value::object({{"type", "content_block_delta"},
+                       {"index", index},
+                       {"delta", Value::object({{"type", "text_delta"}, {"text", blocks[i]}})}}));
+  }
+  add(json(R"({"type":"message_delta","delta":{"stop_reason":"end_turn"}})"));
+  add(json(R"({"type":"message_stop"})"));
+  return events;
+}
+
+AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
+  const std::string text = "it is sk-canary-123.";
+  for (std::size_t cut = 1; cut < text.size(); ++cut) {
+    const std::vector<std::string> parts{text.substr(0, cut), text.substr(cut)};
+    Bench bench;
+    bench.name = "anthropic";
+    RawHttpServer server(streams(messages(parts)));
+    const Heard said = hear(bench, server);
+    EXPECT_EQ(said.text, "it is [secret KEY].") << cut;
+    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << cut;
+  }
+  const std::string whole = raw_answer(200, R"({"content":[{"type":"text","text":"sk-can"},
+      {"type":"text","text":"ary-123"}],"stop_reason":"end_turn","model":"m"})");
+  for (const bool stream : {true, false}) {
+    Bench bench;
+    bench.name = "anthropic";
+    RawHttpServer server(RawHttpServer::always(whole));
+    const Outcome outcome =
+        bench.call(Bench::settings(server).with("stream", stream), a_call(a_request()));
+    EXPECT_EQ(outcome.result.text("text"), "[secret KEY]") << stream;
+  }
+}
+
+AE_TEST("model tool/a key that is escaped in the arguments of a call is read by nobody") {
+  const std::string arguments = R"({\"k\":\"sk-canary\\u002d123\"})";
+  const std::string whole = raw_answer(
+      200, R"({"id":"c","model":"m","choices":[{"index":0,"finish_reason":"tool_calls","message":
+          {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
+          "function":{"name":"look","arguments":")" +
+               arguments + R"("}}]}}]})");
+  const std::string piece =
+      R"(data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"1","function":{"name":"look",)"
+      R"("arguments":")" +
+      arguments + R"("}}]},"index":0}]})" + "\n\n";
+  std::vector<std::string> events{piece};
+  events.insert(events.end(), kChatEnd.begin(), kChatEnd.end());
+  for (const auto& script : {RawHttpServer::always(whole), streams(events)}) {
+    Bench bench;
+    RawHttpServer server(script);
+    const Value request =
+        a_request().with("tools", json(R"([{"name":"look","parameters":{"type":"object"}}])"));
+    const Outcome outcome = bench.call(Bench::settings(server), a_call(request));
+    ASSERT_EQ(outcome.result["tool_calls"].size(), 1U) << canonical(outcome.result);
+    EXPECT_EQ(canonical(outcome.result["tool_calls"].items()[0]["arguments"]),
+              R"({"k":"[secret KEY]"})");
   }
 }
 
@@ -577,6 +645,11 @@ AE_TEST("model tool/a stream that is none has happened: its record says why") {
   ASSERT_TRUE(said.outcome.invalid);
   EXPECT_EQ(said.outcome.invalid->text("reason"),
             "an event of the streamed answer is no JSON object");
+  EXPECT_EQ(said.outcome.invalid->text("head"), "a") << "the words, and none of the bytes";
+  RawHttpServer secret(streams({chunk("sk-can"), chunk("ary-123"), "data: {\"choices\"\n\n"}));
+  const Heard hidden = hear(bench, secret);
+  ASSERT_TRUE(hidden.outcome.invalid);
+  EXPECT_EQ(hidden.outcome.invalid->text("head"), "[secret KEY]");
   std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
   RawHttpServer large(streams(much));
   const Heard more = hear(bench, large);

@@ -8,20 +8,6 @@ namespace ae::llm {
 
 bool is_provider(std::string_view name) { return name == "openai" || name == "anthropic"; }
 
-namespace {
-
-Streaming chat_streaming() {
-  return {.wire = Wire::chat_completions,
-          .asked = Value::object(
-              {{"stream", true}, {"stream_options", Value::object({{"include_usage", true}})}})};
-}
-
-Streaming messages_streaming() {
-  return {.wire = Wire::messages, .asked = Value::object({{"stream", true}})};
-}
-
-}  // namespace
-
 std::optional<Provider> provider_of(std::string_view name, const Value& settings) {
   std::optional<Provider> provider;
   if (name == "openai") {
@@ -30,14 +16,17 @@ std::optional<Provider> provider_of(std::string_view name, const Value& settings
         .dialect = {
             .request = [settings](const Value& request) { return chat_request(request, settings); },
             .answer = chat_answer,
-            .streaming = chat_streaming()}};
+            .wire = Wire::chat_completions,
+            .streaming = Value::object(
+                {{"stream", true}, {"stream_options", Value::object({{"include_usage", true}})}})}};
   } else if (name == "anthropic") {
     provider = Provider{.transport = messages_transport(settings),
                         .dialect = {.request = messages_request,
                                     .answer = messages_answer,
-                                    .streaming = messages_streaming()}};
+                                    .wire = Wire::messages,
+                                    .streaming = Value::object({{"stream", true}})}};
   }
-  if (provider && settings["stream"] == Value(false)) provider->dialect.streaming.reset();
+  if (provider && settings["stream"] == Value(false)) provider->dialect.streaming = Value();
   return provider;
 }
 

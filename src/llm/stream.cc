@@ -2,6 +2,7 @@
 #include "llm/stream.h"
 
 #include <utility>
+#include <vector>
 
 #include "core/json.h"
 #include "llm/conversation.h"
@@ -30,9 +31,8 @@ std::optional<std::size_t> index_of(const Value& value) {
 
 }  // namespace
 
-Result<std::vector<std::string>> AnswerStream::feed(std::string_view bytes) {
-  Pieces pieces;
-  if (complete_) return pieces;
+Status AnswerStream::feed(std::string_view bytes, std::string& words) {
+  if (complete_) return {};
   if (refused_) return broken("the stream could not be read");
   refused_ = true;  // unless all goes well
   const std::string_view taken = bytes.substr(0, kStreamMax - bytes_);
@@ -40,18 +40,18 @@ Result<std::vector<std::string>> AnswerStream::feed(std::string_view bytes) {
   std::vector<ServerEvent> events;
   const Status fed = events_.feed(taken, events);
   for (const ServerEvent& one : events) {
-    AE_TRY(event(one, pieces));
-    if (complete_) return pieces;  // what comes behind the end is nobody's
+    AE_TRY(event(one, words));
+    if (complete_) return {};  // what comes behind the end is nobody's
   }
   AE_TRY(fed);
   if (taken.size() < bytes.size()) {
     return fail(Code::payload_too_large, "the streamed answer is larger than 16 MiB");
   }
   refused_ = false;
-  return pieces;
+  return {};
 }
 
-Status AnswerStream::event(const ServerEvent& event, Pieces& pieces) {
+Status AnswerStream::event(const ServerEvent& event, std::string& words) {
   if (wire_ == Wire::chat_completions && event.data == "[DONE]") {
     complete_ = true;
     return {};
@@ -62,8 +62,8 @@ Status AnswerStream::event(const ServerEvent& event, Pieces& pieces) {
     return broken("an event of the streamed answer is no JSON object");
   }
   if ((*value)["error"].is_object()) return failed((*value)["error"]);
-  return wire_ == Wire::chat_completions ? chat_chunk(*value, pieces)
-                                         : messages_event(*value, pieces);
+  return wire_ == Wire::chat_completions ? chat_chunk(*value, words)
+                                         : messages_event(*value, words);
 }
 
 Status AnswerStream::failed(const Value& error) {
@@ -76,7 +76,7 @@ Status AnswerStream::failed(const Value& error) {
 
 // ---- Chat Completions: chunks with deltas of one message
 
-Status AnswerStream::chat_chunk(const Value& chunk, Pieces& pieces) {
+Status AnswerStream::chat_chunk(const Value& chunk, std::string& words) {
   head_ = merged(head_, Value::object({{"id", chunk["id"]}, {"model", chunk["model"]}}));
   if (chunk["usage"].is_object()) usage_ = chunk["usage"];
   const Value& choices = chunk["choices"];
@@ -88,7 +88,7 @@ Status AnswerStream::chat_chunk(const Value& chunk, Pieces& pieces) {
     if (!delta[key].is_string()) continue;
     const std::string& text = delta[key].as_string();
     texts_[std::string(key)] += text;
-    if (key == "content" && !text.empty()) pieces.push_back(text);
+    if (key == "content") words += text;
   }
   const Value& calls = delta["tool_calls"];
   if (!calls.is_array()) return {};
@@ -140,7 +140,7 @@ Value AnswerStream::chat_body() const {
 
 // ---- Messages: blocks that begin, grow and end
 
-Status AnswerStream::messages_event(const Value& event, Pieces& pieces) {
+Status AnswerStream::messages_event(const Value& event, std::string& words) {
   const std::string_view type = event.text("type");
   if (type == "message_start") {
     head_ = event["message"];
@@ -150,13 +150,15 @@ Status AnswerStream::messages_event(const Value& event, Pieces& pieces) {
     if (!index || !event["content_block"].is_object()) {
       return broken("a block of the streamed answer has no place");
     }
+    // One after the other: what is heard in this order is read in this order.
+    if (!parts_.empty() && *index <= parts_.rbegin()->first) {
+      return broken("a block of the streamed answer begins before the one before it");
+    }
     Growing& block = parts_[*index];
     block.begun = event["content_block"];
-    if (const std::string_view text = block.begun.text("text"); !text.empty()) {
-      pieces.emplace_back(text);
-    }
+    words += block.begun.text("text");
   } else if (type == "content_block_delta") {
-    return block_delta(event, pieces);
+    return block_delta(event, words);
   } else if (type == "message_delta") {
     finish_ = merged(finish_, event["delta"]);
     usage_ = merged(usage_, event["usage"]);
@@ -166,16 +168,19 @@ Status AnswerStream::messages_event(const Value& event, Pieces& pieces) {
   return {};
 }
 
-Status AnswerStream::block_delta(const Value& event, Pieces& pieces) {
+Status AnswerStream::block_delta(const Value& event, std::string& words) {
   const auto index = index_of(event["index"]);
   const auto block = index ? parts_.find(*index) : parts_.end();
   if (block == parts_.end()) return broken("a block of the streamed answer grows before it began");
+  if (block->first != parts_.rbegin()->first) {
+    return broken("a block of the streamed answer grows after the next one began");
+  }
   constexpr std::string_view kTexts[] = {"text", "thinking", "signature", "partial_json"};
   const Value& delta = event["delta"];
   for (const std::string_view key : kTexts) {
     if (!delta[key].is_string()) continue;
     block->second.texts[std::string(key)] += delta[key].as_string();
-    if (key == "text" && !delta[key].as_string().empty()) pieces.push_back(delta[key].as_string());
+    if (key == "text") words += delta[key].as_string();
   }
   return {};
 }

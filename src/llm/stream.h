@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "core/error.h"
 #include "core/value.h"
@@ -28,10 +27,10 @@ class AnswerStream {
  public:
   explicit AnswerStream(Wire wire) : wire_(wire) {}
 
-  // The words that these bytes bring, in pieces as the provider made them. Fails with tool_output_invalid (no event that
-  // can be read), payload_too_large, or tool_failed: the provider says that it cannot go on, and `error_type` how it
+  // Adds the words that these bytes bring to `words`, also those before a failure. Fails with tool_output_invalid (no event
+  // that can be read), payload_too_large, or tool_failed: the provider says that it cannot go on, and `error_type` how it
   // calls that. After a failure, and after the end, nothing more is read.
-  Result<std::vector<std::string>> feed(std::string_view bytes);
+  Status feed(std::string_view bytes, std::string& words);
 
   // The provider said that this is all. A stream that ends without it was cut off: what it said is no answer.
   bool is_complete() const { return complete_; }
@@ -46,14 +45,12 @@ class AnswerStream {
     Value begun;
     std::map<std::string, std::string> texts;
   };
-  using Pieces = std::vector<std::string>;
-
-  Status event(const ServerEvent& event, Pieces& pieces);
+  Status event(const ServerEvent& event, std::string& words);
   Status failed(const Value& error);
-  Status chat_chunk(const Value& chunk, Pieces& pieces);
+  Status chat_chunk(const Value& chunk, std::string& words);
   Status chat_call(const Value& delta, std::size_t position);
-  Status messages_event(const Value& event, Pieces& pieces);
-  Status block_delta(const Value& event, Pieces& pieces);
+  Status messages_event(const Value& event, std::string& words);
+  Status block_delta(const Value& event, std::string& words);
   Value chat_body() const;
   Value messages_body() const;
 

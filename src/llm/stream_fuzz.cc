@@ -23,10 +23,9 @@ std::string read(Wire wire, std::string_view bytes, std::size_t step) {
   AnswerStream stream(wire);
   std::string said;
   while (!bytes.empty()) {
-    const auto pieces = stream.feed(bytes.substr(0, step));
+    const ae::Status fed = stream.feed(bytes.substr(0, step), said);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!pieces) return "refused: " + std::string(ae::code_name(pieces.error().code));
-    for (const std::string& piece : *pieces) said += piece;
+    if (!fed) return said + "\nrefused: " + std::string(ae::code_name(fed.error().code));
   }
   if (!stream.is_complete()) return said + "\ncut off";
   return said + "\n" + ae::canonical(stream.body());
@@ -50,7 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string cut = read(wire, bytes, step);
   AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
   AnswerStream stream(wire);
-  if (!stream.feed(bytes) || !stream.is_complete()) return 0;
+  std::string said;
+  if (!stream.feed(bytes, said) || !stream.is_complete()) return 0;
   const auto answer = wire == Wire::messages ? ae::llm::messages_answer(question(), stream.body())
                                              : ae::llm::chat_answer(question(), stream.body());
   if (answer) AE_CHECK((*answer)["text"].is_string());

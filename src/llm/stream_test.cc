@@ -72,13 +72,12 @@ Heard hear(Wire wire, std::string_view bytes, std::size_t step) {
   AnswerStream stream(wire);
   Heard heard;
   while (!bytes.empty()) {
-    const auto pieces = stream.feed(bytes.substr(0, step));
+    const Status fed = stream.feed(bytes.substr(0, step), heard.words);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!pieces) {
-      heard.failed = pieces.error().code;
+    if (!fed) {
+      heard.failed = fed.error().code;
       break;
     }
-    for (const std::string& piece : *pieces) heard.words += piece;
   }
   heard.error_type = stream.error_type();
   heard.complete = stream.is_complete();
@@ -282,8 +281,9 @@ AE_TEST("stream/two pieces, cut at every byte, say the same") {
     const std::string wanted = canonical(hear(wire, told.stream, told.stream.size()).body);
     for (std::size_t at = 0; at <= told.stream.size(); ++at) {
       AnswerStream stream(wire);
-      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(0, at)));
-      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(at)));
+      std::string words;
+      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(0, at), words));
+      ASSERT_TRUE(stream.feed(std::string_view(told.stream).substr(at), words));
       ASSERT_TRUE(stream.is_complete()) << at;
       EXPECT_EQ(canonical(stream.body()), wanted) << at;
     }
@@ -326,14 +326,24 @@ AE_TEST("stream/what cannot be read refuses it; what the provider says of itself
       {Wire::messages,
        "data: {\"type\":\"content_block_start\",\"index\":-1,\"content_block\":{}}\n\n",
        Code::tool_output_invalid, ""},
+      {Wire::messages,
+       "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{}}\n\n"
+       "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{}}\n\n",
+       Code::tool_output_invalid, ""},
+      {Wire::messages,
+       "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{}}\n\n"
+       "data: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{}}\n\n"
+       "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"text\":\"a\"}}\n\n",
+       Code::tool_output_invalid, ""},
   };
   for (const auto& c : cases) {
     const Heard heard = hear(c.wire, c.bytes, 1000);
     EXPECT_EQ(heard.failed, c.code) << c.bytes;
     EXPECT_EQ(heard.error_type, c.type) << c.bytes;
     AnswerStream stream(c.wire);
-    EXPECT_FALSE(stream.feed(c.bytes));
-    EXPECT_FALSE(stream.feed("data: [DONE]\n\n")) << "a refused stream stays refused";
+    std::string words;
+    EXPECT_FALSE(stream.feed(c.bytes, words));
+    EXPECT_FALSE(stream.feed("data: [DONE]\n\n", words)) << "a refused stream stays refused";
     EXPECT_FALSE(stream.is_complete());
   }
 }
@@ -341,13 +351,16 @@ AE_TEST("stream/what cannot be read refuses it; what the provider says of itself
 AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is nobody's") {
   AnswerStream stream(Wire::chat_completions);
   const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
-  for (std::size_t n = 0; n < kStreamMax; n += comment.size()) ASSERT_TRUE(stream.feed(comment));
-  const auto over = stream.feed(":");
+  std::string words;
+  for (std::size_t n = 0; n < kStreamMax; n += comment.size()) {
+    ASSERT_TRUE(stream.feed(comment, words));
+  }
+  const Status over = stream.feed(":", words);
   ASSERT_FALSE(over);
   EXPECT_EQ(over.error().code, Code::payload_too_large);
   AnswerStream done(Wire::chat_completions);
-  ASSERT_TRUE(done.feed("data: [DONE]\n\ndata: {\n\n"));
-  ASSERT_TRUE(done.feed("data: {\n\n"));
+  ASSERT_TRUE(done.feed("data: [DONE]\n\ndata: {\n\n", words));
+  ASSERT_TRUE(done.feed("data: {\n\n", words));
   EXPECT_TRUE(done.is_complete());
 }
 

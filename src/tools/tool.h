@@ -34,19 +34,24 @@ struct Piece {
   std::string text;  // UTF-8, without secrets
 };
 
-// Reads an answer that comes as a stream of events, for whoever makes the call; a transport that can hands it the bytes.
+// Reads an answer for whoever makes the call, if it comes as a stream of events; a transport that can hands it the bytes.
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
-  // The words that these bytes bring. Fails with tool_output_invalid or payload_too_large (it is no answer), or with
-  // unavailable: whoever answers gave up in the middle. After that nothing more is read.
-  virtual Result<std::string> feed(std::string_view bytes) = 0;
+  // Adds the words that these bytes bring to `words`, also those before a failure. Fails with tool_output_invalid or
+  // payload_too_large (it is no answer), or with unavailable: whoever answers gave up in the middle. After that nothing
+  // more is read.
+  virtual Status feed(std::string_view bytes, std::string& words) = 0;
   // Of such an end: how it is called in a record, as http_529.
   virtual std::string error_code() const = 0;
   // Was all of it said? Only then is it an answer.
   virtual bool is_whole() const = 0;
   // REQUIRES: is_whole(). The body that the same answer has when it does not come as a stream.
   virtual Value body() const = 0;
+
+  // Set by the transport before it gives the outcome, however the answer came: takes the secrets of the call out of what is
+  // put together from parts of it. Each part is clean, and still they may join to a value. Empty: there are none.
+  std::function<Value(const Value&)> clean;
 };
 
 struct Call {
@@ -66,7 +71,8 @@ struct Call {
   std::move_only_function<void(Value note, async::Done<Status> noted)> note_in_flight;
   // How far it is, for people: at most kProgressMax bytes of JSON. On the loop's thread, before the answer. May be empty.
   async::Done<Value> progress;
-  // Reads the answer if it comes as a stream; null: a stream is a text like any other. Shared with what still arrives.
+  // Reads the answer if it comes as a stream; null: a stream is a text like any other. Shared with what still arrives, and
+  // with the caller.
   std::shared_ptr<StreamReader> reader;
   // Hears what `reader` reads, as it comes: on the loop's thread, before the answer. May be empty.
   std::move_only_function<void(Piece)> piece;

@@ -167,23 +167,22 @@ struct HttpTool::Stream {
   std::move_only_function<void(Piece)> piece;
   ScrubbedStream scrubbed;
   std::size_t said = 0;  // bytes of text
+  std::string head;      // the first of them
   bool begun = false;
   std::optional<Error> broken;
 
   void hear(std::string_view bytes) {
     begun = true;
     if (broken) return;
-    auto words = reader->feed(bytes);
-    if (!words) {
-      broken = std::move(words).error();
-      return;
-    }
-    say(scrubbed.feed(*words));
+    std::string words;
+    if (auto fed = reader->feed(bytes, words); !fed) broken = std::move(fed).error();
+    say(scrubbed.feed(words));
     if (reader->is_whole()) say(scrubbed.end());
   }
   void say(std::string text) {
-    if (text.empty() || !piece) return;
+    if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
     const std::size_t at = std::exchange(said, said + text.size());
+    if (text.empty() || !piece) return;
     piece({.offset = at, .text = std::move(text)});
   }
 };
@@ -374,12 +373,19 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
     };
   }
   const auto id = needs_.client.start(
-      std::move(request.http), [calls = calls_, key, used = std::move(request.used), rules = rules_,
-                                stream, done = std::move(done)](const HttpAnswer& answer) mutable {
+      std::move(request.http), [calls = calls_, key, rules = rules_, stream, done = std::move(done),
+                                used = std::make_shared<const std::vector<UsedSecret>>(
+                                    std::move(request.used))](const HttpAnswer& answer) mutable {
         calls->in_flight.erase(key);
-        if (!stream || !stream->begun) return done(judge(answer, rules, used));
+        if (!stream) return done(judge(answer, rules, *used));
         stream->piece = nullptr;
-        done(judge_stream(answer, *stream->reader, stream->broken, rules, used));
+        stream->reader->clean = [used](const Value& value) { return scrub_value(value, *used); };
+        if (!stream->begun) return done(judge(answer, rules, *used));
+        done(judge_stream(answer,
+                          {.reader = *stream->reader,
+                           .broken = stream->broken ? &*stream->broken : nullptr,
+                           .head = stream->head},
+                          rules, *used));
       });
   calls_->in_flight.insert_or_assign(key, id);
 }

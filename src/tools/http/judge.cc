@@ -164,23 +164,26 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
   return ended(OutcomeKind::unknown, false, true, answer.cancelled ? "abandoned" : "reset", why);
 }
 
-Outcome refused(const HttpAnswer& answer, const std::string& why,
+// Shows the words, not the bytes: these have a secret in pieces, which nobody would find there.
+Outcome refused(const HttpAnswer& answer, const HeardStream& heard, const std::string& why,
                 const std::vector<UsedSecret>& used) {
+  const std::string_view kept = std::string_view(answer.body).substr(0, kStreamedMax + 1);
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
-  outcome.invalid = invalid_output(scrub(why, used), scrub(answer.body, used), sha256(answer.body),
-                                   answer.body.size());
+  outcome.invalid = invalid_output(scrub(why, used), heard.head, sha256(kept), kept.size());
   return outcome;
 }
 
-Outcome streamed(const HttpAnswer& answer, const StreamReader& reader,
-                 const std::optional<Error>& broken, const HttpRules& rules,
+Outcome streamed(const HttpAnswer& answer, const HeardStream& heard, const HttpRules& rules,
                  const std::vector<UsedSecret>& used) {
+  const StreamReader& reader = heard.reader;
+  const Error* const broken = heard.broken;
   if (reader.is_whole()) {
     const Value body = reader.body();
     if (canonical(body).size() > rules.output_max) {
-      return refused(
-          answer, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
+      return refused(answer, heard,
+                     "the answer is larger than " + std::to_string(rules.output_max) + " bytes",
+                     used);
     }
     Outcome outcome;
     outcome.kind = OutcomeKind::success;
@@ -190,10 +193,12 @@ Outcome streamed(const HttpAnswer& answer, const StreamReader& reader,
   }
   const std::string limit = std::to_string(kStreamedMax);
   if (answer.too_large) {
-    return refused(answer, "the streamed answer is larger than " + limit + " bytes", used);
+    return refused(answer, heard, "the streamed answer is larger than " + limit + " bytes", used);
   }
-  if (broken && broken->code != Code::unavailable) return refused(answer, broken->message, used);
-  if (broken) {
+  if (broken != nullptr && broken->code != Code::unavailable) {
+    return refused(answer, heard, broken->message, used);
+  }
+  if (broken != nullptr) {
     return ended(OutcomeKind::unknown, false, true, reader.error_code(),
                  scrub(broken->message, used));
   }
@@ -206,10 +211,9 @@ Outcome streamed(const HttpAnswer& answer, const StreamReader& reader,
 
 }  // namespace
 
-Outcome judge_stream(const HttpAnswer& answer, const StreamReader& reader,
-                     const std::optional<Error>& broken, const HttpRules& rules,
+Outcome judge_stream(const HttpAnswer& answer, const HeardStream& heard, const HttpRules& rules,
                      const std::vector<UsedSecret>& used) {
-  Outcome outcome = streamed(answer, reader, broken, rules, used);
+  Outcome outcome = streamed(answer, heard, rules, used);
   outcome.retry_after = answer.retry_after;
   outcome.took = answer.took;
   return outcome;

@@ -10,8 +10,8 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/outcome.h"
@@ -39,14 +39,20 @@ struct HttpRules {
 Outcome judge(const net::HttpAnswer& answer, const HttpRules& rules,
               const std::vector<UsedSecret>& used);
 
-// The same of an answer that came as a stream, and that `reader` has read: `broken` is how it failed, if it did.
+// An answer that came as a stream. All of it is borrowed.
+struct HeardStream {
+  const StreamReader& reader;  // has read it
+  const Error* broken;         // how that failed; nullptr: it did not
+  std::string_view head;       // the first words of it, without secrets
+};
+
+// The same of such an answer.
 //
 //   all of it was said               success                also when the connection broke behind it
 //   what is no answer, or too large  success, `invalid`
 //   whoever answers gave up          unknown                what the reader calls it
 //   it ends before its end           unknown                reset timeout abandoned
-Outcome judge_stream(const net::HttpAnswer& answer, const StreamReader& reader,
-                     const std::optional<Error>& broken, const HttpRules& rules,
-                     const std::vector<UsedSecret>& used);
+Outcome judge_stream(const net::HttpAnswer& answer, const HeardStream& heard,
+                     const HttpRules& rules, const std::vector<UsedSecret>& used);
 
 }  // namespace ae::tools
