@@ -412,6 +412,7 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   if (call.tool == "seek") arrival.answer = found(call.args);
   if (!flight->kind->provider.empty() && !refuses) arrival.answer = answer_of_model(call.args);
   const Value told = arrival.answer;
+  if (!told["text"].is_null()) speak(flight, std::string(told.text("text")));
   if (arrival.effect && flight->kind->nature != Nature::read) record.effects++;
   if (arrival.effect && record.result.is_null()) {
     record.result = take_effect(*flight);
@@ -515,6 +516,24 @@ void Outside::hear(const Flight& flight, const Outcome& outcome) {
     return;
   const Intent* intent = host_.witness.intent(flight.call.invocation, flight.call.try_no);
   if (intent) heard_[flight.call.invocation.text] = intent->attempt;
+}
+
+// The words of an answer, before it. What was said when the process dies, or the answer is lost, is nobody's.
+void Outside::speak(const std::shared_ptr<Flight>& flight, const std::string& text) {
+  constexpr std::size_t kPieces = 3;
+  const std::size_t size = text.size() / kPieces + 1;
+  for (std::size_t i = 0; i < kPieces && i * size < text.size(); ++i) {
+    host_.loop.after(i * 300us, [this, flight, at = i * size, words = text.substr(i * size, size)] {
+      if (flight->life->dead || flight->answered || !flight->call.piece) return;
+      if (!host_.boundary(*flight->life, "model.says"))
+        return host_.report.mark("model.dies_saying");
+      flight->life->post([this, flight, at, words] {
+        if (flight->answered) return;
+        host_.report.mark("model.said");
+        flight->call.piece({.offset = at, .text = words});
+      });
+    });
+  }
 }
 
 void Outside::respond(const std::shared_ptr<Flight>& flight, Outcome outcome) {

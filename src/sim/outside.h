@@ -2,7 +2,7 @@
 // at, and the journal of what reached them; no crash touches it.
 //
 // A request that has left a process arrives whatever becomes of the process; its answer finds the process alive or is
-// lost. What a service does with a call is drawn (Odds), or written in its arguments: {"fate": ["refused", "ok"]} for
+// lost. What a model says comes in pieces, and the process may die between any two. What a service does with a call is drawn (Odds), or written in its arguments: {"fate": ["refused", "ok"]} for
 // the first, second, … sending of its key; to a model in its first message, which is then such a list. A model never gives
 // the same answer twice. Threads: one.
 #pragma once
@@ -205,6 +205,7 @@ class Outside {
   void arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last);
   Value found(const Value& args) const;
   void respond(const std::shared_ptr<Flight>& flight, Outcome outcome);
+  void speak(const std::shared_ptr<Flight>& flight, const std::string& text);
   void check_send(const Flight& flight);
   void check_question(const Flight& flight, const Intent& intent);
   Value take_effect(const Flight& flight);

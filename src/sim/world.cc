@@ -135,8 +135,9 @@ void SimWorld::start(std::size_t index) {
         std::string(kind.name),
         {outside_.tool(kind, worker.life), worker.version, outside_.verifier(kind, worker.life)});
   }
-  runtime::World world{*worker.life,  *worker.life,       chance_,
-                       *worker.store, *worker.performers, options_.plans};
+  worker.sayings = std::make_unique<runtime::Sayings>();
+  runtime::World world{*worker.life,       *worker.life,   chance_, *worker.store,
+                       *worker.performers, options_.plans, nullptr, worker.sayings.get()};
   runtime::RuntimeOptions options;
   options.worker = "w" + std::to_string(index);
   options.lease = options_.lease;
@@ -287,6 +288,32 @@ async::PointAction SimWorld::hit(std::string_view name) {
   const bool fails = !after && fates_.fails && fates_.fails(name);
   if (fails) report_.mark("fails." + std::string(name));
   return fails ? async::PointAction::error : async::PointAction::go;
+}
+
+namespace {
+constexpr std::string_view kSilence = "M5 what was said of a call is gone when its end is durable";
+}
+
+void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
+  const auto* life = static_cast<Life*>(loop_.running());
+  if (life == nullptr || life->dead) return;
+  for (const Event& event : events) {
+    if (event.type != EventType::tool_invocation_finished) continue;
+    for (const auto& saying : workers_[life->worker].sayings->of(job)) {
+      if (event.payload["invocation_id"] == Value(saying->invocation.text) &&
+          event.payload["try"] == Value(std::uint64_t{saying->try_no})) {
+        report_.violate(kSilence, job, saying->invocation.text);
+      }
+    }
+  }
+}
+
+void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
+  const auto* life = static_cast<Life*>(loop_.running());
+  if (life == nullptr || life->dead) return;
+  if (!workers_[life->worker].sayings->of(job).empty()) {
+    report_.violate(kSilence, job, "it is no longer held, and still says something");
+  }
 }
 
 void SimWorld::on_warning(const JobId& job, const std::string& what) {

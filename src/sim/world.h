@@ -18,6 +18,7 @@
 
 #include "async/point.h"
 #include "runtime/runtime.h"
+#include "runtime/sayings.h"
 #include "sim/outside.h"
 #include "sim/patient_store.h"
 #include "sim/report.h"
@@ -131,12 +132,15 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
     std::shared_ptr<Life> life;
     std::unique_ptr<SimStore> store;
     std::unique_ptr<runtime::Performers> performers;
+    std::unique_ptr<runtime::Sayings> sayings;
     std::unique_ptr<runtime::Runtime> runtime;
     std::uint64_t lives = 0;
     std::string version{kToolVersion}, without;
     bool capable = false;
   };
   async::PointAction hit(std::string_view name) override;
+  void on_events(const JobId& job, const std::vector<Event>& events) override;
+  void on_released(const JobId& job, const std::optional<Error>& problem) override;
   void on_warning(const JobId& job, const std::string& what) override;
   bool boundary(Life& life, std::string_view where);
   void open_disk();
