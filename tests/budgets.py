@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Budgets, on the real program: a job parks before the call that it has no room for, and goes on when somebody raises it.
+"""Budgets, on the real program: a job parks before the call that it has no room for, and goes on when somebody raises it;
+also when it is killed at any moment of either. The models are those of examples/model-server.
 
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   budgets.py [WORDS]   only tests whose name contains WORDS
 """
+import json
 import os
+import re
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import expect, home, run_tests, until  # noqa: E402
+from cli import ROOT, expect, home, run_tests, until  # noqa: E402
 from keys import bearer, make  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -47,11 +51,56 @@ agents:
   b: { budget: { soft: 80 }, plan: [{ id: x, llm: { model: free, prompt: Hello } }] }
   c: { budget: { tokens: -1, wall: soon, soft: 101, cost: "1,5", money: 1 }, plan: [{ id: x, llm: { model: free, prompt: Hello } }] }
 """
+LED = """\
+aetheris: 1
+tools:
+  look: { native: echo, effect: read }
+models:
+  main: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:KEY", model: instant, price: { input: 1, output: "2.5" } }
+agents:
+  open: { loop: { model: main, tools: [look], max_tokens: 50 } }
+  tokens: { budget: { tokens: 300, soft: 50 }, loop: { model: main, tools: [look], max_tokens: 50 } }
+  cost: { budget: { cost: "0.0004" }, loop: { model: main, tools: [look], max_tokens: 50 } }
+  model_calls: { budget: { model_calls: 2, soft: 50 }, loop: { model: main, tools: [look], max_tokens: 50 } }
+  tool_calls: { budget: { tool_calls: 1 }, loop: { model: main, tools: [look], max_tokens: 50 } }
+  wall:
+    budget: { wall: 500ms }
+    plan:
+      - { id: sleep, wait: { type: timer, for: 1s } }
+      - { id: a, tool: look, needs: [sleep] }
+"""
+TURNS = json.dumps({"message": "Take 4 turns"})
+RAISES = {"tokens": "100000", "cost": "5", "model_calls": "50", "tool_calls": "50", "wall": "1h"}
 
 
 def test(function):
     TESTS.append(function)
     return function
+
+
+class Models:
+    """The model server, its journal in the home; `env` leads to it."""
+
+    def __init__(self, h):
+        (h.path / "led.yaml").write_text(LED)
+        self.journal = h.path / "asked.jsonl"
+        folder = ROOT / "examples/model-server"
+        self.process = subprocess.Popen(
+            ["node", folder / "server.mjs", "--journal", self.journal, "--scenario", folder / "scenarios/instant.json"],
+            stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        h.env["KEY"] = "sk-of-budgets"
+        h.env["MODELS"] = self.process.stdout.readline().split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def asked(self):
+        return len(self.journal.read_text().splitlines()) if self.journal.exists() else 0
 
 
 def said(h):
@@ -147,6 +196,115 @@ def only_who_answers_for_people_raises_it_and_a_server_goes_on_at_once():
         until(lambda: s.ask("GET", "/api/jobs/s", None, operator)[1]["status"] == "completed")
         metrics = s.ask("GET", "/metrics", None, operator)[1]
         assert 'aetheris_run_pause_total{until="budget"} 1' in metrics, metrics
+
+
+@test
+def each_limit_parks_the_job_and_its_own_raise_goes_on():
+    with home() as h, Models(h):
+        whole = expect(h.run("run", "led.yaml", "open", "--job-id", "open", "--input", TURNS), 0).json()
+        for limit, most in RAISES.items():
+            expect(h.run("run", "led.yaml", limit, "--job-id", limit, "--input", TURNS), 4)
+            job = expect(h.run("job", limit, "--json"), 0).json()
+            assert (job["status"], job["parked"]["until"]) == ("parked", "budget"), job
+            assert job["budget"]["exceeded"]["limit"] == limit, job["budget"]
+            wish = "--" + limit.replace("_", "-")
+            assert wish + " " in job["parked"]["command"], job["parked"]
+            expect(h.run("budget", limit, wish, most), 0)
+            done = expect(h.run("run", "led.yaml", limit, "--job-id", limit, "--input", TURNS), 0)
+            assert limit == "wall" or done.json() == whole, (limit, done)
+            expect(h.run("verify", limit), 0)
+
+
+@test
+def the_command_that_is_shown_for_a_parked_job_goes_on_with_it():
+    with home() as h, Models(h):
+        expect(h.run("run", "led.yaml", "tokens", "--job-id", "t", "--input", TURNS), 4)
+        for _ in range(20):
+            job = expect(h.run("job", "t", "--json"), 0).json()
+            if job["status"] == "completed":
+                break
+            before = job["budget"]["spent"]["model_calls"]
+            expect(h.run(*job["parked"]["command"].split()[1:]), 0)
+            h.run("run", "led.yaml", "tokens", "--job-id", "t", "--input", TURNS)
+            assert expect(h.run("job", "t", "--json"), 0).json()["budget"]["spent"]["model_calls"] > before
+        assert job["status"] == "completed", job
+        expect(h.run("verify", "t"), 0)
+
+
+def notices(h, job):
+    started = expect(h.run("events", job, "--type", "tool_invocation_started", "--json"), 0).json()["events"]
+    return [e["payload"]["arguments"]["notice"] for e in started if "notice" in e["payload"]["arguments"]]
+
+
+@test
+def a_model_is_told_once_that_little_is_left_and_once_more_when_that_was_raised():
+    with home() as h, Models(h):
+        expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 4)
+        assert notices(h, "m") == [{"model_calls": {"left": "1", "of": "2"}}], notices(h, "m")
+        expect(h.run("budget", "m", "--model-calls", "6"), 0)
+        said = expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0).json()
+        assert said["turns"] == 4, said
+        assert notices(h, "m")[1:] == [{"model_calls": {"left": "3", "of": "6"}}], notices(h, "m")
+        expect(h.run("verify", "m"), 0)
+
+
+@test
+def what_was_paid_is_not_paid_again_by_looking_replaying_or_forking():
+    with home() as h, Models(h) as models:
+        expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 4)
+        expect(h.run("budget", "m", "--model-calls", "5"), 0)
+        expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0)
+        spent = expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"]
+        assert spent["model_calls"] == models.asked() == 4, spent
+        for words in (("replay", "m"), ("trace", "m"), ("verify", "m")):
+            expect(h.run(*words), 0)
+        assert models.asked() == 4
+        assert expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"] == spent
+        events = expect(h.run("events", "m", "--json"), 0).json()["events"]
+        expect(h.run("fork", "m", "--at", str(events[-1]["seq"]), "--job-id", "f"), 0)
+        expect(h.run("run", "led.yaml", "model_calls", "--job-id", "f", "--input", TURNS), 0)
+        fork = expect(h.run("job", "f", "--json"), 0).json()
+        assert fork["budget"]["spent"]["model_calls"] == 0 and fork["budget"]["limits"]["model_calls"] == 5, fork["budget"]
+        assert models.asked() == 4
+
+
+def points_of(done):
+    return list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.err)))
+
+
+@test
+def killed_at_any_moment_of_the_park_or_the_raise_it_ends_the_same():
+    with home() as h:
+        budget_home(h)
+        trace = {"AETHERIS_FAILPOINTS_TRACE": "1"}
+        run = ("run", "budget.yaml", "three", "--job-id")
+        parks = points_of(expect(h.run(*run, "calm", env=trace), 4))
+        raises = points_of(expect(h.run("budget", "calm", "--tool-calls", "3", env=trace), 0))
+        goes_on = points_of(expect(h.run(*run, "calm", env=trace), 0))
+        assert len(parks) > 8 and raises and len(goes_on) > 4, (parks, raises, goes_on)
+
+        def dies(point, *words):
+            died = h.run(*words, env={"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")})
+            assert died.code == 137, (point, died)
+
+        cases = [(n, point) for n, points in enumerate((parks, raises, goes_on)) for point in points]
+        for when, point in cases:
+            job = f"{when}-{point}".replace("@", "-").replace(".", "-")
+            if when == 0:
+                dies(point, *run, job)
+            expect(h.run(*run, job), 4)
+            if when == 1:
+                dies(point, "budget", job, "--tool-calls", "3")
+            expect(h.run("budget", job, "--tool-calls", "3"), 0)
+            if when == 2:
+                dies(point, *run, job)
+            expect(h.run(*run, job), 0)
+            decided = expect(h.run("events", job, "--type", "decision_recorded", "--json"), 0).json()["events"]
+            states = [e["payload"]["state"] for e in decided if e["payload"]["kind"] == "budget"]
+            assert states == ["exceeded", "raised"], (point, states)
+            spent = expect(h.run("job", job, "--json"), 0).json()["budget"]["spent"]
+            assert spent["tool_calls"] == 3, (point, spent)
+            expect(h.run("verify", job), 0)
 
 
 if __name__ == "__main__":

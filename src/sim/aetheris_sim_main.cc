@@ -43,6 +43,8 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "approval.cancelled",
                                        "approval.rejected",
                                        "approval.timed_out",
+                                       "budget.exceeded",
+                                       "budget.raised",
                                        "clock.jump",
                                        "confirm.accepted",
                                        "confirm.accepted_before",
@@ -95,6 +97,7 @@ constexpr std::string_view kMarks[] = {"approval.approved",
                                        "people.not_settled",
                                        "people.pause",
                                        "people.plan",
+                                       "people.raise",
                                        "people.reject",
                                        "people.resolve_fail",
                                        "people.resolve_happened",
@@ -434,7 +437,8 @@ int run_canary(const Options& o) {
       {Canary::praising_verifier, "verifiers say that all is as it was", "V2 what is said"},
       {Canary::touching_verifier, "verifiers change what they look at", "V5 a verifier only reads"},
       {Canary::rash_fork, "a fork repeats what nobody agreed to", "K2 a fork repeats"},
-      {Canary::greedy_plan, "another plan lets go more than was said", "R3 a plan is what"}};
+      {Canary::greedy_plan, "another plan lets go more than was said", "R3 a plan is what"},
+      {Canary::generous_raise, "a budget is raised to more than was said", "B1 no call begins"}};
   bool all_found = true;
   for (const auto& canary : kCanaries) {
     PlanBook plans;

@@ -442,8 +442,11 @@ void waits_resolve_once(const JobEvidence& e, Judge& judge) {
 void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
-    if (event.type != EventType::timer_fired) continue;
     const Value& p = event.payload;
+    // More time was given: it passes once more.
+    const bool raised = event.type == EventType::decision_recorded && p.text("kind") == "budget";
+    if (raised && !p["payload"]["wall"].is_null()) fired.erase("budget");
+    if (event.type != EventType::timer_fired) continue;
     judge.broken_if(!fired.emplace(p.text("effect_id")).second,
                     std::string(p.text("effect_id")) + " fired twice");
     judge.broken_if(instant(p, "value") < instant(p, "due_at"),
@@ -475,9 +478,9 @@ constexpr Checker kCheckers[] = {
     {"T1 a timer fires once, and not early", timers_fire_late_and_once},
 };
 
-std::array<std::span<const Checker>, 6> all_checkers() {
-  return {kCheckers,        people_checkers(),  side_checkers(),
-          model_checkers(), confirm_checkers(), plan_checkers()};
+std::array<std::span<const Checker>, 7> all_checkers() {
+  return {kCheckers,         people_checkers(),  side_checkers(), model_checkers(),
+          budget_checkers(), confirm_checkers(), plan_checkers()};
 }
 
 // What is known of one job, kept together.

@@ -3,7 +3,7 @@
 // They judge by four things only: the job's log, its row, the outside's own journal, and the ledger of what people said and
 // were told. To add one is to add a function and a line in `kCheckers` of its file: check.cc (the log, fencing, effects,
 // waits), check_people.cc (approvals, messages, pauses), check_side.cc (probes, compensations), check_model.cc (answers of
-// models), check_confirm.cc (what was changed and looked at), check_plan.cc (forks and other plans). Rules that can only be
+// models), check_budget.cc (what a job may use), check_confirm.cc (what was changed and looked at), check_plan.cc (forks and other plans). Rules that can only be
 // seen at the moment they are broken stand in witness.cc, sim_store.h and outside.cc. Threads: pure functions.
 #pragma once
 

@@ -35,6 +35,7 @@ struct Checker {
 std::span<const Checker> people_checkers();
 std::span<const Checker> side_checkers();
 std::span<const Checker> model_checkers();
+std::span<const Checker> budget_checkers();
 std::span<const Checker> confirm_checkers();
 std::span<const Checker> plan_checkers();
 

@@ -269,8 +269,32 @@ void People::confirm(const JobId& job, const Seen& seen, const Glance& look) {
   }
 }
 
+// Somebody lets the job use more: too little, enough for a while, or, when all has to end, enough for ever.
+void People::raise(const JobId& job, const Seen& seen, const Glance& look) {
+  if (look.raise_one_in == 0 || !world_.chance().one_in(look.raise_one_in)) return;
+  std::vector<Member> limits;
+  for (const auto& [name, most] : seen.budget.members()) {
+    if (name == "wall") {
+      limits.emplace_back(
+          name, look.waits ? "10000h" : std::to_string(world_.chance().below(60) + 1) + "s");
+    } else if (most.is_integer() && name != "soft") {
+      const std::uint64_t some = world_.chance().below(name == "tokens" ? 9'000 : 9) + 1;
+      limits.emplace_back(name, look.waits ? 1'000'000'000 : some);
+    }
+  }
+  const std::string id = "raise-" + std::to_string(++last_id_);
+  world_.report().mark("people.raise");
+  act(job,
+      {.kind = engine::Act::Kind::budget,
+       .id = id,
+       .by = id,
+       .payload = Value::object(std::move(limits))},
+      2);
+}
+
 void People::look_around(const Glance& look) {
   for (const auto& [job, seen] : world_.witness().jobs()) {
+    if (seen.parked == "budget_exceeded") raise(job, seen, look);
     if (look.waits && seen.paused) {
       act(job, {.kind = engine::Act::Kind::resume, .id = "late-resume", .by = "late-resume"}, 1);
     }

@@ -45,6 +45,7 @@ struct Glance {
   std::string_view decision = {};    // so; "" = at random
   std::uint64_t confirm_one_in = 0;  // answer who asks whether a change is well
   std::string_view confirm = {};     // so: accept or fail; "" = at random
+  std::uint64_t raise_one_in = 0;    // raise a budget that is used up; 0 = never
 };
 
 class People {
@@ -91,6 +92,7 @@ class People {
   void try_fork(const std::shared_ptr<Forking>& forking);
   void fork_answered(const std::shared_ptr<Forking>& forking, Result<runtime::Forked> answer);
   void confirm(const JobId& job, const Seen& seen, const Glance& look);
+  void raise(const JobId& job, const Seen& seen, const Glance& look);
   void resolve(const JobId& job, const std::string& idempotency_key);
   void resolve_undeclared(const JobId& job, engine::Act act);
   void answer(const JobId& job, const std::string& key, const OpenWait& wait, const Glance& look);

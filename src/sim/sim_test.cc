@@ -74,6 +74,7 @@ AE_TEST("sim/the alarm works: planted faults are found") {
   EXPECT_TRUE(found(Canary::praising_verifier, "V2 what is said"));
   EXPECT_TRUE(found(Canary::touching_verifier, "V5 a verifier only reads"));
   EXPECT_TRUE(found(Canary::greedy_plan, "R3 a plan is what"));
+  EXPECT_TRUE(found(Canary::generous_raise, "B1 no call begins"));
 }
 
 // ---------------------------------------------------------------- what it once found

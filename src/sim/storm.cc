@@ -420,8 +420,10 @@ void Storm::schedule_troubles() {
 }
 
 void Storm::look_around() {
-  people_.look_around(
-      {.waits = healed_, .answer_one_in = healed_ ? 1u : 3u, .confirm_one_in = healed_ ? 1u : 3u});
+  people_.look_around({.waits = healed_,
+                       .answer_one_in = healed_ ? 1u : 3u,
+                       .confirm_one_in = healed_ ? 1u : 3u,
+                       .raise_one_in = healed_ ? 1u : 2u});
   world_.loop().after(healed_ ? 3s : 7s, [this] { look_around(); });
 }
 

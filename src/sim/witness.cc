@@ -141,6 +141,7 @@ void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
   switch (event.type) {
     case EventType::job_created:
       if (!p.text("queue").empty()) seen.queue = p.text("queue");
+      seen.budget = p["budget"];
       if (const Value& needed = p["required_capabilities"]; needed.is_array()) {
         for (const Value& one : needed.items()) seen.required.emplace_back(one.as_string());
       }

@@ -52,6 +52,7 @@ struct Seen {  // of a job
   std::set<std::string>
       raised;          // steps of which somebody is asked whether what they changed is well
   std::string parked;  // why
+  Value budget;        // that it was made with; null = none
 };
 
 class Witness final : public store::Store {

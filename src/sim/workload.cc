@@ -155,6 +155,16 @@ constexpr struct {
 } kKinds[] = {{10, tool_node}, {3, map_node},     {2, llm_node},  {2, signal_node},
               {2, human_node}, {2, message_node}, {1, timer_node}};
 
+// Most are used up.
+Value random_budget(SimChance& chance) {
+  std::vector<Member> limits;
+  if (chance.one_in(2)) limits.emplace_back("model_calls", chance.below(3));
+  if (chance.one_in(3)) limits.emplace_back("tokens", 500 + chance.below(4'000));
+  if (chance.one_in(4)) limits.emplace_back("wall", std::to_string(2 + chance.below(40)) + "s");
+  if (limits.empty() || chance.one_in(2)) limits.emplace_back("tool_calls", chance.below(5));
+  return Value::object(std::move(limits));
+}
+
 SimPlan random_plan(std::uint64_t number) {
   SimChance chance(number * 7919 + 17);
   SimPlan made;
@@ -194,6 +204,7 @@ SimPlan random_plan(std::uint64_t number) {
     graph.emplace_back("deadline", std::to_string(5 + chance.below(60)) + "s");
   }
   if (chance.one_in(4)) graph.emplace_back("max_attempts", 2 + chance.below(4));
+  if (chance.one_in(4)) graph.emplace_back("budget", random_budget(chance));
   made.plan = compile(Value::object(std::move(graph)));
   return made;
 }
@@ -641,6 +652,13 @@ const std::vector<SmallJob>& small_jobs() {
        .deeds = {{.after = 100ms,
                   .act = raise(R"({"model_calls":100,"tool_calls":100})"),
                   .when = kParked}}},
+      {.name = "a loop whose model is told that little is left, and which then has no room",
+       .nodes = R"({"schema":1,"budget":{"tool_calls":2,"soft":50},"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
+          "parallel_tools":2,"tools":["put","once"],"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}},{\"name\":\"once\",\"arguments\":{\"n\":3}}]]"}}],
+         "output":{"t":"${ .steps.chat.text }"}})",
+       .deeds = {{.after = 100ms, .act = raise(R"({"tool_calls":3})"), .when = kParked}}},
   };
   return jobs;
 }

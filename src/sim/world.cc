@@ -27,6 +27,15 @@ Value nodes_of(const Value& task_graph) {
   return Value::array(std::move(ids));
 }
 
+// One more of everything that is counted.
+Value more_than(const Value& limits) {
+  Value more = limits;
+  for (const auto& [name, most] : limits.members()) {
+    if (most.is_integer()) more = more.with(name, Value(most.as_int() + 1));
+  }
+  return more;
+}
+
 }  // namespace
 
 SimWorld::SimWorld(const WorldOptions& options)
@@ -225,6 +234,9 @@ void SimWorld::act(std::size_t index, JobId job, engine::Act act, async::Done<Re
   if (!lives(index)) return;
   if (options_.canary == Canary::greedy_plan && act.kind == engine::Act::Kind::plan) {
     act.payload = act.payload.with("drop", nodes_of(act.payload["task_graph"]));
+  }
+  if (options_.canary == Canary::generous_raise && act.kind == engine::Act::Kind::budget) {
+    act.payload = more_than(act.payload);
   }
   Worker& worker = workers_[index];
   worker.life->post([runtime = worker.runtime.get(), job = std::move(job), act = std::move(act),

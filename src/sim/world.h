@@ -45,6 +45,7 @@ enum class Canary : std::uint8_t {
   touching_verifier,  // verifiers change what they look at
   rash_fork,          // a fork is made as if its repeated effects had been agreed to
   greedy_plan,        // another plan lets go more than somebody said
+  generous_raise,     // a budget is raised to more than somebody said
 };
 
 inline const store::QueueLimit kNarrow{"narrow", 1};  // what every worker keeps
