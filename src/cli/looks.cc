@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/trace_text.h"
 #include "core/json.h"
+#include "engine/budget.h"
 
 namespace ae::cli {
 namespace {
@@ -329,6 +330,29 @@ std::string line_text(const Value& job) {
   return text + needs;
 }
 
+// What it has used of what it may use, and what its calls under way may use yet.
+std::string budget_text(const Value& budget) {
+  std::string text;
+  for (const engine::Limit limit : engine::kCounted) {
+    const bool cost = limit == engine::Limit::cost;
+    const std::string name = cost ? "cost_micros" : std::string(to_text(limit));
+    const auto shown = [&](const Value& amount) {
+      const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
+      return cost ? engine::cost_text(n) : std::to_string(n);
+    };
+    if (budget["limits"][name].is_null()) continue;
+    text += (text.empty() ? "" : " · ") + std::string(to_text(limit)) + " " +
+            shown(budget["spent"][name]) + " of " + shown(budget["limits"][name]);
+    const Value& reserved = budget["reserved"][name];
+    if (reserved.is_integer() && reserved.as_int() > 0)
+      text += ", " + shown(reserved) + " reserved";
+  }
+  if (const auto until = budget.text("wall_until"); !until.empty()) {
+    text += (text.empty() ? "" : " · ") + std::string("until ") + short_time(until);
+  }
+  return text;
+}
+
 }  // namespace
 
 int job_command(const Options& options, Terminal& terminal) {
@@ -358,6 +382,7 @@ int job_command(const Options& options, Terminal& terminal) {
   line("updated", short_time(job->text("updated_at")));
   line("labels", safe(labels_text((*job)["labels"])));
   if (status == "queued") line("in line", line_text(*job));
+  line("budget", budget_text((*job)["budget"]));
   value_line("input", (*job)["input"]);
   value_line("result", (*job)["result"]);
   if ((*job)["error"].is_object()) {

@@ -269,8 +269,29 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
 
 namespace {
 
+// The numbers in what a model is told of its budget, "budget: 1 of 2 tool calls left; … . Come to an end …"; null: it is
+// told of none.
+Value notice_in(const Value& messages) {
+  const std::string_view begin = "budget: ", end = ". Come to an end before it is used up.";
+  std::string_view text = messages.items().back().text("content");
+  if (!text.starts_with(begin) || !text.ends_with(end)) return {};
+  text = text.substr(begin.size(), text.size() - begin.size() - end.size());
+  std::vector<Member> limits;
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find("; "));
+    text.remove_prefix(std::min(text.size(), one.size() + 2));
+    const auto of = one.find(" of "), name = one.find(' ', of + 4);
+    std::string limit(
+        one.substr(name + 1, one.size() - name - 1 - std::string_view(" left").size()));
+    std::ranges::replace(limit, ' ', '_');
+    limits.emplace_back(limit, Value::object({{"left", one.substr(0, of)},
+                                              {"of", one.substr(of + 4, name - of - 4)}}));
+  }
+  return Value::object(std::move(limits));
+}
+
 // What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
-// become the end of a chain and a number, and what is offered its digest.
+// become the end of a chain and a number, what is offered its digest, and what is told of the budget its numbers.
 std::string declared_hash(const Value& request, bool first) {
   const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
   std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
@@ -280,6 +301,9 @@ std::string declared_hash(const Value& request, bool first) {
   }
   std::vector<Member> declared{{"conversation", to_hex(chain)},
                                {"said", static_cast<std::uint64_t>(request["messages"].size())}};
+  if (Value notice = notice_in(request["messages"]); !notice.is_null()) {
+    declared.emplace_back("notice", std::move(notice));
+  }
   for (const Member& member : request.members()) {
     if (member.first == "messages" && !first) continue;
     const bool long_one = member.first == "tools" || member.first == "schema";
@@ -292,7 +316,7 @@ std::string declared_hash(const Value& request, bool first) {
 bool is_declared(const Value& sent, const std::string& arguments_hash) {
   if (arguments_hash == to_hex(sha256(canonical(sent)))) return true;
   const Value& messages = sent["messages"];
-  if (!messages.is_array()) return false;
+  if (!messages.is_array() || messages.size() == 0) return false;
   return arguments_hash == declared_hash(sent, messages.size() == 1);
 }
 
