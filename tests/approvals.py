@@ -103,9 +103,12 @@ class Desk:
         Till.done, Till.paid, Till.tokens = {}, [], set()
         self.till = Counter(("127.0.0.1", 0), Till)
         threading.Thread(target=self.till.serve_forever, daemon=True).start()
-        self.models = subprocess.Popen(["node", SERVER, "--journal", self.path / "asked.jsonl", "--scenario",
-                                        SERVER.parent / "scenarios/refund.json"],
-                                       stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        scenario = json.loads((SERVER.parent / "scenarios/refund.json").read_text())
+        told = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
+        scenario["turns"].insert(0, told)
+        (self.path / "refund.json").write_text(json.dumps(scenario))
+        self.models = subprocess.Popen(["node", SERVER, "--scenario", self.path / "refund.json"], text=True,
+                                       stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         url = self.models.stdout.readline().split()[-1]
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
         self.url = f"http://127.0.0.1:{self.till.server_port}"
@@ -176,13 +179,13 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
 
 
 def the_approver_sees_what_would_be_sent_and_no_secret(desk):
+    evil = "4\u202e3/\u0007.."
+    for agent, given in (("plain", {"order": evil, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
+        desk.job(agent, job=agent, code=4, given=given)
     server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
     try:
         server.stdout.readline()
-        evil = "4\u202e3/\u0007.."
-        for words in (("plain", {"order": evil, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
-            desk.run("run", "agents.yaml", words[0], "--job-id", words[0], "--input", json.dumps(words[1]), code=4)
         asked = {one["job_id"]: one for one in desk.asked()}
         sends = asked["plain"]["sends"]
         assert sends["method"] == "POST" and sends["url"].startswith(desk.url + "/refunds/4%E2%80%AE3%2F"), sends
@@ -225,14 +228,13 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     assert "approval_edited" in late.stderr, late.stderr
     desk.run("reject", one["id"], code=5)
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    desk.job(code=0)
+    said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
+    assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
     assert Till.paid == [("/refunds/43", less)], Till.paid
     edited = [d for d in desk.decisions() if d["state"] == "edited"]
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
     assert edited[0]["payload"]["arguments_hash"] == hash_of(less), edited
     assert edited[0]["payload"]["edited_from"] == one["arguments_hash"], edited
-    asked = (desk.path / "asked.jsonl").read_text()
-    assert "edited_arguments" in asked, "the model was told"
     desk.proved()
 
 

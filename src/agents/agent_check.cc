@@ -5,17 +5,14 @@
 
 #include "agents/check.h"
 #include "agents/loop_check.h"
+#include "agents/node_check.h"
+#include "agents/settings_check.h"
 #include "core/json.h"
 
 namespace ae::agents {
 namespace {
 
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr std::uint32_t kMaxParallelMax = 1'024;
-constexpr std::uint32_t kMaxAttemptsMax = 1'000;
-constexpr std::size_t kLabelsMax = 64;
-constexpr std::size_t kLabelMax = 256;  // bytes of a name or a value
-constexpr std::size_t kMessagesMax = 10'000;
 constexpr std::size_t kRulesMax = 256;   // that are about one tool of a plan
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
@@ -42,7 +39,7 @@ class AgentCheck {
                          {"schedule", "schedules come later"}})) {
       return std::move(agent_);
     }
-    settings();
+    cost_ = check_settings(check_, spot_, agent_, graph_);
     if (const auto loop = spot_.find("loop")) {
       if (spot_->find("plan") != nullptr) {
         check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
@@ -69,90 +66,6 @@ class AgentCheck {
     Spot where;
   };
 
-  // ---- settings of the agent
-
-  void settings() {
-    if (const auto text = spot_.find("description")) check_.text(*text);
-    if (const auto schema = spot_.find("input_schema")) {
-      if (check_.schema(*schema)) agent_.input_schema = (*schema)->value();
-    }
-    if (const auto deadline = spot_.find("deadline")) {
-      if (const auto duration = check_.duration(*deadline, kLeast)) {
-        graph_.emplace_back("deadline", to_text(*duration));
-      }
-    }
-    if (const auto attempts = spot_.find("max_attempts")) {
-      if (const auto count = check_.count(*attempts, kMaxAttemptsMax)) {
-        graph_.emplace_back("max_attempts", static_cast<double>(*count));
-      }
-    }
-    if (const auto budget = spot_.find("budget")) this->budget(*budget);
-    if (const auto labels = spot_.find("labels")) this->labels(*labels);
-    if (const auto versions = spot_.find("versions")) this->versions(*versions);
-    if (const auto needed = spot_.find("required_capabilities")) {
-      agent_.required_capabilities = check_capabilities(check_, *needed);
-    }
-    if (const auto granted = spot_.find("grants")) {
-      const auto names = check_capabilities(check_, *granted);
-      if (!names.empty()) {
-        graph_.emplace_back("grants", Value::array(std::vector<Value>(names.begin(), names.end())));
-      }
-    }
-    if (const auto queue = spot_.find("queue")) {
-      const auto text = check_.text(*queue);
-      if (text && !is_capability(*text)) {
-        check_.fault(*queue, "a queue's name has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
-      } else if (text) {
-        agent_.queue = *text;
-      }
-    }
-    if (const auto confirm = spot_.find("confirm")) {  // strict is what holds without it
-      const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
-      if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
-    }
-  }
-
-  // How much each job may use. Whether its models have prices is known when its nodes are.
-  void budget(const Spot& spot) {
-    if (!check_.mapping(spot, {"tokens", "cost", "model_calls", "tool_calls", "wall", "soft"})) {
-      return;
-    }
-    const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
-      const auto at = spot.find(key);
-      if (!at) return;
-      const Value& said = (*at)->scalar;
-      if (said.is_integer() && said.as_int() >= 0 &&
-          static_cast<std::uint64_t>(said.as_int()) <= engine::kBudgetMax) {
-        most = static_cast<std::uint64_t>(said.as_int());
-      } else {
-        check_.fault(*at, "must be a whole number, at most " + std::to_string(engine::kBudgetMax));
-      }
-    };
-    counted("tokens", budget_.tokens);
-    counted("model_calls", budget_.model_calls);
-    counted("tool_calls", budget_.tool_calls);
-    if (const auto cost = spot.find("cost")) {
-      const Value& said = (*cost)->scalar;
-      const std::string text = said.is_string()   ? said.as_string()
-                               : said.is_number() ? canonical(said)
-                                                  : std::string();
-      if (auto micros = engine::cost_from_text(text)) {
-        budget_.cost_micros = *micros;
-      } else {
-        check_.fault(*cost, micros.error().message);
-      }
-      cost_ = *cost;
-    }
-    if (const auto wall = spot.find("wall")) budget_.wall = check_.duration(*wall, kLeast);
-    if (const auto soft = spot.find("soft")) {
-      if (const auto percent = check_.count(*soft, 100)) budget_.soft = *percent;
-    }
-    if (spot->keys.empty() || (spot->keys.size() == 1 && spot->find("soft") != nullptr)) {
-      check_.fault(spot, "limits something: tokens, cost, model_calls, tool_calls or wall");
-    }
-    if (budget_.any()) graph_.emplace_back("budget", engine::stored(budget_));
-  }
-
   // A cost is only known of models that have a price.
   void priced() {
     if (!cost_) return;
@@ -161,43 +74,6 @@ class AgentCheck {
       check_.fault(*cost_, "the model " +
                                shown(std::string_view(name).substr(kModelToolPrefix.size())) +
                                " has no `price`: what it costs cannot be limited");
-    }
-  }
-
-  void versions(const Spot& spot) {
-    if (!check_.mapping(spot, {"policy", "execution"})) return;
-    if (const auto policy = spot.find("policy")) {
-      const auto said = check_.word(*policy, {"warn", "strict", "route"});
-      if (said && *said > 0) {
-        graph_.emplace_back("versions",
-                            Value::object({{"policy", *said == 1 ? "strict" : "route"}}));
-      }
-    }
-    if (const auto execution = spot.find("execution")) {
-      const auto text = check_.text(*execution);
-      if (!text) return;
-      if (!is_capability(*text)) {
-        return check_.fault(*execution,
-                            "a version has 1 to 64 of the characters A-Z a-z 0-9 . _ -");
-      }
-      agent_.execution_version = *text;
-    }
-  }
-
-  void labels(const Spot& spot) {
-    if (!check_.any_mapping(spot)) return;
-    if (spot->items.size() > kLabelsMax) check_.fault(spot, "at most 64 labels");
-    for (std::size_t i = 0; i < spot->items.size(); ++i) {
-      const std::string& key = spot->keys[i].text;
-      const Spot value{&spot->items[i], spot.path_of(key)};
-      if (key.empty() || key.size() > kLabelMax) {
-        check_.fault_at(spot->keys[i].at, value.path, "a label's name has 1 to 256 bytes");
-      }
-      auto text = check_.text(value);
-      if (!text) continue;
-      if (text->size() > kLabelMax) check_.fault(value, "a label's value has at most 256 bytes");
-      if (has_expression(*text)) check_.fault(value, "a label of an agent holds no expression");
-      agent_.labels.emplace_back(key, *std::move(text));
     }
   }
 
@@ -239,7 +115,7 @@ class AgentCheck {
     members.emplace_back("kind", "loop");
     const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
     const LoopPlace place{.callable = callable,
-                          .templated = [this](const Spot& text) { return templated(text); },
+                          .templated = templated_,
                           .find_model = [this](const Spot& name) { return find_model(name); },
                           .use =
                               [this](const CheckedTool& tool, bool granted) {
@@ -335,7 +211,9 @@ class AgentCheck {
       check_.misplaced(spot, "a map", {"as", "max_parallel", "do", "on_item_error"});
       check_.misplaced(spot, "a tool", {"args"});
       members.emplace_back("kind", "wait");
-      wait(*spot.find("wait"), members);
+      if (auto wait = check_wait(check_, *spot.find("wait"), templated_)) {
+        members.emplace_back("wait", *std::move(wait));
+      }
     } else if (kinds[0] == "map") {
       check_.misplaced(spot, "the `do` of a map", {"args"});
       members.emplace_back("kind", "map");
@@ -432,7 +310,9 @@ class AgentCheck {
     if (args && !((*args)->is_mapping() && (*args)->items.empty())) {
       members.emplace_back("args", (*args)->value());
     }
-    if (good && tool != nullptr) arguments(args ? *args : spot, args.has_value(), *tool);
+    if (good && tool != nullptr) {
+      check_arguments(check_, args ? *args : spot, args.has_value(), *tool);
+    }
   }
 
   // What a model is asked, as the call that it becomes.
@@ -452,7 +332,9 @@ class AgentCheck {
       members.emplace_back("tool", model->tool.name);
       request.emplace_back("model", model->model);
     }
-    messages(spot, request);
+    if (auto messages = check_messages(check_, spot, templated_)) {
+      request.emplace_back("messages", *std::move(messages));
+    }
     auto temperature = model != nullptr ? model->temperature : std::nullopt;
     auto max_tokens = model != nullptr ? model->max_tokens : std::nullopt;
     const std::string_view provider = model != nullptr ? model->tool.kind : std::string_view();
@@ -479,178 +361,6 @@ class AgentCheck {
                  check_.nearest(*name, models_,
                                 [](const auto& model) { return std::string_view(model.first); }));
     return nullptr;
-  }
-
-  void messages(const Spot& spot, std::vector<Member>& request) {
-    const auto prompt = spot.find("prompt");
-    const auto list = spot.find("messages");
-    const auto system = spot.find("system");
-    if (prompt.has_value() == list.has_value()) {
-      check_.fault(spot, prompt ? "a model is given a `prompt` or `messages`, not both"
-                                : "a model is given a `prompt`, or `messages`");
-      return;
-    }
-    if (list && !(*list)->is_list()) {
-      const bool good =
-          expression(*list, "`messages` is a list of { role, content }, or one ${ … }");
-      if (system) check_.fault(*system, "stands in `messages`, when that is one ${ … }");
-      if (good) request.emplace_back("messages", (*list)->scalar);
-      return;
-    }
-    std::vector<Value> said;
-    const auto say = [&](const Value& role, const Spot& content) {
-      if (content->is_list() && role != Value("assistant")) {
-        check_parts(check_, content);
-        if (templated(content)) {
-          said.push_back(Value::object({{"role", role}, {"content", content->value()}}));
-        }
-        return;
-      }
-      const auto text = check_.text(content);
-      if (text && text->empty()) check_.fault(content, "must not be empty");
-      if (text && templated(content)) {
-        said.push_back(Value::object({{"role", role}, {"content", *text}}));
-      }
-    };
-    if (system) say("system", *system);
-    if (prompt) say("user", *prompt);
-    const std::size_t count = list ? (*list)->items.size() : 0;
-    if (list && count == 0) check_.fault(*list, "has at least one message");
-    if (count > kMessagesMax) return check_.fault(*list, "at most 10,000 messages");
-    said.reserve(said.size() + count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const Spot item = list->item(i);
-      if (!check_.mapping(item, {"role", "content"})) continue;
-      const auto role = check_.required(item, "role", "system, user or assistant");
-      const auto content = check_.required(item, "content", "what is said");
-      if (role && content && check_.word(*role, {"system", "user", "assistant", "developer"})) {
-        say((*role)->scalar, *content);
-      }
-    }
-    request.emplace_back("messages", Value::array(std::move(said)));
-  }
-
-  // What can be said about arguments before the job runs.
-  void arguments(const Spot& spot, bool given, const CheckedTool& tool) {
-    const auto& schema = tool.tool.policy.args_schema;
-    if (!schema || (given && !spot->is_mapping())) return;
-    const Value args = given ? spot->value() : Value::object({});
-    auto compiled = Template::compile(args);
-    if (!compiled) return;
-    if (compiled->is_constant()) {
-      const auto constant = compiled->eval(NoScope());
-      if (!constant) return;
-      for (const SchemaFault& fault : schema->validate(*constant)) {
-        Spot where = spot;
-        std::string_view pointer = fault.instance_path;
-        if (given) where = follow(spot, pointer);
-        check_.fault(where, "the arguments of " + shown(tool.tool.name) + " break its args_schema" +
-                                (pointer.empty() ? "" : " at " + shown(pointer)) + ": " +
-                                fault.message);
-      }
-      return;
-    }
-    // Absent in a schema that requires nothing, and for a tool with faults of its own.
-    const Value& required = tool.policy["args_schema"]["required"];
-    if (!required.is_array()) return;
-    for (const Value& key : required.items()) {
-      if (key.is_string() && args.find(key.as_string()) == nullptr) {
-        check_.fault(spot, "the argument " + shown(key.as_string()) + " of " +
-                               shown(tool.tool.name) + " is missing");
-      }
-    }
-  }
-
-  // ---- waits
-
-  void wait(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(spot, {"type", "for", "until", "key", "expires", "on_expire", "on_reject",
-                               "answer", "channel"})) {
-      return;
-    }
-    const auto type = check_.required(spot, "type", "timer, signal, webhook, human or message");
-    if (!type) return;
-    const auto word = check_.word(*type, {"timer", "signal", "webhook", "human", "message"});
-    if (!word) return;
-    std::vector<Member> wait = {{"type", (*type)->scalar}};
-    enum { timer_wait = 0, human_wait = 3, message_wait = 4 };
-    if (*word != timer_wait) check_.misplaced(spot, "timer waits", {"for", "until"});
-    if (*word != human_wait) check_.misplaced(spot, "human waits", {"on_reject", "answer"});
-    if (*word != message_wait) check_.misplaced(spot, "message waits", {"channel"});
-    if (*word == timer_wait) {
-      check_.misplaced(spot, "waits that somebody answers", {"key", "expires", "on_expire"});
-      timer(spot, wait);
-    } else if (*word == message_wait) {
-      check_.misplaced(spot, "signal, webhook and human waits", {"key"});
-      if (const auto channel = check_.required(spot, "channel", "where the message comes")) {
-        named(*channel, "channel", wait);
-      }
-      expiry(spot, wait);
-    } else {
-      if (const auto key = spot.find("key")) named(*key, "key", wait);
-      expiry(spot, wait);
-      if (*word == human_wait) human(spot, wait);
-    }
-    members.emplace_back("wait", Value::object(std::move(wait)));
-  }
-
-  void timer(const Spot& spot, std::vector<Member>& wait) {
-    const auto span = spot.find("for");
-    const auto until = spot.find("until");
-    if (span.has_value() == until.has_value()) {
-      check_.fault(spot, span ? "a timer has either `for` or `until`, not both"
-                              : "a timer waits `for: 30s` or `until: 2030-01-31T08:00:00Z`");
-      return;
-    }
-    if (span) {
-      if ((*span)->is_string() && has_expression((*span)->scalar.as_string())) {
-        if (templated(*span)) wait.emplace_back("for", (*span)->scalar);
-      } else if (const auto duration = check_.duration(*span, Duration(0))) {
-        wait.emplace_back("for", to_text(*duration));
-      }
-      return;
-    }
-    const auto text = check_.text(*until);
-    if (!text || !templated(*until)) return;
-    if (has_expression(*text)) {
-      wait.emplace_back("until", *text);
-    } else if (const auto instant = instant_from_text(*text)) {
-      wait.emplace_back("until", to_text(*instant));
-    } else {
-      check_.fault(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
-    }
-  }
-
-  void named(const Spot& spot, std::string_view key, std::vector<Member>& wait) {
-    const auto text = check_.text(spot);
-    if (text && text->empty()) check_.fault(spot, "must not be empty");
-    if (text && templated(spot)) wait.emplace_back(key, *text);
-  }
-
-  void human(const Spot& spot, std::vector<Member>& wait) {
-    if (const auto on_reject = spot.find("on_reject")) {
-      if (check_.word(*on_reject, {"fail", "continue"}) == 1) {
-        wait.emplace_back("on_reject", "continue");
-      }
-    }
-    if (const auto answer = spot.find("answer")) {
-      if (check_.word(*answer, {"decision", "data"}) == 1) wait.emplace_back("answer", "data");
-    }
-  }
-
-  void expiry(const Spot& spot, std::vector<Member>& wait) {
-    const auto expires = spot.find("expires");
-    if (expires) {
-      if (const auto duration = check_.duration(*expires, kLeast)) {
-        wait.emplace_back("expires", to_text(*duration));
-      }
-    }
-    if (const auto on_expire = spot.find("on_expire")) {
-      if (check_.word(*on_expire, {"fail", "continue"}) == 1) {
-        wait.emplace_back("on_expire", "continue");
-      }
-      if (!expires) check_.fault(*on_expire, "without `expires` this wait never expires");
-    }
   }
 
   // ---- maps
@@ -885,6 +595,7 @@ class AgentCheck {
 
   Check& check_;
   const Spot& spot_;
+  const Templated templated_ = [this](const Spot& text) { return templated(text); };
   const CheckedTools& tools_;
   const CheckedModels& models_;
   const std::vector<Policy>& policies_;
@@ -895,7 +606,6 @@ class AgentCheck {
   engine::Needs needs_;  // sorted
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
-  engine::Limits budget_;
   std::optional<Spot> cost_;                    // of the budget
   std::set<std::string, std::less<>> offered_;  // to models: they are told what a tool is for
   // Where the walk is:
