@@ -284,24 +284,27 @@ def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
         found = [list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", text))) for text in points]
         assert all(found), found
         for act, hits in enumerate(found):
+            if act == 0 and name != "edit":
+                continue  # until somebody answers all three are the same
             for point in hits:
                 Till.done, Till.paid = {}, []
                 job = f"{name}-{act}-{point}".replace("@", "-").replace(".", "-")
                 dies = {"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")}
-                desk.job(job=job, **(dies if act == 0 else {}))
+                if act == 0:
+                    desk.job(job=job, **dies)
                 desk.job(job=job)
                 mine = [a for a in desk.asked() if a["job_id"] == job]
                 assert len(mine) == 1 and Till.paid == [], (job, mine, Till.paid)
-                desk.run(verb, mine[0]["id"], *more, **(dies if act == 1 else {}))
                 if act == 1:  # whoever heard nothing says it again
-                    again = desk.run(verb, mine[0]["id"], *more)
-                    assert again.returncode == 0, (job, again.stderr)
-                desk.job(job=job, **(dies if act == 2 else {}))
+                    desk.run(verb, mine[0]["id"], *more, **dies)
+                desk.run(verb, mine[0]["id"], *more, code=0)
+                if act == 2:
+                    desk.job(job=job, **dies)
                 desk.job(job=job, code=0)
                 assert Till.paid == paid, (job, Till.paid)
                 states = collections.Counter(d["state"] for d in desk.decisions(job))
                 assert states["requested"] == 1 and sum(states.values()) == 2, (job, states)
-                desk.proved(job)
+                desk.run("verify", job, code=0)
 
 
 def main():

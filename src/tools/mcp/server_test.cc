@@ -11,6 +11,7 @@
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "tools/mcp/listing.h"
+#include "tools/mcp/mcp_tool.h"
 
 namespace ae::tools::mcp {
 namespace {
@@ -343,6 +344,38 @@ AE_TEST("mcp/call/it says who it is in _meta, beside the arguments") {
   EXPECT_EQ(meta.text("aetheris/invocation-id"), "i");
   EXPECT_EQ(meta["aetheris/try"], Value(1));
   EXPECT_EQ(meta.text("traceparent"), "00-trace");
+}
+
+AE_TEST("mcp/call/what would be sent is shown before, as it is sent then, and nobody is asked") {
+  Hand hand(new_one);
+  const Value definition =
+      Value::object({{"server", "shop"}, {"tool", "t"}, {"digest", pinned(kTool)->text("digest")}});
+  auto tool = McpTool::make(definition, hand.server);
+  ASSERT_TRUE(tool) << tool.error().message;
+  const auto the_call = [] {
+    Call call;
+    call.tool = "shop.t";
+    call.args = Value::object({{"sum", 5}, {"who", "secret:TOKEN"}});
+    call.key = IdempotencyKey{"k"};
+    call.invocation = InvocationId{"i"};
+    call.timeout = call.send_within = 20s;
+    return call;
+  };
+  const auto shown = (*tool)->preview(the_call());
+  ASSERT_TRUE(shown) << shown.error().message;
+  EXPECT_EQ(canonical(*shown),
+            R"({"arguments":{"sum":5,"who":"secret:TOKEN"},"server":"shop","tool":"t"})");
+  hand.script.loop.run();
+  EXPECT_EQ(hand.script.opened, 0) << "a person who looks starts no server";
+  Call real = the_call();
+  Permit permit = testing::PermitForTests::make(real.invocation, 1);
+  (*tool)->perform(std::move(permit), std::move(real),
+                   [&](Outcome outcome) { hand.outcomes.push_back(std::move(outcome)); });
+  hand.script.loop.run();
+  EXPECT_EQ(hand.only().kind, OutcomeKind::success);
+  const Value& sent = hand.script.last("tools/call").message["params"];
+  EXPECT_EQ(sent["name"], (*shown)["tool"]);
+  EXPECT_EQ(sent["arguments"], (*shown)["arguments"]) << "an argument names no secret";
 }
 
 AE_TEST("mcp/call/a tool that says something else than what is pinned is not called") {
