@@ -65,8 +65,8 @@ class Reader:
             line = re.sub(rf"\b{word}\b", value, line)
         if self.server:
             line = line.replace(PORT, self.server.address)
-        if line == "aetheris serve agents.yaml &":
-            self.server = Server(self.h, "agents.yaml")
+        if line.startswith("aetheris serve ") and line.endswith(" &"):
+            self.server = Server(self.h, *line.split()[2:-1])
         elif line == "kill -9 %1":
             self.server.process.send_signal(signal.SIGKILL)
             self.server.process.wait()
