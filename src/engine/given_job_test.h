@@ -103,6 +103,7 @@ struct GivenSetup {
   std::string_view input = "{}";
   std::optional<Duration> deadline;
   std::string_view id = "job-1";
+  std::string_view planned_by = "file";  // or model:NAME
 };
 
 class GivenJob {
@@ -128,7 +129,12 @@ class GivenJob {
                       .plan = plan.get()};
     born.now = now;
     if (setup.deadline) born.deadline = now + *setup.deadline;
-    add(job_events(born));
+    std::vector<EventDraft> first = job_events(born);
+    for (EventDraft& draft : first) {
+      if (draft.type != EventType::plan_generated) continue;
+      draft.payload = draft.payload.with("planned_by", setup.planned_by);
+    }
+    add(std::move(first));
     commit();
   }
 

@@ -203,26 +203,76 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
 
 // ---------------------------------------------------------------- plans that a model made
 
+constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'payments']}}}";
+
 AE_TEST("policy/a plan that a model made calls only what can do no more than is granted") {
   const auto run = [](std::string_view planned_by, std::string_view grants) {
-    const auto plan =
-        compiled(graph("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
-                       "{'grants':" + std::string(grants) +
-                           ", 'tools':{'buy':{'capabilities':['net', 'payments']}}}"));
+    const std::string more =
+        "{'grants':" + std::string(grants) + ", " + std::string(kCan.substr(1));
+    GivenJob job(kBuy, {.more = more, .input = "{'n':1}", .planned_by = planned_by});
+    job.claim();
+    if (!job.in_flight.empty()) job.ok("a");
+    proves(job);
+    return std::string(job.status()) + (job.state.error ? ": " + job.state.error->message : "");
+  };
+  EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
+  EXPECT_EQ(run("model:main", "['payments', 'net']"), "completed");
+  for (const std::string_view grants : {"[]", "['net']", "['net', 'pay']"}) {
+    const std::string said = run("model:main", grants);
+    EXPECT_TRUE(said.starts_with("failed: ")) << grants;
+    EXPECT_NE(
+        said.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
+        std::string::npos)
+        << said;
+  }
+}
+
+AE_TEST("policy/what a plan of a model may not use it may not use in a map either") {
+  constexpr std::string_view kEach =
+      "[{'id':'a', 'kind':'map', 'over':[1, 2], 'max_parallel':2,"
+      "  'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]";
+  GivenJob job(kEach, {.more = kCan, .planned_by = "model:main"});
+  job.claim();
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.state.error->code, "denied");
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 0u);
+  proves(job);
+}
+
+AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
+  const std::string asks =
+      "{'tools':{'buy':{'approval':'required'}, 'wire':{'capabilities':['net']}}}";
+  constexpr std::string_view kTwo =
+      "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':1}},"
+      " {'id':'b', 'kind':'tool', 'tool':'wire', 'needs':['a'], 'on_error':'continue'}]";
+  GivenJob job(kTwo, {.more = asks, .planned_by = "model:main"});
+  job.claim().approve("a");
+  EXPECT_EQ(job.in_flight.size(), 1u) << job.story();
+  job.ok("a");
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u);
+  EXPECT_EQ(job.count(EventType::tool_invocation_started), 1u);
+  proves(job);
+}
+
+AE_TEST("policy/a log in which a plan of a model used what nobody granted is refused") {
+  GivenJob job(kBuy, {.more = kCan, .input = "{'n':1}"});
+  job.claim().ok("a");
+  const auto refused = [&](std::string_view planned_by) {
     State state;
-    state.job = JobId("job-1");
-    for (EventDraft draft : job_events({.agent = "tester", .input = {}, .plan = plan.get()})) {
+    state.job = job.state.job;
+    for (const Event& event : job.log) {
+      EventDraft draft{event.type, event.payload};
       if (draft.type == EventType::plan_generated) {
         draft.payload = draft.payload.with("planned_by", planned_by);
       }
-      AE_CHECK(apply(state, draft, {}, compile_each_time()).has_value());
+      auto applied = apply(state, draft, event.created_at, compile_each_time());
+      if (!applied) return applied.error().message;
     }
-    return judge(state, state.plan->tools[state.plan->nodes[0].tool], json("{}"))->action;
+    return std::string();
   };
-  EXPECT_EQ(run("file", "[]"), PolicyAction::allow) << "a person wrote this one";
-  EXPECT_EQ(run("model:main", "[]"), PolicyAction::deny);
-  EXPECT_EQ(run("model:main", "['net']"), PolicyAction::deny);
-  EXPECT_EQ(run("model:main", "['payments', 'net']"), PolicyAction::allow);
+  EXPECT_EQ(refused("file"), "");
+  EXPECT_NE(refused("model:main").find("denies"), std::string::npos);
 }
 
 // ---------------------------------------------------------------- loops
