@@ -23,6 +23,8 @@ namespace ae::api {
 
 // A call of an agent is answered after so long, whether its job has ended or not: clients wait a minute.
 constexpr Duration kMcpCallWait = std::chrono::seconds(45);
+// … and a client that knows tasks is given one after so long: what is quick needs no second question.
+constexpr Duration kMcpTaskAfter = std::chrono::milliseconds(500);
 constexpr std::size_t kMcpPage = 100;  // entries of one list
 constexpr std::size_t kMcpInputResponsesMax = 100;
 // Tools of our own, beside the agents. An agent whose name begins so is not offered.

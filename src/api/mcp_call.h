@@ -55,6 +55,8 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
 // What a job came to, or stands at, as the result of the call that made it.
 Value job_result(mcp::Revision revision, const Value& job);
 
+// As a route reads a time.
+std::string in_milliseconds(Duration time);
 // Of a list; of anything else none, so that nothing that a route leaves out can stop us.
 std::span<const Value> items_of(const Value& list);
 bool has_ended(const Value& job);

@@ -17,11 +17,6 @@ constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPauseSilent = std::chrono::seconds(1);
 constexpr std::string_view kJobMeta = "aetheris/job";
 
-std::string in_milliseconds(Duration time) {
-  const auto count = std::chrono::ceil<std::chrono::milliseconds>(time).count();
-  return std::to_string(std::max<std::int64_t>(1, count)) + "ms";
-}
-
 Value content(std::string text) {
   return Value::array({Value::object({{"text", std::move(text)}, {"type", "text"}})});
 }
@@ -70,6 +65,11 @@ std::optional<std::string> job_of(const Value& value) {
   auto job = job_id_from_text(value.as_string());
   if (!job) return std::nullopt;
   return std::move(job->text);
+}
+
+std::string in_milliseconds(Duration time) {
+  const auto count = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+  return std::to_string(std::max<std::int64_t>(1, count)) + "ms";
 }
 
 std::span<const Value> items_of(const Value& list) {

@@ -47,6 +47,11 @@ agents:
   wants:
     plan: [ { id: d, wait: { type: human, key: size, answer: data } } ]
     output: "${ .steps.d }"
+  interview:
+    plan:
+      - { id: name, wait: { type: human, key: user_name, answer: data } }
+      - { id: color, needs: [name], wait: { type: human, key: color, answer: data } }
+    output: "${ .steps.name.name + \" likes \" + .steps.color }"
   aetheris_job: { plan: [ { id: say, tool: echo } ] }
 )";
 
@@ -346,7 +351,7 @@ AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that sta
     }
     EXPECT_EQ(names,
               "aetheris_answer aetheris_cancel aetheris_job aetheris_signal asks buys echo fails "
-              "number sleeps wants ")
+              "interview number sleeps wants ")
         << "an agent that is called as a tool of ours is not offered";
     EXPECT_EQ(listed["ttlMs"].is_integer(), mcp::is_modern(revision));
   }
@@ -354,8 +359,8 @@ AE_TEST("mcp/each agent is a tool, beside those of our own, in an order that sta
   EXPECT_EQ(tools.items()[6].text("description"), "Says it again");
   EXPECT_EQ(tools.items()[6]["annotations"]["readOnlyHint"], Value(false));
   EXPECT_EQ(tools.items()[6]["execution"].text("taskSupport"), "optional");
-  EXPECT_EQ(tools.items()[8]["inputSchema"]["properties"]["input"].text("type"), "integer");
-  EXPECT_EQ(here.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 3u);
+  EXPECT_EQ(tools.items()[9]["inputSchema"]["properties"]["input"].text("type"), "integer");
+  EXPECT_EQ(here.result(kLegacy, "tools/list", R"("cursor":"after:fails")")["tools"].size(), 4u);
   for (const char* cursor : {"\"x\"", "1", "[]"}) {
     EXPECT_EQ(here.error(kLegacy, "tools/list", R"("cursor":)" + std::string(cursor)),
               mcp::kInvalidParams);
@@ -481,7 +486,7 @@ AE_TEST(
     "mcp/roles are those of the routes: who looks calls nothing, who starts answers for nobody") {
   Here here;
   const std::string echo = R"("name":"echo","arguments":{})";
-  EXPECT_EQ(here.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 11u);
+  EXPECT_EQ(here.result(kModern, "tools/list", "", "{}", Role::viewer)["tools"].size(), 12u);
   const auto refused = here.start(kModern, "tools/call", echo, "{}", Role::viewer);
   EXPECT_EQ(refused->answer->body["error"]["code"], Value(403));
   EXPECT_EQ(refused->answer->body["error"]["data"].text("code"), "forbidden");
@@ -578,7 +583,70 @@ AE_TEST(
       << "it is another agent's";
 }
 
-AE_TEST("mcp/a client that knows tasks gets one at once, and asks for it later") {
+AE_TEST("mcp/a question has the key of its wait, and each round of a call a state of its own") {
+  Here here;
+  const auto again = [&](const Value& asks, const std::string& answers) {
+    return R"("name":"interview","arguments":{},"requestState":)" +
+           canonical(asks["requestState"]) + R"(,"inputResponses":{)" + answers + "}";
+  };
+  const auto wrong = [&](const Value& asks, const std::string& answers) {
+    return here.error(kModern, "tools/call", again(asks, answers), kWithPeople);
+  };
+  const Value first = here.call(kModern, "interview", "{}", kWithPeople);
+  ASSERT_NE(first["inputRequests"].find("user_name"), nullptr) << canonical(first);
+  for (const char* content : {R"({})", R"({"payload":1})", R"(5)", R"(null)"}) {
+    EXPECT_EQ(
+        wrong(first, R"("user_name":{"action":"accept","content":)" + std::string(content) + "}"),
+        mcp::kInvalidParams)
+        << content;
+  }
+  // What answers no question is passed over. Without a form the data is said as it is.
+  const Value second =
+      here.result(kModern, "tools/call",
+                  again(first, R"("color":{"action":"accept","content":{"payload":"red"}},)"
+                               R"("user_name":{"action":"accept","content":{"name":"Ada"}})"),
+                  kWithPeople);
+  ASSERT_NE(second["inputRequests"].find("color"), nullptr) << canonical(second);
+  EXPECT_EQ(second["inputRequests"].size(), 1u);
+  EXPECT_NE(second["requestState"], first["requestState"]);
+  const Value done = here.result(
+      kModern, "tools/call",
+      again(second, R"("color":{"action":"accept","content":{"payload":"blue"}})"), kWithPeople);
+  EXPECT_EQ(done["structuredContent"], Value("Ada likes blue")) << canonical(done);
+  EXPECT_EQ(here.jobs(), 1u);
+  const std::string state(first.text("requestState"));
+  for (const std::string& other :
+       {state + "-TAMPERED", state + ".", state.substr(0, 36), "." + state, std::string("nobody.1"),
+        std::string(".1"), std::string()}) {
+    EXPECT_EQ(
+        here.error(kModern, "tools/call",
+                   R"("name":"interview","requestState":)" + canonical(Value(other)), kWithPeople),
+        mcp::kInvalidParams)
+        << other;
+  }
+}
+
+AE_TEST(
+    "mcp/a client that knows tasks gets the result of what is quick, and a task of what is not") {
+  Here here;
+  const Value quick = here.call(kModern, "echo", R"({"n":1})", kWithTasks);
+  EXPECT_EQ(quick.text("resultType"), "complete") << canonical(quick);
+  EXPECT_EQ(quick.find("taskId"), nullptr);
+  EXPECT_EQ(here.call(kModern, "fails", "{}", kWithTasks)["isError"], Value(true));
+  const auto slow =
+      here.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", kWithTasks);
+  EXPECT_FALSE(slow->answer) << "it may be quick";
+  here.loop.advance(kMcpTaskAfter);
+  ASSERT_TRUE(slow->answer);
+  const Value task = slow->answer->body["result"];
+  EXPECT_EQ(task.text("resultType"), "task") << canonical(task);
+  const std::string of = R"("taskId":")" + std::string(task.text("taskId")) + "\"";
+  here.loop.advance(std::chrono::seconds(11));
+  EXPECT_EQ(here.result(kModern, "tasks/get", of, kWithTasks)["result"]["structuredContent"],
+            Value("done"));
+}
+
+AE_TEST("mcp/a client that knows tasks gets one of a job that waits, and asks for it later") {
   Here here;
   const Value task = here.call(kModern, "asks", "{}", kWithTasks);
   EXPECT_EQ(task.text("resultType"), "task");
@@ -593,10 +661,8 @@ AE_TEST("mcp/a client that knows tasks gets one at once, and asks for it later")
   EXPECT_EQ(done.text("status"), "completed");
   EXPECT_EQ(done["result"]["structuredContent"], Value(5));
   EXPECT_EQ(done.text("resultType"), "complete");
-  const Value failed = here.call(kModern, "fails", "{}", kWithTasks);
-  const Value seen =
-      here.result(kModern, "tasks/get", R"("taskId":")" + std::string(failed.text("taskId")) + "\"",
-                  kWithTasks);
+  const std::string failed = job_in(here.call(kModern, "fails", "{}"));
+  const Value seen = here.result(kModern, "tasks/get", R"("taskId":")" + failed + "\"", kWithTasks);
   EXPECT_EQ(seen.text("status"), "completed") << "an error of a tool is a result";
   EXPECT_EQ(seen["result"]["isError"], Value(true));
   // Who does not know tasks is told what is missing; what is no task is refused.

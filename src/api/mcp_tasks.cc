@@ -45,11 +45,8 @@ Value task_of(const Value& job, bool modern, bool asks) {
 
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
 
-// Its part of the approval's id: never used again in this job.
-std::string_view question_key(const Value& approval) {
-  const std::string_view id = approval.text("id");
-  return id.substr(id.rfind('.') + 1);
-}
+// The wait's key, as its agent names it: of a job, no other question ever has it.
+std::string_view question_key(const Value& approval) { return approval.text("correlation_key"); }
 
 Value question(const Value& approval) {
   const bool decides = is_decision(approval);
@@ -68,6 +65,7 @@ Value question(const Value& approval) {
   const Value text = Value::object({{"type", "string"}});
   const Value choice = Value::object(
       {{"enum", Value::array({Value("approve"), Value("reject")})}, {"type", "string"}});
+  // A form cannot ask for a value of any shape; who answers without a form may say what it is made of (data_of).
   const Value payload = Value::object(
       {{"description", "As JSON; what is no JSON is taken as text"}, {"type", "string"}});
   const Value schema =
@@ -84,6 +82,15 @@ Value question(const Value& approval) {
                                                   {"requestedSchema", schema}})}});
 }
 
+// What an answer to a question for data says: its payload, or else its members are the data. nullopt: nothing.
+std::optional<Value> data_of(const Value& content) {
+  const Value* const text = content.find("payload");
+  if (text == nullptr && content.is_object() && content.size() > 0) return content;
+  if (text == nullptr || !text->is_string()) return std::nullopt;
+  auto payload = parse_json(text->as_string(), {.bytes_max = kBodyMax});
+  return payload ? *std::move(payload) : *text;
+}
+
 // The request that gives this answer to that question; nullopt: the question stays open. Fails when it answers it not.
 Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& answer) {
   const std::string_view action = answer.text("action");
@@ -96,12 +103,14 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
   if (action == "cancel") return std::nullopt;
   if (!is_decision(approval)) {
     if (action == "decline") return std::nullopt;
-    const Value& text = content["payload"];
-    if (!text.is_string()) return fail(Code::input_invalid, "\"payload\" is a text");
-    auto payload = parse_json(text.as_string(), {.bytes_max = kBodyMax});
+    const std::optional<Value> data = data_of(content);
+    if (!data) {
+      return fail(Code::input_invalid,
+                  "\"content\" is {\"payload\": text}, or an object that is the data itself");
+    }
     act.path = {"api", "jobs", std::string(approval.text("job_id")), "signal"};
     act.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
-                                        {"payload", payload ? *payload : text},
+                                        {"payload", *data},
                                         {"wait_type", "human"}}));
     return act;
   }

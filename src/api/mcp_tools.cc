@@ -66,6 +66,21 @@ Value agent_tool(const Value& agent, mcp::Revision revision) {
   return tool;
 }
 
+// A call's state is the job that it made, and how far that was when it asked: JOB.SEQ.
+std::string state_of(const Value& job) {
+  return std::string(job.text("id")) + "." + std::to_string(job["seq"].as_int());
+}
+
+std::optional<std::string> job_of_state(const Value& state) {
+  if (!state.is_string()) return std::nullopt;
+  const std::string& text = state.as_string();
+  const std::size_t dot = std::min(text.rfind('.'), text.size());
+  const std::string_view seq = std::string_view(text).substr(std::min(dot + 1, text.size()));
+  const bool sound =
+      !seq.empty() && seq.size() <= 16 && seq.find_first_not_of("0123456789") == seq.npos;
+  return sound ? job_of(Value(text.substr(0, dot))) : std::nullopt;
+}
+
 bool is_offered(const Value& agent) {
   return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpOwnTools);
 }
@@ -214,10 +229,13 @@ void Mcp::call_agent(Ask call) {
 }
 
 void Mcp::start_job(const Ask& call, const Value& agent) {
+  if (call->knows_tasks()) {
+    call->until = std::min(call->until, steady_.since_start() + kMcpTaskAfter);
+  }
   // A call that was answered with what its job asks comes again, with the answers.
   const Value& state = call->params()["requestState"];
   if (!state.is_null()) {
-    const auto job = job_of(state);
+    const auto job = job_of_state(state);
     if (!call->modern() || !job) {
       return call->refuse_params("\"requestState\" is none that an answer gave");
     }
@@ -251,8 +269,10 @@ void Mcp::start_job(const Ask& call, const Value& agent) {
   const Value& key = call->meta()[kOnce];
   if (!key.is_null()) body.emplace_back("idempotency_key", key);
   request.body = canonical(Value::object(std::move(body)));
-  const bool waits = call->progress_token.is_null() && !call->knows_tasks() && !call->wants_task();
-  if (waits) request.query.emplace_back("wait", std::to_string(kWaitSecondsMax) + "s");
+  if (call->progress_token.is_null() && !call->wants_task()) {
+    const Duration wait = std::max(Duration(0), call->until - steady_.since_start());
+    request.query.emplace_back("wait", in_milliseconds(wait));
+  }
   send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
 }
 
@@ -266,19 +286,19 @@ void Mcp::started(const Ask& call, const ApiResponse& made) {
     }
     return call->refuse(made);
   }
-  if (call->knows_tasks() || call->wants_task()) return tell_task(call, made.body, true);
+  if (call->wants_task()) return tell_task(call, made.body, true);
   follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
 }
 
 void Mcp::go_on(const Ask& call, const std::string& job) {
   ask(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& seen) {
     if (seen.status != 200) return call->refuse(seen);
-    if (call->knows_tasks()) return tell_task(call, seen.body, true);
     follow(call, seen.body, [this, call](const Value& one) { end_call(call, one); });
   });
 }
 
 void Mcp::end_call(const Ask& call, const Value& job) {
+  if (call->knows_tasks() && !has_ended(job)) return tell_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
     std::vector<Member> asked;
@@ -287,7 +307,7 @@ void Mcp::end_call(const Ask& call, const Value& job) {
       asked.emplace_back(one.text("key"), one["request"]);
     }
     finish(call, Value::object({{"inputRequests", Value::object(std::move(asked))},
-                                {"requestState", job["id"]},
+                                {"requestState", state_of(job)},
                                 {"resultType", "input_required"}}));
   });
 }

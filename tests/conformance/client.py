@@ -39,7 +39,7 @@ def calls(tools):
 def write(folder, url, wanted):
     plan = [{"id": f"call_{number}", "tool": f"s.{tool}", "args": args, "on_error": "continue",
              **({"needs": [f"call_{number - 1}"]} if number else {})} for number, (tool, args) in enumerate(wanted)]
-    agents = {"aetheris": 1, "tools": {"s": {"mcp": {"url": url}, "timeout": "20s"}, "say": {"native": "echo", "effect": "read"}},
+    agents = {"aetheris": 1, "tools": {"s": {"mcp": {"url": url}, "timeout": "20s", "on_in_doubt": "fail"}, "say": {"native": "echo", "effect": "read"}},
               "agents": {"a": {"plan": plan or [{"id": "say", "tool": "say", "args": {"text": "hello"}}], "output": "${ .steps }"}}}
     (folder / "agents.json").write_text(json.dumps(agents))
 
@@ -47,6 +47,8 @@ def write(folder, url, wanted):
 def aetheris(folder, *words):
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
     done = subprocess.run([BIN, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    if done.returncode:
+        print(f"client.py: aetheris {words[0]} ended with code {done.returncode}", file=sys.stderr, flush=True)
     return done.returncode
 
 

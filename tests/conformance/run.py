@@ -3,15 +3,17 @@
 
   ./dev conformance [--only WORDS] [--keep FOLDER]
 
-Each scenario that a revision requires is run at that revision's wire version, the optional ones too. baseline.yml beside this
-file lists what we do not pass, each with its reason: a check that fails and is not listed is a failure, and so is an entry that
-fails nowhere any more. The client is client.py; the server is `aetheris serve agents.yaml`. Says `ok NAME` or
-`not ok NAME` per scenario, and ends with
+Each scenario that a revision requires is run at that revision's wire version, and those that it lists beside. baseline.yml beside
+this file lists what we do not pass, each with its reason: a check that fails and is not listed is a failure, and so is an entry that
+fails nowhere any more. The client is client.py; the server is `aetheris serve agents.yaml`. `--only` judges the scenarios whose
+`LEG NAME REVISION` has the words in it, and runs no part of the suite without any. Says `ok NAME` or `not ok NAME` per scenario, and
+ends with a line for each revision and one for all:
 
     client: N passed, M expected failures; server: N passed, M expected failures
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -28,8 +30,11 @@ import oracles  # noqa: E402
 ROOT = oracles.ROOT
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 ERAS = ("2025-11-25", "2026-07-28")
-PATIENCE_S = 300
+LEGS = ("client", "server")
+SCENARIO_S = 120  # a scenario may take so long
+SUITE_S = 600     # … and a part of the suite
 AT_ONCE = 2
+SHOWN_MAX = 400   # characters of what a program said
 
 
 def suite(*words):
@@ -37,7 +42,7 @@ def suite(*words):
     program = oracles.modules() / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     env = {**os.environ, "AETHERIS_ROOT": str(ROOT), "AETHERIS_BIN": BIN, "PATH": f"{oracles.node().parent}:{os.environ['PATH']}"}
     return subprocess.run([oracles.node(), program, *words], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                          timeout=2 * PATIENCE_S)
+                          timeout=SUITE_S)
 
 
 def scenarios(era):
@@ -52,7 +57,7 @@ def scenarios(era):
             found.append((beside[2], beside[1]))
         elif (name := re.match(r"\s+- (\S+)$", line)) and leg:
             found.append((leg, name[1]))
-    assert {"client", "server"} <= {leg for leg, _ in found}, found
+    assert set(LEGS) == {leg for leg, _ in found}, found
     return found
 
 
@@ -65,43 +70,54 @@ def baseline():
         elif entry := re.fullmatch(r"  - (\S+)\s+# (.+)", line):
             assert leg and (leg, entry[1]) not in entries, f"baseline.yml:{number}: said twice"
             entries[leg, entry[1]] = entry[2]
-        elif line.strip() and not line.startswith("#"):
+        elif line.strip() and not line.lstrip().startswith("#"):
             raise SystemExit(f"baseline.yml:{number}: an entry is `  - SCENARIO[:CHECK]  # reason`")
     return entries
 
 
-def checks(folder):
-    files = list(pathlib.Path(folder).rglob("checks.json"))
-    return json.loads(files[0].read_text()) if files else None
-
-
-def failures(leg, name, era, where):
-    """The checks of one scenario that failed: [(check, why)]."""
-    timeout = str(PATIENCE_S * 1000)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = where or folder
-        out = pathlib.Path(folder) / f"{leg}-{era}-{name.replace('/', '-')}"
-        words = ["--scenario", name, "--spec-version", era, "--force", "--timeout", timeout, "-o", str(out)]
-        how = ["--command", f"{sys.executable} -B {HERE / 'client.py'}"] if leg == "client" else ["--url", failures.url]
-        said = suite(leg, *how, *words)
-        found = checks(out)
-    if found is None:
-        return [("run", (said.stdout + said.stderr)[-400:])]
-    failed = [(check["id"], check.get("errorMessage") or check["description"]) for check in found if check["status"] == "FAILURE"]
-    if leg == "client" and said.returncode and not failed:
-        failed = [("client", (said.stdout + said.stderr)[-400:])]
+def failed_checks(folder):
+    """[(check, why)] of one scenario, whose folder the suite has written."""
+    checks = json.loads((folder / "checks.json").read_text())
+    failed = [(one["id"], one.get("errorMessage") or one["description"]) for one in checks if one["status"] == "FAILURE"]
+    ended = folder / "stderr.txt"
+    # Whatever the scenario says of it: a client that ended with an error has not done what it was to do.
+    if not failed and ended.exists() and (said := re.search(r"^client\.py: .*", ended.read_text(), re.M)):
+        failed = [("client", said[0])]
+    if not checks:
+        failed = [("run", "the suite checked nothing")]
     return failed
 
 
-def serve(folder):
-    """Starts the server; gives the process and its URL."""
+def part(leg, era, url, folder):
+    """Runs all scenarios of a leg and a revision: ({scenario: [(check, why)]}, the end of what the suite said)."""
+    out = pathlib.Path(folder) / f"{leg}-{era}"
+    how = ["--command", f"{sys.executable} -B {HERE / 'client.py'}"] if leg == "client" else ["--url", url]
+    said = suite(leg, *how, "--requirements", era, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
+    found = {}
+    for checks in out.rglob("checks.json"):
+        name = str(checks.parent.relative_to(out)).removeprefix("server-")
+        found[re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", name)] = failed_checks(checks.parent)
+    return found, (said.stdout + said.stderr)[-SHOWN_MAX:]
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """Gives the URL of our server."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-    process = subprocess.Popen([BIN, "serve", str(HERE / "agents.yaml"), "--store", f"sqlite:{folder}/aetheris.db", "--listen", "127.0.0.1:0"],
-                               cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in process.stdout:
-        if address := re.search(r"http://[\d.]+:\d+", line):
-            return process, f"{address[0]}/mcp"
-    raise SystemExit("aetheris serve did not start")
+    log = pathlib.Path(folder) / "serve.log"
+    with open(log, "w") as out:
+        process = subprocess.Popen(
+            [BIN, "serve", str(HERE / "agents.yaml"), "--store", f"sqlite:{folder}/aetheris.db", "--listen", "127.0.0.1:0"],
+            cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, text=True)
+    try:
+        address = next((found for line in process.stdout if (found := re.search(r"http://[\d.]+:\d+", line))), None)
+        if not address:
+            raise SystemExit(f"aetheris serve did not start: {log.read_text()[-SHOWN_MAX:]}")
+        yield f"{address[0]}/mcp"
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
 
 
 def judged(leg, name, failed, known, used):
@@ -115,39 +131,50 @@ def judged(leg, name, failed, known, used):
     return left
 
 
+def report(wanted, results, known, used):
+    """Says how each scenario ended; gives {(era, leg): [passed, expected failures]} and how many failed."""
+    tally, bad = {(era, leg): [0, 0] for era in ERAS for leg in LEGS}, 0
+    for leg, name, era in wanted:
+        found, said = results[leg, era]
+        failed = found.get(name, [("run", f"the suite did not run it: {said}")])
+        left = judged(leg, name, failed, known, used)
+        title = f"conformance/{leg} {name} {era}"
+        if left:
+            bad += 1
+            print(f"not ok {title}")
+            for check, why in left:
+                print(f"    {name}:{check}  {why}")
+        else:
+            tally[era, leg][bool(failed)] += 1
+            print(f"ok {title}" + (" (an expected failure)" if failed else ""))
+    return tally, bad
+
+
+def summary(counts):
+    return "; ".join(f"{leg}: {passed} passed, {expected} expected failures" for leg, (passed, expected) in counts.items())
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="")
-    parser.add_argument("--keep", help="keeps what the suite wrote, in this folder")
+    parser = argparse.ArgumentParser(description="The conformance suite of MCP against our client and server.")
+    parser.add_argument("--only", default="", metavar="WORDS")
+    parser.add_argument("--keep", metavar="FOLDER", help="keeps what the suite wrote, in this folder")
     options = parser.parse_args()
-    known, used, bad = baseline(), set(), 0
-    tally = {leg: [0, 0] for leg in ("client", "server")}
+    known, used = baseline(), set()
     wanted = [(leg, name, era) for era in ERAS for leg, name in scenarios(era) if options.only in f"{leg} {name} {era}"]
-    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as folder:
-        process, failures.url = serve(folder)
-        try:
-            with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-                results = pool.map(lambda each: failures(*each, options.keep), wanted)
-                for (leg, name, era), failed in zip(wanted, results):
-                    left = judged(leg, name, failed, known, used)
-                    said = f"conformance/{leg} {name} {era}"
-                    if left:
-                        bad += 1
-                        print(f"not ok {said}")
-                        for check, why in left:
-                            print(f"    {name}:{check}  {why}")
-                    else:
-                        tally[leg][bool(failed)] += 1
-                        print(f"ok {said}" + (" (an expected failure)" if failed else ""), flush=True)
-        finally:
-            process.terminate()
-            process.wait()
-            process.stdout.close()
+    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as folder, serving(folder) as url, \
+            concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        # The server's parts take time and the client's take processors: one of each at once.
+        parts = {(leg, era): pool.submit(part, leg, era, url, options.keep or folder)
+                 for era in ERAS for leg in LEGS if any((leg, era) == (one[0], one[2]) for one in wanted)}
+        results = {key: each.result() for key, each in parts.items()}
+    tally, bad = report(wanted, results, known, used)
     stale = [entry for entry in known if entry not in used] if not options.only else []
     for leg, entry in stale:
         print(f"not ok conformance/{leg} {entry} is in baseline.yml and fails nowhere: take it out")
-    print("; ".join(f"{leg}: {passed} passed, {expected} expected failures" for leg, (passed, expected) in tally.items()))
-    return 1 if bad or stale else 0
+    for era in ERAS:
+        print(f"{era}  {summary({leg: tally[era, leg] for leg in LEGS})}")
+    print(summary({leg: [sum(tally[era, leg][i] for era in ERAS) for i in (0, 1)] for leg in LEGS}))
+    return 1 if bad or stale or not wanted else 0
 
 
 if __name__ == "__main__":
