@@ -6,6 +6,7 @@
 #include "agents/check.h"
 #include "agents/tool_text.h"
 #include "core/hash.h"
+#include "core/http_status.h"
 #include "core/json.h"
 
 namespace ae::agents {
@@ -275,7 +276,7 @@ class ToolCheck {
     if (status.size() != 3 || !std::ranges::all_of(status, is_digit)) return false;
     const int number = std::stoi(std::string(status));
     if (std::ranges::find(definite_, number) != definite_.end()) return true;
-    return number >= 400 && number < 500 && number != 408 && number != 409 && number != 425;
+    return says_nothing_happened(number);
   }
 
   // ---- transports

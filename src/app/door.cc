@@ -15,8 +15,8 @@
 #include "api/target.h"
 #include "app/key_file.h"
 #include "app/site.h"
+#include "core/event_stream.h"
 #include "core/json.h"
-#include "llm/event_stream.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 
@@ -85,13 +85,13 @@ class SocketDoor final : public Door {
     call.headers.push_back({"Accept", "text/event-stream"});
     call.total_timeout = kStreamLasts;
     call.answer_max = kStreamMax;
-    llm::EventStream stream({.line_max = kStreamMax, .event_max = kStreamMax});
+    EventStream stream({.line_max = kStreamMax, .event_max = kStreamMax});
     net::HttpClient::Id id = 0;
     bool enough = false;
     call.hear_events = [&](const net::HttpHeaders&, const std::string& bytes) {
-      std::vector<llm::ServerEvent> events;
+      std::vector<ServerEvent> events;
       const Status fed = stream.feed(bytes, events);
-      for (llm::ServerEvent& event : events) {
+      for (ServerEvent& event : events) {
         if (!enough) enough = !heard({std::move(event.name), std::move(event.data)});
       }
       enough = enough || !fed;

@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/event_stream.h"
 #include "core/value.h"
-#include "llm/event_stream.h"
 
 namespace ae::llm {
 

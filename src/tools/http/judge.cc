@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/http_status.h"
 #include "core/json.h"
 
 namespace ae::tools {
@@ -126,10 +127,10 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
                   const std::vector<UsedSecret>& used) {
   const int status = answer.status;
   if (status >= 200 && status < 300) return succeeded(answer, rules, used);
-  const bool still_running = status == 408 || status == 409 || status == 425;
+  const bool nothing = says_nothing_happened(status);
   const bool declared = std::ranges::count(rules.definite_failures, status) > 0;
-  const bool definite = declared || (status >= 400 && status < 500 && !still_running);
-  const bool retryable = still_running || status == 429 || status >= 500;
+  const bool definite = declared || nothing;
+  const bool retryable = status == 429 || (status >= 400 && !nothing);
   std::string message = "the server answered " + std::to_string(status);
   if (const std::string said = said_in(answer, used); !said.empty()) message += ": " + said;
   return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite, retryable,

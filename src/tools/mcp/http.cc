@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "core/event_stream.h"
 #include "core/json.h"
 #include "tools/output.h"
 
@@ -118,7 +120,7 @@ void HttpTransport::send(Post post, async::Done<Reply> reply) {
 }
 
 void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
-  exchange->events.emplace(kMessageMax);
+  exchange->events.emplace(EventLimits{.line_max = kMessageMax, .event_max = kMessageMax});
   call.answer_max = kStreamMax;
   call.hear_events = [this, alive = alive_, weak = std::weak_ptr(exchange)](
                          const net::HttpHeaders& headers, const std::string& bytes) {
@@ -160,10 +162,12 @@ void HttpTransport::hear(Exchange& exchange, const net::HttpHeaders& headers,
                          std::string_view bytes) {
   note_session(exchange, headers);
   const std::shared_ptr<bool> alive = alive_;
-  const bool fits = exchange.events->add(bytes, [&](const std::string& data) {
-    if (*alive) take(exchange, data);
-  });
-  if (!*alive) return;
+  std::vector<ServerEvent> events;
+  const bool fits = exchange.events->feed(bytes, events).has_value();
+  for (const ServerEvent& event : events) {
+    take(exchange, event.data);
+    if (!*alive) return;
+  }
   // It has said all, or too much: what else comes is not waited for.
   if ((!fits || !exchange.reply) && exchange.http) client_.cancel(*exchange.http);
 }

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "net/http_client.h"
-#include "tools/mcp/event_stream.h"
 #include "tools/mcp/transport.h"
 
 namespace ae::tools::mcp {

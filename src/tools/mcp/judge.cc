@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "core/http_status.h"
 #include "core/json.h"
 
 namespace ae::tools::mcp {
@@ -77,10 +78,6 @@ Outcome of_result(const Value& result, std::size_t output_max,
   outcome.kind = OutcomeKind::success;
   outcome.result = scrub_value(value, used);
   return outcome;
-}
-
-bool says_nothing_happened(int status) {
-  return status >= 400 && status < 500 && status != 408 && status != 409 && status != 425;
 }
 
 Outcome of_error(const Reply& reply, std::string text) {

@@ -1,9 +1,24 @@
 // Lines end with CR, LF or both; a blank one ends an event.
-#include "llm/event_stream.h"
+#include "core/event_stream.h"
 
+#include <charconv>
+#include <cstdint>
 #include <utility>
 
-namespace ae::llm {
+namespace ae {
+namespace {
+
+constexpr std::int64_t kRetryMax = 86'400'000;  // milliseconds; what says more says nothing
+
+std::optional<Duration> milliseconds_of(std::string_view text) {
+  std::int64_t ms = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ms);
+  const bool sound = error == std::errc() && end == text.data() + text.size();
+  if (!sound || ms < 0 || ms >= kRetryMax) return std::nullopt;
+  return std::chrono::milliseconds(ms);
+}
+
+}  // namespace
 
 std::unexpected<Error> EventStream::too_large(std::string_view what) {
   refused_ = true;
@@ -33,6 +48,7 @@ Status EventStream::line(std::string_view text, std::vector<ServerEvent>& events
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (std::exchange(at_begin_, false) && text.starts_with(kMark)) text.remove_prefix(kMark.size());
   if (text.empty()) {
+    last_id_ = id_;
     if (std::exchange(has_data_, false)) events.push_back(std::exchange(event_, {}));
     event_ = {};
     return {};
@@ -47,8 +63,12 @@ Status EventStream::line(std::string_view text, std::vector<ServerEvent>& events
     if (value.size() + 1 > limits_.event_max - event_.data.size()) return too_large("an event");
     if (std::exchange(has_data_, true)) event_.data += '\n';
     event_.data += value;
+  } else if (field == "id" && value.find('\0') == value.npos) {
+    id_ = value;
+  } else if (field == "retry") {
+    if (const auto retry = milliseconds_of(value)) retry_ = retry;
   }
   return {};
 }
 
-}  // namespace ae::llm
+}  // namespace ae
