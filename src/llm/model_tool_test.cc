@@ -594,6 +594,33 @@ AE_TEST("model tool/a key that is escaped in the arguments of a call is read by 
   }
 }
 
+AE_TEST("model tool/a key that a broken stream holds in two pieces is in no record") {
+  for (const std::string& end : {std::string("data: {garbage\n\n"), std::string(17u << 20, ' ')}) {
+    Bench bench;
+    RawHttpServer server(streams({chunk("It is sk-ca"), chunk("nary-123 and more"), end}));
+    const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
+    ASSERT_TRUE(outcome.invalid);
+    EXPECT_TRUE(outcome.invalid->text("head").starts_with("It is [secret KEY]"))
+        << canonical(*outcome.invalid);
+    EXPECT_EQ(canonical(*outcome.invalid).find("sk-ca"), std::string::npos);
+    EXPECT_EQ(canonical(*outcome.invalid).find("nary-123"), std::string::npos);
+  }
+}
+
+AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {
+  Bench bench;
+  const std::string call =
+      R"({"id":"c","type":"function","function":{"name":"pay","arguments":"{\"to\":\"\\u0073k-canary-123\"}"}})";
+  const Outcome outcome = bench.answered(raw_answer(
+      200,
+      R"({"id":"1","choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":null,"tool_calls":[)" +
+          call + "]}}]}"));
+  EXPECT_EQ(canonical(outcome.result["tool_calls"]).find("canary"), std::string::npos)
+      << canonical(outcome.result);
+  EXPECT_NE(canonical(outcome.result["tool_calls"]).find("[secret KEY]"), std::string::npos)
+      << canonical(outcome.result);
+}
+
 AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
   const std::string overloaded =
       "event: error\ndata: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Busy, says "

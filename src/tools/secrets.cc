@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
 constexpr std::size_t kHeldMax = 1u << 10;  // bytes that a stream holds back, beside eight values
+constexpr unsigned kNestedMax = 4;  // texts of JSON within texts of JSON that are looked into
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -103,6 +104,12 @@ std::string base64_core(std::string_view value, std::size_t before, bool url) {
   return out;
 }
 
+std::string json_string(std::string_view value) {
+  std::string quoted;
+  write_canonical_string(value, quoted);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 struct Shape {
   Secret text;
   std::string_view name;
@@ -120,9 +127,8 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
     texts.push_back(percent_encoded(value, false));
     texts.push_back(to_hex(value));
     if (is_utf8(value)) {
-      std::string quoted;
-      write_canonical_string(value, quoted);
-      texts.push_back(quoted.substr(1, quoted.size() - 2));
+      texts.push_back(json_string(value));
+      texts.push_back(json_string(texts.back()));  // in a text of JSON that stands in another
     }
     for (const bool url : {false, true}) {
       for (std::size_t before = 0; before < 3; ++before) {
@@ -151,22 +157,42 @@ std::string scrub_shapes(std::string_view text, const std::vector<Shape>& shapes
   return out;
 }
 
-Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes) {
+Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes, unsigned nested);
+
+// A text that is JSON may spell a value in ways without number (`\/`, `\u0041`), and whoever reads it has it plain: it is
+// read here, and written anew if there is one in it.
+std::string scrub_text(const std::string& text, const std::vector<Shape>& shapes, unsigned nested) {
+  std::string clean = scrub_shapes(text, shapes);
+  if (nested == kNestedMax || clean.find('\\') == std::string::npos) return clean;
+  const std::size_t begin = clean.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos ||
+      std::string_view("{[\"").find(clean[begin]) == std::string::npos) {
+    return clean;
+  }
+  const auto inside =
+      parse_json(clean, {.bytes_max = clean.size(), .big_integers_as_strings = true});
+  if (!inside) return clean;
+  const Value hidden = scrub_shapes_in(*inside, shapes, nested + 1);
+  return hidden == *inside ? clean : canonical(hidden);
+}
+
+Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes, unsigned nested) {
   switch (value.kind()) {
     case Value::Kind::string: {
-      std::string clean = scrub_shapes(value.as_string(), shapes);
+      std::string clean = scrub_text(value.as_string(), shapes, nested);
       return clean == value.as_string() ? value : Value(std::move(clean));
     }
     case Value::Kind::array: {
       std::vector<Value> items;
       items.reserve(value.size());
-      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, shapes));
+      for (const Value& item : value.items())
+        items.push_back(scrub_shapes_in(item, shapes, nested));
       return Value::array(std::move(items));
     }
     case Value::Kind::object: {
       std::map<std::string, Value> clean;  // two keys may become one
       for (const auto& [key, member] : value.members()) {
-        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes));
+        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes, nested));
       }
       return Value::object(std::vector<Member>(clean.begin(), clean.end()));
     }
@@ -295,7 +321,7 @@ std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
 }
 
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
-  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used));
+  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used), 0);
 }
 
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {

@@ -87,7 +87,7 @@ constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not ta
 // `text` without these values, plain or as JSON string, percent-encoded, hex or base64 (also inside a longer base64);
 // `[secret NAME]` stands instead. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
-// The same for every string in a value; keys too.
+// The same for every string in a value; keys too, and what stands in a string that is JSON, however it is escaped there.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
 // The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);

@@ -161,6 +161,27 @@ AE_TEST("secrets/a value is scrubbed everywhere, keys too") {
             R"({"a":["[secret KEY]",1,{"x[secret KEY]":null}],"b":"ok"})");
 }
 
+AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escaped there") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("s3cr&t/\"+")});
+  const auto scrubbed = [&](std::string_view text) {
+    return scrub_value(Value(std::string(text)), used).as_string();
+  };
+  EXPECT_EQ(scrubbed(R"({"k":"\u00733cr&t\/\"+"})"), R"({"k":"[secret KEY]"})");
+  EXPECT_EQ(scrubbed(R"( [{"s3cr&t\/\"+": 1}])"), R"([{"[secret KEY]":1}])");
+  EXPECT_EQ(scrubbed(R"("s3cr&t\/\u0022+")"), R"("[secret KEY]")");
+  // JSON in JSON in JSON, and one that was cut off.
+  EXPECT_EQ(scrubbed(R"({"k":"{\"k\":\"\\u00733cr&t/\\\"+\"}"})"),
+            R"({"k":"{\"k\":\"[secret KEY]\"}"})");
+  EXPECT_EQ(scrubbed(R"({"k":"they said \"s3cr&t/\\\"+\"", "l)"),
+            R"({"k":"they said \"[secret KEY]\"", "l)");
+  // What holds none stays as it is, byte for byte.
+  for (const char* text :
+       {R"({ "k" : "a\/b" })", R"({"k":"a\/b")", R"(a \ b)", R"({"n":1e2,"k":"\\"})"}) {
+    EXPECT_EQ(scrubbed(text), text);
+  }
+}
+
 // What comes out of a stream that is fed `step` bytes at a time, and whether all of it was right all the time.
 std::string streamed(std::string_view text, std::size_t step, const std::vector<UsedSecret>& used) {
   const std::string whole = scrub(text, used);
