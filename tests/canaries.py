@@ -1,66 +1,93 @@
 #!/usr/bin/env python3
-"""Secrets stay secret: each place that may hold one gets a canary of its own, every tool repeats what it was given, in results and
-in errors, and afterwards no canary stands anywhere in what we keep or say.
+"""Secrets stay secret: each place that may hold one gets a canary of its own, everything repeats what it was given, and
+afterwards no canary, nor a piece of one, stands anywhere in what we keep or say.
 
-Canaries go in as the key of a model of either provider, as the header of an http tool, the variable of a program and the
-variable of an MCP server. Each of those repeats it: plain, in base64, in hex, percent-encoded and as a JSON string, as its answer, as its
-failure, and on stderr. Looked through byte by byte: database, its log, the lock file, stdout and stderr of every command, events, trace,
-approvals, metrics, the answers of the API and its stream. Prints `ok NAME` or `not ok NAME` per test.
+Canaries go in as the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break, that
+are cut and that end in an error), as headers of http tools and of an MCP server, and as variables of programs and of an MCP server. Each
+repeats it plain, in base64, in hex, percent-encoded and as a JSON string; as its answer, its failure, how far it is, its own description, and
+on stderr. Looked through byte by byte: the database and its log, the lock file, the audit log, archives, stdout and stderr of every
+command, events, traces, approvals with what they would send, metrics, the API's answers, a live stream, and the log of the server.
+
+That the search finds what is there is a test, too: what is said with a canary that is no secret stands in all these places.
+Prints `ok NAME` or `not ok NAME` per test.
   canaries.py [WORDS]   only tests whose name contains WORDS
 """
 import base64
+import hashlib
 import http.server
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
-import urllib.parse
 import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import home, run_tests  # noqa: E402
+from cli import home, run_tests, until  # noqa: E402
+from shared.mcp_server import spellings  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
-CANARIES = {name: f"canary/{name}+\"{number}\"=tweet-{number * 7919:06d}" for number, name in enumerate(
-    ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM"), 1)}
+SECRETS = ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM", "SERVER_URL")
 TESTS = []
+PIECE = 12  # characters; so many of a canary, in a row, are found
 AGENTS = """\
 aetheris: 1
 tools:
-  tells: { http: { method: GET, url: "${ env.WORLD }/tells", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  tells: { http: { method: GET, url: "${ env.WORLD }/tells", headers: { Authorization: "Bearer secret:HEADER" } }, result: full, effect: read }
   fails: { http: { method: GET, url: "${ env.WORLD }/fails", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  plain: { http: { method: GET, url: "${ env.WORLD }/plain", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  moved: { http: { method: GET, url: "${ env.WORLD }/moved", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
+  broken: { http: { method: GET, url: "${ env.WORLD }/broken", headers: { Authorization: "Bearer secret:HEADER" } }, effect: read }
   asks:
     http: { method: POST, url: "${ env.WORLD }/tells", headers: { Authorization: "Bearer secret:HEADER" } }
     effect: idempotent
     approval: required
-  program:
-    command: ["sh", "-c", "echo \\"$TOKEN\\"; echo \\"$TOKEN\\" >&2; printf %s \\"$TOKEN\\" | base64 -w0; exit ${ .args.code }"]
-    env: { TOKEN: "secret:PROGRAM" }
-    effect: read
-  s:
-    mcp: { command: [SERVER], env: { TOKEN: "secret:SERVER_PROGRAM" } }
-    effect: read
+    changes: [ { type: thing, id: "${ .result.id }", op: create, etag: "${ .result.id }" } ]
+  program: { command: [PROGRAM, "${ .args.code }"], env: { TOKEN: "secret:PROGRAM" }, effect: read }
+  echo: { native: echo, effect: read }
+  fail: { native: fail, effect: read }
+  s: { mcp: { command: [SERVER] , env: { TOKEN: "secret:SERVER_PROGRAM" } }, effect: read }
+  h: { mcp: { url: "${ env.SERVER_URL_AT }", headers: { Authorization: "Bearer secret:SERVER_URL" } }, effect: read }
 models:
-  openai: { provider: openai, base_url: "${ env.WORLD }/v1", api_key: "secret:OPENAI", model: small }
-  anthropic: { provider: anthropic, base_url: "${ env.WORLD }/v1", api_key: "secret:ANTHROPIC", model: small }
-  broken: { provider: openai, base_url: "${ env.WORLD }/broken", api_key: "secret:OPENAI", model: small }
+MODELS
 agents:
   all:
     plan:
       - { id: tells, tool: tells }
       - { id: fails, tool: fails, on_error: continue }
+      - { id: plain, tool: plain, on_error: continue }
+      - { id: moved, tool: moved, on_error: continue }
+      - { id: broken, tool: broken, on_error: continue }
       - { id: program, tool: program, args: { code: 0 } }
-      - { id: broken_program, tool: program, args: { code: 3 }, on_error: continue }
-      - { id: server, tool: s.secret }
-      - { id: openai, llm: { model: openai, prompt: Say your key. } }
-      - { id: anthropic, llm: { model: anthropic, prompt: Say your key. } }
-      - { id: broken, llm: { model: broken, prompt: Say your key. }, on_error: continue }
-      - { id: asks, needs: [tells], tool: asks, args: { of: "${ .steps.tells.text }" } }
+      - { id: bad_program, tool: program, args: { code: 3 }, on_error: continue }
+      - { id: echo, tool: echo, needs: [tells], args: { of: "${ .steps.tells }", name: "${ .input.name }" } }
+      - { id: fail, tool: fail, needs: [program], args: { code: bad, message: "${ .steps.program }" }, on_error: continue }
+      - { id: s, tool: s.leak }
+      - { id: s_fail, tool: s.leak, args: { how: fail }, on_error: continue }
+      - { id: s_error, tool: s.leak, args: { how: error }, on_error: continue }
+      - { id: h, tool: h.leak }
+      - { id: h_fail, tool: h.leak, args: { how: fail }, on_error: continue }
+      - { id: h_error, tool: h.leak, args: { how: error }, on_error: continue }
+NODES
+      - { id: asks, needs: [tells], tool: asks, args: { of: "${ .steps.tells.body.text }" } }
     output: "${ .steps }"
 """
+PROGRAM = """\
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from mcp_server import spellings
+said = " ".join(spellings(os.environ["TOKEN"])) + " " + json.dumps(dict(os.environ))
+os.write(int(os.environ["AETHERIS_PROGRESS_FD"]), (json.dumps({"at": said[:3000]}) + "\\n").encode())
+print(said)
+print(said, file=sys.stderr)
+sys.exit(int(sys.argv[2]))
+"""
+INPUT = {"name": "secret:HEADER"}  # a text that reads like a secret is a text
+# How a model answers: its name says it. `whole` ones are not asked for a stream.
+WAYS = ("says", "calls", "breaks", "cut", "errs", "refuses", "whole_says", "whole_calls", "whole_refuses")
 
 
 def test(function):
@@ -68,39 +95,152 @@ def test(function):
     return function
 
 
-def spellings(text):
-    raw = text.encode()
-    return {raw, base64.b64encode(raw), raw.hex().encode(), urllib.parse.quote(text, safe="").encode(),
-            json.dumps(text)[1:-1].encode()}
+def canary(name):
+    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()
+    return f'{digest[:30]}+"/=\\{digest[30:50].lower()}'
+
+
+CANARIES = {name: canary(name) for name in (*SECRETS, "LOUD")}
+
+
+def pieces(text):
+    """Each run of PIECE of its characters, in all spellings."""
+    raw, found = text.encode(), set()
+    for part in re.findall(rb"[A-Za-z0-9]+", raw):
+        found |= {part[i:i + PIECE] for i in range(len(part) - PIECE + 1)}
+        found |= {part[i:i + PIECE].hex().encode() for i in range(len(part) - PIECE + 1)}
+    for before in range(3):
+        coded = base64.b64encode(b" " * before + raw + b" " * 3)[4:-8]
+        found |= {coded[i:i + 16].translate(bytes.maketrans(b"+/", chars)) for i in range(len(coded) - 15) for chars in (b"+/", b"-_")}
+    return found
+
+
+PIECES = {name: pieces(text) for name, text in CANARIES.items()}
 
 
 class World(http.server.BaseHTTPRequestHandler):
-    """Repeats the credentials that it is given, in every spelling; `seen` has those that came."""
+    """Repeats the credentials that it is given, or `instead`; `seen` has those that came. The end of a stream waits for `gate`."""
 
     protocol_version = "HTTP/1.1"
-    seen = set()
+    instead, seen, failed, gate = None, set(), set(), threading.Event()
 
-    def answer(self):
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        given = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
-        World.seen.add(given)
-        said = " ".join(spelling.decode() for spelling in sorted(spellings(given)))
-        status, body = 200, {"text": said}
-        if self.path.endswith("/messages"):
-            body = {"id": "m", "type": "message", "role": "assistant", "model": "small", "content": [{"type": "text", "text": said}],
-                    "stop_reason": "end_turn", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
-        elif self.path == "/v1/chat/completions":
-            body = {"id": "c", "object": "chat.completion", "created": 1, "model": "small", "usage": {
-                "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, "choices": [
-                    {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}]}
-        elif self.path != "/tells":
-            status, body = 400, {"error": {"message": f"the key {said} is no good", "type": "invalid_request_error"}}
-        data = json.dumps(body).encode()
+    def say(self, status, kind, data, headers=()):
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
+        for name, value in (("content-type", kind), ("content-length", str(len(data))), *headers):
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+    def answer(self):
+        asked = self.rfile.read(int(self.headers.get("content-length", 0)))
+        given = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+        World.seen.add(given)
+        said = World.instead or given
+        text = " ".join(spellings(said))
+        if self.path.startswith("/v1/"):
+            return self.model(json.loads(asked), said, text)
+        if self.path == "/tells":
+            return self.say(200, "application/json", json.dumps({"text": text, text: 1, "id": said}).encode(), [("x-said", said)])
+        if self.path == "/plain":
+            return self.say(500, "text/plain", text.encode())
+        if self.path == "/moved":
+            return self.say(302, "text/plain", b"", [("location", f"http://{said}/{text}")])
+        if self.path == "/broken":
+            return self.say(200, "application/json", b'{"it": "' + said.encode() + b" " + text.encode())
+        return self.say(400, "application/json", json.dumps({"error": {"message": f"the key {text} is no good"}}).encode())
+
+    # ------------------------------------------------------------ models
+
+    def model(self, request, said, text):
+        way, streamed = request["model"].removeprefix("whole_"), request.get("stream", False)
+        assert streamed != request["model"].startswith("whole_"), request
+        messages = self.path.endswith("/messages")
+        if way == "refuses":
+            error = {"type": "error", "error": {"type": "invalid_request_error", "message": f"the key {text} is no good"}}
+            return self.say(400, "application/json", json.dumps(error).encode())
+        calls = way == "calls" and not any(m["role"] == "tool" or "tool_result" in json.dumps(m["content"]) for m in request["messages"])
+        if not streamed:
+            return self.say(200, "application/json", json.dumps((self.message if messages else self.chat)(text, calls)).encode())
+        first = way in ("cut", "errs") and (self.path, way) not in World.failed
+        World.failed.add((self.path, way))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        step = -(-len(said) // 2) if way == "breaks" else 5
+        if way == "breaks":  # nothing else of it: both halves stand within what is shown of an answer that cannot be read
+            self.wfile.write("".join(self.piece(messages, said[at:at + step]) for at in (0, step)).encode() + b"data: {garbage\n\n")
+            return
+        events = self.message_events(text, calls) if messages else self.chat_events(text, calls)
+        for number, event in enumerate(events):
+            if number == 20:
+                World.gate.wait(60)
+            if number == 40 and first and way == "cut":
+                return
+            if number == 40 and first:
+                error = {"type": "error", "error": {"type": "overloaded_error", "message": f"too much of {text}"}}
+                event = f"event: error\ndata: {json.dumps(error)}\n\n"
+            self.wfile.write(event.encode())
+            self.wfile.flush()
+
+    @staticmethod
+    def piece(messages, text):
+        if messages:
+            return f'data: {{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{json.dumps(text)}}}}}\n\n'
+        return f'data: {{"choices":[{{"delta":{{"content":{json.dumps(text)}}}}}]}}\n\n'
+
+    @staticmethod
+    def chat(text, calls):
+        call = {"id": "c", "type": "function", "function": {"name": "echo", "arguments": json.dumps({"of": text, text: text})}}
+        said = {"role": "assistant", "content": text, **({"tool_calls": [call]} if calls else {})}
+        return {"id": "c", "object": "chat.completion", "created": 1, "model": text, "usage": {
+            "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, "choices": [
+                {"index": 0, "finish_reason": "tool_calls" if calls else text, "message": said}]}
+
+    @staticmethod
+    def message(text, calls):
+        call = {"type": "tool_use", "id": "c", "name": "echo", "input": {"of": text, text: text}}
+        thought = {"type": "thinking", "thinking": text, "signature": text}
+        return {"id": "m", "type": "message", "role": "assistant", "model": text, "stop_sequence": None,
+                "content": [thought, {"type": "text", "text": text}, *([call] if calls else [])],
+                "stop_reason": "tool_use" if calls else text, "usage": {"input_tokens": 1, "output_tokens": 1}}
+
+    @staticmethod
+    def chat_events(text, calls):
+        def chunk(delta, finish=None):
+            return "data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": text, "choices": [
+                {"index": 0, "delta": delta, "finish_reason": finish}]}) + "\n\n"
+        yield chunk({"role": "assistant", "content": ""})
+        for at in range(0, len(text), 5):
+            yield chunk({"content": text[at:at + 5]})
+        if calls:
+            yield chunk({"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "echo", "arguments": ""}}]})
+            arguments = json.dumps({"of": text, text: text})
+            for at in range(0, len(arguments), 7):
+                yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": arguments[at:at + 7]}}]})
+        yield chunk({}, "tool_calls" if calls else "stop")
+        yield "data: [DONE]\n\n"
+
+    @staticmethod
+    def message_events(text, calls):
+        def event(kind, **members):
+            return f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n"
+        yield event("message_start", message={"id": "m", "type": "message", "role": "assistant", "model": text, "content": [],
+                                              "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}})
+        blocks = [({"type": "thinking", "thinking": "", "signature": ""}, "thinking_delta", "thinking", text),
+                  ({"type": "text", "text": ""}, "text_delta", "text", text)]
+        if calls:
+            blocks.append(({"type": "tool_use", "id": "c", "name": "echo", "input": {}}, "input_json_delta", "partial_json",
+                           json.dumps({"of": text, text: text})))
+        for index, (begun, kind, member, whole) in enumerate(blocks):
+            yield event("content_block_start", index=index, content_block=begun)
+            for at in range(0, len(whole), 5):
+                yield event("content_block_delta", index=index, delta={"type": kind, member: whole[at:at + 5]})
+            yield event("content_block_stop", index=index)
+        yield event("message_delta", delta={"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None},
+                    usage={"output_tokens": 2})
+        yield event("message_stop")
 
     do_GET = do_POST = answer
 
@@ -108,93 +248,178 @@ class World(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def prepare(h, world):
-    server = [sys.executable, "-B", str(HERE / "shared/mcp_server.py"), "--journal", str(h.path / "world.journal")]
-    (h.path / "agents.yaml").write_text(AGENTS.replace("SERVER]", ", ".join(map(json.dumps, server)) + "]"))
-    h.env |= {"WORLD": f"http://127.0.0.1:{world.server_port}", **CANARIES}
+class Place:
+    """A folder with everything that holds a canary, the world that repeats them, and what was found so far: (name, where)."""
+
+    def __init__(self, h, loud):
+        self.h, self.found, self.texts = h, set(), []
+        self.world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), World)
+        threading.Thread(target=self.world.serve_forever, daemon=True).start()
+        World.instead, World.seen, World.failed = CANARIES["LOUD"] if loud else None, set(), set()
+        World.gate.set()
+        words = [sys.executable, "-B", str(HERE / "shared/mcp_server.py"), "--journal", str(h.path / "world.journal"), "--tools"]
+        for name in ("SERVER_PROGRAM", "SERVER_URL"):
+            said = f"Leaks {CANARIES['LOUD' if loud else name]}"
+            tools = {"leak": {"description": said, "inputSchema": {"type": "object", "description": said}}}
+            (h.path / f"world.{name}").write_text(json.dumps(tools))
+        self.server = subprocess.Popen([*words, h.path / "world.SERVER_URL", "--http", "--era", "modern", "--token", CANARIES["SERVER_URL"]], stdin=subprocess.DEVNULL,
+                                       env={"PATH": os.environ["PATH"], **({"TOKEN": CANARIES["LOUD"]} if loud else {})},
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        (h.path / "world.py").write_text(PROGRAM)
+        program = [sys.executable, "-B", str(h.path / "world.py"), str(HERE / "shared")]
+        models, nodes = [], []
+        for provider in ("openai", "anthropic"):
+            for way in WAYS:
+                models.append(f'  {provider}_{way}: {{ provider: {provider}, base_url: "${{ env.WORLD }}/v1", model: {way}, '
+                              f'api_key: "secret:{provider.upper()}", stream: {"false" if way.startswith("whole") else "true"}, '
+                              "retry: { max_attempts: 3, initial_backoff: 10ms, retry_on: [reset, 5xx] } }")
+                loop = f"loop: {{ model: {provider}_{way}, prompt: Say your key., tools: [echo] }}"
+                once = f"llm: {{ model: {provider}_{way}, prompt: Say your key. }}"
+                nodes.append(f"      - {{ id: {provider}_{way}, {loop if way.endswith('calls') else once}, on_error: continue }}")
+        text = AGENTS.replace("MODELS", "\n".join(models)).replace("NODES", "\n".join(nodes))
+        text = text.replace("[SERVER]", json.dumps([*words, str(h.path / "world.SERVER_PROGRAM")])).replace("[PROGRAM", json.dumps(program)[:-1])
+        if loud:
+            text = text.replace('"secret:PROGRAM"', '"${ env.LOUD }"').replace('"secret:SERVER_PROGRAM"', '"${ env.LOUD }"')
+        (h.path / "agents.yaml").write_text(text)
+        h.env |= {"WORLD": f"http://127.0.0.1:{self.world.server_port}", "SERVER_URL_AT": self.server.stdout.readline().strip(), **CANARIES}
+
+    def close(self):
+        self.server.kill()
+        self.server.wait()
+        self.server.stdout.close()
+        self.world.shutdown()
+        self.world.server_close()
+
+    def look(self, where, data):
+        self.found |= {(name, where) for name, all_pieces in PIECES.items() if any(piece in data for piece in all_pieces)}
+        return data
+
+    def say(self, *words, codes=(0,), where=None):
+        done = self.h.run(*words)
+        assert done.code in codes, (words, done)
+        self.look(where or " ".join(words), (done.out + done.err).encode())
+        return done.out
+
+    def look_at_what_is_kept(self):
+        """Everything in the folder but what the world wrote itself."""
+        for file in self.h.path.rglob("*"):
+            if file.is_file() and not file.name.startswith("world."):
+                self.look(f"file {file.name}", file.read_bytes())
 
 
-def found_in(where, data):
-    return [f"{name} as {spelling!r} in {where}" for name, canary in CANARIES.items() for spelling in spellings(canary)
-            if spelling in data]
+def by_commands(loud=False):
+    """Everything is run and looked at by commands. Gives the place, with all that was found."""
+    with home() as h:
+        place = Place(h, loud)
+        try:
+            place.say("check", "agents.yaml", codes=(0, 1))
+            place.say("run", "agents.yaml", "all", "--job-id", "j", "--input", json.dumps(INPUT), codes=(4,), where="run")
+            place.say("approvals")
+            asked = json.loads(place.say("approvals", "--json"))["approvals"][0]["id"]
+            arguments = json.dumps({"of": CANARIES["LOUD"] if loud else "edited"})
+            place.say("approve", asked, "--arguments", arguments, where="approve")
+            place.say("run", "agents.yaml", "all", "--job-id", "j", "--json", where="run again")
+            for words in (("job", "j"), ("job", "j", "--json"), ("events", "j"), ("events", "j", "--json"), ("trace", "j"),
+                          ("trace", "j", "--json"), ("verify", "j", "--json"), ("replay", "j", "--json"), ("inspect",), ("audit",),
+                          ("jobs", "--json"), ("doctor",)):
+                place.say(*words, codes=(0, 1, 2))
+            place.events = place.say("events", "j", "--json", where="events j --json")
+            place.given = set(World.seen)
+            place.look_at_what_is_kept()
+            return place
+        finally:
+            place.close()
 
 
-def kept(h):
-    """Everything in the folder but what the world wrote itself."""
-    return [found for file in h.path.rglob("*") if file.is_file() and file.name != "world.journal"
-            for found in found_in(file.relative_to(h.path), file.read_bytes())]
-
-
-def said(h, *words, codes=(0,)):
-    done = h.run(*words)
-    assert done.code in codes, done
-    return found_in(" ".join(words), (done.out + done.err).encode()), done
-
-
-@test
-def no_canary_stands_in_anything_that_is_kept_or_said():
-    world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), World)
-    threading.Thread(target=world.serve_forever, daemon=True).start()
-    World.seen.clear()
-    try:
-        with home() as h:
-            prepare(h, world)
-            found, _ = said(h, "run", "agents.yaml", "--job-id", "j", codes=(4,))
-            for words in (("approvals",), ("approvals", "--json")):
-                found += said(h, *words)[0]
-            approval = json.loads(said(h, "approvals", "--json")[1].out)["approvals"][0]["id"]
-            found += said(h, "approve", approval)[0]
-            found += said(h, "run", "agents.yaml", "--job-id", "j", "--json")[0]
-            for words in (("job", "j", "--json"), ("events", "j", "--json"), ("trace", "j"), ("trace", "j", "--json"), ("verify", "j"),
-                          ("replay", "j", "--json"), ("inspect",)):
-                found += said(h, *words, codes=(0, 2))[0]
-            given = {CANARIES[name] for name in ("OPENAI", "ANTHROPIC", "HEADER")}
-            assert given <= World.seen, f"the world was not given what it should repeat: {World.seen}"
-            events = said(h, "events", "j", "--json")[1].out
-            for name in ("HEADER", "PROGRAM", "OPENAI", "ANTHROPIC", "SERVER_PROGRAM"):
-                assert f"[secret {name}]" in events, f"nothing repeated {name}: this test looks at nothing"
-            found += kept(h)
-            assert not found, "\n".join(found)
-    finally:
-        world.shutdown()
-        world.server_close()
-
-
-@test
-def no_canary_stands_in_what_the_server_answers_streams_and_logs():
-    world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), World)
-    threading.Thread(target=world.serve_forever, daemon=True).start()
+def by_the_server(loud=False):
+    """The same job, asked of the server: with somebody who hears it live, and what would be sent shown to whoever approves."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with home() as h:
-            prepare(h, world)
+    with home() as h:
+        place = Place(h, loud)
+        World.gate.clear()
+        try:
             with open(h.path / "served.log", "wb") as log:
                 process = subprocess.Popen([os.environ["AETHERIS_BIN"], "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"],
                                            cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
             h.started.append(process)
             url = json.loads(process.stdout.readline())["listening"]
 
-            def ask(path, body=None):
+            def ask(path, body=None, where=None):
                 data = json.dumps(body).encode() if body is not None else None
                 request = urllib.request.Request(url + path, data, {"content-type": "application/json"})
-                return opener.open(request, timeout=60).read()
+                return place.look(where or path, opener.open(request, timeout=60).read())
 
-            made = ask("/api/jobs?wait=30s", {"agent": "all", "input": {}})
-            job = json.loads(made)["id"]
-            approval = json.loads(ask("/api/approvals"))["approvals"][0]["id"]
-            found = found_in("the answer", made)
-            found += found_in("approvals", ask("/api/approvals"))
-            found += found_in("approve", ask(f"/api/approvals/{approval}", {"decision": "approve"}))
-            for path in (f"/api/jobs/{job}?wait=30s", f"/api/jobs/{job}/events", f"/api/jobs/{job}/trace", "/metrics"):
-                found += found_in(path, ask(path))
+            ask("/api/jobs", {"agent": "all", "id": "j", "input": INPUT}, "POST /api/jobs")
+            live = opener.open(urllib.request.Request(url + "/api/jobs/j/events", headers={"accept": "text/event-stream"}), timeout=60)
+            heard = []
+            hearing = threading.Thread(target=lambda: heard.extend(live))
+            hearing.start()
+            World.gate.set()
+            asked = until(lambda: json.loads(ask("/api/approvals"))["approvals"])[0]
+            place.preview = asked["sends"]
+            arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
+            ask(f"/api/approvals/{asked['id']}", {"decision": "approve", "arguments": arguments}, "approve")
+            until(lambda: json.loads(ask("/api/jobs/j"))["status"] == "completed")
+            for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):
+                ask(path)
+            call = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "aetheris://jobs/j/trace"}}
+            ask("/mcp", call, "MCP")
+            hearing.join(60)
+            live.close()
+            place.live = place.look("live stream", b"".join(heard))
             process.terminate()
+            place.look("stdout of serve", process.stdout.read())
             process.wait()
             process.stdout.close()
-            found += kept(h)
-            assert not found, "\n".join(found)
-    finally:
-        world.shutdown()
-        world.server_close()
+            place.look_at_what_is_kept()
+            return place
+        finally:
+            World.gate.set()
+            place.close()
+
+
+def nothing(place):
+    assert not place.found, "\n".join(f"{name} in {where}" for name, where in sorted(place.found))
+
+
+@test
+def no_canary_stands_in_anything_that_is_kept_or_that_a_command_says():
+    place = by_commands()
+    nothing(place)
+    given = {CANARIES[name] for name in ("OPENAI", "ANTHROPIC", "HEADER")}
+    assert given <= place.given, f"the world was not given what it should repeat: {place.given}"
+    for name in SECRETS:
+        assert f"[secret {name}]" in place.events, f"nothing repeated {name}: this test looks at nothing"
+    events = json.loads(place.events)["events"]
+    errors = {e["payload"].get("error", {}).get("code") for e in events if e["type"] == "tool_invocation_finished"}
+    assert {"http_400", "http_500", "reset"} <= errors, errors
+
+
+@test
+def no_canary_stands_in_what_the_server_answers_streams_and_logs():
+    place = by_the_server()
+    nothing(place)
+    assert place.preview["headers"]["Authorization"] == "Bearer secret:HEADER", place.preview
+    for name in ("OPENAI", "ANTHROPIC"):
+        assert re.search(rb'event: said\ndata: .*"text":"[^"]*\[secret ' + name.encode(), place.live), f"nobody said {name}"
+
+
+@test
+def what_is_no_secret_is_found_wherever_values_are_kept_or_told_by_commands():
+    missed = {"approvals", "approvals --json", "run again", "job j", "job j --json", "events j", "events j --json", "trace j",
+              "trace j --json", "replay j --json", "file aetheris.db", "file agents.lock.json"} - {
+                  where for name, where in by_commands(loud=True).found if name == "LOUD"}
+    assert not missed, f"a canary stands there, and was not found: {missed}"
+
+
+@test
+def what_is_no_secret_is_found_wherever_values_are_kept_or_told_by_the_server():
+    place = by_the_server(loud=True)
+    missed = {"/api/approvals", "/api/jobs/j", "/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "live stream",
+              "MCP", "file aetheris.db"} - {where for name, where in place.found if name == "LOUD"}
+    assert not missed, f"a canary stands there, and was not found: {missed}"
+    said = b"".join(re.findall(rb'event: said\ndata: .*"text":"([^"]*)"', place.live))
+    assert any(piece in said for piece in PIECES["LOUD"]), "no piece of a canary was said"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import urllib.parse
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
@@ -136,9 +137,26 @@ class Server:
             return {"result": text(ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"])}
         if name == "secret":
             return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
+        if name == "leak":
+            return self.leak(args, params, tell)
         if name == "route":
             return {"result": text("went to " + args["region"])}
         return {"error": {"code": -32602, "message": "unknown tool"}}
+
+    def leak(self, args, params, tell):
+        """Says its secret in all ways that it has: words, values, a failure, an error, how far it is, and on stderr."""
+        secret = os.environ.get("TOKEN") or self.options.token
+        said = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
+        print(said, file=sys.stderr, flush=True)
+        tell("notifications/progress", {"progressToken": params["_meta"].get("progressToken"), "progress": 1, "message": said})
+        if args.get("how") == "error":
+            return {"error": {"code": -32602, "message": said}}
+        return {"result": text(said, isError=args.get("how") == "fail", structuredContent={"said": said})}
+
+
+def spellings(secret):
+    raw = secret.encode()
+    return [secret, base64.b64encode(raw).decode(), raw.hex(), urllib.parse.quote(secret, safe=""), json.dumps(secret)[1:-1]]
 
 
 def serve_stdio(server):
