@@ -9,8 +9,9 @@ start_model() {
     fail "Node and the MCP servers could not be installed: npm must reach its registry once"
   export PATH="$node_folder:$PATH"
   mkdir scenarios
-  # The third answer is a long time coming, the first time.
-  jq '.turns[2].fail = {stall_ms: 600000}' examples/model-server/scenarios/research.json >scenarios/research.json
+  # The third answer stops in its middle for ten minutes, the first time.
+  jq '.turns[2] += {say: "I have read it. It is worth remembering, so I write it down.", fail: {stall_ms: 600000, stall_after: 9}}' \
+    examples/model-server/scenarios/research.json >scenarios/research.json
   cp examples/model-server/scenarios/refund.json scenarios/
   node examples/model-server/server.mjs --journal asked.jsonl --scenario scenarios/research.json scenarios/refund.json \
     >model.out 2>model.err &
@@ -26,6 +27,21 @@ start_model() {
   export MODEL_URL MODEL_KEY=any-key
 }
 
+# on_a_terminal WORD…: the same, with the words of the model as they come, in the file `shown`.
+on_a_terminal() {
+  printf '%s$ %s &%s\n' "$dim" "$(command_line aetheris "$@")" "$plain"
+  local line i
+  printf -v line '%q ' "$bin" "$@"
+  script -qefc "exec $line" shown </dev/null >/dev/null 2>&1 &
+  script_pid=$!
+  for i in $(seq 400); do
+    read -r run_pid <"/proc/$script_pid/task/$script_pid/children" || true  # no line end
+    [ -z "$run_pid" ] || return 0
+    sleep 0.05
+  done
+  fail "the run did not start"
+}
+
 # in_background WORD…: a run of aetheris that is to be killed.
 in_background() {
   printf '%s$ %s &%s\n' "$dim" "$(command_line aetheris "$@")" "$plain"
@@ -38,7 +54,7 @@ killed_once() {
   local i
   for i in $(seq 1200); do
     if "$@"; then break; fi
-    kill -0 "$run_pid" 2>/dev/null || fail "the run ended before it was killed: $(cat run.out run.err)"
+    kill -0 "$run_pid" 2>/dev/null || fail "the run ended before it was killed: $(cat run.out run.err shown 2>/dev/null)"
     sleep 0.05
   done
   "$@" || fail "it did not come to where it was to be killed"
@@ -46,7 +62,7 @@ killed_once() {
   { kill -9 "$run_pid"; wait "$run_pid" || true; } 2>/dev/null
   run_pid=''
 }
-third_question() { [ -f asked.jsonl ] && jq -se 'any(.[]; .model == "research" and .turn == 3)' asked.jsonl >/dev/null; }
+half_an_answer() { grep -q 'I have read it' shown; }
 paid() { grep -q '"kind":"effect","route":"POST /refunds"' shop.journal; }
 
 cp -r examples/agents agents
@@ -64,23 +80,34 @@ echo "Bees dance." >papers/bees.txt
 export FOLDER=$work/papers MEMORY=$work/memory.jsonl
 research=(run agents/research.yaml --job-id papers --input "{\"message\": \"Report on the folder $FOLDER\"}")
 export MODEL=research
-say "The model looks around and reads a file. It is asked for the third time, and thinks; the runtime is killed."
-in_background "${research[@]}"
-killed_once third_question
+say "The model looks around and reads a file. It is asked for the third time; in the middle of its answer the runtime is killed."
+on_a_terminal "${research[@]}"
+killed_once half_an_answer
+wait "$script_pid" || true
+say "What was on the screen by then:"
+grep -a 'I have read it' shown | tail -n 1 | sed 's/\x1b\[[0-9;?]*[a-zA-Z]//g' | tr -d '\r'
+say "Half an answer is none. The log ends where the question was put, and has not a word of it:"
+show aetheris events papers
+aetheris events papers --json >half.json
+aetheris events papers | cut -c 1-110 | tail -n 3
 say "Two answers and three results are in the log. They are read back; only the third question is put again:"
 shown aetheris "${research[@]}"
 shown aetheris trace papers
 shown cat papers/report.md memory.jsonl
 echo
 
-act "Act 2: a person agrees, and kill -9 in the middle of the payment"
+act "Act 2: a person agrees, kill -9 in the middle of the payment, and a budget"
 export MODEL=refund
 refund=(run agents/refund_agent.yaml --job-id back-43)
-line=(aetheris "${refund[@]}" --input '{"message": "Refund order 43, please."}')
-show "${line[@]}"
-code=0
-"${line[@]}" || code=$?
-[ "$code" = 4 ] || fail "expected exit code 4, got $code"
+# stops LINE…: a run that ends because somebody must do something first (exit code 4).
+stops() {
+  local code=0
+  show "$@"
+  "$@" || code=$?
+  [ "$code" = 4 ] || fail "expected exit code 4, got $code"
+}
+say "The agent may ask its model 16 times; whoever starts this job allows two."
+stops aetheris "${refund[@]}" --budget model_calls=2 --input '{"message": "Refund order 43, please."}'
 if paid; then fail "it was paid before anybody agreed"; fi
 approval=$(aetheris approvals --json | jq -r '.approvals[0].id')
 shown aetheris approve "$approval" --note "as agreed"
@@ -88,7 +115,13 @@ say "The shop will pay, and then keep silent."
 silent "POST /refunds"
 in_background "${refund[@]}"
 killed_once paid
-say "The money has gone, and no answer came. It is sent again under the key of the first time, which the shop knows:"
+say "The money has gone, and no answer came. It is sent again under the key of the first time, which the shop knows. To say so, the model
+would have to be asked for the third time: the job stops before it is."
+stops aetheris "${refund[@]}"
+show aetheris job back-43 --json
+aetheris job back-43 --json | jq -c .budget
+say "A person raises the limit, and it goes on where it stood. The payment is read back:"
+shown aetheris budget back-43 --model-calls 4 --note "it may say so"
 shown aetheris "${refund[@]}"
 shown aetheris trace back-43
 shown python3 examples/shop/table.py shop.journal

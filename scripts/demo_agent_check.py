@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The judge of `./dev demo --agent`: what the world's own books say of the two jobs.
 
-  demo_agent_check.py FOLDER      asked.jsonl of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
+  demo_agent_check.py FOLDER      half.json of the log after the kill; asked.jsonl of the model, shop.journal of the shop, papers/ and memory.jsonl of the MCP servers
 
 Says `ok …` or `not ok …` per question and ends with 1 when anything was done twice, is missing, or was not asked for.
 """
@@ -22,6 +22,8 @@ def questions(folder):
     refund = {turn: times for (model, turn), times in asked.items() if model == "refund"}
     yield "papers: the question that was cut off was put twice, every other one once", research, {1: 1, 2: 1, 3: 2, 4: 1, 5: 1}
     yield "back-43: each question was put once", refund, {1: 1, 2: 1, 3: 1}
+    half = (folder / "half.json").read_text()
+    yield "papers: of the answer that was cut off not a word was recorded", "I have read it" in half, False
     kept = [line["name"] for line in lines(folder / "memory.jsonl")]
     yield "papers: one finding is remembered, once", kept, ["finding"]
     found = sorted(path.name for path in (folder / "papers").iterdir())

@@ -256,7 +256,7 @@ def main():
         if SLOW:
             run_script([str(ROOT / "dev"), "sim", "--mutants"], "build/mutants", total, "mutants")
         run_script([str(ROOT / "dev"), "fuzz", "--seconds", "600" if SLOW else "60"], "build/fuzz", total, "fuzz")
-        for extra in (["scripts/examples"], ["scripts/demo"], ["scripts/demo", "--postgres"]):
+        for extra in (["scripts/examples"], ["scripts/demo"], ["scripts/demo", "--postgres"], ["scripts/demo", "--agent"]):
             if os.access(ROOT / extra[0], os.X_OK):
                 run_script([str(ROOT / extra[0]), *extra[1:]], "build/release", total, " ".join(extra), silent_is_ok=True)
     if total.failures:
