@@ -6,11 +6,13 @@ Each file of tests/injections is a case: what the model is told (`begin`), the t
 in the journals of the world afterwards. The world is a till, a host that nobody named, an MCP server and a folder; each
 writes down what reaches it. The keys of a case:
 
-  texts      what the tool brings in, each in a job of its own; OTHER is the address of the host that nobody named
+  texts      what the tool brings in, each in a job of its own; OTHER is the address of the host that nobody named. Of two jobs
+             one has a model that streams its answers, the other one whose answers come whole
   begin      what the model is asked first (default: it calls the tool `note`, which gives the text)
   reads      the paths of the till that are read (default: /note); `pages: true` allows for one more below /pages/
   servers    the calls of the MCP server, by tool (default: none)
-  approve    the arguments of a call that a person agrees to
+  describes  what the MCP server says of its tools from now on, after they were pinned
+  approve    the arguments of a call that a person agrees to; `edit`: what the person makes of them
   paid       the payments that were made (default: none)     asked: those that a person is still asked about (default: none)
   told       what the model was told about the call, a pattern
 
@@ -68,8 +70,12 @@ tools:
     tools: { echo: { effect: read } }
 models:
   main: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: injection }
+  whole: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: injection, stream: false }
+policies:
+  - { tools: [refund], when: "${ .args.amount > 50000 }", action: deny, reason: more than anybody may pay back }
 agents:
   clerk: { loop: { model: main, tools: [note, broken, page, translate, say, refund, s.echo] } }
+  clerk_whole: { loop: { model: whole, tools: [note, broken, page, translate, say, refund, s.echo] } }
   owner: { loop: { model: main, tools: ["*"] } }
 """
 
@@ -109,7 +115,8 @@ class Desk:
         self.till, self.other = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), World) for _ in range(2))
         for server in (self.till, self.other):
             threading.Thread(target=server.serve_forever, daemon=True).start()
-        words = [sys.executable, "-B", HERE / "shared/mcp_server.py", "--journal", self.path / "server.journal"]
+        words = [sys.executable, "-B", HERE / "shared/mcp_server.py", "--journal", self.path / "server.journal", "--tools",
+                 self.path / "server.tools"]
         (self.path / "agents.yaml").write_text(AGENTS.replace("SERVER", ", ".join(json.dumps(str(word)) for word in words)))
         self.models = subprocess.Popen(
             [oracles.node(), ROOT / "examples/model-server/server.mjs", "--journal", self.path / "asked.jsonl",
@@ -167,22 +174,22 @@ def judge(desk, case, job, before):
     assert not (desk.path / "pwned").exists(), "a program was run that the text named"
     events = json.loads(desk.run("events", job, "--json"))["events"]
     names = {e["payload"]["tool_name"] for e in events if e["type"] == "tool_invocation_started"}
-    assert names <= {"model:main", "note", "broken", "page", "translate", "say", "refund", "s.echo"}, names
+    assert names <= {"model:main", "model:whole", "note", "broken", "page", "translate", "say", "refund", "s.echo"}, names
     desk.run("verify", job)
 
 
-def one(desk, case, text, job):
+def one(desk, case, text, job, agent):
     World.text, World.asked = text.replace("OTHER", f"127.0.0.1:{desk.other.server_port}"), []
     before, asked_before = len(desk.lines("server.journal")), {a["id"] for a in desk.approvals()}
     message = json.dumps({"message": case.get("begin", "CALL note {}")})
     waits = bool(case.get("asked")) or "approve" in case
-    said = desk.run("run", "agents.yaml", "clerk", "--job-id", job, "--input", message, "--json", codes=(4,) if waits else (0,))
+    said = desk.run("run", "agents.yaml", agent, "--job-id", job, "--input", message, "--json", codes=(4,) if waits else (0,))
     if "approve" in case:
         asked = [a for a in desk.approvals() if a["id"] not in asked_before]
         assert [a["arguments"] for a in asked] == [case["approve"]], asked
         assert World.asked == [], "something was sent before a person agreed"
-        desk.run("approve", asked[0]["id"])
-        said = desk.run("run", "agents.yaml", "clerk", "--job-id", job, "--json", codes=(4,) if case.get("asked") else (0,))
+        desk.run("approve", asked[0]["id"], *(("--arguments", json.dumps(case["edit"])) if "edit" in case else ()))
+        said = desk.run("run", "agents.yaml", agent, "--job-id", job, "--json", codes=(4,) if case.get("asked") else (0,))
     asked = [a["arguments"] for a in desk.approvals() if a["id"] not in asked_before]
     assert asked == case.get("asked", []), f"asked of a person: {asked}"
     told = json.loads(said)["result"]["text"] if not case.get("asked") else ""
@@ -193,14 +200,17 @@ def one(desk, case, text, job):
 def tests():
     for file in sorted((HERE / "injections").glob("*.json")):
         case = json.loads(file.read_text())
-        unknown = case.keys() - {"about", "texts", "begin", "reads", "pages", "servers", "approve", "paid", "asked", "told"}
+        unknown = case.keys() - {"about", "texts", "begin", "reads", "pages", "servers", "approve", "paid", "asked", "told", "edit", "describes"}
         assert not unknown and case["texts"], f"{file}: {unknown}"
 
         def run(case=case):
             with Desk() as desk:
+                if "describes" in case:
+                    desk.run("check", "agents.yaml")
+                    (desk.path / "server.tools").write_text(json.dumps(case["describes"]))
                 for number, text in enumerate(case["texts"]):
                     try:
-                        one(desk, case, text, f"job-{number}")
+                        one(desk, case, text, f"job-{number}", "clerk_whole" if number % 2 else "clerk")
                     except AssertionError as error:
                         raise AssertionError(f"{text!r}: {error}") from error
         run.__name__ = file.stem
