@@ -76,6 +76,9 @@ agents:
   facts:
     plan: [ {{ id: read, llm: {{ model: facts, prompt: "${{ .input.x }}", schema: {weather} }} }} ]
     output: "${{ .steps.read }}"
+  strictly:
+    plan: [ {{ id: read, llm: {{ model: facts, prompt: "${{ .input.x }}", schema: {weather}, repair: false }} }} ]
+    output: "${{ .steps.read }}"
   storm: {{ plan: [ {{ id: a, llm: {{ model: storm, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
   hasty: {{ plan: [ {{ id: a, llm: {{ model: hasty, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
   once: {{ plan: [ {{ id: a, llm: {{ model: once, prompt: "${{ .input.x }}" }} }} ], output: "${{ .steps.a.text }}" }}
@@ -185,20 +188,36 @@ def images_that_the_plan_writes_are_taken_by_the_provider(desk):
 
 
 @both
-def an_answer_keeps_to_its_schema_or_fails_and_is_not_asked_for_again(desk):
+def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
     answer = json.loads(desk.ask("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
-    for number, (prompt, why) in enumerate((("the weather", "is no JSON"), ("a wrong shape", "breaks the schema"),
-                                            ("refuse it", "I do not talk about that."))):
+    assert len(desk.asked()) == 1, "a good answer is not asked for again"
+    for number, (prompt, why) in enumerate((("the weather", "is no JSON"), ("a wrong shape", "breaks the schema"))):
+        name = f"mended-{number}"
+        before = len(desk.asked())
+        answer = json.loads(desk.ask("facts", prompt, name).stdout)
+        assert answer["json"] == {"city": "Oslo", "degrees": 21}, answer
+        desk.ask("facts", prompt, name)
+        assert len(desk.asked()) == before + 2, "it was asked a third time"
+        job, events = desk.job(name)
+        answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
+        assert answers[0]["invalid"].startswith(why) and "invalid" not in answers[1], answers
+        choices = [e["payload"]["payload"] for e in events if e["type"] == "decision_recorded"]
+        assert choices[0]["repair"] == answers[0]["invalid"] and "repair" not in choices[1], choices
+        assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second question goes on with the first"
+        costs = [one["usage"]["cost_micros"] for one in committed(events)]
+        assert len(costs) == 2 and job["usage"]["cost_micros"] == sum(costs), (job["usage"], costs)
+    for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is no JSON", 2), ("strictly", "the weather", "is no JSON", 1),
+                                                          ("facts", "refuse it", "I do not talk about that.", 1))):
         name = f"bad-{number}"
         before = len(desk.asked())
-        done = desk.ask("facts", prompt, name, code=1)
+        done = desk.ask(agent, prompt, name, code=1)
         assert "tool_output_invalid" in done.stderr and why in done.stderr, done.stderr
-        desk.ask("facts", prompt, name, code=1)
-        assert len(desk.asked()) == before + 1, "it was asked again"
+        desk.ask(agent, prompt, name, code=1)
+        assert len(desk.asked()) == before + times, "it was asked again"
         job, events = desk.job(name)
         assert job["error"]["code"] == "tool_output_invalid", job
-        cost = committed(events)[0]["usage"]["cost_micros"]
+        cost = sum(one["usage"]["cost_micros"] for one in committed(events))
         assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an answer that cannot be used was paid for")
 
 

@@ -318,7 +318,9 @@ class AgentCheck {
   // What a model is asked, as the call that it becomes.
   void llm(const Spot& spot, std::vector<Member>& members) {
     if (!check_.mapping(
-            spot, {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema"},
+            spot,
+            {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema",
+             "repair"},
             {{"tools", "a model that may call tools leads a `loop`"}})) {
       return;
     }
@@ -348,6 +350,14 @@ class AgentCheck {
       if (auto schema = check_answer_schema(check_, *own, provider)) {
         request.emplace_back("schema", *std::move(schema));
       }
+    }
+    if (in_item_) {
+      if (const auto repair = spot.find("repair")) {
+        check_.fault(*repair, "answers about the items of a map are not mended: leave it out", {},
+                     Code::unsupported);
+      }
+    } else if (mends_answers(check_, spot)) {
+      members.emplace_back("repair", 1);
     }
     members.emplace_back("args", Value::object(std::move(request)));
   }

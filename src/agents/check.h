@@ -158,6 +158,8 @@ double temperature_max(std::string_view provider);
 void check_parts(Check& check, const Spot& content);
 // What the JSON of an answer must be, as it is recorded.
 std::optional<Value> check_answer_schema(Check& check, const Spot& spot, std::string_view provider);
+// Is an answer that breaks it to be mended? By `repair`, which stands beside `schema`; without it: yes.
+bool mends_answers(Check& check, const Spot& spot);
 
 // A tool of an MCP server, and what it is there.
 struct ServerTool {

@@ -22,7 +22,7 @@ class LoopCheck {
   Value run(const Spot& spot) {
     if (!check_.mapping(spot,
                         {"model", "system", "prompt", "tools", "max_turns", "parallel_tools",
-                         "temperature", "max_tokens", "schema", "on_reject"},
+                         "temperature", "max_tokens", "schema", "repair", "on_reject"},
                         {{"budget", "a budget stands at the agent, beside its `loop` or `plan`"},
                          {"memory", "what is kept between jobs comes later"}})) {
       return {};
@@ -58,6 +58,7 @@ class LoopCheck {
         loop_.emplace_back("schema", *std::move(schema));
       }
     }
+    if (mends_answers(check_, spot)) loop_.emplace_back("repair", 1);
     if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
     if (temperature) loop_.emplace_back("temperature", *temperature);
     if (max_tokens) loop_.emplace_back("max_tokens", *max_tokens);

@@ -255,6 +255,15 @@ std::optional<Value> check_answer_schema(Check& check, const Spot& spot,
   return schema;
 }
 
+bool mends_answers(Check& check, const Spot& spot) {
+  const bool holds = spot.find("schema").has_value();
+  const auto repair = spot.find("repair");
+  if (!repair) return holds;
+  const auto wish = check.boolean(*repair);
+  if (!holds) check.fault(*repair, "is for an answer with a `schema`");
+  return holds && wish != false;
+}
+
 std::optional<Value> check_max_tokens(Check& check, const Spot& spot) {
   const auto count = check.count(spot, kMaxTokensMax);
   return count ? std::optional<Value>(static_cast<double>(*count)) : std::nullopt;

@@ -29,7 +29,7 @@ Step* Applier::next_of_loop(Step& loop) {
   if (!asks) {
     if (progress.turns.empty() || !progress.turns.back().chosen ||
         progress.next >= progress.turns.back().calls.size() ||
-        progress.turns.size() >= s_.node_of(loop).loop->max_turns) {
+        progress.turns.size() >= turns_max(s_, loop)) {
       return nullptr;
     }
   }
@@ -94,6 +94,14 @@ Status Applier::tool_chosen() {
     if (granted == spec.tools.end()) return bad("it calls a tool that its loop may not call");
     call.tool = *granted;
   }
+  if (const Value* repair = choice.find("repair")) {
+    if (!calls.empty() || loop.repairs >= spec.repairs) return bad("nothing of it is to be mended");
+    newest.repair = std::string(choice.text("repair"));
+    if (!repair->is_string() || newest.repair->size() > kRepairMax) {
+      return bad("what is wrong with the answer is no text of at most 1,024 bytes");
+    }
+    loop.repairs++;
+  }
   newest.calls = std::move(calls);
   newest.chosen = true;
   loop.next = 0;
@@ -107,7 +115,7 @@ bool Applier::may_conclude(const Step& loop) const {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
   const LoopTurn& newest = progress.turns.back();
-  return newest.chosen && newest.calls.empty() &&
+  return newest.chosen && newest.calls.empty() && !newest.repair &&
          p_.text("result_of") == s_.steps[newest.step].call->id.text;
 }
 

@@ -40,7 +40,7 @@ Status Applier::node_started() {
   step->started = true;
   if (step->map) {
     enter(*step, StepPhase::mapping);
-  } else if (s_.node_of(*step).kind == NodeKind::loop && !step->is_part()) {
+  } else if (s_.node_of(*step).loop && !step->is_part()) {
     step->loop = std::make_unique<LoopProgress>();
     enter(*step, StepPhase::looping);
   } else {

@@ -135,14 +135,14 @@ void parts(A& a, Part<A, LoopCall>& x) {
 
 template <class A>
 void parts(A& a, Part<A, LoopTurn>& x) {
-  auto& [step, chosen, calls] = x;
-  all(a, step, chosen, calls);
+  auto& [step, chosen, calls, repair] = x;
+  all(a, step, chosen, calls, repair);
 }
 
 template <class A>
 void parts(A& a, Part<A, LoopProgress>& x) {
-  auto& [turns, next, active, asking, conversation, said, failure, told] = x;
-  all(a, turns, next, active, asking, conversation, said, failure, told);
+  auto& [turns, next, active, asking, conversation, said, failure, told, repairs] = x;
+  all(a, turns, next, active, asking, conversation, said, failure, told, repairs);
 }
 
 template <class A>
@@ -462,10 +462,10 @@ std::unexpected<Error> damaged() {
 bool sound_in_loop(const State& state, const Step& step) {
   const std::size_t tools = state.plan->tools.size();
   const Node& node = state.plan->nodes[step.node];
-  if (step.turn != kNoTurn && node.kind != NodeKind::loop) return false;
+  if (step.turn != kNoTurn && !node.loop) return false;
   if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
   const bool looping = step.phase == StepPhase::looping;
-  if (looping != (step.loop != nullptr) || (looping && node.kind != NodeKind::loop)) return false;
+  if (looping != (step.loop != nullptr) || (looping && !node.loop)) return false;
   if (!looping) return true;
   const LoopProgress& loop = *step.loop;
   for (const LoopTurn& turn : loop.turns) {

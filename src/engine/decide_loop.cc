@@ -15,7 +15,7 @@ void Decider::loop(const Step& step) {
   if (loop.turns.empty() || !loop.turns.back().chosen) return choose(step);
   const LoopTurn& newest = loop.turns.back();
   if (newest.calls.empty()) return finish_loop(step);
-  if (loop.turns.size() >= s_.node_of(step).loop->max_turns) {
+  if (loop.turns.size() >= turns_max(s_, step)) {
     return fail_step(step, code_name(Code::turns_limit),
                      "after " + std::to_string(loop.turns.size()) +
                          " turns, the most that it may take, the model still asks for tools; what "
@@ -30,7 +30,7 @@ bool Decider::only_concludes(const Step& step) const {
   if (loop.failure) return true;
   if (loop.turns.empty() || loop.active > 0) return false;
   const LoopTurn& newest = loop.turns.back();
-  return !newest.chosen || newest.calls.empty();
+  return !newest.chosen || (newest.calls.empty() && !newest.repair);
 }
 
 void Decider::start_part(const Declaration& part) {

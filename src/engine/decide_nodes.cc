@@ -20,6 +20,7 @@ void Decider::ready(const Step& step) {
     return;  // the next call of decide goes on with it
   }
   if (step.branch && !*step.branch) return skip(step);
+  if (node.loop) return start(step);  // what follows is decided when this is applied
   switch (node.kind) {
     case NodeKind::tool:
     case NodeKind::llm:
@@ -29,7 +30,7 @@ void Decider::ready(const Step& step) {
     case NodeKind::map:
       return start_map(step);
     case NodeKind::loop:
-      return start(step);  // what follows is decided when this is applied
+      return;  // it has turns
   }
 }
 

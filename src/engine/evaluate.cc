@@ -146,6 +146,10 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
 }
 
 Result<Value> opening_of(const State& state, const Node& node) {
+  if (node.kind == NodeKind::llm) {
+    AE_ASSIGN(const Value request, arguments_of(state, node));
+    return request["messages"];
+  }
   const LoopSpec& loop = *node.loop;
   std::vector<Value> messages;
   const auto say = [&](const char* role, const Template& source) -> Status {

@@ -29,7 +29,7 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role);
 // What a probe's answer says of the call of `about`: null = it did not happen, else its result.
 Result<Value> happened_of(const State& state, const Step& about, const Value& answer);
-// What a loop says first: the messages [system?, user]. REQUIRES: the node is a loop.
+// What a loop says first: the messages [system?, user], or those of a node of kind llm. REQUIRES: the node has turns.
 Result<Value> opening_of(const State& state, const Node& node);
 // The arguments of the call of a step, whichever it is; of a turn of a loop, as they are recorded. REQUIRES: a loop that it
 // belongs to is under way, and this is its newest turn.

@@ -227,7 +227,7 @@ Status Forking::import_node(const Node& node) {
   if (!follows) return {};
   const Step& step = then_.steps[node.index];
   if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
-  if (node.kind == NodeKind::loop && !step.skipped) return import_loop(node, step);
+  if (node.loop && !step.skipped) return import_loop(node, step);
   if (!is_complete(step, node, node.continue_on_error) || !stands(step)) return {};
   const Value result = then_.seen_result(step);
   whole_[node.index] = true;
@@ -279,8 +279,8 @@ std::vector<Value> Forking::effects() const {
   for (const Step& step : now_.steps) {  // what the origin itself had from another job
     if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
     const ToolPolicy& tool = now_.tool_of(step);
-    const NodeKind kind = now_.node_of(step).kind;
-    if ((kind == NodeKind::map || kind == NodeKind::loop) && !step.is_part()) continue;
+    const Node& node = now_.node_of(step);
+    if ((node.kind == NodeKind::map || node.loop) && !step.is_part()) continue;
     if (tool.effect == EffectClass::read) continue;
     add(step.id.text, Value::object({{"node_id", now_.node_of(step).id}, {"tool_name", tool.name}}),
         {}, to_text(tool.effect), "committed");

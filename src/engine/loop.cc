@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/answer_json.h"
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/seal.h"
@@ -84,11 +85,30 @@ Value tool_message(const State& state, const LoopCall& call) {
   return Value::object(std::move(message));
 }
 
-// What a turn added: the answer, and what became of each call, in the order in which they were asked for.
+// Stored, by its hash: the end of the conversation's chain.
+Value repair_message(const std::string& why) {
+  return Value::object({{"content", "This answer cannot be used: it " + why +
+                                        ". Answer again, with JSON as it was asked for and "
+                                        "nothing else."},
+                        {"role", "user"}});
+}
+
+// The beginning of it, whole characters.
+std::string cut(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) most--;
+  text.resize(most);
+  return text;
+}
+
+// What a turn added: the answer, and what became of each call, in the order in which they were asked for, or what is
+// wrong with it.
 template <class Say>
 void say_turn(const State& state, const Step& loop, std::size_t turn, const Say& say) {
   say(assistant_message(step_of_turn(state, loop, turn).result, turn));
-  for (const LoopCall& call : loop.loop->turns[turn].calls) say(tool_message(state, call));
+  const LoopTurn& over = loop.loop->turns[turn];
+  for (const LoopCall& call : over.calls) say(tool_message(state, call));
+  if (over.repair) say(repair_message(*over.repair));
 }
 
 constexpr std::size_t kAmountMax = 32;  // digits of what is left
@@ -172,16 +192,21 @@ Status is_answer(const Value& answer) {
 
 }  // namespace
 
+std::size_t turns_max(const State& state, const Step& loop) {
+  return std::size_t{state.node_of(loop).loop->max_turns} + loop.loop->repairs;
+}
+
 bool may_ask_next(const State& state, const Step& loop) {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0) return false;
   if (progress.turns.empty()) return true;
   const LoopTurn& newest = progress.turns.back();
-  return newest.chosen && !newest.calls.empty() && progress.next == newest.calls.size() &&
-         progress.turns.size() < state.node_of(loop).loop->max_turns;
+  return newest.chosen && (newest.repair || !newest.calls.empty()) &&
+         progress.next == newest.calls.size() && progress.turns.size() < turns_max(state, loop);
 }
 
 Value notice_of(const State& state, const Step& loop) {
+  if (state.node_of(loop).kind == NodeKind::llm) return {};  // it is asked what the plan says, no more
   const Budget& budget = state.budget;
   std::vector<Member> notice;
   for (const Limit limit : kCounted) {
@@ -269,9 +294,15 @@ Result<Value> choice_of(const State& state, const Step& loop) {
     }
     calls.push_back(Value::object(std::move(one)));
   }
-  return Value::object({{"calls", Value::array(std::move(calls))},
-                        {"of", asked.call->id.text},
-                        {"turn", static_cast<std::uint64_t>(turn)}});
+  std::vector<Member> choice{{"of", asked.call->id.text},
+                             {"turn", static_cast<std::uint64_t>(turn)}};
+  if (calls.empty() && loop.loop->repairs < spec.repairs && can_be_mended(asked.result)) {
+    if (const auto json = json_of_answer(*spec.schema, asked.result); !json) {
+      choice.emplace_back("repair", cut(json.error().message, kRepairMax));
+    }
+  }
+  choice.emplace_back("calls", Value::array(std::move(calls)));
+  return Value::object(std::move(choice));
 }
 
 const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
@@ -285,24 +316,19 @@ Result<Value> loop_result_of(const State& state, const Step& loop) {
   const Node& node = state.node_of(loop);
   const std::size_t turns = loop.loop->turns.size();
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
+  Value json;
+  if (node.loop->schema) {
+    auto read = json_of_answer(*node.loop->schema, answer);
+    if (!read) return std::unexpected(std::move(read).error().in("the model's last answer"));
+    json = *std::move(read);
+  }
+  if (node.kind == NodeKind::llm) return answer.with("json", std::move(json));
   std::vector<Member> result{{"text", answer.text("text")},
                              {"turns", static_cast<std::uint64_t>(turns)}};
   for (const char* name : {"finish_reason", "refusal"}) {
     if (const Value* said = answer.find(name)) result.emplace_back(name, *said);
   }
-  if (node.loop->schema) {
-    auto json = parse_json(answer.text("text"));
-    if (json) {
-      if (auto fits = node.loop->schema->check(*json); !fits) {
-        json = std::unexpected(std::move(fits).error());
-      }
-    }
-    if (!json) {
-      return fail(Code::tool_output_invalid,
-                  "the model's last answer is not as `schema` wants it: " + json.error().message);
-    }
-    result.emplace_back("json", *std::move(json));
-  }
+  if (node.loop->schema) result.emplace_back("json", std::move(json));
   return Value::object(std::move(result));
 }
 
@@ -333,6 +359,7 @@ Result<Value> sent_request(const State& state, const Step& step) {
   request.emplace_back("messages", Value::array(std::move(messages)));
   if (!spec.tools.empty()) request.emplace_back("tools", spec.offered);
   if (spec.schema) request.emplace_back("schema", spec.schema_source);
+  if (spec.repairs > 0) request.emplace_back("repair", true);
   return Value::object(std::move(request));
 }
 

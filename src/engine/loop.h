@@ -3,6 +3,9 @@
 //   turn 0   the prompt              ─▶ model ─▶ answer ─▶ decision_recorded{tool_choice} ─▶ its calls, in parallel
 //   turn n   … answer, call results  ─▶ model ─▶ answer ─▶ …          no calls: the loop is over
 //
+// An answer that asks for nothing and breaks the loop's schema is told what is wrong with it, once, where the plan says
+// `repair`: its tool_choice says so, and the turn that follows does not count against max_turns (decision 0056).
+//
 // A conversation is a chain of messages, and the log holds each once: the first ones in the arguments of turn 0, a model's
 // in its answer, a tool's in its result. The arguments of a turn name what was said before by the end of the chain,
 //
@@ -11,7 +14,8 @@
 // and by its length, so that a turn costs the same whatever came before it (decision 0050). Stored: the arguments of a turn,
 //   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex, "schema"?: 64 hex,
 //    "messages": […] of turn 0, "notice"?: {limit: {"left", "of"}} of the job's budget, told as the last message}
-// and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}]}.
+// and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
+// "repair"?: what is wrong with the answer}.
 // Threads: pure functions.
 #pragma once
 
@@ -25,12 +29,16 @@ namespace ae::engine {
 
 // Calls of one answer; those after are told so, and not made.
 inline constexpr std::size_t kTurnCallsMax = 128;
+// Bytes of what a model is told of an answer that it is to mend.
+inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
 
 // All of these: REQUIRES: `loop` is a step of a loop that is under way.
 
-// May another turn begin: the newest one is chosen, and all it asked for has an answer?
+// How many answers its model may give: max_turns, and one more for each that was to be mended.
+std::size_t turns_max(const State& state, const Step& loop);
+// May another turn begin: the newest one is chosen, and all it asked for has an answer, or it is to be mended?
 bool may_ask_next(const State& state, const Step& loop);
 // What the model of the next turn is to be told of the job's budget: {limit: {"left", "of"}} for each that is low and that
 // it has not been told of since it was raised; null = nothing.
@@ -50,12 +58,12 @@ Result<Value> choice_of(const State& state, const Step& loop);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
 const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                 std::uint32_t nth);
-// What the loop gives: {text, turns, finish_reason?, refusal?, json?}. Fails with tool_output_invalid: the answer is not
+// What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm its last answer. Fails with tool_output_invalid: the answer is not
 // as its schema wants it. REQUIRES: the newest turn asked for nothing.
 Result<Value> loop_result_of(const State& state, const Step& loop);
 
 // What is sent when this step's call is performed: its recorded arguments, and of a turn the whole request in our words,
-// {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?}. Fails with log_corrupt: the conversation
+// {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?, "repair"?}. Fails with log_corrupt: the conversation
 // is not the one that the call was declared with. REQUIRES: the step has a call.
 Result<Value> sent_request(const State& state, const Step& step);
 

@@ -392,9 +392,16 @@ class Compiler {
     }
     switch (node.kind) {
       case NodeKind::tool:
-      case NodeKind::llm:
         AE_TRY(only_keys(value, {"id", "kind", "tool", "args", "needs", "when", "on_error"}));
         return read_call(value, node);
+      case NodeKind::llm:
+        AE_TRY(only_keys(value,
+                         {"id", "kind", "tool", "args", "repair", "needs", "when", "on_error"}));
+        AE_TRY(read_call(value, node));
+        if (value.find("repair") != nullptr) {
+          AE_ASSIGN(node.loop, read_mended(value));
+        }
+        return {};
       case NodeKind::wait:
         AE_TRY(only_keys(value, {"id", "kind", "wait", "needs", "when", "on_error"}));
         return read_wait(value["wait"], node);

@@ -16,11 +16,11 @@
 //                 "needs"?, "when"?, "on_error"?},
 //                {"id", "kind": "map", "over": template, "as"?: name, "max_parallel": n, "on_item_error"?: "collect",
 //                 "do": {"tool", "args"?: template}, "needs"?, "when"?, "on_error"?},
-//                {"id", "kind": "llm", "tool": "model:NAME", "args": request, "needs"?, "when"?, "on_error"?},
+//                {"id", "kind": "llm", "tool": "model:NAME", "args": request, "repair"?: n, "needs"?, "when"?, "on_error"?},
 //                {"id", "kind": "loop", "needs"?, "when"?, "on_error"?,
 //                 "loop": {"tool": "model:NAME", "model": text, "system"?: template, "prompt": template, "tools": [name…],
 //                          "max_turns": n, "parallel_tools": n, "temperature"?, "max_tokens"?, "schema"?: schema,
-//                          "on_reject"?: "fail"}} ],
+//                          "repair"?: n, "on_reject"?: "fail"}} ],
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail" | "probe",
@@ -46,6 +46,7 @@
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
 //              "max_tokens"?, "schema"?}
 //   part = {"type": "text", "text": template} | {"type": "image", "url": template whose host is literal}
+//   repair: so many turns more for a model whose answer breaks its schema (engine/loop.h); without: it fails the node.
 //   A model is a tool that nodes of kind llm call, and the `do` of a map: its args are a request.
 //
 // Optional members are left out when they have their default. Threads: compiled plans are immutable values.
@@ -72,7 +73,7 @@ namespace ae::engine {
 
 // What makes a task graph of an agents file (`plan_generated.planner_version`): another number where the same file gives
 // another graph. Stored.
-inline constexpr std::string_view kPlannerVersion = "file/1";
+inline constexpr std::string_view kPlannerVersion = "file/2";
 
 // SPEC §14. Checked before anything is written.
 struct PlanLimits {
@@ -194,7 +195,8 @@ bool is_name(std::string_view text);
 // May a map call its items so (`as`)? An identifier of the expression language that is no root of its own.
 bool is_item_name(std::string_view text);
 
-// A model that is asked, turn by turn, until it asks for no tool any more (engine/loop.h).
+// A model that is asked, turn by turn, until it asks for no tool any more (engine/loop.h). A node of kind llm whose answer
+// may be mended is one that calls none.
 struct LoopSpec {
   Value settings;  // of every request: {model, temperature?, max_tokens?}
   std::optional<Template> system;
@@ -206,6 +208,7 @@ struct LoopSpec {
   std::optional<Schema> schema;  // of its last answer
   Value schema_source;
   std::string schema_digest;  // 64 hex digits; "" = it has none
+  std::uint32_t repairs = 0;  // turns for an answer that breaks it, beyond max_turns
   bool fail_on_reject = false;
 };
 
@@ -219,7 +222,8 @@ struct Node {
 
   // tool and llm, and what a map does per item; of a loop, its model
   std::uint32_t tool = 0;  // index into Plan::tools
-  bool calls() const { return kind == NodeKind::tool || kind == NodeKind::llm; }
+  // One call, and no turns?
+  bool calls() const { return kind == NodeKind::tool || (kind == NodeKind::llm && !loop); }
   Template args;
   bool has_args = false;  // without: {}
 
@@ -237,7 +241,7 @@ struct Node {
   std::uint32_t max_parallel = 8;
   bool collect_errors = false;
 
-  std::shared_ptr<const LoopSpec> loop;  // of a loop
+  std::shared_ptr<const LoopSpec> loop;  // of a loop, and of a node of kind llm whose answer may be mended
 };
 
 struct Plan {

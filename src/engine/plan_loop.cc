@@ -10,6 +10,7 @@ constexpr std::uint32_t kTurnsMax = 1'000;
 constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kLoopToolsMax = 256;
 constexpr std::uint32_t kTokensMax = 10'000'000;
+constexpr std::uint32_t kRepairsMax = 1;
 
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
@@ -65,13 +66,30 @@ Status read_settings(const Value& value, LoopSpec& loop) {
   return {};
 }
 
+Status read_schema(const Value* schema, LoopSpec& loop) {
+  if (schema == nullptr) return {};
+  auto compiled = Schema::compile(*schema);
+  if (!compiled) return std::unexpected(std::move(compiled).error().in("`schema`"));
+  loop.schema = *std::move(compiled);
+  loop.schema_source = *schema;
+  loop.schema_digest = digest_of(*schema);
+  return {};
+}
+
+Status read_repair(const Value& value, LoopSpec& loop) {
+  if (value.find("repair") == nullptr) return {};
+  AE_ASSIGN(loop.repairs, count_at(value, "repair", kRepairsMax));
+  if (!loop.schema) return fail(Code::plan_invalid, "`repair` is for an answer with a `schema`");
+  return {};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const LoopSpec>> read_loop(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
   AE_TRY(only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns",
-                           "parallel_tools", "temperature", "max_tokens", "schema", "on_reject"}));
+                           "parallel_tools", "temperature", "max_tokens", "schema", "repair", "on_reject"}));
   auto loop = std::make_shared<LoopSpec>();
   AE_TRY(read_settings(value, *loop));
   AE_ASSIGN(loop->system, template_at(value, "system"));
@@ -82,13 +100,19 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(
   AE_ASSIGN(loop->parallel_tools, count_at(value, "parallel_tools", kParallelToolsMax));
   AE_ASSIGN(const std::size_t on_reject, word_at(value, "on_reject", {"continue", "fail"}));
   loop->fail_on_reject = on_reject == 1;
-  if (const Value* schema = value.find("schema")) {
-    auto compiled = Schema::compile(*schema);
-    if (!compiled) return std::unexpected(std::move(compiled).error().in("`schema`"));
-    loop->schema = *std::move(compiled);
-    loop->schema_source = *schema;
-    loop->schema_digest = digest_of(*schema);
-  }
+  AE_TRY(read_schema(value.find("schema"), *loop));
+  AE_TRY(read_repair(value, *loop));
+  return std::shared_ptr<const LoopSpec>(std::move(loop));
+}
+
+Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node) {
+  const Value& args = node["args"];
+  auto loop = std::make_shared<LoopSpec>();
+  AE_TRY(read_settings(args, *loop));
+  AE_TRY(read_schema(args.find("schema"), *loop));
+  AE_TRY(read_repair(node, *loop));
+  AE_ASSIGN(loop->prompt, template_of(Value(""), "prompt"));  // its messages are its arguments
+  loop->max_turns = loop->parallel_tools = 1;
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 

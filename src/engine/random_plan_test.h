@@ -100,20 +100,27 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
       for (const char* name : kTools) tools.emplace_back(name);
       const std::string& value = read.as_string();
       const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
-      return {{"kind", "loop"},
-              {"loop", Value::object({{"tool", "model:main"},
-                                      {"model", "small"},
-                                      {"prompt", prompt},
-                                      {"tools", Value::array(std::move(tools))},
-                                      {"max_turns", 5 + dice.below(2)},
-                                      {"parallel_tools", 1 + dice.below(3)}})}};
+      Value loop = Value::object({{"tool", "model:main"},
+                                  {"model", "small"},
+                                  {"prompt", prompt},
+                                  {"tools", Value::array(std::move(tools))},
+                                  {"max_turns", 5 + dice.below(2)},
+                                  {"parallel_tools", 1 + dice.below(3)}});
+      if (dice.one_in(2)) loop = loop.with("schema", json("{'type': 'object'}")).with("repair", 1);
+      return {{"kind", "loop"}, {"loop", loop}};
     }
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; what it gives may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
       const Value said = Value::object({{"role", "user"}, {"content", content}});
-      const Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
-      return {{"kind", "llm"}, {"tool", "model:main"}, {"args", request}};
+      Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
+      std::vector<Member> node{{"kind", "llm"}, {"tool", "model:main"}};
+      if (dice.one_in(2)) {
+        request = request.with("schema", json("{'type': 'object'}"));
+        node.emplace_back("repair", 1);
+      }
+      node.emplace_back("args", std::move(request));
+      return node;
     }
     case 0:
       return {
@@ -199,6 +206,10 @@ class RandomWorld {
                                   {"usage", Value::object({{"input_tokens", 7}})}});
     if (const Value calls = wishes(call); calls.size() > 0) {
       result = result.with("tool_calls", calls);
+    } else if (call.arguments.find("schema") != nullptr) {
+      // The first answer of some needs to be mended; what is said after it is good.
+      const bool good = chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
+      result = result.with("text", good ? "{}" : "no JSON");
     }
     if (call.tool == "ask") {
       auto found = results_.find(std::string(call.arguments.text("key")));
@@ -243,7 +254,8 @@ class RandomWorld {
     // Each turn says two messages at least: it is over before max_turns.
     const Value& said = call.arguments["said"];
     const bool leads = said.is_integer() && said.as_int() < 8;
-    for (std::uint64_t i = 0; leads && i < bits % 4; ++i) {
+    const bool offered = call.arguments.find("tools") != nullptr;
+    for (std::uint64_t i = 0; leads && offered && i < bits % 4; ++i) {
       const std::string n = std::to_string(i);
       calls.push_back(Value::object({{"id", "c" + n},
                                      {"name", kNames[(bits >> (8 + 3 * i)) % 8]},

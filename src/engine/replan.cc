@@ -104,9 +104,12 @@ bool Replanning::same_map(const Step& step, const Node& node) const {
 // A loop that is over: it is led by the same model, was told the same, and may call the same.
 bool Replanning::same_loop(const Step& step, const Node& node) const {
   if (step.phase != StepPhase::done) return false;
-  if (graph_of(*s_.plan, s_.node_of(step))["loop"] != graph_of(*next_.plan, node)["loop"]) {
-    return false;
+  const Value& was = graph_of(*s_.plan, s_.node_of(step));
+  const Value& is = graph_of(*next_.plan, node);
+  for (const char* name : {"loop", "args", "repair"}) {
+    if (was[name] != is[name]) return false;
   }
+  if (node.has_args && !can_read(node.args)) return false;
   if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {
     return false;
   }
@@ -131,6 +134,7 @@ const Step* Replanning::same(const Node& node) const {
   if (!may_stand || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
+  if (node.loop) return same_loop(step, node) ? &step : nullptr;
   switch (node.kind) {
     case NodeKind::tool:
     case NodeKind::llm:
@@ -140,7 +144,7 @@ const Step* Replanning::same(const Node& node) const {
     case NodeKind::map:
       return same_map(step, node) ? &step : nullptr;
     case NodeKind::loop:
-      return same_loop(step, node) ? &step : nullptr;
+      return nullptr;  // it has turns
   }
   return nullptr;
 }

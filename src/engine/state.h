@@ -162,6 +162,7 @@ struct LoopTurn {
   std::uint32_t step = 0;  // that asks the model
   bool chosen = false;     // what it asked for is recorded
   std::vector<LoopCall> calls;
+  std::optional<std::string> repair;  // its answer broke the schema, and this is what the model is told of it
 };
 
 struct LoopProgress {
@@ -174,6 +175,7 @@ struct LoopProgress {
   std::uint64_t said = 0;
   std::optional<Failure> failure;  // nothing more begins
   std::set<Limit> told;            // of which its model knows that little is left
+  std::uint32_t repairs = 0;       // turns whose answer was to be mended
 };
 
 // What a step stands on whose call another job made: the job that this one is forked from.

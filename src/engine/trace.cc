@@ -369,8 +369,8 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
     if (status == "in_doubt") in_doubt_++;
     return;
   }
-  const NodeKind kind = s_.node_of(step).kind;
-  const bool whole = kind == NodeKind::map || kind == NodeKind::loop;
+  const Node& node = s_.node_of(step);
+  const bool whole = node.kind == NodeKind::map || node.loop;
   if (status == "in_doubt" && (!whole || step.is_part())) in_doubt_++;
   if (step.is_part()) return;
   if (status == "done") done_++;
@@ -405,7 +405,8 @@ Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_s
 
 // Who was asked and who answered, by what name its provider calls it; what that cost.
 Value model_view(const State& state, const Step& step, const StepSpan& span) {
-  if (state.kind_of(step) != NodeKind::llm) return {};
+  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns are what is asked
+  if (state.kind_of(step) != NodeKind::llm || whole) return {};
   const Value& request = span.started["arguments"];
   const Value& committed = span.committed;
   return Value::object({{"answered", committed["llm_model"]},

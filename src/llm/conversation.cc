@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/answer_json.h"
 #include "core/hash.h"
 #include "core/json.h"
 
@@ -238,7 +239,8 @@ std::size_t Request::calls() const {
 }
 
 Result<Request> read_request(const Value& value) {
-  AE_TRY(only(value, {"model", "messages", "tools", "temperature", "max_tokens", "schema"},
+  AE_TRY(only(value,
+              {"model", "messages", "tools", "temperature", "max_tokens", "schema", "repair"},
               "the request"));
   const Value& messages = value["messages"];
   if (value.text("model").empty() || !messages.is_array() || messages.size() == 0) {
@@ -316,18 +318,9 @@ Value recorded(const Answer& answer) {
 
 Result<Value> with_json(const Value& schema, Value answer) {
   if (schema.is_null() || answer.find("tool_calls") != nullptr) return answer;
-  const std::string why = answer.find("refusal") != nullptr
-                              ? " (the model refused: " + std::string(answer.text("refusal")) + ")"
-                          : answer.text("finish_reason") == "length"
-                              ? " (it was cut off: `max_tokens` is too small)"
-                              : "";
-  auto json = parse_json(answer.text("text"), {.big_integers_as_strings = true});
-  if (!json) return broken("is no JSON" + why + ": " + json.error().message);
   AE_ASSIGN(const Schema compiled, Schema::compile(schema));
-  if (auto fits = compiled.check(*json); !fits) {
-    return broken("breaks the schema: " + fits.error().message);
-  }
-  return answer.with("json", *std::move(json));
+  AE_ASSIGN(Value json, json_of_answer(compiled, answer));
+  return answer.with("json", std::move(json));
 }
 
 }  // namespace ae::llm

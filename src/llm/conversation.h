@@ -2,13 +2,15 @@
 //
 // Stored, as the arguments and the result of a call of `model:NAME`:
 //   request = {"model", "messages": [message…], "tools"?: [{"name", "description"?, "parameters"?: schema}…],
-//              "temperature"?, "max_tokens"?, "schema"?: what the JSON of the answer must be}
+//              "temperature"?, "max_tokens"?, "schema"?: what the JSON of the answer must be,
+//              "repair"?: true, whoever asks deals with an answer that is no such JSON: it is recorded as it came}
 //   message = {"role": "system" | "developer" | "user", "content": text | [part…]}
 //           | {"role": "assistant", "content": text, "tool_calls"?: [call…], "blocks"?: [of the provider, verbatim…]}
 //           | {"role": "tool", "call_id", "content": text, "error"?: true}
 //   part    = {"type": "text", "text"} | {"type": "image", "url"}
 //   call    = {"id", "name", "arguments": object}, or {"id", "name", "malformed": text}: what is no JSON object
-//   answer  = {"text", "tool_calls"?, "blocks"?, "finish_reason"?, "model"?, "refusal"?, "usage"?, "json"?}
+//   answer  = {"text", "tool_calls"?, "blocks"?, "finish_reason"?, "model"?, "refusal"?, "usage"?, "json"?,
+//              "invalid"?: why it is not what the schema wants}
 // A dialect (chat_completions.h, messages.h) says the one and hears the other. Threads: values and pure functions.
 #pragma once
 

@@ -42,6 +42,8 @@ Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect
   answer = clean(*std::move(answer));
   if (auto whole = with_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
+  } else if (request["repair"] == Value(true)) {
+    outcome.result = answer->with("invalid", whole.error().message);
   } else {
     outcome.invalid = stand_in(whole.error(), answer->text("text"), *answer);
   }

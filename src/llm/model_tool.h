@@ -3,8 +3,9 @@
 // The ledger, doubt, retries, late results and proofs hold for a model call because it is an invocation like any
 // other: this translates the recorded request into what the provider reads, hands it to a transport, translates
 // the answer back, and holds it to the request's schema. It sends nothing itself. An answer that comes as a stream is
-// recorded as the one that comes whole. An answer that cannot be used has cost
-// what it cost: the record that stands for it keeps `model` and `usage`. Threads: as Tool says.
+// recorded as the one that comes whole. An answer that breaks its schema is one all the same where its
+// request says so (`repair`); any other that cannot be used has cost what it cost: the record that stands for it
+// keeps `model` and `usage`. Threads: as Tool says.
 #pragma once
 
 #include <functional>

@@ -393,6 +393,21 @@ AE_TEST(
   }
 }
 
+AE_TEST("model tool/who deals with an answer that breaks its schema has it recorded as it came") {
+  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
+  const Value request = a_request().with("schema", json(R"({"type":"object"})"));
+  const Outcome outcome =
+      bench.call(Bench::settings(server), a_call(request.with("repair", true)));
+  EXPECT_EQ(outcome.kind, OutcomeKind::success);
+  EXPECT_FALSE(outcome.invalid);
+  EXPECT_FALSE(outcome.result.text("text").empty());
+  EXPECT_TRUE(outcome.result.text("invalid").starts_with("is no JSON"));
+  EXPECT_EQ(outcome.result.find("json"), nullptr);
+  EXPECT_EQ(outcome.result["usage"]["total_tokens"], Value(12));
+  EXPECT_TRUE(bench.call(Bench::settings(server), a_call(request)).invalid);
+}
+
 AE_TEST("model tool/an abandoned call closes its connection: the provider may stop") {
   std::atomic<bool> closed = false;
   RawHttpServer server([&](Conversation& c) {

@@ -332,8 +332,7 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         wanted = parked = false;
         break;
       case EventType::node_started:
-        if (const auto kind = node_of(e, event).kind;
-            kind == engine::NodeKind::map || kind == engine::NodeKind::loop) {
+        if (const auto& node = node_of(e, event); node.kind == engine::NodeKind::map || node.loop) {
           const auto own = maps.emplace(p.text("node_id"), p.text("step_id")).first;
           if (own->second != p.text("step_id")) items.emplace(p.text("step_id"));
         }

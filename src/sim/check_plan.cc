@@ -30,7 +30,7 @@ class Places {
     return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
   }
   bool of_loop(const Event& event) const {
-    return node_of(e_, event).kind == engine::NodeKind::loop;
+    return node_of(e_, event).loop != nullptr;
   }
   // The item that a call is about, as workload.cc writes it; null = it is no item.
   Value item_of(const Event& event) const {

@@ -1,0 +1,19 @@
+// What a model's answer is as JSON, held to the schema that was asked for: the same where it comes in and where it is
+// decided what follows, years later too.
+//
+// An answer is `{"text", "finish_reason"?, "refusal"?, …}` (llm/conversation.h). Threads: pure functions.
+#pragma once
+
+#include "core/error.h"
+#include "core/schema.h"
+#include "core/value.h"
+
+namespace ae {
+
+// Its text as JSON. Fails with tool_output_invalid: "is no JSON …" or "breaks the schema …".
+Result<Value> json_of_answer(const Schema& schema, const Value& answer);
+
+// Could its model mend an answer that broke its schema? Not what it refused to say, nor what was cut off: it would be again.
+bool can_be_mended(const Value& answer);
+
+}  // namespace ae
