@@ -134,7 +134,7 @@ class GivenJob {
       if (draft.type != EventType::plan_generated) continue;
       draft.payload = draft.payload.with("planned_by", setup.planned_by);
     }
-    add(std::move(first));
+    add(first);
     commit();
   }
 
