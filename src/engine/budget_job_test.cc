@@ -266,11 +266,11 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   ASSERT_EQ(job.status(), "parked");
   job.resume();
   EXPECT_EQ(job.refused, Code::not_paused);
+  State parked = job.folded(job.log.size());
+  EXPECT_FALSE(
+      apply(parked, {EventType::job_resumed, json("{'by': 'x'}")}, job.now, compile_each_time()));
   job.raise("{'model_calls': 1}");
   EXPECT_EQ(job.status(), "running");
-  State other = job.folded(job.log.size());
-  EXPECT_FALSE(
-      apply(other, {EventType::job_resumed, json("{'by': 'x'}")}, job.now, compile_each_time()));
 }
 
 AE_TEST("budget/no log can be folded in which a call went over it") {
