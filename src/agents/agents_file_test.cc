@@ -385,8 +385,30 @@ AE_TEST("agents/a loop becomes a node with its model, its words and the tools th
   const Value& some = loaded.file.agents.at("some").task_graph;
   EXPECT_EQ(
       canonical(some["nodes"].items()[1]),
-      R"({"id":"talk","kind":"loop","loop":{"max_tokens":9,"max_turns":20,"model":"small","on_reject":"fail","parallel_tools":1,"prompt":"About ${ .steps.look }","schema":{"type":"object"},"temperature":0.5,"tool":"model:main","tools":["find"]},"needs":["look"],"on_error":"continue"})");
+      R"({"id":"talk","kind":"loop","loop":{"max_tokens":9,"max_turns":20,"model":"small","on_reject":"fail","parallel_tools":1,"prompt":"About ${ .steps.look }","repair":1,"schema":{"type":"object"},"temperature":0.5,"tool":"model:main","tools":["find"]},"needs":["look"],"on_error":"continue"})");
   EXPECT_EQ(some["tools"].size(), 2u) << "what it may not call is no part of the plan";
+}
+
+AE_TEST(
+    "agents/answers with a schema are mended, unless the file says no, and none about items of a "
+    "map") {
+  const auto loaded = load_text(R"(aetheris: 1
+models: { main: { provider: openai, base_url: "http://h:1/v1", model: small } }
+agents:
+  a:
+    plan:
+      - { id: yes, llm: { model: main, prompt: Hi, schema: { type: object } } }
+      - { id: no, llm: { model: main, prompt: Hi, schema: { type: object }, repair: false } }
+      - { id: text, llm: { model: main, prompt: Hi } }
+      - { id: each, map: [ 1 ], do: { llm: { model: main, prompt: Hi, schema: { type: object } } } }
+      - { id: loop, loop: { model: main, prompt: Hi, schema: { type: object }, repair: false } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& nodes = loaded.file.agents.at("a").task_graph["nodes"];
+  EXPECT_EQ(nodes.items()[0]["repair"], Value(1));
+  for (std::size_t i = 1; i < nodes.size(); ++i) {
+    EXPECT_EQ(canonical(nodes.items()[i]).find("repair"), std::string::npos) << i;
+  }
 }
 
 AE_TEST("agents/what is wrong in a loop is said where it stands") {
