@@ -125,6 +125,7 @@ def a_job_parks_before_the_call_that_does_not_fit_and_goes_on_when_it_is_raised(
         assert job["parked"]["until"] == "budget" and job["parked"]["command"].startswith("aetheris budget j"), job["parked"]
         assert job["budget"]["limits"]["tool_calls"] == 2 and job["budget"]["spent"]["tool_calls"] == 2, job["budget"]
         assert job["budget"]["exceeded"] == {"limit": "tool_calls", "asked": 1}, job["budget"]
+        assert re.search(r"budget +tool_calls 2 of 2 · until 20", expect(h.run("job", "j"), 0).out)
         stuck = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
         assert [(one["id"], one["stuck"]["until"]) for one in stuck] == [("j", "budget")], stuck
         # Nobody else's act ends it, and it starts nothing meanwhile.
