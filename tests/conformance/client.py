@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The client of a conformance scenario: the built program, with an agents file that names the scenario's server.
 
-  client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and, for some, MCP_CONFORMANCE_CONTEXT
+  client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and, for some, MCP_CONFORMANCE_CONTEXT; run.py CONFORMANCE_TURNS
 
 It does what a user would: `aetheris check` meets the server and pins its tools, and `aetheris run` calls them, each in a step of
 its own. Which tools there are stands in the lock file, as for everybody. Nothing here speaks MCP.
 """
+import fcntl
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import tempfile
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parents[2])
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 PATIENCE = 60
+AT_ONCE = 3  # the suite starts a client for each scenario at the same moment
 EXAMPLES = {"string": "a", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
 
 
@@ -52,8 +54,16 @@ def aetheris(folder, *words):
     return done.returncode
 
 
+def take_turn():
+    """Holds one of a few locks in run.py's folder until the process ends."""
+    lock = open(pathlib.Path(os.environ["CONFORMANCE_TURNS"]) / f"turn-{os.getpid() % AT_ONCE}", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
 def main():
-    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as name:
+    turn = take_turn()
+    with turn, tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as name:
         folder = pathlib.Path(name)
         write(folder, sys.argv[-1], [])
         if code := aetheris(folder, "check", "agents.json"):

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The conformance suite of MCP (npm @modelcontextprotocol/conformance) against our client and our server, in both eras.
 
-  ./dev conformance [--only WORDS] [--keep FOLDER]
+  ./dev conformance [--only WORDS] [--quick] [--keep FOLDER]
 
 Each scenario that a revision requires is run at that revision's wire version, and those that it lists beside. baseline.yml beside
 this file lists what we do not pass, each with its reason: a check that fails and is not listed is a failure, and so is an entry that
 fails nowhere any more. The client is client.py; the server is `aetheris serve agents.yaml`. `--only` judges the scenarios whose
-`LEG NAME REVISION` has the words in it, and runs no part of the suite without any. Says `ok NAME` or `not ok NAME` per scenario, and
-ends with a line for each revision and one for all:
+`LEG NAME REVISION` has the words in it, `--quick` all but those of OAuth. The suite runs the scenarios of a client all at once and gives
+some answers half a second: what fails is run once more, alone. Says `ok NAME` or `not ok NAME` per scenario, and ends with a line for
+each revision and one for all:
 
     client: N passed, M expected failures; server: N passed, M expected failures
 """
@@ -31,9 +32,11 @@ ROOT = oracles.ROOT
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 ERAS = ("2025-11-25", "2026-07-28")
 LEGS = ("client", "server")
-SCENARIO_S = 120  # a scenario may take so long
+OAUTH = "auth/"
+SCENARIO_S = 300  # a scenario may take so long
 SUITE_S = 600     # … and a part of the suite
 AT_ONCE = 2
+AGAIN_MAX = 12    # scenarios; when more fail, it is not for want of time
 SHOWN_MAX = 400   # characters of what a program said
 
 
@@ -88,11 +91,11 @@ def failed_checks(folder):
     return failed
 
 
-def part(leg, era, url, folder):
-    """Runs all scenarios of a leg and a revision: ({scenario: [(check, why)]}, the end of what the suite said)."""
-    out = pathlib.Path(folder) / f"{leg}-{era}"
+def part(leg, era, url, out, name=None):
+    """Runs all scenarios of a leg and a revision, or one: ({scenario: [(check, why)]}, the end of what the suite said)."""
     how = ["--command", f"{sys.executable} -B {HERE / 'client.py'}"] if leg == "client" else ["--url", url]
-    said = suite(leg, *how, "--requirements", era, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
+    which = ["--scenario", name, "--spec-version", era, "--force"] if name else ["--requirements", era]
+    said = suite(leg, *how, *which, "--timeout", str(1000 * SCENARIO_S), "-o", str(out))
     found = {}
     for checks in out.rglob("checks.json"):
         name = str(checks.parent.relative_to(out)).removeprefix("server-")
@@ -131,12 +134,29 @@ def judged(leg, name, failed, known, used):
     return left
 
 
+def run(wanted, known, url, folder):
+    """{(leg, scenario, era): [(check, why)]}"""
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        # A server's part waits and a client's part works: one of each at once.
+        parts = {(leg, era): pool.submit(part, leg, era, url, folder / f"{leg}-{era}")
+                 for era in ERAS for leg in LEGS if any((leg, era) == (one[0], one[2]) for one in wanted)}
+    results = {}
+    for leg, name, era in wanted:
+        found, said = parts[leg, era].result()
+        results[leg, name, era] = found.get(name, [("run", f"the suite did not run it: {said}")])
+    again = [key for key in wanted if judged(key[0], key[1], results[key], known, set())]
+    for leg, name, era in again if len(again) <= AGAIN_MAX else []:
+        print(f"# once more, alone: {leg} {name} {era}: {results[leg, name, era]}", flush=True)
+        found, said = part(leg, era, url, folder / f"again-{leg}-{era}-{name.replace('/', '-')}", name)
+        results[leg, name, era] = next(iter(found.values()), [("run", said)])
+    return results
+
+
 def report(wanted, results, known, used):
     """Says how each scenario ended; gives {(era, leg): [passed, expected failures]} and how many failed."""
     tally, bad = {(era, leg): [0, 0] for era in ERAS for leg in LEGS}, 0
     for leg, name, era in wanted:
-        found, said = results[leg, era]
-        failed = found.get(name, [("run", f"the suite did not run it: {said}")])
+        failed = results[leg, name, era]
         left = judged(leg, name, failed, known, used)
         title = f"conformance/{leg} {name} {era}"
         if left:
@@ -158,17 +178,17 @@ def main():
     parser = argparse.ArgumentParser(description="The conformance suite of MCP against our client and server.")
     parser.add_argument("--only", default="", metavar="WORDS")
     parser.add_argument("--keep", metavar="FOLDER", help="keeps what the suite wrote, in this folder")
+    parser.add_argument("--quick", action="store_true", help="leaves out the scenarios of OAuth")
     options = parser.parse_args()
     known, used = baseline(), set()
-    wanted = [(leg, name, era) for era in ERAS for leg, name in scenarios(era) if options.only in f"{leg} {name} {era}"]
-    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as folder, serving(folder) as url, \
-            concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        # The server's parts take time and the client's take processors: one of each at once.
-        parts = {(leg, era): pool.submit(part, leg, era, url, options.keep or folder)
-                 for era in ERAS for leg in LEGS if any((leg, era) == (one[0], one[2]) for one in wanted)}
-        results = {key: each.result() for key, each in parts.items()}
+    wanted = [(leg, name, era) for era in ERAS for leg, name in scenarios(era)
+              if options.only in f"{leg} {name} {era}" and not (options.quick and name.startswith(OAUTH))]
+    with tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as folder, serving(folder) as url:
+        os.environ["CONFORMANCE_TURNS"] = folder
+        results = run(wanted, known, url, pathlib.Path(options.keep or folder))
     tally, bad = report(wanted, results, known, used)
-    stale = [entry for entry in known if entry not in used] if not options.only else []
+    seen = {(leg, name) for leg, name, _ in wanted} if not options.only else set()
+    stale = [entry for entry in known if entry not in used and (entry[0], entry[1].split(":")[0]) in seen]
     for leg, entry in stale:
         print(f"not ok conformance/{leg} {entry} is in baseline.yml and fails nowhere: take it out")
     for era in ERAS:
