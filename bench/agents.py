@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import sqlite3
 import subprocess
+import time
 
 from processes import ROOT, memory, until
 
@@ -19,27 +20,37 @@ aetheris: 1
 tools:
   note: { native: echo, effect: idempotent }
 models:
-  instant: { provider: openai, base_url: "${ env.MODELS }/v1", model: instant, timeout: 2h }
-  thinks: { provider: openai, base_url: "${ env.MODELS }/v1", model: thinks, timeout: 2h }
+  instant: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: instant, timeout: 2h }
+  thinks: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: thinks, timeout: 2h }
+  speaks: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: speaks, timeout: 2h }
 agents:
   turns: { loop: { model: instant, tools: [note], max_turns: 1000 } }
-  thinks: { loop: { model: thinks, tools: [note] } }
+  thinks:
+    required_capabilities: [thinks]
+    loop: { model: thinks, tools: [note] }
+  speaks:
+    required_capabilities: [speaks]
+    loop: { model: speaks, tools: [note] }
 """
 
 
 class Models:
-    """The scripted model server, with a model that answers at once and one that thinks for an hour."""
+    """The scripted model server, with a model that answers at once, one that thinks for an hour, and one that does so in the
+    middle of what it says."""
 
     def __init__(self, folder):
         server = ROOT / "examples/model-server"
-        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": THINKS_S * 1000, "say": "At last."}]}))
+        said = "A sentence that is not at its end. " * 8
+        (folder / "thinks.json").write_text(json.dumps({"turns": [{"stall_ms": THINKS_S * 1000, "say": said}]}))
+        (folder / "speaks.json").write_text(json.dumps({"turns": [
+            {"fail": {"stall_ms": THINKS_S * 1000, "stall_after": 40, "times": "always"}, "say": said}]}))
         self.journal = folder / "asked.jsonl"
         node = os.environ.get("AETHERIS_NODE") or shutil.which("node")
         if not node:
             raise SystemExit("the rows of agents need Node 22: put `node` on the PATH, or set AETHERIS_NODE")
         self.process = subprocess.Popen(
             [node, server / "server.mjs", "--journal", self.journal, "--scenario", server / "scenarios/instant.json",
-             folder / "thinks.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+             folder / "thinks.json", folder / "speaks.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
 
     def __enter__(self):
@@ -51,11 +62,14 @@ class Models:
         self.process.stdout.close()
 
     def asked(self):
-        return self.journal.read_bytes().count(b"\n") if self.journal.exists() else 0
+        lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
+        if refused := [line for line in lines if b'"refused ' in line]:
+            raise SystemExit(f"the model refused: {refused[0].decode()}")
+        return len(lines)
 
 
 def serve(store, models, *words):
-    os.environ["MODELS"] = models.url
+    os.environ |= {"MODELS": models.url, "MODEL_KEY": "any-key"}
     return store.serve(*words, agents=AGENTS)
 
 
@@ -67,12 +81,13 @@ def turns(store, options):
         with Models(pathlib.Path(store.folder)) as models:
             running = serve(store, models)
             before, cpu, asked = rows(store), running.cpu_ms(), models.asked()
-            done = running.drive("/api/jobs?wait=60s", body, jobs, jobs, first=jobs)
-            store.await_status("completed", jobs + (1 if jobs > 1 else 0))
+            began = time.monotonic()
+            running.drive("/api/jobs", body, jobs, jobs, first=jobs)
+            store.await_status("completed", jobs + (1 if jobs > 1 else 0), 0.05)
+            seconds = time.monotonic() - began
             taken = models.asked() - asked
             if taken != jobs * many:
                 raise SystemExit(f"{jobs * many} turns were asked for, and {taken} taken")
-            seconds = jobs / done["per_second"]
             figures = {"jobs": jobs, "turns": taken, "turns_per_second": taken / seconds, "turn_ms": seconds * 1000 * jobs / taken,
                        "cpu_ms": (running.cpu_ms() - cpu) / taken}
             if jobs == 1:
@@ -93,18 +108,29 @@ def rows(store):
 
 
 def thinking(store, options):
-    """Jobs whose model is asked and has not answered: memory of each, and no thread for any of them."""
-    jobs = options.jobs or (200 if options.quick else WAITING)
-    with Models(pathlib.Path(store.folder)) as models:
-        running = serve(store, models, "--workers", str(2 * jobs))
-        body = {"agent": "thinks", "input": {"message": "Think."}}
-        running.drive("/api/jobs", body, 10, 10)
-        until(lambda: models.asked() == 10, 0.1, "the first models are asked")
-        empty, threads = running.rss(), threads_of(running.pid)
-        running.drive("/api/jobs", body, jobs, 16, first=10)
-        until(lambda: models.asked() == jobs + 10, 0.2, "every job has asked its model")
-        yield {"jobs": jobs, "kib_each": (running.rss() - empty) / 1024 / jobs, "memory_mb": memory(running.pid) / 1e6,
-               "more_threads": threads_of(running.pid) - threads}
+    """Jobs whose model is asked and has not answered, then such whose model stopped in the middle of its answer: memory of each,
+    and no thread for any of them."""
+    jobs, warm, begun = options.jobs or (200 if options.quick else WAITING), 10, 0
+    for agent in ("thinks", "speaks"):
+        with Models(pathlib.Path(store.folder)) as models:
+            before = models.asked()
+            running = serve(store, models, "--workers", str(2 * jobs), "--capability", agent)
+
+            def ask(first, count):
+                running.drive("/api/jobs", {"agent": agent, "input": {"message": "Think."}}, count, 16, first=first)
+                until(lambda: models.asked() - before == first - begun + count, 0.2, "every job has asked its model")
+                time.sleep(2)  # until what was said before the pause has come
+
+            ask(begun, warm)
+            empty, threads = running.rss(), threads_of(running.pid)
+            ask(begun + warm, jobs)
+            begun += warm + jobs
+            under_way = store.count("status = 'running'")
+            if under_way != begun:
+                raise SystemExit(f"{under_way} jobs of {begun} run, though no model has answered")
+            yield {"model": agent, "jobs": jobs, "kib_each": (running.rss() - empty) / 1024 / jobs, "memory_mb": memory(running.pid) / 1e6,
+                   "more_threads": threads_of(running.pid) - threads}
+            running.kill()
 
 
 def threads_of(pid):

@@ -15,11 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from cli import BIN, run_tests  # noqa: E402
+from cli import BIN, run_tests, until  # noqa: E402
 
 ROOT = oracles.ROOT
 PATIENCE = 240
@@ -166,6 +167,43 @@ def the_demo_of_agents_is_killed_twice_and_nothing_is_done_twice():
                           timeout=2 * PATIENCE, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.count("\n$ kill -9 ") == 2 and done.stdout.count("\nok ") == 8 and "read back" in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------- many at once
+
+SILENT = """\
+aetheris: 1
+models: { main: { provider: openai, base_url: "${ env.MODEL_URL }", api_key: "secret:MODEL_KEY", model: silent } }
+agents: { waits: { loop: { model: main } } }
+"""
+
+
+@test
+def a_hundred_loops_whose_model_stopped_in_the_middle_of_an_answer_take_little_memory_and_no_thread():
+    stall = {"stall_ms": 3600000, "stall_after": 10, "times": "always"}
+    with Place(begin=False) as place:
+        (place.path / "silent.json").write_text(json.dumps({"turns": [{"fail": stall, "say": "A sentence that comes to no end. " * 8}]}))
+        (place.path / "silent.yaml").write_text(SILENT)
+        place.env["MODEL_URL"] = place.begin("node", "examples/model-server/server.mjs", "--journal", "asked.jsonl", "--scenario",
+                                             "silent.json") + "/v1"
+        url = json.loads(place.begin("aetheris", "serve", "silent.yaml", "--listen", "127.0.0.1:0", "--json"))["listening"]
+        serving = place.started[-1].pid
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+        def ask(jobs, so_many):
+            for _ in range(jobs):
+                body = json.dumps({"agent": "waits", "input": {"message": "Go."}}).encode()
+                opener.open(urllib.request.Request(url + "/api/jobs", body, {"content-type": "application/json"}), timeout=PATIENCE).close()
+            until(lambda: (place.path / "asked.jsonl").exists() and len(place.lines("asked.jsonl")) == so_many)
+            lines = (line.partition(":") for line in pathlib.Path(f"/proc/{serving}/status").read_text().splitlines())
+            return {name: value.split() for name, _, value in lines}
+
+        few, many = ask(10, 10), ask(100, 110)
+        assert not [line for line in place.lines("asked.jsonl") if line["answer"].startswith("refused")]
+        assert many["Threads"] == few["Threads"], (few["Threads"], many["Threads"])
+        each = (int(many["VmRSS"][0]) - int(few["VmRSS"][0])) / 100
+        sanitized = "libasan" in pathlib.Path(f"/proc/{serving}/maps").read_text()  # which keeps more than it is asked for
+        assert sanitized or each < 64, f"{each} KiB for each job"
 
 
 # ---------------------------------------------------------------- docs/agents-in-ten-minutes.md

@@ -32,6 +32,8 @@ constexpr std::size_t kUrlMax = 64u << 10;
 // An idle connection is reused only when it is this young: servers close theirs after two to five seconds, and a
 // request that meets the closing has an unknown outcome.
 constexpr long kIdleConnectionSeconds = 1;
+// Bytes read at once: a stream's events are small, and a thousand of them may be open, each with a buffer.
+constexpr long kStreamBuffer = 4 << 10;
 constexpr int kPollMsMax = 60'000;
 
 std::int64_t boot_us() { return BootClock().since_start().count(); }
@@ -507,6 +509,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call.method.c_str());
   }
+  if (call.hear_events) curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kStreamBuffer);
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "aetheris");
   const auto add = [&](const std::string& line) {
     curl_slist* longer = curl_slist_append(t.sent_headers, line.c_str());
