@@ -30,11 +30,10 @@ class AgentCheck {
   Agent run() {
     const std::size_t before = check_.count();
     if (!check_.mapping(spot_,
-                        {"plan", "loop", "input_schema", "output", "deadline", "max_attempts",
+                        {"plan", "loop", "planner", "input_schema", "output", "deadline", "max_attempts",
                          "labels", "description", "versions", "required_capabilities", "confirm",
                          "queue", "budget", "grants"},
                         {{"code", "agents written as a program come later"},
-                         {"planner", "plans made by a model come later"},
                          {"cron", "schedules come later"},
                          {"schedule", "schedules come later"}})) {
       return std::move(agent_);
@@ -45,10 +44,21 @@ class AgentCheck {
         check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
       }
       alone(*loop);
+    } else if (const auto planner = spot_.find("planner")) {
+      if (spot_->find("plan") != nullptr) {
+        check_.fault(*planner, "an agent has either a `plan` or a `planner`, which makes one");
+      }
+      plans(*planner);
     } else if (const auto plan = find_plan()) {
       nodes(*plan);
     }
-    if (const auto output = spot_.find("output")) this->output(*output);
+    const auto output = spot_.find("output");
+    if (output && spot_->find("planner") != nullptr) {
+      check_.fault(*output, "what a planner's job gives is a part of the plan that it makes", {},
+                   Code::unsupported);
+    } else if (output) {
+      this->output(*output);
+    }
     if (check_.count() == before) priced();
     if (check_.count() == before) finish();
     return std::move(agent_);
@@ -80,10 +90,9 @@ class AgentCheck {
   std::optional<Spot> find_plan() {
     auto plan = spot_.find("plan");
     if (!plan) {
-      for (const std::string_view other : {"code", "planner"}) {
-        if (spot_->find(other) != nullptr) return std::nullopt;  // said already: not yet
-      }
-      check_.required(spot_, "plan", "the list of nodes that this agent runs; or a `loop`");
+      if (spot_->find("code") != nullptr) return std::nullopt;  // said already: not yet
+      check_.required(spot_, "plan",
+                      "the list of nodes that this agent runs; or a `loop`, or a `planner`");
       return std::nullopt;
     }
     if (!check_.list(*plan)) return std::nullopt;
@@ -111,18 +120,32 @@ class AgentCheck {
     if (spot_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
   }
 
+  // An agent whose model makes the plan: until it has, that is its one node.
+  void plans(const Spot& planner) {
+    nodes_.push_back({.spot = spot_, .id = "planner"});
+    by_id_.emplace("planner", 0);
+    needs_.resize(1);
+    const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
+    const Value made = check_planner(check_, planner, place_of(callable));
+    const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
+    graph_.emplace_back("nodes", Value::array({node}));
+  }
+
   void loop(const Spot& spot, std::vector<Member>& members) {
     members.emplace_back("kind", "loop");
     const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
-    const LoopPlace place{.callable = callable,
-                          .templated = templated_,
+    members.emplace_back("loop", check_loop(check_, spot, place_of(callable)));
+  }
+
+  LoopPlace place_of(const Callable& callable) {
+    return {.callable = callable,
+            .templated = templated_,
                           .find_model = [this](const Spot& name) { return find_model(name); },
                           .use =
                               [this](const CheckedTool& tool, bool granted) {
                                 used_.emplace(tool.tool.name, &tool);
                                 if (granted) offered_.insert(tool.tool.name);
                               }};
-    members.emplace_back("loop", check_loop(check_, spot, place));
   }
 
   // ---- nodes

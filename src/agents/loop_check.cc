@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/plan.h"
+#include "engine/planner.h"
 
 namespace ae::agents {
 namespace {
@@ -14,10 +15,13 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kToolsMax = 256;
 constexpr std::uint32_t kTurnsUsual = 20;
 constexpr std::uint32_t kParallelUsual = 4;
+constexpr std::uint32_t kPlannedMax = 1'000;
+constexpr std::uint32_t kPlannedUsual = 50;
 
 class LoopCheck {
  public:
-  LoopCheck(Check& check, const LoopPlace& place) : check_(check), place_(place) {}
+  LoopCheck(Check& check, const LoopPlace& place, bool plans)
+      : check_(check), place_(place), plans_(plans) {}
 
   Value run(const Spot& spot) {
     if (!check_.mapping(spot,
@@ -41,6 +45,36 @@ class LoopCheck {
     return Value::object(std::move(loop_));
   }
 
+  Value run_planner(const Spot& spot) {
+    if (!check_.mapping(spot,
+                        {"model", "system", "prompt", "tools", "max_nodes", "temperature",
+                         "max_tokens", "repair"},
+                        {{"schema", "what a planner answers is given: a plan"}})) {
+      return {};
+    }
+    model(spot);
+    said(spot, "system");
+    if (!said(spot, "prompt")) loop_.emplace_back("prompt", kUsualPrompt);
+    tools(spot);
+    count(spot, "max_nodes", kPlannedMax, kPlannedUsual);
+    const auto most = static_cast<std::uint32_t>(loop_.back().second.as_number());
+    const auto repair = spot.find("repair");
+    if (!repair || check_.boolean(*repair) != false) loop_.emplace_back("repair", 1);
+    loop_.emplace_back("schema", engine::planner_schema());
+    std::vector<Value> told;
+    for (const std::string& name : granted_) {
+      const CheckedTool& checked = place_.callable.tools.find(name)->second;
+      std::vector<Member> tool{{"tool", name}};
+      if (!checked.description.empty()) tool.emplace_back("description", checked.description);
+      for (const char* key : {"args_schema", "result_schema"}) {
+        if (const Value* known = checked.policy.find(key)) tool.emplace_back(key, *known);
+      }
+      told.push_back(Value::object(std::move(tool)));
+    }
+    loop_.emplace_back("told", engine::planner_words(told, most));
+    return Value::object(std::move(loop_));
+  }
+
  private:
   void model(const Spot& spot) {
     const CheckedModel* model = nullptr;
@@ -58,7 +92,7 @@ class LoopCheck {
         loop_.emplace_back("schema", *std::move(schema));
       }
     }
-    if (mends_answers(check_, spot)) loop_.emplace_back("repair", 1);
+    if (!plans_ && mends_answers(check_, spot)) loop_.emplace_back("repair", 1);
     if (const auto own = spot.find("max_tokens")) max_tokens = check_max_tokens(check_, *own);
     if (temperature) loop_.emplace_back("temperature", *temperature);
     if (max_tokens) loop_.emplace_back("max_tokens", *max_tokens);
@@ -125,6 +159,7 @@ class LoopCheck {
 
   Check& check_;
   const LoopPlace& place_;
+  const bool plans_;
   std::vector<Member> loop_;
   std::vector<std::string> granted_;
   std::set<std::string, std::less<>> names_;
@@ -133,7 +168,11 @@ class LoopCheck {
 }  // namespace
 
 Value check_loop(Check& check, const Spot& spot, const LoopPlace& place) {
-  return LoopCheck(check, place).run(spot);
+  return LoopCheck(check, place, false).run(spot);
+}
+
+Value check_planner(Check& check, const Spot& spot, const LoopPlace& place) {
+  return LoopCheck(check, place, true).run_planner(spot);
 }
 
 }  // namespace ae::agents

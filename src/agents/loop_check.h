@@ -22,6 +22,9 @@ struct LoopPlace {
   std::function<void(const CheckedTool&, bool granted)> use;   // the plan has this tool
 };
 
+// The `planner` member of the task graph's node; meaningless when there were faults.
+Value check_planner(Check& check, const Spot& spot, const LoopPlace& place);
+
 // The `loop` member of the task graph's node (engine/plan.h); meaningless when there were faults.
 Value check_loop(Check& check, const Spot& spot, const LoopPlace& place);
 

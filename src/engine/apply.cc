@@ -3,6 +3,7 @@
 
 #include "core/json.h"
 #include "engine/applier.h"
+#include "engine/planner.h"
 
 namespace ae::engine {
 
@@ -152,7 +153,13 @@ Status Applier::plan_generated() {
   AE_ASSIGN(auto plan, plans_(p_["task_graph"], p_.text("plan_hash")));
   if (to_hex(plan->hash) != p_.text("plan_hash")) return bad("the plan has another hash");
   if (plan->decision.text != p_.text("decision_id")) return bad("the plan has another id");
-  s_.planned_by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
+  const bool by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
+  if (s_.plan && by_model) {
+    if (!awaits_plan(s_)) return bad("no planner has made a plan");
+    AE_ASSIGN(const auto made, planned(*s_.plan, s_.steps.front().result));
+    if (made->hash != plan->hash) return bad("it is another plan than the model's answer makes");
+  }
+  s_.planned_by_model = by_model;
   if (s_.plan) return re_plan(std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());

@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "engine/decider.h"
+#include "engine/planner.h"
 
 namespace ae::engine {
 
@@ -69,6 +70,15 @@ Decision Decider::run() {
   if (s_.seq >= limits_.job_events_max) {
     end_for(code_name(Code::events_limit),
             "the job has " + std::to_string(s_.seq) + " events, the most that one may have");
+    return std::move(decision_);
+  }
+  if (awaits_plan(s_)) {
+    auto plan = planned_event(s_);
+    if (!plan) {
+      end_for(code_name(Code::plan_invalid), plan.error().message);
+    } else {
+      decision_.events.push_back({EventType::plan_generated, *std::move(plan)});
+    }
     return std::move(decision_);
   }
   if (s_.pausing) {
@@ -177,7 +187,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
                            {"decision_locked", true},
                            {"plan_hash", to_hex(job.plan->hash)},
                            {"plan_input_hash", to_hex(sha256(canonical(job.input)))},
-                           {"planned_by", "file"},
+                           {"planned_by", job.planned_by},
                            {"schema_version", 1},
                            {"task_graph", job.plan->task_graph}};
   if (!job.planner_version.empty()) plan.emplace_back("planner_version", job.planner_version);

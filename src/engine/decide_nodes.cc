@@ -30,6 +30,7 @@ void Decider::ready(const Step& step) {
     case NodeKind::map:
       return start_map(step);
     case NodeKind::loop:
+    case NodeKind::planner:
       return;  // it has turns
   }
 }

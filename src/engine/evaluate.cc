@@ -157,6 +157,9 @@ Result<Value> opening_of(const State& state, const Node& node) {
     messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
     return {};
   };
+  if (!loop.told.empty()) {
+    messages.push_back(Value::object({{"content", loop.told}, {"role", "system"}}));
+  }
   if (loop.system) AE_TRY(say("system", *loop.system));
   AE_TRY(say("user", loop.prompt));
   AE_ASSIGN(const Value request,

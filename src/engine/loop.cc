@@ -11,6 +11,7 @@
 #include "core/seal.h"
 #include "engine/evaluate.h"
 #include "engine/judge.h"
+#include "engine/planner.h"
 
 namespace ae::engine {
 namespace {
@@ -178,6 +179,16 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   return std::nullopt;
 }
 
+// What the last answer of a node that has turns is as JSON: as its schema wants it, and of a planner a plan.
+Result<Value> usable(const Plan& plan, const Node& node, const Value& answer) {
+  AE_ASSIGN(Value json, json_of_answer(*node.loop->schema, answer));
+  if (node.kind != NodeKind::planner || !only_plans(plan)) return json;
+  if (auto made = planned(plan, answer); !made) {
+    return fail(Code::plan_invalid, "makes no plan: " + made.error().message);
+  }
+  return json;
+}
+
 // Is this an answer in our words?
 Status is_answer(const Value& answer) {
   const Value& text = answer["text"];
@@ -206,7 +217,7 @@ bool may_ask_next(const State& state, const Step& loop) {
 }
 
 Value notice_of(const State& state, const Step& loop) {
-  if (state.node_of(loop).kind == NodeKind::llm) return {};  // it is asked what the plan says, no more
+  if (state.node_of(loop).kind != NodeKind::loop) return {};  // it is asked what the plan says, no more
   const Budget& budget = state.budget;
   std::vector<Member> notice;
   for (const Limit limit : kCounted) {
@@ -297,7 +308,7 @@ Result<Value> choice_of(const State& state, const Step& loop) {
   std::vector<Member> choice{{"of", asked.call->id.text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
   if (calls.empty() && loop.loop->repairs < spec.repairs && can_be_mended(asked.result)) {
-    if (const auto json = json_of_answer(*spec.schema, asked.result); !json) {
+    if (const auto json = usable(*state.plan, state.node_of(loop), asked.result); !json) {
       choice.emplace_back("repair", cut(json.error().message, kRepairMax));
     }
   }
@@ -318,11 +329,11 @@ Result<Value> loop_result_of(const State& state, const Step& loop) {
   const Value& answer = step_of_turn(state, loop, turns - 1).result;
   Value json;
   if (node.loop->schema) {
-    auto read = json_of_answer(*node.loop->schema, answer);
+    auto read = usable(*state.plan, node, answer);
     if (!read) return std::unexpected(std::move(read).error().in("the model's last answer"));
     json = *std::move(read);
   }
-  if (node.kind == NodeKind::llm) return answer.with("json", std::move(json));
+  if (node.kind != NodeKind::loop) return answer.with("json", std::move(json));
   std::vector<Member> result{{"text", answer.text("text")},
                              {"turns", static_cast<std::uint64_t>(turns)}};
   for (const char* name : {"finish_reason", "refusal"}) {

@@ -58,8 +58,8 @@ Result<Value> choice_of(const State& state, const Step& loop);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
 const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                 std::uint32_t nth);
-// What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm its last answer. Fails with tool_output_invalid: the answer is not
-// as its schema wants it. REQUIRES: the newest turn asked for nothing.
+// What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm and a planner its last answer. Fails with tool_output_invalid: the
+// answer is not as its schema wants it; plan_invalid: it makes no plan. REQUIRES: the newest turn asked for nothing.
 Result<Value> loop_result_of(const State& state, const Step& loop);
 
 // What is sent when this step's call is performed: its recorded arguments, and of a turn the whole request in our words,

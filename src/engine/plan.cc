@@ -382,7 +382,7 @@ class Compiler {
 
   Status read_node(const Value& value, Node& node) {
     AE_ASSIGN(const std::size_t kind,
-              required_word_at(value, "kind", {"tool", "wait", "map", "llm", "loop"}));
+              required_word_at(value, "kind", {"tool", "wait", "map", "llm", "loop", "planner"}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -416,6 +416,15 @@ class Compiler {
           return fail(Code::plan_invalid, "a loop is led by a model");
         }
         AE_ASSIGN(node.loop, read_loop(value["loop"], plan_, tool_by_name_));
+        return {};
+      case NodeKind::planner:
+        AE_TRY(only_keys(value, {"id", "kind", "planner"}));
+        if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
+        AE_ASSIGN(node.tool, tool_named(value["planner"]));
+        if (!plan_.tools[node.tool].is_model()) {
+          return fail(Code::plan_invalid, "a plan is made by a model");
+        }
+        AE_ASSIGN(node.loop, read_planner(value["planner"], plan_, tool_by_name_));
         return {};
     }
     return {};
@@ -664,7 +673,7 @@ std::string_view to_text(ConfirmMode mode) {
 }
 
 std::string_view to_text(NodeKind kind) {
-  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm", "loop"};
+  constexpr std::string_view kText[] = {"tool", "wait", "map", "llm", "loop", "planner"};
   return kText[static_cast<std::size_t>(kind)];
 }
 

@@ -20,7 +20,10 @@
 //                {"id", "kind": "loop", "needs"?, "when"?, "on_error"?,
 //                 "loop": {"tool": "model:NAME", "model": text, "system"?: template, "prompt": template, "tools": [name…],
 //                          "max_turns": n, "parallel_tools": n, "temperature"?, "max_tokens"?, "schema"?: schema,
-//                          "repair"?: n, "on_reject"?: "fail"}} ],
+//                          "repair"?: n, "on_reject"?: "fail"}},
+//                {"id", "kind": "planner", "planner": {"tool": "model:NAME", "model": text, "told": text, "system"?: template,
+//                          "prompt": template, "tools": [name…], "max_nodes": n, "temperature"?, "max_tokens"?,
+//                          "schema": schema, "repair"?: n}} ],      alone, or first of the plan that it made
 //     "output"?: template,
 //     "deadline"?: duration, "max_attempts"?: n,
 //     "tools": { name: {"effect": "read" | "idempotent" | "at_most_once", "on_in_doubt": "resend" | "park" | "fail" | "probe",
@@ -162,7 +165,7 @@ struct ToolPolicy {
   ConfirmMode confirm = ConfirmMode::strict;
 };
 
-enum class NodeKind : std::uint8_t { tool, wait, map, llm, loop };  // spelled as in step_id
+enum class NodeKind : std::uint8_t { tool, wait, map, llm, loop, planner };  // spelled as in step_id
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
@@ -210,6 +213,10 @@ struct LoopSpec {
   std::string schema_digest;  // 64 hex digits; "" = it has none
   std::uint32_t repairs = 0;  // turns for an answer that breaks it, beyond max_turns
   bool fail_on_reject = false;
+  // Of a planner, which offers no tools: those that its plan may call, how long that may be, what it is told before all else.
+  std::vector<std::uint32_t> plans_with;
+  std::uint32_t nodes_max = 0;
+  std::string told;
 };
 
 struct Node {
@@ -241,7 +248,7 @@ struct Node {
   std::uint32_t max_parallel = 8;
   bool collect_errors = false;
 
-  std::shared_ptr<const LoopSpec> loop;  // of a loop, and of a node of kind llm whose answer may be mended
+  std::shared_ptr<const LoopSpec> loop;  // of a loop, of a planner, and of a node of kind llm whose answer may be mended
 };
 
 struct Plan {

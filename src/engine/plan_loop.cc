@@ -11,6 +11,7 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kLoopToolsMax = 256;
 constexpr std::uint32_t kTokensMax = 10'000'000;
 constexpr std::uint32_t kRepairsMax = 1;
+constexpr std::uint32_t kPlannedMax = 1'000;  // nodes that a model may plan
 
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
@@ -102,6 +103,28 @@ Result<std::shared_ptr<const LoopSpec>> read_loop(
   loop->fail_on_reject = on_reject == 1;
   AE_TRY(read_schema(value.find("schema"), *loop));
   AE_TRY(read_repair(value, *loop));
+  return std::shared_ptr<const LoopSpec>(std::move(loop));
+}
+
+Result<std::shared_ptr<const LoopSpec>> read_planner(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
+  AE_TRY(only_keys(value, {"tool", "model", "told", "system", "prompt", "tools", "max_nodes",
+                           "temperature", "max_tokens", "schema", "repair"}));
+  auto loop = std::make_shared<LoopSpec>();
+  AE_TRY(read_settings(value, *loop));
+  AE_ASSIGN(loop->told, text_at(value, "told"));
+  AE_ASSIGN(loop->system, template_at(value, "system"));
+  if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
+  AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
+  LoopSpec granted;
+  AE_TRY(read_tools(value["tools"], plan, tool_by_name, granted));
+  loop->plans_with = std::move(granted.tools);
+  AE_ASSIGN(loop->nodes_max, count_at(value, "max_nodes", kPlannedMax));
+  AE_TRY(read_schema(value.find("schema"), *loop));
+  AE_TRY(read_repair(value, *loop));
+  if (!loop->schema) return fail(Code::plan_invalid, "without `schema`");
+  loop->max_turns = loop->parallel_tools = 1;
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }
 

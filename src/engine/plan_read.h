@@ -105,6 +105,10 @@ Result<std::vector<std::string>> capabilities_at(const Value& object, std::strin
 Result<std::shared_ptr<const LoopSpec>> read_loop(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
+// The same of a planner.
+Result<std::shared_ptr<const LoopSpec>> read_planner(
+    const Value& value, const Plan& plan,
+    const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
 // The same of a node of kind llm that says `repair`: its checked request, asked once and perhaps once more.
 Result<std::shared_ptr<const LoopSpec>> read_mended(const Value& node);
 

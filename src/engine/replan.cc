@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "engine/evaluate.h"
+#include "engine/planner.h"
 
 namespace ae::engine {
 namespace {
@@ -134,6 +135,12 @@ const Step* Replanning::same(const Node& node) const {
   if (!may_stand || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
+  // Who gives a job a planner wants another plan of it; the plan that it makes has it as it was.
+  if (node.kind == NodeKind::planner) {
+    const bool made = done && only_plans(*s_.plan) && !only_plans(*next_.plan) &&
+                      graph_of(*s_.plan, s_.node_of(step)) == graph_of(*next_.plan, node);
+    return made ? &step : nullptr;
+  }
   if (node.loop) return same_loop(step, node) ? &step : nullptr;
   switch (node.kind) {
     case NodeKind::tool:
@@ -144,6 +151,7 @@ const Step* Replanning::same(const Node& node) const {
     case NodeKind::map:
       return same_map(step, node) ? &step : nullptr;
     case NodeKind::loop:
+    case NodeKind::planner:
       return nullptr;  // it has turns
   }
   return nullptr;
