@@ -159,7 +159,7 @@ Status Applier::plan_generated() {
     AE_ASSIGN(const auto made, planned(*s_.plan, s_.steps.front().result));
     if (made->hash != plan->hash) return bad("it is another plan than the model's answer makes");
   }
-  s_.planned_by_model = by_model;
+  s_.planned_by_model = by_model || planner_of(*plan) != "file";
   if (s_.plan) return re_plan(std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());

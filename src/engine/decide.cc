@@ -187,7 +187,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
                            {"decision_locked", true},
                            {"plan_hash", to_hex(job.plan->hash)},
                            {"plan_input_hash", to_hex(sha256(canonical(job.input)))},
-                           {"planned_by", job.planned_by},
+                           {"planned_by", planner_of(*job.plan)},
                            {"schema_version", 1},
                            {"task_graph", job.plan->task_graph}};
   if (!job.planner_version.empty()) plan.emplace_back("planner_version", job.planner_version);

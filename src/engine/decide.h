@@ -98,7 +98,6 @@ struct NewJobEvents {
   Value asked;  // of these four, what the request named itself; null = nothing
   const Plan* plan = nullptr;
   std::string planner_version = std::string(kPlannerVersion);  // what wrote the plan; "" = unknown
-  std::string planned_by = "file";  // who made it; of a fork, of its origin's
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
   Value forked_from;
   std::vector<EventDraft> imported;

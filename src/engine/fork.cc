@@ -302,7 +302,6 @@ Result<Fork> Forking::run() {
     gather(event);
     if (event.type == EventType::plan_generated) {
       fork_.planner_version = event.payload.text("planner_version");
-      fork_.planned_by = event.payload.text("planned_by", "file");
     }
   }
   gather_items();

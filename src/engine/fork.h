@@ -24,7 +24,6 @@ struct Fork {
   std::vector<std::string> required_capabilities;
   std::shared_ptr<const Plan> plan;
   std::string planner_version;       // what wrote it; "" = the origin does not say
-  std::string planned_by = "file";   // who made it: what a model planned stays so
   Value forked_from;                 // {job_id, seq, hash}
   Limits budget;                     // that the origin has now; nothing of it is spent yet
   std::vector<EventDraft> imported;  // fork_imported, one or more

@@ -412,7 +412,7 @@ class GivenJob {
       return index;
     }
     const std::size_t slash = name.find('/');
-    const Node& node = plan->nodes[plan->by_id.at(std::string(name.substr(0, slash)))];
+    const Node& node = state.plan->nodes[state.plan->by_id.at(std::string(name.substr(0, slash)))];
     if (slash == std::string_view::npos) return node.index;
     const std::string_view rest = name.substr(slash + 1);
     const std::size_t second = rest.find('/');

@@ -411,22 +411,22 @@ class Compiler {
         return read_map(value, node);
       case NodeKind::loop:
         AE_TRY(only_keys(value, {"id", "kind", "loop", "needs", "when", "on_error"}));
-        AE_ASSIGN(node.tool, tool_named(value["loop"]));
-        if (!plan_.tools[node.tool].is_model()) {
-          return fail(Code::plan_invalid, "a loop is led by a model");
-        }
-        AE_ASSIGN(node.loop, read_loop(value["loop"], plan_, tool_by_name_));
-        return {};
+        return read_led(value["loop"], node, &read_loop);
       case NodeKind::planner:
         AE_TRY(only_keys(value, {"id", "kind", "planner"}));
         if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
-        AE_ASSIGN(node.tool, tool_named(value["planner"]));
-        if (!plan_.tools[node.tool].is_model()) {
-          return fail(Code::plan_invalid, "a plan is made by a model");
-        }
-        AE_ASSIGN(node.loop, read_planner(value["planner"], plan_, tool_by_name_));
-        return {};
+        return read_led(value["planner"], node, &read_planner);
     }
+    return {};
+  }
+
+  // What a model leads: a loop, or the making of a plan.
+  Status read_led(const Value& value, Node& node, decltype(&read_loop) read) {
+    AE_ASSIGN(node.tool, tool_named(value));
+    if (!plan_.tools[node.tool].is_model()) {
+      return fail(Code::plan_invalid, "it is led by a model");
+    }
+    AE_ASSIGN(node.loop, read(value, plan_, tool_by_name_));
     return {};
   }
 

@@ -193,6 +193,12 @@ bool only_plans(const Plan& plan) {
   return plan.nodes.size() == 1 && plan.nodes.front().kind == NodeKind::planner;
 }
 
+std::string_view planner_of(const Plan& plan) {
+  const Node& first = plan.nodes.front();
+  const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
+  return made ? std::string_view(plan.tools[first.tool].name) : "file";
+}
+
 Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer) {
   const LoopSpec& spec = *planner.nodes.front().loop;
   AE_ASSIGN(const Value json, json_of_answer(*spec.schema, answer));

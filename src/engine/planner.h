@@ -27,6 +27,9 @@ std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_m
 
 // Is the whole plan one planner, which has not made another yet?
 bool only_plans(const Plan& plan);
+// Who made a plan, by its nodes: `model:NAME`, when a planner comes first and others follow, or `file`. So a fork of a job
+// whose plan a model made is granted no more than that job.
+std::string_view planner_of(const Plan& plan);
 // The plan that an answer of the planner's model makes. REQUIRES: only_plans(planner). Fails with plan_invalid, in words
 // that the model can mend it by.
 Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer);

@@ -364,7 +364,6 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   if (request.fork) {
     fresh.execution_version = request.fork->execution_version;
     fresh.planner_version = request.fork->planner_version;
-    fresh.planned_by = request.fork->planned_by;
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
   }
