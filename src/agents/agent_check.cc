@@ -30,9 +30,9 @@ class AgentCheck {
   Agent run() {
     const std::size_t before = check_.count();
     if (!check_.mapping(spot_,
-                        {"plan", "loop", "planner", "input_schema", "output", "deadline", "max_attempts",
-                         "labels", "description", "versions", "required_capabilities", "confirm",
-                         "queue", "budget", "grants"},
+                        {"plan", "loop", "planner", "input_schema", "output", "deadline",
+                         "max_attempts", "labels", "description", "versions",
+                         "required_capabilities", "confirm", "queue", "budget", "grants"},
                         {{"code", "agents written as a program come later"},
                          {"cron", "schedules come later"},
                          {"schedule", "schedules come later"}})) {
@@ -42,6 +42,9 @@ class AgentCheck {
     if (const auto loop = spot_.find("loop")) {
       if (spot_->find("plan") != nullptr) {
         check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
+      }
+      if (spot_->find("planner") != nullptr) {
+        check_.fault(*loop, "an agent has either a `loop` or a `planner`");
       }
       alone(*loop);
     } else if (const auto planner = spot_.find("planner")) {
@@ -140,12 +143,12 @@ class AgentCheck {
   LoopPlace place_of(const Callable& callable) {
     return {.callable = callable,
             .templated = templated_,
-                          .find_model = [this](const Spot& name) { return find_model(name); },
-                          .use =
-                              [this](const CheckedTool& tool, bool granted) {
-                                used_.emplace(tool.tool.name, &tool);
-                                if (granted) offered_.insert(tool.tool.name);
-                              }};
+            .find_model = [this](const Spot& name) { return find_model(name); },
+            .use =
+                [this](const CheckedTool& tool, bool granted) {
+                  used_.emplace(tool.tool.name, &tool);
+                  if (granted) offered_.insert(tool.tool.name);
+                }};
   }
 
   // ---- nodes
@@ -340,11 +343,10 @@ class AgentCheck {
 
   // What a model is asked, as the call that it becomes.
   void llm(const Spot& spot, std::vector<Member>& members) {
-    if (!check_.mapping(
-            spot,
-            {"model", "prompt", "messages", "system", "temperature", "max_tokens", "schema",
-             "repair"},
-            {{"tools", "a model that may call tools leads a `loop`"}})) {
+    if (!check_.mapping(spot,
+                        {"model", "prompt", "messages", "system", "temperature", "max_tokens",
+                         "schema", "repair"},
+                        {{"tools", "a model that may call tools leads a `loop`"}})) {
       return;
     }
     std::vector<Member> request;

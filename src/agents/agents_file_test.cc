@@ -226,7 +226,7 @@ AE_TEST("agents/a JSON file has faults with places too") {
       "_ and -, a letter or _ first, at most 64\n"
       "2:28 plan_invalid agents[\"ä\"].plan: must be a list, not a string\n"
       "3:1 plan_invalid agents.b.plan: `plan` is missing: the list of nodes that this agent "
-      "runs; or a `loop`\n");
+      "runs; or a `loop`, or a `planner`\n");
 }
 
 AE_TEST("agents/a .json file is held to the rules of JSON") {
@@ -275,7 +275,7 @@ AE_TEST("agents/faults are told as text and as JSON") {
   const auto loaded = load_text("aetheris: 1\nagents: { a: { plans: [] } }\n");
   EXPECT_EQ(faults_text(loaded.faults),
             "agents.yaml:2:14: agents.a.plan: `plan` is missing: the list of nodes that this agent "
-            "runs; or a `loop`\n"
+            "runs; or a `loop`, or a `planner`\n"
             "agents.yaml:2:16: agents.a.plans: unknown key `plans` (did you mean plan?)\n");
   EXPECT_EQ(canonical(faults_json({loaded.faults.at(1)})),
             R"({"faults":[{"code":"plan_invalid","column":16,"file":"agents.yaml","line":2,)"
@@ -409,6 +409,36 @@ agents:
   for (std::size_t i = 1; i < nodes.size(); ++i) {
     EXPECT_EQ(canonical(nodes.items()[i]).find("repair"), std::string::npos) << i;
   }
+}
+
+AE_TEST(
+    "agents/a planner becomes a node that holds its question and the tools that its plan may "
+    "call") {
+  const auto loaded = load_text(R"(aetheris: 1
+tools:
+  find: { native: echo, description: Finds it, args_schema: { type: object, required: [q] } }
+  pay: { native: echo, effect: idempotent }
+models: { main: { provider: anthropic, base_url: "http://h:1/v1", model: small } }
+agents:
+  a: { planner: { model: main, system: Be quick., tools: [find], max_nodes: 9 }, grants: [pay] }
+  b: { planner: { model: main, repair: false } }
+)");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  const Value& node = graph["nodes"].items()[0];
+  EXPECT_EQ(node["kind"], Value("planner"));
+  const Value& planner = node["planner"];
+  EXPECT_EQ(canonical(planner["tools"]), R"(["find"])");
+  EXPECT_EQ(planner["max_nodes"], Value(9));
+  EXPECT_EQ(planner["repair"], Value(1));
+  EXPECT_EQ(planner["max_tokens"], Value(4096));
+  EXPECT_NE(planner.text("told").find(R"({"args_schema":{"required":["q"],"type":"object"},)"
+                                      R"("description":"Finds it","tool":"find"})"),
+            std::string_view::npos);
+  EXPECT_EQ(graph["tools"].size(), 2u) << "what it may not plan with is no part of the plan";
+  EXPECT_EQ(graph.find("output"), nullptr);
+  const Value& strict = loaded.file.agents.at("b").task_graph["nodes"].items()[0]["planner"];
+  EXPECT_EQ(strict.find("repair"), nullptr);
 }
 
 AE_TEST("agents/what is wrong in a loop is said where it stands") {

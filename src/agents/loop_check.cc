@@ -87,7 +87,7 @@ class LoopCheck {
     if (const auto own = spot.find("temperature")) {
       temperature = check_temperature(check_, *own, temperature_max(provider));
     }
-    if (const auto own = spot.find("schema")) {
+    if (const auto own = spot.find("schema"); own && !plans_) {
       if (auto schema = check_answer_schema(check_, *own, provider)) {
         loop_.emplace_back("schema", *std::move(schema));
       }

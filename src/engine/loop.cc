@@ -217,7 +217,8 @@ bool may_ask_next(const State& state, const Step& loop) {
 }
 
 Value notice_of(const State& state, const Step& loop) {
-  if (state.node_of(loop).kind != NodeKind::loop) return {};  // it is asked what the plan says, no more
+  if (state.node_of(loop).kind != NodeKind::loop)
+    return {};  // it is asked what the plan says, no more
   const Budget& budget = state.budget;
   std::vector<Member> notice;
   for (const Limit limit : kCounted) {

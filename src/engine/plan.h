@@ -165,7 +165,14 @@ struct ToolPolicy {
   ConfirmMode confirm = ConfirmMode::strict;
 };
 
-enum class NodeKind : std::uint8_t { tool, wait, map, llm, loop, planner };  // spelled as in step_id
+enum class NodeKind : std::uint8_t {
+  tool,
+  wait,
+  map,
+  llm,
+  loop,
+  planner
+};  // spelled as in step_id
 enum class WaitType : std::uint8_t { webhook, human, timer, signal, message };
 std::string_view to_text(NodeKind kind);
 std::string_view to_text(WaitType type);
@@ -248,7 +255,8 @@ struct Node {
   std::uint32_t max_parallel = 8;
   bool collect_errors = false;
 
-  std::shared_ptr<const LoopSpec> loop;  // of a loop, of a planner, and of a node of kind llm whose answer may be mended
+  std::shared_ptr<const LoopSpec>
+      loop;  // of a loop, of a planner, and of a node of kind llm whose answer may be mended
 };
 
 struct Plan {

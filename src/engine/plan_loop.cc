@@ -89,8 +89,9 @@ Status read_repair(const Value& value, LoopSpec& loop) {
 Result<std::shared_ptr<const LoopSpec>> read_loop(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name) {
-  AE_TRY(only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns",
-                           "parallel_tools", "temperature", "max_tokens", "schema", "repair", "on_reject"}));
+  AE_TRY(
+      only_keys(value, {"tool", "model", "system", "prompt", "tools", "max_turns", "parallel_tools",
+                        "temperature", "max_tokens", "schema", "repair", "on_reject"}));
   auto loop = std::make_shared<LoopSpec>();
   AE_TRY(read_settings(value, *loop));
   AE_ASSIGN(loop->system, template_at(value, "system"));

@@ -23,8 +23,8 @@ std::unexpected<Error> wrong(const std::string& where, std::string_view what) {
 Result<Value> json_at(const Value& node, std::string_view key, const std::string& where) {
   auto value = parse_json(node.text(key), {.depth_max = kTextDepth});
   if (!value) {
-    return wrong(where, "has `" + std::string(key) + "`, which is no JSON: " +
-                            value.error().message);
+    return wrong(where,
+                 "has `" + std::string(key) + "`, which is no JSON: " + value.error().message);
   }
   return value;
 }
@@ -66,7 +66,8 @@ class Lowering {
     if (node.back().first == "on_error" && node.back().second == Value("fail")) node.pop_back();
     if (waits) {
       for (const char* other : {"args", "map", "as"}) {
-        if (said.find(other) != nullptr) return wrong(where, "waits, and takes no " + quoted(other));
+        if (said.find(other) != nullptr)
+          return wrong(where, "waits, and takes no " + quoted(other));
       }
       node.emplace_back("kind", "wait");
       node.emplace_back("wait", Value::object({{"for", said["wait_for"]}, {"type", "timer"}}));
@@ -129,8 +130,8 @@ Status constants_fit(const Plan& plan) {
     Value args = Value::object({});
     if (node.has_args) args = plan.task_graph["nodes"].items()[node.index]["args"];
     if (auto fits = tool.args_schema->check(args); !fits) {
-      return wrong("node `" + node.id + "`", "has arguments that its tool does not take: " +
-                                                 fits.error().message);
+      return wrong("node `" + node.id + "`",
+                   "has arguments that its tool does not take: " + fits.error().message);
     }
   }
   return {};
@@ -158,8 +159,9 @@ const Value& planner_schema() {
     return Value::object(
         {{"additionalProperties", false},
          {"properties",
-          Value::object({{"nodes", Value::object({{"items", node}, {"minItems", 1}, {"type", "array"}})},
-                         {"output", text_schema()}})},
+          Value::object(
+              {{"nodes", Value::object({{"items", node}, {"minItems", 1}, {"type", "array"}})},
+               {"output", text_schema()}})},
          {"required", Value::array({"nodes"})},
          {"type", "object"}});
   }();
@@ -171,17 +173,23 @@ std::string planner_words(const std::vector<Value>& tools, std::uint32_t nodes_m
       "You make a plan; somebody else carries it out. Answer with JSON and nothing else:\n"
       "{\"nodes\": [node, ...], \"output\": TEXT}\n"
       "A node is one of\n"
-      "- a call: {\"id\": NAME, \"tool\": TOOL, \"args\": TEXT}; TOOL is one of those below, and TEXT "
+      "- a call: {\"id\": NAME, \"tool\": TOOL, \"args\": TEXT}; TOOL is one of those below, and "
+      "TEXT "
       "is a JSON object, written as a text;\n"
-      "- a call for each item of a list: a call that also has \"map\": \"${ EXPRESSION }\"; its args "
+      "- a call for each item of a list: a call that also has \"map\": \"${ EXPRESSION }\"; its "
+      "args "
       "may read .item and .index;\n"
       "- a pause: {\"id\": NAME, \"wait_for\": \"30s\"}.\n"
       "A node may have \"needs\": [NAME, ...], the nodes that are done before it; \"when\": "
-      "\"${ CONDITION }\", without which it is left out; and \"on_error\": \"continue\", if the plan "
+      "\"${ CONDITION }\", without which it is left out; and \"on_error\": \"continue\", if the "
+      "plan "
       "goes on when it fails. What needs nothing of each other is done at the same time.\n"
-      "Texts may hold ${ EXPRESSION }: .input is the input, .steps.NAME what the node NAME gave, which "
-      "must be among the needs, or the needs of those. A text that is one expression has its value, of "
-      "any type. The \"output\" is JSON, written as a text, in which .steps of all nodes may be read; "
+      "Texts may hold ${ EXPRESSION }: .input is the input, .steps.NAME what the node NAME gave, "
+      "which "
+      "must be among the needs, or the needs of those. A text that is one expression has its "
+      "value, of "
+      "any type. The \"output\" is JSON, written as a text, in which .steps of all nodes may be "
+      "read; "
       "without it the results of the last nodes are given.\n"
       "A NAME has letters, digits, _ and -, and is not planner. At most " +
       std::to_string(nodes_max) + " nodes.\nThe tools:\n";

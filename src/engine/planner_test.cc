@@ -16,10 +16,11 @@ std::string answer(std::string_view nodes, std::string_view more = "") {
 }
 
 std::shared_ptr<const Plan> planner(std::string_view more = "", std::string_view whole = kTools) {
-  Value made = json("{'tool': 'model:main', 'model': 'small', 'told': 'Plan it with ${ }',"
-                    " 'prompt': '${ .input.message }', 'tools': ['look', 'put', 'refund', 'exact', 'pay'],"
-                    " 'max_nodes': 3, 'repair': 1" +
-                    std::string(more) + "}");
+  Value made = json(
+      "{'tool': 'model:main', 'model': 'small', 'told': 'Plan it with ${ }',"
+      " 'prompt': '${ .input.message }', 'tools': ['look', 'put', 'refund', 'exact', 'pay'],"
+      " 'max_nodes': 3, 'repair': 1" +
+      std::string(more) + "}");
   if (made.find("schema") == nullptr) made = made.with("schema", planner_schema());
   const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
   return compiled(graph("[]", whole).with("nodes", Value::array({node})));
@@ -45,7 +46,9 @@ std::string a_plan(std::initializer_list<Value> nodes, const Value& output = {})
 }
 Value node(std::string_view text) { return json(text); }
 
-AE_TEST("planner/what its model answers becomes the plan, in the commit of the answer, and is carried out") {
+AE_TEST(
+    "planner/what its model answers becomes the plan, in the commit of the answer, and is carried "
+    "out") {
   GivenJob job = plans();
   job.claim();
   EXPECT_EQ(canonical(request(job, "planner/0")["messages"]),
@@ -78,18 +81,20 @@ AE_TEST("planner/what its model answers becomes the plan, in the commit of the a
   proves(job);
 }
 
-AE_TEST("planner/a plan that is none is mended once, and a second one fails the job with plan_invalid") {
+AE_TEST(
+    "planner/a plan that is none is mended once, and a second one fails the job with "
+    "plan_invalid") {
   const char* wrong[] = {
-      "[{'id': 'a', 'tool': 'once'}]",                          // not granted
-      "[{'id': 'a', 'tool': 'model:main'}]",                    // no tool at all
-      "[{'id': 'a', 'tool': 'look', 'needs': ['b']}]",          // there is no b
-      "[{'id': 'a', 'tool': 'look', 'wait_for': '1s'}]",        // two kinds
-      "[{'id': 'a'}]",                                          // none
-      "[{'id': 'planner', 'tool': 'look'}]",                    // its own name
-      "[{'id': 'a', 'tool': 'look', 'args': '[1]'}]",           // no object
-      "[{'id': 'a', 'tool': 'look', 'args': '{'}]",             // no JSON
-      "[{'id': 'a', 'tool': 'exact'}]",                         // not what it takes
-      "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",         // no condition
+      "[{'id': 'a', 'tool': 'once'}]",                           // not granted
+      "[{'id': 'a', 'tool': 'model:main'}]",                     // no tool at all
+      "[{'id': 'a', 'tool': 'look', 'needs': ['b']}]",           // there is no b
+      "[{'id': 'a', 'tool': 'look', 'wait_for': '1s'}]",         // two kinds
+      "[{'id': 'a'}]",                                           // none
+      "[{'id': 'planner', 'tool': 'look'}]",                     // its own name
+      "[{'id': 'a', 'tool': 'look', 'args': '[1]'}]",            // no object
+      "[{'id': 'a', 'tool': 'look', 'args': '{'}]",              // no JSON
+      "[{'id': 'a', 'tool': 'exact'}]",                          // not what it takes
+      "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",          // no condition
       "[{'id': 'a', 'tool': 'look', 'when': '${ .env.KEY }'}]",  // nothing of that is there
       "[{'id': 'a', 'tool': 'look'}, {'id': 'b', 'tool': 'look'}, {'id': 'c', 'tool': 'look'},"
       " {'id': 'd', 'tool': 'look'}]",  // too many
@@ -114,16 +119,19 @@ AE_TEST("planner/a plan that is none is mended once, and a second one fails the 
   proves(mended);
 }
 
-AE_TEST("planner/its plan may pause, go over lists, branch, go on after failures, and say what it gives") {
+AE_TEST(
+    "planner/its plan may pause, go over lists, branch, go on after failures, and say what it "
+    "gives") {
   GivenJob job = plans();
   job.claim().ok(
       "planner/0",
-      a_plan({node("{'id': 'rest', 'wait_for': '30s'}"),
-              node("{'id': 'each', 'tool': 'put', 'map': '${ [1, 2] }', 'as': 'one'}")
-                  .with("args", R"({"v":"${ .one }"})")
-                  .with("needs", Value::array({"rest"})),
-              node("{'id': 'never', 'tool': 'put', 'when': '${ .input.n > 8 }', 'on_error': 'fail'}")},
-             R"({"all":"${ .steps.each }"})"));
+      a_plan(
+          {node("{'id': 'rest', 'wait_for': '30s'}"),
+           node("{'id': 'each', 'tool': 'put', 'map': '${ [1, 2] }', 'as': 'one'}")
+               .with("args", R"({"v":"${ .one }"})")
+               .with("needs", Value::array({"rest"})),
+           node("{'id': 'never', 'tool': 'put', 'when': '${ .input.n > 8 }', 'on_error': 'fail'}")},
+          R"({"all":"${ .steps.each }"})"));
   EXPECT_EQ(job.status(), "waiting") << job.story();
   job.after(31s).ok("each/0", "'a'").ok("each/1", "'b'");
   EXPECT_EQ(job.status(), "completed") << job.story();
@@ -131,7 +139,8 @@ AE_TEST("planner/its plan may pause, go over lists, branch, go on after failures
   proves(job);
 }
 
-AE_TEST("planner/a crash at any event asks nothing again that is recorded, and makes the same plan") {
+AE_TEST(
+    "planner/a crash at any event asks nothing again that is recorded, and makes the same plan") {
   const auto run = [](GivenJob& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
       ASSERT_FALSE(job.in_flight.empty()) << job.story();
@@ -139,7 +148,8 @@ AE_TEST("planner/a crash at any event asks nothing again that is recorded, and m
       const Step& step = job.state.steps[index];
       std::string said = "'x'";
       if (step.is_turn()) said = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
-      job.answer(index, {.kind = OutcomeKind::success, .result = *parse_json(step.is_turn() ? said : "1")});
+      job.answer(index, {.kind = OutcomeKind::success,
+                         .result = *parse_json(step.is_turn() ? said : "1")});
     }
   };
   GivenJob whole = plans();
@@ -208,8 +218,9 @@ AE_TEST("planner/what its tools can do and is not granted is denied, in a fork t
 
 AE_TEST("planner/another plan by a person begins anew, and asks its model again") {
   GivenJob job = plans();
-  job.claim().ok("planner/0", a_plan({node("{'id': 'find', 'tool': 'look'}"),
-                                      node("{'id': 'rest', 'wait_for': '1h', 'needs': ['find']}")}));
+  job.claim().ok("planner/0",
+                 a_plan({node("{'id': 'find', 'tool': 'look'}"),
+                         node("{'id': 'rest', 'wait_for': '1h', 'needs': ['find']}")}));
   job.ok("find", "1");
   EXPECT_EQ(job.status(), "waiting") << job.story();
   job.replan(planner(", 'max_tokens': 9"));
