@@ -96,8 +96,7 @@ AE_TEST(
       "[{'id': 'a', 'tool': 'exact'}]",                          // not what it takes
       "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",          // no condition
       "[{'id': 'a', 'tool': 'look', 'when': '${ .env.KEY }'}]",  // nothing of that is there
-      "[{'id': 'a', 'tool': 'look'}, {'id': 'b', 'tool': 'look'}, {'id': 'c', 'tool': 'look'},"
-      " {'id': 'd', 'tool': 'look'}]",  // too many
+      "[{'id': 'a', 'wait_for': '1s'}, {'id': 'b', 'tool': 'look'}, {'id': 'c'}, {'id': 'd'}]",
   };
   for (const char* nodes : wrong) {
     GivenJob job = plans();
