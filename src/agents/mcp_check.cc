@@ -82,7 +82,7 @@ class ServerTools {
     check_.mapping(
         spot_, {"description", "mcp", "tools", "trust_annotations", "effect", "timeout", "retry",
                 "on_in_doubt", "dedupe_window", "grace", "approval", "approval_expires", "probe",
-                "compensate", "changes", "verify", "output_max", "capabilities"});
+                "compensate", "changes", "verify", "output_max", "capabilities", "ask_expires"});
     if (const auto description = spot_.find("description")) check_.text(*description);
     if (const auto trust = spot_.find("trust_annotations")) {
       trusts_ = check_.boolean(*trust).value_or(false);
@@ -139,7 +139,8 @@ class ServerTools {
       check_.mapping({&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
                      {"description", "effect", "timeout", "retry", "on_in_doubt", "dedupe_window",
                       "grace", "approval", "approval_expires", "probe", "compensate", "changes",
-                      "verify", "output_max", "args_schema", "result_schema", "capabilities"});
+                      "verify", "output_max", "args_schema", "result_schema", "capabilities",
+                      "ask_expires"});
     }
   }
 

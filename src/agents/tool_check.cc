@@ -155,6 +155,11 @@ class ToolCheck {
       policy.result_schema = check_.schema(*schema);
     }
     approval();
+    if (const auto expires = of_ ? spot_.find("ask_expires") : std::nullopt) {
+      if (const auto span = check_.duration(*expires, kLeast)) {
+        approval_.emplace_back("ask_expires", to_text(*span));
+      }
+    }
     if (const auto can = spot_.find("capabilities")) {
       const auto names = check_capabilities(check_, *can);
       capabilities_.assign(names.begin(), names.end());

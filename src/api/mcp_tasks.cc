@@ -43,6 +43,11 @@ Value task_of(const Value& job, bool modern, bool asks) {
   return Value::object(std::move(members));
 }
 
+// A form that a tool asks to be filled in: handed on as it is.
+bool is_form(const Value& approval) {
+  return approval.text("kind") == "question" && approval["question"].text("mode") == "form";
+}
+
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
 
 // The wait's key, as its agent names it: of a job, no other question ever has it.
@@ -58,6 +63,12 @@ Value question(const Value& approval) {
                   std::string(approval.text("arguments_hash")) + ")";
     }
     message += "may it call " + std::string(approval.text("tool")) + " with " + arguments + "?";
+  } else if (approval.text("kind") == "question") {
+    message = "Job " + std::string(approval.text("job_id")) + ", its tool " +
+              std::string(approval.text("tool")) + ": " +
+              std::string(approval["question"].text("message"));
+    const std::string url(approval["question"].text("url"));
+    if (!url.empty()) message += " (" + url + ")";
   } else {
     message += (decides ? "may it go on at " : "data for ") +
                std::string(approval.text("correlation_key")) + "?";
@@ -69,7 +80,8 @@ Value question(const Value& approval) {
   const Value payload = Value::object(
       {{"description", "As JSON; what is no JSON is taken as text"}, {"type", "string"}});
   const Value schema =
-      decides
+      is_form(approval) ? approval["question"]["schema"]
+      : decides
           ? Value::object({{"properties", Value::object({{"decision", choice}, {"note", text}})},
                            {"required", Value::array({Value("decision")})},
                            {"type", "object"}})
@@ -112,6 +124,11 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
     act.body = canonical(Value::object({{"correlation_key", approval["correlation_key"]},
                                         {"payload", *data},
                                         {"wait_type", "human"}}));
+    return act;
+  }
+  if (is_form(approval) && action == "accept") {
+    act.path = {"api", "approvals", std::string(approval.text("id"))};
+    act.body = canonical(Value::object({{"arguments", content}, {"decision", "approve"}}));
     return act;
   }
   const Value decision = action == "decline" ? Value("reject") : content["decision"];

@@ -115,7 +115,7 @@ const Mcp::OwnTool Mcp::kTools[] = {
             {"decision", Value::object({{"enum", Value::array({Value("approve"), Value("reject")})},
                                         {"type", "string"}})},
             {"note", text_type("Why, for the record")},
-            {"payload", Value::object({{"description", "Of a question for data: the answer"}})}});
+            {"payload", Value::object({{"description", "Of a question for data, or of a form: the answer"}})}});
      },
      &Mcp::answer_wait},
     {"aetheris_cancel", "Ends a job; what it did is undone where its tools say how.", false, true,
@@ -393,6 +393,10 @@ void Mcp::answer_wait(Ask call) {
         if (decides) {
           return act(call, {"api", "approvals", std::string(asked->text("id"))},
                      Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
+        }
+        if (asked->text("kind") == "question") {
+          return act(call, {"api", "approvals", std::string(asked->text("id"))},
+                     Value::object({{"arguments", given["payload"]}, {"decision", "approve"}}));
         }
         if (asked->text("answer") != "data") {
           return refuse("this question takes a \"decision\": approve or reject");

@@ -142,6 +142,15 @@ std::string call_text(const Value& asked) {
   return text + sends_text(asked["sends"]);
 }
 
+// What a tool asks in the middle of its call. The words are its server's.
+std::string question_text(const Value& asked) {
+  const Value& question = asked["question"];
+  std::string text = "  it says:   " + safe(question.text("message")) + "\n";
+  if (question["url"].is_string()) text += "  address:   " + safe(question.text("url")) + "\n";
+  if (question["schema"].is_object()) text += "  answer:    " + below(question["schema"]) + "\n";
+  return text;
+}
+
 }  // namespace
 
 int approvals_command(const Options& options, Terminal& terminal) {
@@ -169,8 +178,12 @@ int approvals_command(const Options& options, Terminal& terminal) {
     std::string what =
         "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
     const bool call = asked.text("kind") == "call";
+    const bool question = asked.text("kind") == "question";
+    const bool form = question && asked["question"].text("mode") == "form";
     if (call) {
       what += " wants to call " + safe(asked.text("tool"));
+    } else if (question) {
+      what += ": " + safe(asked.text("tool")) + " asks in the middle of its call";
     } else if (asked.text("kind") == "confirmation") {
       what += " asks whether it may go on with" + confirmed_text(asked["resources"]);
     } else {
@@ -181,8 +194,11 @@ int approvals_command(const Options& options, Terminal& terminal) {
     std::string text = id;
     text.append("\n  ").append(what).append("\n");
     if (call) text += call_text(asked);
+    if (question) text += question_text(asked);
     for (const std::string_view answer : {"approve ", "reject "}) {
-      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store)).append("\n");
+      const bool fills_in = form && answer == "approve ";
+      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store));
+      text.append(fills_in ? " --arguments '{…}'\n" : "\n");
     }
     terminal.print(text);
   }

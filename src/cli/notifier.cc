@@ -16,6 +16,7 @@
 
 #include "cli/commands.h"
 #include "core/json.h"
+#include "core/outcome.h"
 
 extern char** environ;  // NOLINT: as POSIX declares it
 
@@ -84,6 +85,10 @@ void Notifier::look_at(const JobId& job, const std::vector<Event>& events) {
       tell(
           job, "in_doubt", key, p.text("node_id"),
           "aetheris resolve " + job.text + " " + key.substr(8, 12) + " happened|not_happened|fail");
+    } else if (p.text("reason") == to_text(OutcomeKind::input_required)) {  // a tool asks
+      tell(job, "question", key, p.text("node_id"),
+           "aetheris signal " + job.text + " '" + key +
+               R"(' '{"action": "accept", "content": {}}')");
     } else {
       const bool of_call = key.starts_with("approval/");
       tell(job, of_call ? "approval" : "wait", key, p.text("node_id"),

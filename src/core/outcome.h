@@ -12,7 +12,9 @@
 
 namespace ae {
 
-enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown };  // spelled as stored
+// Spelled as stored. `input_required`: the call is over, nothing is in doubt, and the tool goes on when it is called again
+// with a person's answers (core/question.h).
+enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown, input_required };
 // clang-format off
 constexpr std::string_view to_text(OutcomeKind kind) {
   switch (kind) {
@@ -20,15 +22,16 @@ constexpr std::string_view to_text(OutcomeKind kind) {
     case OutcomeKind::failure: return "failure";
     case OutcomeKind::timeout: return "timeout";
     case OutcomeKind::unknown: return "unknown";
+    case OutcomeKind::input_required: return "input_required";
   }
   return "unknown";
 }
 // clang-format on
 struct Outcome {
   OutcomeKind kind = OutcomeKind::unknown;
-  bool definite = false;   // failure only: for sure nothing happened
+  bool definite = false;   // failure: for sure nothing happened; input_required: always
   bool retryable = false;  // the same call may go better later
-  Value result;            // success
+  Value result;            // success; input_required: {"requests": {KEY: question…}, "state"?}
   // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
   // spawn_failed request_invalid native_error secret_missing …
   std::string error_code, error_message;

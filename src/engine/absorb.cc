@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/question.h"
 #include "core/seal.h"
 #include "engine/beside.h"
 #include "engine/confirm.h"
@@ -212,10 +213,24 @@ Value stand_in(const Value& result, std::string_view reason, bool shown) {
                         {"size", static_cast<std::uint64_t>(text.size())}});
 }
 
+// Nobody is asked by what asks about a call or undoes it, nor anything that cannot be answered.
+Outcome judged_asking(Outcome seen, bool may_ask) {
+  seen.definite = true;
+  auto good = check_questions(seen.result);
+  if (may_ask && good) return seen;
+  seen.kind = OutcomeKind::failure;
+  seen.result = Value();
+  seen.error_code = to_text(OutcomeKind::input_required);
+  seen.error_message = good ? "it asks a person something, which only the call of a step may"
+                            : "it asks what nobody can answer: " + good.error().message;
+  return seen;
+}
+
 // The one place where what a tool gave is judged: a success whose result is too large to be kept, or breaks the schema that
 // the plan holds, has still happened, and `invalid` stands for it. From here on that is all that is known of it.
-Outcome judged(const Outcome& outcome, const std::optional<Schema>& schema) {
+Outcome judged(const Outcome& outcome, const std::optional<Schema>& schema, bool may_ask) {
   Outcome seen = outcome;
+  if (seen.kind == OutcomeKind::input_required) return judged_asking(std::move(seen), may_ask);
   if (seen.kind != OutcomeKind::success || seen.invalid) return seen;
   if (canonical_exceeds(seen.result, kValueMax)) {
     const std::string most = std::to_string(kValueMax >> 20);
@@ -257,6 +272,10 @@ EventDraft finished(std::string_view invocation, std::string_view step, std::uin
     return draft(EventType::tool_invocation_finished, std::move(p));
   }
   p.emplace_back("definite", outcome.definite);
+  if (outcome.kind == OutcomeKind::input_required) {
+    p.emplace_back("result", outcome.result);
+    return draft(EventType::tool_invocation_finished, std::move(p));
+  }
   p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
   p.emplace_back("retryable", outcome.retryable);
   if (outcome.retry_after) {
@@ -294,7 +313,8 @@ Result<Outcome> outcome_of_record(const Value& record) {
   const std::string_view kind = record.text("outcome");
   bool known = false;
   for (auto k :
-       {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout, OutcomeKind::unknown}) {
+       {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout, OutcomeKind::unknown,
+        OutcomeKind::input_required}) {
     if (to_text(k) == kind) {
       outcome.kind = k;
       known = true;
@@ -339,7 +359,7 @@ std::vector<EventDraft> absorb(const State& state, std::uint32_t index, const Ou
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
-  const Outcome outcome = judged(seen, tool.result_schema);
+  const Outcome outcome = judged(seen, tool.result_schema, step.role == Role::node);
   std::vector<Member> more;
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     more.emplace_back("response_schema_hash", tool.result_digest);
@@ -362,6 +382,7 @@ Sent sent_of(const State& state, const Step& step) {
     sent.provider = tool.provider;
     sent.request = call.arguments;
   }
+  sent.may_ask = step.role == Role::node;
   sent.result_schema = tool.result_schema;
   sent.result_digest = tool.result_digest;
   return sent;
@@ -441,7 +462,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> slot_decided(const State& 
 
 Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Instant at,
                     Arrival arrival) {
-  const Outcome outcome = judged(seen, sent.result_schema);
+  const Outcome outcome = judged(seen, sent.result_schema, sent.may_ask);
   std::vector<Member> p{{"attempt_id", sent.attempt.text},
                         {"command_id", sent.step.text},
                         {"created_at", to_text(at)},
@@ -465,6 +486,9 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
   if (outcome.kind == OutcomeKind::success) {
     p.emplace_back(outcome.invalid ? "invalid" : "output", result_of(outcome));
     if (sent.result_schema) p.emplace_back("response_schema_hash", sent.result_digest);
+  } else if (outcome.kind == OutcomeKind::input_required) {
+    p.emplace_back("definite", true);
+    p.emplace_back("output", outcome.result);
   } else {
     p.emplace_back("definite", outcome.definite);
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));

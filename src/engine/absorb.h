@@ -39,6 +39,7 @@ struct Sent {
   // What the plan says that a result must be; and its digest, "" = it says nothing.
   std::optional<Schema> result_schema;
   std::string result_digest;
+  bool may_ask = true;  // a person something (core/question.h)
 };
 Sent sent_of(const State& state, const Step& step);
 // The effect record of SPEC §5, for the effect store. `late`: written after the attempt had lost the job. As in `absorb`, a

@@ -120,6 +120,10 @@ class Applier {
   Status arguments_edited(Step& step);
   Status approval_answered();
   Status request_opened(Step& step, Wait& wait);
+  void asked(Step& step);
+  bool is_question(const Step& step) const;
+  Status question_opened(Step& step, std::string_view key, Wait& wait);
+  Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
   Status check_approval(Step& step);
   Status agent_message();

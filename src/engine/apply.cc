@@ -103,6 +103,7 @@ bool Applier::wants_decision(const Step& step) const {
     case StepPhase::in_doubt:
     case StepPhase::probing:
     case StepPhase::asking:
+    case StepPhase::questioned:
     case StepPhase::waiting:
       return false;
   }

@@ -5,6 +5,7 @@
 #include "engine/applier.h"
 #include "engine/confirm.h"
 #include "engine/model_calls.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 constexpr std::int64_t kRetryAfterMsMax = 366LL * 24 * 3600 * 1000;
 
 OutcomeKind outcome_of(std::string_view text) {
-  for (auto kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout}) {
+  for (auto kind : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                    OutcomeKind::input_required}) {
     if (to_text(kind) == text) return kind;
   }
   return OutcomeKind::unknown;
@@ -56,6 +58,7 @@ Status Applier::tool_invocation_started() {
   if (!step->call) step->call = std::make_unique<Invocation>();
   Invocation& call = *step->call;
   if (call.open) return bad("the earlier try is still open");
+  if (open_question(call)) return bad("what its tool asked has no answer yet");
   if (s_.may_have_happened(*step)) {
     if (s_.tool_of(*step).effect == EffectClass::at_most_once) {
       return bad("the earlier try may have happened, and nobody said that it did not");
@@ -152,7 +155,9 @@ Status Applier::tool_invocation_finished() {
     step->result = p_["result"];
     if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
   }
+  if (call.outcome == OutcomeKind::input_required) asked(*step);
   const bool certain = call.outcome == OutcomeKind::success ||
+                       call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain)) {
     enter(*step, StepPhase::settled);

@@ -204,6 +204,7 @@ Status Applier::wait_opened() {
   if (!step) return bad("no such step");
   std::string key(p_.text("correlation_key"));
   const bool asks = key.starts_with("approval/");
+  const bool question = is_question(*step);
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
   const bool of_call =
       (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
@@ -230,6 +231,8 @@ Status Applier::wait_opened() {
   step->wait_key = key;
   if (asks) {
     AE_TRY(request_opened(*step, wait));
+  } else if (question) {
+    AE_TRY(question_opened(*step, key, wait));
   } else {
     enter(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
   }
@@ -255,6 +258,8 @@ Status Applier::wait_completed() {
     }
     if (wait.approval) {
       AE_TRY(request_closed(step, outcome));
+    } else if (wait.question) {
+      AE_TRY(question_closed(step, outcome, payload));
     } else {
       step.timed_out = outcome == "timed_out";
       step.rejected = outcome == "rejected";

@@ -85,10 +85,16 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
          doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-         outcome, definite, retryable, error, retry_after, charge, reserved] = x;
+         outcome, definite, retryable, error, retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
       doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-      outcome, definite, retryable, error, retry_after, charge, reserved);
+      outcome, definite, retryable, error, retry_after, charge, reserved, questions);
+}
+
+template <class A>
+void parts(A& a, Part<A, Questions>& x) {
+  auto& [asked, answers, rounds, number] = x;
+  all(a, asked, answers, rounds, number);
 }
 
 template <class A>
@@ -198,9 +204,10 @@ void parts(A& a, Part<A, PauseRequest>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Wait>& x) {
-  auto& [step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel,
+  auto& [step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
          opened_seq] = x;
-  all(a, step, type, due_at, expires_at, resolve, approval, opened_at, reason, channel, opened_seq);
+  all(a, step, type, due_at, expires_at, resolve, approval, question, opened_at, reason, channel,
+      opened_seq);
 }
 
 template <class A>
@@ -502,6 +509,8 @@ bool sound(const State& state) {
   }
   for (const auto& [key, wait] : state.waits) {
     if (wait.step >= state.steps.size()) return false;
+    const Step& step = state.steps[wait.step];
+    if (wait.question && (!step.call || !step.call->questions)) return false;
   }
   for (const auto& [key, change] : state.changes) {
     if (change.step >= state.steps.size()) return false;

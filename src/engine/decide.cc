@@ -46,6 +46,7 @@ void Decider::step(std::uint32_t index) {
     case StepPhase::in_doubt:
     case StepPhase::probing:
     case StepPhase::asking:
+    case StepPhase::questioned:
     case StepPhase::waiting:
       return;
   }
@@ -123,6 +124,8 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::committed:
     case StepPhase::done:
       return step.failure && !step.call ? Verdict::refuse : Verdict::recorded;
+    case StepPhase::questioned:
+      return Verdict::not_yet;
     case StepPhase::calling:
       return state.is_live(step) ? Verdict::not_yet : Verdict::in_doubt;
     case StepPhase::in_doubt:

@@ -130,10 +130,10 @@ void Decider::finish_refused(const Step& step) {
   }
 }
 
-// A map or a loop fails: what its other parts ask for is asked no more.
+// A map or a loop fails: what its other parts ask for, or their tools, is asked no more.
 void Decider::withdraw_requests(const Step& whole) {
   for (const auto& [key, wait] : s_.waits) {
-    if (!wait.approval) continue;
+    if (!wait.approval && !wait.question) continue;
     const Step& step = s_.steps[wait.step];
     if (step.is_part() && step.node == whole.node) cancel_wait(key, wait);
   }

@@ -222,6 +222,7 @@ void Decider::orphan(const Step& step) {
 void Decider::definite_failure(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
+  if (call.outcome == OutcomeKind::input_required) return questioned(step);
   if (call.unsent > 0) {
     // Another process could not send it; this one tries at once, and then ever more slowly.
     return call.attempt == s_.attempt ? retry(step) : declare(step, false);

@@ -10,6 +10,7 @@ constexpr std::size_t kWaitsShownMax = 64;
 
 std::string_view waits_for(const Wait& wait) {
   if (wait.approval) return "approval_required";
+  if (wait.question) return to_text(OutcomeKind::input_required);
   switch (wait.type) {
     case WaitType::human:
       return "human_answer_required";

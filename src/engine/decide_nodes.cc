@@ -92,10 +92,11 @@ void Decider::start_wait(const Step& step) {
     channel = std::move(*named);
   }
   const bool used = s_.waits.contains(key) || s_.closed_waits.contains(key) || keys_.contains(key);
-  if (used || key.starts_with("resolve/") || key.starts_with("approval/")) {
+  if (used || is_own_key(key)) {
     return fail_step(step, {Code::correlation_key_reused,
                             "the key \"" + key + "\" was used before in this job, or is one of " +
-                                "the runtime's own (resolve/…, approval/…); make keys differ"});
+                                "the runtime's own (resolve/…, approval/…, input/…#n); make keys "
+                                "differ"});
   }
   std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
   if (!channel.empty()) wait.emplace_back("channel", channel);

@@ -1,5 +1,6 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
-// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_nodes.cc (what the plan says),
+// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_questions.cc
+// (what its tool asks in the middle of it), decide_nodes.cc (what the plan says),
 // decide_loop.cc (a model that leads), decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
@@ -57,6 +58,7 @@ class Decider {
   Result<Value> arguments(const Node& node, std::uint32_t item) const;
   Result<Value> arguments(const Step& step) const;
   void definite_failure(const Step& step);
+  void questioned(const Step& step);
   void doubtful(const Step& step);
   void orphan(const Step& step);
   void retry(const Step& step);

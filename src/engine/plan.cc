@@ -155,7 +155,8 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
                    {"effect",   "on_in_doubt",      "timeout",     "grace",       "dedupe_window",
                     "retry",    "version",          "description", "args_schema", "result_schema",
                     "approval", "approval_expires", "probe",       "compensate",  "changes",
-                    "verify",   "provider",         "price",       "rules",       "capabilities"}));
+                    "verify",   "provider",         "price",       "rules",       "capabilities",
+                    "ask_expires"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -188,6 +189,9 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_ASSIGN(tool.result_schema, schema_at(value, "result_schema"));
   if (tool.result_schema) tool.result_digest = to_hex(sha256(canonical(value["result_schema"])));
   AE_TRY(read_approval(value, tool));
+  if (value.find("ask_expires") != nullptr) {
+    AE_ASSIGN(tool.ask_expires, duration_at(value, "ask_expires", std::chrono::milliseconds(1)));
+  }
   AE_TRY(read_policies(value, tool));
   AE_TRY(read_model(value, tool));
   AE_TRY(read_changes(value, tool));

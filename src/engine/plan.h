@@ -158,6 +158,8 @@ struct ToolPolicy {
   bool may_ask() const { return approval_required || approval_when.has_value(); }
   std::vector<PolicyRule> rules;          // in the order in which they are asked
   std::vector<std::string> capabilities;  // what it can do, sorted
+  // How long a person has to answer what the tool asks in the middle of a call; then it is told that nobody did.
+  Duration ask_expires = std::chrono::hours(24);
   std::optional<SideCall> probe, compensate;
   // What a success changed outside: each gives {type, id, op, version, etag, ref} from .args, .call and .result.
   std::vector<Template> changes;

@@ -1,6 +1,8 @@
 // What can be asked of a state, and folding a whole log.
 #include "engine/state.h"
 
+#include "engine/questions.h"
+
 #include <utility>
 
 namespace ae::engine {
@@ -81,6 +83,7 @@ std::string State::key_of_wait(const std::string& named) const {
 std::string State::approval_id(const Wait& wait) const {
   if (wait.type != WaitType::human || wait.resolve) return {};
   const Step& step = steps[wait.step];
+  if (wait.question) return question_id(*this, step);
   return wait.approval ? step.approval->id : step.id.text;
 }
 

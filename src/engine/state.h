@@ -66,6 +66,15 @@ struct Failure {
 // Does the newest try stand in the job's budget, and where? (engine/budget.h)
 enum class Charge : std::uint8_t { none, reserved, spent };
 
+// What a tool asked a person for when a try of its call ended, and the answers (core/question.h). The newest round counts:
+// every later try sends it along.
+struct Questions {
+  Value asked;    // {requests, state?}
+  Value answers;  // by key of a request
+  std::uint32_t rounds = 0;
+  std::uint32_t number = 0;  // of the question that was put last, over all rounds
+};
+
 // The invocation of a tool step: all its tries share keys and arguments.
 struct Invocation {
   InvocationId id;
@@ -94,6 +103,7 @@ struct Invocation {
   std::optional<Duration> retry_after;
   Charge charge = Charge::none;
   Reservation reserved;  // of each try, when it is a model's in a job with a budget
+  std::unique_ptr<Questions> questions;
 };
 
 enum class StepPhase : std::uint8_t {
@@ -113,6 +123,7 @@ enum class StepPhase : std::uint8_t {
   refused,    // a person said fail
   done,
   looping,  // a model leads: a turn of it, or what that asked for, is under way
+  questioned,  // its tool has asked a person something
 };
 
 // What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.
@@ -145,7 +156,7 @@ struct MapProgress {
   std::vector<bool> finished;  // by item
   std::uint32_t started = 0;   // the next item to start; those before it have
   std::uint32_t active = 0, done = 0;
-  std::uint32_t asking = 0;        // items whose call waits for a person
+  std::uint32_t asking = 0;        // items whose call, or whose tool, waits for a person
   std::optional<Failure> failure;  // of the first item that failed for good
 };
 
@@ -236,6 +247,7 @@ struct Wait {
   std::optional<Instant> due_at, expires_at;
   bool resolve = false;   // the wait of an in-doubt call
   bool approval = false;  // the wait of a call that a person is to approve
+  bool question = false;  // of what a tool asks in the middle of its call
   Instant opened_at;      // the writer's claim; for people
   std::string reason;
   std::string channel;           // of a message wait

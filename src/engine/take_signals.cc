@@ -8,6 +8,7 @@
 #include "engine/confirm.h"
 #include "engine/evaluate.h"
 #include "engine/judge.h"
+#include "engine/questions.h"
 #include "engine/take.h"
 
 namespace ae::engine {
@@ -15,10 +16,6 @@ namespace {
 
 // What has been kept for a wait must be able to name one.
 constexpr std::size_t kKeyMax = 256;
-
-bool is_own_key(std::string_view key) {
-  return key.starts_with("resolve/") || key.starts_with("approval/");
-}
 
 // The wait that the act names, by its key or by its id among the approvals. Fails with not_found.
 Result<std::string> key_of(const State& state, const Act& act) {
@@ -49,9 +46,11 @@ Result<Value> duplicate(const std::string& key, const ClosedWait& closed, const 
                 "this call was approved with other arguments than those that were asked for; "
                 "`aetheris trace` shows who changed them and what was sent");
   }
+  const bool same =
+      key.starts_with("input/") ? says_again(act, closed.payload) : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
-  return Value::object({{"applied", delivered && closed.payload == payload},
+  return Value::object({{"applied", delivered && same},
                         {"correlation_key", key},
                         {"delivered", delivered},
                         {"duplicate", true},
@@ -97,7 +96,7 @@ Status may_come_early(const State& state, const Act& act, const std::string& key
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
     return fail(Code::wait_mismatch,
-                "keys that begin with resolve/ or approval/ are the runtime's "
+                "keys that begin with resolve/, approval/ or input/ are the runtime's "
                 "own: what is asked there cannot be answered early");
   }
   if (key.empty() || key.size() > kKeyMax) {
@@ -183,6 +182,11 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
 }
 
 }  // namespace
+
+bool is_own_key(std::string_view key) {
+  const bool of_question = key.starts_with("input/") && key.find('#') != key.npos;
+  return key.starts_with("resolve/") || key.starts_with("approval/") || of_question;
+}
 
 std::string message_name(std::string_view channel, std::string_view key, std::string_view id) {
   std::string name(channel);
@@ -271,6 +275,7 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
     return fail(Code::wait_mismatch,
                 "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
   }
+  if (wait->second.question) return take_answer(state, key, wait->second, act);
   AE_ASSIGN(std::string_view outcome,
             outcome_of_answer(state.node_of(state.steps[wait->second.step]), act.payload));
   AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, act, outcome));

@@ -318,6 +318,7 @@ std::string_view Tracer::status_of(const Step& step) const {
     case StepPhase::backoff:
       return "backoff";
     case StepPhase::asking:
+    case StepPhase::questioned:
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::in_doubt:
@@ -338,6 +339,7 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
   if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
   if (span_try.outcome == "success" || span_try.resolution == "happened") return "changed";
   if (span_try.outcome == "failure" && span_try.definite) return "unchanged";
+  if (span_try.outcome == "input_required") return "unchanged";
   if (span_try.resolution == "not_happened") return "unchanged";
   // A later try under the same external key that went well says what became of an earlier one: it is one effect.
   for (const TrySpan& other : span.tries) {
@@ -398,6 +400,7 @@ Value effect_view(const StepSpan& span) {
 Value try_result_type(const StepSpan& span, std::size_t index, const Value& of_step) {
   const TrySpan& one = span.tries[index];
   if (one.outcome == "success") return "success";
+  if (one.outcome == "input_required") return {};
   if (index + 1 < span.tries.size()) return "retryable_failure";
   if (one.outcome.empty() || !one.resolution.empty()) return {};
   return span.finished["error"].is_null() ? Value() : of_step;

@@ -2,6 +2,7 @@
 #include "engine/view.h"
 
 #include "engine/model_calls.h"
+#include "engine/questions.h"
 
 #include <algorithm>
 #include <string>
@@ -94,6 +95,15 @@ std::string_view to_text(Charge charge) {
   return kText[static_cast<std::size_t>(charge)];
 }
 
+// What a tool asks a person, and the answers so far.
+Value questions_view(const Questions* questions) {
+  if (questions == nullptr) return {};
+  return Value::object({{"answers", questions->answers},
+                        {"asked", questions->asked},
+                        {"number", number(questions->number)},
+                        {"rounds", number(questions->rounds)}});
+}
+
 Value call_view(const Invocation& call) {
   return Value::object(
       {{"arguments", call.arguments},
@@ -112,6 +122,7 @@ Value call_view(const Invocation& call) {
        {"invocation_id", call.id.text},
        {"open", call.open},
        {"outcome", call.open ? Value() : Value(ae::to_text(call.outcome))},
+       {"questions", questions_view(call.questions.get())},
        {"retry_after_ms", call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
        {"retryable", call.retryable},
        {"send_by", to_text(call.send_by)},
@@ -328,6 +339,10 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   std::vector<Value> commands;
   if (const std::string id = state.approval_id(wait); !id.empty()) {
     command = "aetheris approve " + state.job.text + "." + id;
+    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (asks && asks->second.text("mode") == "form") {
+      command = command.as_string() + " --arguments '{}'";
+    }
     commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {
     command = "aetheris message " + state.job.text + " " + shell_word(wait.channel) + " '{}'";
@@ -450,6 +465,7 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {"labels", state.labels},
                         {"node_id", state.node_of(step).id},
                         {"opened_at", or_null(state.parked_since)},
+                        {"question", Value()},
                         {"reason", Value()},
                         {"resources", Value::array(std::move(resources))},
                         {"step_id", step.id.text},
@@ -520,6 +536,8 @@ std::string_view to_text(StepPhase phase) {
       return "committed";
     case StepPhase::asking:
       return "asking";
+    case StepPhase::questioned:
+      return "questioned";
     case StepPhase::waiting:
       return "waiting";
     case StepPhase::answered:
@@ -642,7 +660,8 @@ std::vector<Value> approvals_view(const State& state) {
     const Step& step = state.steps[wait.step];
     const Node& node = state.node_of(step);
     const Approval* call = wait.approval ? step.approval.get() : nullptr;
-    const bool data = !call && node.wants_data;
+    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
+    const bool data = !call && !wait.question && node.wants_data;
     asked.emplace_back(
         wait.step, Value::object({{"answer", data ? "data" : "decision"},
                                   {"arguments", call ? call->arguments : Value()},
@@ -653,16 +672,23 @@ std::vector<Value> approvals_view(const State& state) {
                                   {"id", state.job.text + "." + id},
                                   {"item", item_number(step)},
                                   {"job_id", state.job.text},
-                                  {"kind", call ? "call" : "wait"},
+                                  {"kind", call            ? "call"
+                                           : wait.question ? "question"
+                                                           : "wait"},
                                   {"labels", state.labels},
                                   {"node_id", node.id},
                                   {"opened_at", to_text(wait.opened_at)},
+                                  {"question", asks ? asks->second : Value()},
                                   {"reason", or_null(wait.reason)},
                                   {"step_id", step.id.text},
-                                  {"tool", call ? Value(call->tool) : Value()},
+                                  {"tool", call            ? Value(call->tool)
+                                           : wait.question ? Value(step.call->tool)
+                                                           : Value()},
                                   {"turn", turn_number(step)},
                                   {"turn_call", nth_number(step)},
-                                  {"tool_version", call ? Value(call->tool_version) : Value()}}));
+                                  {"tool_version", call            ? Value(call->tool_version)
+                                                   : wait.question ? Value(step.call->tool_version)
+                                                                   : Value()}}));
   }
   for (const std::uint32_t step : raised_steps(state)) {
     asked.emplace_back(step, confirmation_view(state, step));

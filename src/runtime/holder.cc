@@ -13,6 +13,7 @@
 #include "engine/checkpoint.h"
 #include "engine/head.h"
 #include "engine/loop.h"
+#include "engine/questions.h"
 #include "engine/recovery.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
@@ -34,6 +35,8 @@ std::string_view ledger_state(const Outcome& outcome) {
       return "COMMITTED";
     case OutcomeKind::failure:
       return outcome.definite ? "FAILED" : "UNKNOWN";
+    case OutcomeKind::input_required:
+      return "FAILED";  // nothing is in doubt; another try follows
     default:
       return "UNKNOWN";
   }
@@ -803,6 +806,7 @@ void Holder::perform(const StepId& step_id) {
   request.job = job_;
   request.tool = call.tool;
   request.args = *std::move(sendable);
+  request.inputs = engine::inputs_of(call);
   request.key = call.key;
   request.external_key = call.external_key;
   request.invocation = call.id;

@@ -58,6 +58,9 @@ struct Call {
   JobId job;
   std::string tool;  // its name in the agents file
   Value args;
+  // What people have answered to what an earlier try of this call asked (core/question.h): {"answers": {KEY: answer…},
+  // "state"?}; null = it asked nothing.
+  Value inputs;
   IdempotencyKey key;
   ExternalKey external_key;  // header Idempotency-Key, environment AETHERIS_IDEMPOTENCY_KEY
   InvocationId invocation;

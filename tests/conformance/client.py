@@ -18,6 +18,7 @@ ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).re
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/release/aetheris"))
 PATIENCE = 60
 AT_ONCE = 3  # the suite starts a client for each scenario at the same moment
+ROUNDS = 20  # of questions
 EXAMPLES = {"string": "a", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
 
 
@@ -61,6 +62,15 @@ def take_turn():
     return lock
 
 
+def answered(folder):
+    """Fills in what tools ask in the middle of their calls, as it is asked for."""
+    asked = json.loads(subprocess.run([BIN, "approvals", "--json"], cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
+    for one in asked["approvals"]:
+        form = one["question"]["schema"]
+        usual = {name: kind["default"] for name, kind in form.get("properties", {}).items() if "default" in kind}
+        aetheris(folder, "approve", one["id"], "--arguments", json.dumps({**example(form), **usual}))
+
+
 def main():
     turn = take_turn()
     with turn, tempfile.TemporaryDirectory(prefix="aetheris-conformance-") as name:
@@ -70,7 +80,12 @@ def main():
             return code
         tools = json.loads((folder / "agents.lock.json").read_text())["servers"]["s"]["tools"]
         write(folder, sys.argv[-1], calls(tools))
-        return aetheris(folder, "run", "agents.json")
+        for _ in range(ROUNDS):
+            code = aetheris(folder, "run", "agents.json", "--job-id", "j")
+            if code != 4:
+                break
+            answered(folder)
+        return code
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ class Server:
     def note(self, params):
         meta = params.get("_meta", {})
         line = {"tool": params["name"], "args": params.get("arguments"), "pid": os.getpid(),
-                "key": meta.get("aetheris/idempotency-key"), "try": meta.get("aetheris/try"), "meta": meta}
+                "key": meta.get("aetheris/idempotency-key"), "try": meta.get("aetheris/try"), "meta": meta,
+                "responses": params.get("inputResponses"), "state": params.get("requestState")}
         with self.lock:
             with open(self.options.journal, "a") as journal:
                 journal.write(json.dumps(line) + "\n")
@@ -135,6 +136,11 @@ class Server:
                 return {"result": {"resultType": "input_required", "inputRequests": {
                     "name": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?"}}}}}
             return {"result": text(ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"])}
+        if name == "book":
+            said = book(params.get("inputResponses") or {}, params.get("requestState"))
+            while "booked" in json.dumps(said) and (folder / "stop").exists():
+                time.sleep(0.02)
+            return {"result": said}
         if name == "secret":
             return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
         if name == "leak":
@@ -157,6 +163,31 @@ class Server:
 def spellings(secret):
     raw = secret.encode()
     return [secret, base64.b64encode(raw).decode(), raw.hex(), urllib.parse.quote(secret, safe=""), json.dumps(secret)[1:-1]]
+
+
+def seal(said):
+    return base64.b64encode(json.dumps(said).encode()).decode()
+
+
+def asks(state, **questions):
+    return {"resultType": "input_required", "requestState": seal(state), "inputRequests": {
+        key: {"method": "elicitation/create", "params": params} for key, params in questions.items()}}
+
+
+def book(responses, sealed):
+    """Books seats: asks how many, then to sign at an address. It keeps nothing: what it knows comes back with the answers."""
+    known = json.loads(base64.b64decode(sealed)) if sealed else {}
+    for answer in responses.values():
+        if answer["action"] != "accept":
+            return text("not booked: " + answer["action"], isError=True)
+    if "seats" in responses:
+        known["seats"] = responses["seats"]["content"]["n"]
+    if "seats" not in known:
+        return asks(known, seats={"mode": "form", "message": "How many seats? \x1b[31mred", "requestedSchema": {
+            "type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 1}}}})
+    if "sign" not in responses:
+        return asks(known, sign={"mode": "url", "message": "Sign, please", "url": "https://sign.example/42", "elicitationId": "42"})
+    return text(f"booked {known['seats']}")
 
 
 def serve_stdio(server):

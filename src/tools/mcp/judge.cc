@@ -2,9 +2,11 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/http_status.h"
 #include "core/json.h"
+#include "core/question.h"
 
 namespace ae::tools::mcp {
 namespace {
@@ -37,15 +39,50 @@ Outcome unreadable(const Value& result, const std::string& why,
   return outcome;
 }
 
+// A request of the server in our words; null: it is none that a person can answer.
+Value question_of(const Value& request) {
+  if (request.text("method") != "elicitation/create") return {};
+  const Value& params = request["params"];
+  const std::string_view mode = params.text("mode", "form");
+  std::vector<Member> question{{"message", params["message"]}, {"mode", mode}};
+  if (mode == "url") question.emplace_back("url", params["url"]);
+  if (mode == "form") question.emplace_back("schema", params["requestedSchema"]);
+  return Value::object(std::move(question));
+}
+
+// The server needs a person's answers before it goes on. What it asks is for people; what it wants to have back is its own.
+Outcome of_questions(const Value& result, const std::vector<UsedSecret>& used) {
+  std::vector<Member> requests;
+  bool answerable = true;
+  if (const Value* asked = result.find("inputRequests"); asked != nullptr && asked->is_object()) {
+    for (const auto& [key, request] : asked->members()) {
+      requests.emplace_back(key, question_of(request));
+      answerable = answerable && !requests.back().second.is_null();
+    }
+  }
+  std::vector<Member> members{{"requests", scrub_value(Value::object(std::move(requests)), used)}};
+  const Value* state = result.find("requestState");
+  if (state != nullptr) members.emplace_back("state", *state);
+  const Value asked = Value::object(std::move(members));
+  const Status good = check_questions(asked);
+  if (answerable && good && (state != nullptr || asked["requests"].size() > 0)) {
+    Outcome outcome;
+    outcome.kind = OutcomeKind::input_required;
+    outcome.definite = true;
+    outcome.result = asked;
+    return outcome;
+  }
+  const bool kept = state != nullptr;
+  return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false, "input_required",
+               "the server asks for something in the middle of the call that nobody here can "
+               "answer" +
+                   (good ? std::string() : ": " + good.error().message));
+}
+
 Outcome of_result(const Value& result, std::size_t output_max,
                   const std::vector<UsedSecret>& used) {
   const std::string_view type = result.text("resultType", "complete");
-  if (type == "input_required") {
-    const bool kept = result.find("requestState") != nullptr;
-    return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false, "input_required",
-                 "the server asks a person for something in the middle of the call, which cannot "
-                 "be answered yet");
-  }
+  if (type == "input_required") return of_questions(result, used);
   if (type != "complete") {
     return ended(OutcomeKind::unknown, false, false, "rpc_error",
                  "the server answered with a result that nobody asked for: " +

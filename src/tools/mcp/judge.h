@@ -4,10 +4,11 @@
 //   isError                                   failure, definite   tool_error: the tool says itself that it failed
 //   error -32601, -32602                      failure, definite   rpc_refused
 //   an HTTP status 4xx but 408 409 425        failure, definite   http_<status>
-//   input_required, and no state was kept     failure, definite   input_required
+//   input_required, with questions to people  input_required      the call goes on when they have answered
+//   input_required with others, and no state  failure, definite   input_required
 //   no byte has left                          failure, definite   connect tls not_sent
 //   any other error or status                 unknown       rpc_error http_<status>
-//   input_required with a state, a task       unknown       input_required
+//   input_required with others and a state    unknown       input_required
 //   connection or program lost                unknown       reset
 // Threads: a pure function.
 #pragma once

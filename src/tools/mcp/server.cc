@@ -35,6 +35,18 @@ Value meta_of(const Call& call) {
   return Value::object(std::move(members));
 }
 
+// The same request again and again, each time with what people have answered to what it asked last.
+Value params_of(const Call& call, const std::string& tool) {
+  std::vector<Member> params{{"name", tool},
+                             {"arguments", call.args.is_null() ? Value::object({}) : call.args},
+                             {"_meta", meta_of(call)}};
+  if (!call.inputs.is_null()) {
+    params.emplace_back("inputResponses", call.inputs["answers"]);
+    if (const Value* state = call.inputs.find("state")) params.emplace_back("requestState", *state);
+  }
+  return Value::object(std::move(params));
+}
+
 // Arguments that the schema wants to see in headers as well (`x-mcp-header`).
 void mirrored(const Value& schema, const Value& args, std::size_t depth,
               std::vector<std::pair<std::string, std::string>>& out) {
@@ -275,12 +287,15 @@ void Server::send(const Key& key) {
                                          : "no longer offers the tool") +
                        ": look at it, and accept it with aetheris check FILE --accept"));
   }
+  if (!flight.call.inputs.is_null() && !session_->modern()) {
+    return answer(key, ended(OutcomeKind::failure, true, false, "tool_changed",
+                             "the MCP server asked a person something, and speaks a revision now "
+                             "in which it cannot be told the answer"));
+  }
   const Value& args = flight.call.args;
   Session::Ask ask{
       .method = "tools/call",
-      .params = Value::object({{"name", flight.tool.name},
-                               {"arguments", args.is_null() ? Value::object({}) : args},
-                               {"_meta", meta_of(flight.call)}}),
+      .params = params_of(flight.call, flight.tool.name),
       .name = flight.tool.name,
       .send_within = left,
       // Who looks at the clock is the timer below, which knows why it gives up.

@@ -182,7 +182,10 @@ Value Session::meta_of_ours() const {
   return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
                         {"io.modelcontextprotocol/clientInfo",
                          Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
-                        {"io.modelcontextprotocol/clientCapabilities", Value::object({})}});
+                        {"io.modelcontextprotocol/clientCapabilities",
+                         Value::object({{"elicitation",
+                                         Value::object({{"form", Value::object({})},
+                                                        {"url", Value::object({})}})}})}});
 }
 
 std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
@@ -318,7 +321,7 @@ void Session::hear(const Message& message) {
   if (message.method == "ping") {
     reply = answer(message.id, Value::object({}));
   } else if (message.method == "elicitation/create") {
-    // The seam for asking a person: a call would have to rest here until a human wait has its answer.
+    // In the old era a call would have to stay open until a person has answered: nobody is asked (docs/mcp.md).
     reply = answer(message.id, Value::object({{"action", "decline"}}));
   } else {
     reply = refusal(message.id, kMethodNotFound, "this client does not offer it");

@@ -3,8 +3,8 @@
 //   start ─▶ probing ──server/discover answered──▶ open (2026-07-28: nothing is agreed, each request says it all)
 //               └──any other error, or silence──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
 //
-// It also answers what a server asks of its client: `ping`; nothing else is on offer. Nobody is asked anything inside a
-// call (elicitation is declined, see docs/mcp.md). Threads: the loop's.
+// It also answers what a server asks of its client: `ping`; nothing else is on offer. What the new era asks of people
+// comes as the result of a call (judge.h); the old era's elicitation is declined, see docs/mcp.md. Threads: the loop's.
 #pragma once
 
 #include <functional>

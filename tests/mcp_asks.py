@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Tools that ask a person in the middle of a call, end to end: the built program against a server that keeps nothing, so that
+all it knows of an earlier try has to come back to it.
+
+Prints `ok NAME` or `not ok NAME` per test.
+  mcp_asks.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import os
+import pathlib
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import expect, home, run_tests, until  # noqa: E402
+from mcp import behind_http, calls, command, write  # noqa: E402
+
+BOOK = {"description": "Books seats", "inputSchema": {"type": "object"}}
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def offer(h, mcp, **entry):
+    (h.path / "tools.json").write_text(json.dumps({"book": BOOK}))
+    write(h, mcp, {"book": ("s.book", {})}, **entry)
+
+
+def book(h, *more):
+    return h.run("run", "agents.yaml", "book", "--job-id", "j1", "--json", *more)
+
+
+def asked(h):
+    """What is asked now: exactly one question."""
+    [one] = expect(h.run("approvals", "--json"), 0).json()["approvals"]
+    assert one["kind"] == "question" and one["tool"] == "s.book", one
+    return one
+
+
+def fill_in(h, content):
+    return h.run("approve", asked(h)["id"], "--arguments", json.dumps(content), "--json")
+
+
+def proved(h):
+    assert expect(h.run("verify", "j1", "--json"), 0).json()["ok"]
+
+
+def goes_all_the_way(h):
+    """From the first question to the result, each part of it in a process of its own."""
+    waits = expect(book(h), 4).json()
+    assert waits["status"] == "waiting" and waits["in_doubt"] == [], waits
+    assert waits["waiting"]["correlation_key"].startswith("input/"), waits
+    first = asked(h)
+    assert first["question"]["schema"]["required"] == ["n"], first
+    shown = expect(h.run("approvals"), 0).out
+    assert "How many seats?" in shown and "\x1b" not in shown and "--arguments" in shown, shown
+    for wrong in ({"n": 0}, {"n": "many"}, {}):
+        assert expect(fill_in(h, wrong), 2).json()["code"] == "input_invalid"
+    assert asked(h)["id"] == first["id"], "a wrong answer leaves the question as it is"
+    expect(fill_in(h, {"n": 3}), 0)
+
+    expect(book(h), 4)
+    second = asked(h)
+    assert second["question"] == {"message": "Sign, please", "mode": "url", "url": "https://sign.example/42"}, second
+    assert "https://sign.example/42" in expect(h.run("approvals"), 0).out
+    expect(h.run("approve", second["id"]), 0)
+    assert expect(book(h), 0).json()["result"] == "booked 3"
+
+    made = calls(h, "book")
+    assert [call["try"] for call in made] == [1, 2, 3] and len({call["key"] for call in made}) == 1, made
+    assert made[0]["responses"] is None and made[1]["responses"] == {"seats": {"action": "accept", "content": {"n": 3}}}, made
+    assert made[2]["responses"] == {"sign": {"action": "accept"}} and made[2]["state"] != made[1]["state"], made
+    proved(h)
+    expect(h.run("approve", first["id"], "--arguments", '{"n":3}'), 0)
+    assert expect(h.run("approve", first["id"], "--arguments", '{"n":4}', "--json"), 5).json()["applied"] is False
+
+
+@test
+def a_program_is_called_again_with_what_people_answered():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        goes_all_the_way(h)
+
+
+@test
+def a_url_is_called_again_with_what_people_answered():
+    with home() as h, behind_http(h, "modern", "--tools", str(h.path / "tools.json")) as url:
+        offer(h, {"url": url})
+        goes_all_the_way(h)
+
+
+@test
+def a_no_is_told_to_the_tool_which_decides():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        expect(book(h), 4)
+        expect(h.run("reject", asked(h)["id"]), 0)
+        failed = expect(book(h), 1).json()
+        assert failed["error"]["code"] == "tool_error" and "not booked: decline" in failed["error"]["message"], failed
+        assert len(calls(h, "book")) == 2
+        proved(h)
+
+
+@test
+def nobody_answers_in_time_and_the_tool_is_told_so():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")}, ask_expires="1s")
+        expect(book(h), 4)
+        until(lambda: book(h).code == 1)
+        assert calls(h, "book")[-1]["responses"] == {"seats": {"action": "cancel"}} and len(calls(h, "book")) == 2
+        proved(h)
+
+
+@test
+def a_signal_with_the_words_of_mcp_answers_too():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        key = expect(book(h), 4).json()["waiting"]["correlation_key"]
+        assert expect(h.run("signal", "j1", key, '{"n":3}', "--json"), 2).json()["code"] == "input_invalid"
+        expect(h.run("signal", "j1", key, '{"action":"cancel"}'), 0)
+        expect(book(h), 1)
+        assert calls(h, "book")[-1]["responses"] == {"seats": {"action": "cancel"}}
+
+
+@test
+def kill_9_while_a_person_thinks_changes_nothing():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        expect(h.run("check", "agents.yaml"), 0)
+        process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0")
+        until(lambda: h.run("jobs").code == 0)
+        expect(h.run("run", "agents.yaml", "book", "--job-id", "j1"), 4)
+        question = asked(h)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert asked(h) == question, "the question is in the log, not in the process"
+        expect(fill_in(h, {"n": 2}), 0)
+        expect(book(h), 4)
+        expect(h.run("approve", asked(h)["id"]), 0)
+        assert expect(book(h), 0).json()["result"] == "booked 2"
+        assert [call["try"] for call in calls(h, "book")] == [1, 2, 3]
+        proved(h)
+
+
+@test
+def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        expect(book(h), 4)
+        expect(fill_in(h, {"n": 2}), 0)
+        expect(book(h), 4)
+        expect(h.run("approve", asked(h)["id"]), 0)
+        (h.path / "stop").touch()
+        process = h.start("run", "agents.yaml", "book", "--job-id", "j1")
+        until(lambda: len(calls(h, "book")) == 3)
+        server = calls(h, "book")[-1]["pid"]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        until(lambda: not pathlib.Path(f"/proc/{server}").exists())
+        (h.path / "stop").unlink()
+        doubt = expect(book(h), 4).json()
+        assert doubt["in_doubt"][0]["tool"] == "s.book" and len(calls(h, "book")) == 3, doubt
+        expect(h.run("resolve", "j1", doubt["in_doubt"][0]["idempotency_key"], "not_happened"), 0)
+        assert expect(book(h), 0).json()["result"] == "booked 2", "the answers were not asked for again"
+        assert calls(h, "book")[3]["responses"] == calls(h, "book")[2]["responses"]
+        proved(h)
+
+
+@test
+def what_no_person_can_answer_fails_the_call():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        write(h, {"command": command(h, "modern")}, {"ask": ("s.ask", {})})  # a form without a schema
+        assert expect(h.run("run", "agents.yaml", "ask", "--json"), 1).json()["error"]["code"] == "input_required"
+
+
+@test
+def the_policy_key_is_for_servers_only():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(json.dumps({
+            "aetheris": 1, "tools": {"t": {"native": "echo", "ask_expires": "1h"}},
+            "agents": {"a": {"plan": [{"id": "x", "tool": "t"}]}}}))
+        assert "ask_expires" in expect(h.run("check", "agents.yaml"), 2).out
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("mcp_asks", TESTS, " ".join(sys.argv[1:])))
