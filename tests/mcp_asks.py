@@ -15,6 +15,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli import expect, home, run_tests, until  # noqa: E402
 from mcp import behind_http, calls, command, write  # noqa: E402
+from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
+from serve import Server  # noqa: E402
 
 BOOK = {"description": "Books seats", "inputSchema": {"type": "object"}}
 TESTS = []
@@ -30,8 +32,8 @@ def offer(h, mcp, **entry):
     write(h, mcp, {"book": ("s.book", {})}, **entry)
 
 
-def book(h, *more):
-    return h.run("run", "agents.yaml", "book", "--job-id", "j1", "--json", *more)
+def book(h, job="j1"):
+    return h.run("run", "agents.yaml", "book", "--job-id", job, "--json")
 
 
 def asked(h):
@@ -45,8 +47,8 @@ def fill_in(h, content):
     return h.run("approve", asked(h)["id"], "--arguments", json.dumps(content), "--json")
 
 
-def proved(h):
-    assert expect(h.run("verify", "j1", "--json"), 0).json()["ok"]
+def proved(h, job="j1"):
+    assert expect(h.run("verify", job, "--json"), 0).json()["ok"]
 
 
 def goes_all_the_way(h):
@@ -131,19 +133,19 @@ def kill_9_while_a_person_thinks_changes_nothing():
     with home() as h:
         offer(h, {"command": command(h, "modern")})
         expect(h.run("check", "agents.yaml"), 0)
-        process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0")
-        until(lambda: h.run("jobs").code == 0)
-        expect(h.run("run", "agents.yaml", "book", "--job-id", "j1"), 4)
+        server = Server(h)
+        job = server.post("/api/jobs", {"agent": "book"})[1]["id"]
+        until(lambda: server.status(job) == "waiting")
         question = asked(h)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        server.process.send_signal(signal.SIGKILL)
+        h.end(server.process)
         assert asked(h) == question, "the question is in the log, not in the process"
         expect(fill_in(h, {"n": 2}), 0)
-        expect(book(h), 4)
+        expect(book(h, job), 4)
         expect(h.run("approve", asked(h)["id"]), 0)
-        assert expect(book(h), 0).json()["result"] == "booked 2"
+        assert expect(book(h, job), 0).json()["result"] == "booked 2"
         assert [call["try"] for call in calls(h, "book")] == [1, 2, 3]
-        proved(h)
+        proved(h, job)
 
 
 @test
@@ -168,6 +170,27 @@ def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
         assert expect(book(h), 0).json()["result"] == "booked 2", "the answers were not asked for again"
         assert calls(h, "book")[3]["responses"] == calls(h, "book")[2]["responses"]
         proved(h)
+
+
+@test
+def our_own_mcp_server_hands_the_question_on():
+    with home() as h:
+        offer(h, {"command": command(h, "modern")})
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        client = Http(server, MODERN, PEOPLE)
+        first = client.call("book")
+        SCHEMAS.check(MODERN, "InputRequiredResult", first)
+        [(key, question)] = first["inputRequests"].items()
+        assert question["params"]["requestedSchema"]["required"] == ["n"] and "How many" in question["params"]["message"], first
+        second = client.call("book", requestState=first["requestState"],
+                             inputResponses={key: {"action": "accept", "content": {"n": 5}}})
+        [(key, question)] = second["inputRequests"].items()
+        assert "https://sign.example/42" in question["params"]["message"], second
+        done = client.call("book", requestState=second["requestState"],
+                           inputResponses={key: {"action": "accept", "content": {"decision": "approve"}}})
+        assert done["structuredContent"] == "booked 5", done
+        expect(server.stop(), 0)
 
 
 @test

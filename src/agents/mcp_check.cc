@@ -136,11 +136,11 @@ class ServerTools {
     const auto tools = spot_.find("tools");
     if (!tools || !check_.any_mapping(*tools)) return;
     for (std::size_t i = 0; i < (*tools)->items.size(); ++i) {
-      check_.mapping({&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
-                     {"description", "effect", "timeout", "retry", "on_in_doubt", "dedupe_window",
-                      "grace", "approval", "approval_expires", "probe", "compensate", "changes",
-                      "verify", "output_max", "args_schema", "result_schema", "capabilities",
-                      "ask_expires"});
+      check_.mapping(
+          {&(*tools)->items[i], tools->path_of((*tools)->keys[i].text)},
+          {"description", "effect", "timeout", "retry", "on_in_doubt", "dedupe_window", "grace",
+           "approval", "approval_expires", "probe", "compensate", "changes", "verify", "output_max",
+           "args_schema", "result_schema", "capabilities", "ask_expires"});
     }
   }
 

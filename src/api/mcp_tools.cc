@@ -115,7 +115,8 @@ const Mcp::OwnTool Mcp::kTools[] = {
             {"decision", Value::object({{"enum", Value::array({Value("approve"), Value("reject")})},
                                         {"type", "string"}})},
             {"note", text_type("Why, for the record")},
-            {"payload", Value::object({{"description", "Of a question for data, or of a form: the answer"}})}});
+            {"payload", Value::object({{"description",
+                                        "Of a question for data, or of a form: the answer"}})}});
      },
      &Mcp::answer_wait},
     {"aetheris_cancel", "Ends a job; what it did is undone where its tools say how.", false, true,

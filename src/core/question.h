@@ -18,8 +18,9 @@ namespace ae {
 
 constexpr std::size_t kQuestionMax = 64u << 10;  // bytes of one question, and of one answer
 constexpr std::size_t kQuestionMessageMax = 16u << 10;
-constexpr std::size_t kQuestionsMax = 16;       // that one answer of a tool may ask
-constexpr std::size_t kAskedStateMax = 1u << 20;  // bytes of what a tool wants to have back with the answers
+constexpr std::size_t kQuestionsMax = 16;  // that one answer of a tool may ask
+constexpr std::size_t kAskedStateMax =
+    1u << 20;  // bytes of what a tool wants to have back with the answers
 
 // Fails with input_invalid, payload_too_large.
 Status check_question(const Value& question);

@@ -312,9 +312,8 @@ Result<Outcome> outcome_of_record(const Value& record) {
   Outcome outcome;
   const std::string_view kind = record.text("outcome");
   bool known = false;
-  for (auto k :
-       {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout, OutcomeKind::unknown,
-        OutcomeKind::input_required}) {
+  for (auto k : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
+                 OutcomeKind::unknown, OutcomeKind::input_required}) {
     if (to_text(k) == kind) {
       outcome.kind = k;
       known = true;

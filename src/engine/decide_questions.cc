@@ -8,8 +8,8 @@ namespace ae::engine {
 void Decider::questioned(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  const bool item_failed =
-      step.item != kNoItem && (s_.steps[step.node].map->failure || failed_maps_.contains(step.node));
+  const bool item_failed = step.item != kNoItem &&
+                           (s_.steps[step.node].map->failure || failed_maps_.contains(step.node));
   const bool loop_failed = step.turn != kNoTurn && s_.steps[step.node].loop->failure;
   if (item_failed || loop_failed) {
     return fail_step(step, code_name(Code::rejected),

@@ -241,9 +241,9 @@ std::string LedgerProof::missing_effect(const VerifyInput& input) const {
   for (const auto& [id, call] : calls_) {
     for (const auto& [n, one] : call.tries) {
       const bool was_there = one.end != nullptr && (*one.end)["caught_up"] == Value(true);
-      const bool put_first = one.by_its_attempt && splits_.contains(one.attempt) &&
-                             (one.outcome == "success" || one.outcome == "failure" ||
-                              one.outcome == "input_required");
+      const bool put_first =
+          one.by_its_attempt && splits_.contains(one.attempt) &&
+          (one.outcome == "success" || one.outcome == "failure" || one.outcome == "input_required");
       if (!was_there && one.later.empty() && !put_first) continue;
       if (!there.contains({id, n})) {
         return "the effect of " + id + ", try " + std::to_string(n) +

@@ -152,10 +152,10 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(only_keys(value,
-                   {"effect",   "on_in_doubt",      "timeout",     "grace",       "dedupe_window",
-                    "retry",    "version",          "description", "args_schema", "result_schema",
-                    "approval", "approval_expires", "probe",       "compensate",  "changes",
-                    "verify",   "provider",         "price",       "rules",       "capabilities",
+                   {"effect",     "on_in_doubt",      "timeout",     "grace",       "dedupe_window",
+                    "retry",      "version",          "description", "args_schema", "result_schema",
+                    "approval",   "approval_expires", "probe",       "compensate",  "changes",
+                    "verify",     "provider",         "price",       "rules",       "capabilities",
                     "ask_expires"}));
   ToolPolicy tool;
   tool.name = name;

@@ -76,7 +76,8 @@ AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a p
   EXPECT_EQ(job.state.open_tries, 0u);
 }
 
-AE_TEST("question/its answer makes the next try of the same command, which sends it with the state") {
+AE_TEST(
+    "question/its answer makes the next try of the same command, which sends it with the state") {
   GivenJob job = asked();
   const std::string key = job.sent.back().external_key;
   fills_in(job, "a", "{'n':3}");
@@ -96,8 +97,8 @@ AE_TEST("question/its answer makes the next try of the same command, which sends
 }
 
 AE_TEST("question/a no and a cancel are told to the tool, which decides") {
-  for (const auto& [payload, action] :
-       {std::pair("{'decision':'reject'}", "decline"), std::pair("{'action':'cancel'}", "cancel")}) {
+  for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
+                                        std::pair("{'action':'cancel'}", "cancel")}) {
     GivenJob job = asked();
     job.signal(job.last(EventType::wait_opened).text("correlation_key"), payload, "human");
     ASSERT_FALSE(job.refused) << payload;
@@ -127,9 +128,10 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
   GivenJob job(kBook);
   job.claim();
-  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
-                            " 'properties':{'n':{'type':'integer', 'default':2},"
-                            " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
+  job.answer("a",
+             asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                       " 'properties':{'n':{'type':'integer', 'default':2},"
+                       " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
   job.approve("a");
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["k"],
@@ -192,7 +194,8 @@ AE_TEST("question/nobody answers: the tool is told so when the time is over") {
   expect_proved(job);
 }
 
-AE_TEST("question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
+AE_TEST(
+    "question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
   GivenJob job = asked();
   job.reload();
   EXPECT_EQ(job.status(), "waiting");
@@ -268,7 +271,8 @@ AE_TEST("question/a paused job is asked, and goes on after the pause") {
 }
 
 AE_TEST("question/other branches go on while a person is asked") {
-  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   job.answer("a", asks_how());
   EXPECT_EQ(job.status(), "running");
@@ -280,9 +284,10 @@ AE_TEST("question/other branches go on while a person is asked") {
 }
 
 AE_TEST("question/an item asks no more when its map has failed") {
-  GivenJob job("[{'id':'m', 'kind':'map', 'over':'${ .input.l }', 'max_parallel':2,"
-               " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
-               {.input = "{'l':[1,2]}"});
+  GivenJob job(
+      "[{'id':'m', 'kind':'map', 'over':'${ .input.l }', 'max_parallel':2,"
+      " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
+      {.input = "{'l':[1,2]}"});
   job.claim();
   job.answer(job.index_of("m/0"), asks_how());
   job.fails("m/1", "http_402");

@@ -49,7 +49,8 @@ std::string question_id(const State& state, const Step& step) {
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};
-  if (const Value* state = call.questions->asked.find("state")) inputs.emplace_back("state", *state);
+  if (const Value* state = call.questions->asked.find("state"))
+    inputs.emplace_back("state", *state);
   return Value::object(std::move(inputs));
 }
 
@@ -62,7 +63,8 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
   auto answer = answer_to(question->second, action, content_of(act));
   if (!answer) {
     return std::unexpected(std::move(answer).error().in(
-        "\"" + step.call->tool + "\" asks for something: `aetheris approvals` shows it, `aetheris "
+        "\"" + step.call->tool +
+        "\" asks for something: `aetheris approvals` shows it, `aetheris "
         "approve ID --arguments JSON` fills it in"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
@@ -72,7 +74,8 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
   if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
   return Taken{
       .events = {{EventType::wait_completed, wait_members(state, key, wait, std::move(more))}},
-      .answer = Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+      .answer =
+          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
 }
 
 bool says_again(const Act& act, const Value& answer) {

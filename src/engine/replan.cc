@@ -219,8 +219,7 @@ Status may_replan(const State& state) {
     const bool asks_person =
         !over && step.call && step.call->outcome == OutcomeKind::input_required;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||
-        step.phase == StepPhase::probing || step.phase == StepPhase::refused ||
-        asks_person) {
+        step.phase == StepPhase::probing || step.phase == StepPhase::refused || asks_person) {
       return fail(Code::call_pending,
                   "a call of node \"" + state.node_of(step).id +
                       "\" is under way or in doubt; when its answer is recorded, the plan can be "

@@ -122,7 +122,7 @@ enum class StepPhase : std::uint8_t {
   mapping,    // items are under way
   refused,    // a person said fail
   done,
-  looping,  // a model leads: a turn of it, or what that asked for, is under way
+  looping,     // a model leads: a turn of it, or what that asked for, is under way
   questioned,  // its tool has asked a person something
 };
 

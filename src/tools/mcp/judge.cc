@@ -60,10 +60,12 @@ Outcome of_questions(const Value& result, const std::vector<UsedSecret>& used) {
       answerable = answerable && !requests.back().second.is_null();
     }
   }
-  std::vector<Member> members{{"requests", scrub_value(Value::object(std::move(requests)), used)}};
+  std::vector<Member> members{{"requests", Value::object(std::move(requests))}};
   const Value* state = result.find("requestState");
   if (state != nullptr) members.emplace_back("state", *state);
-  const Value asked = Value::object(std::move(members));
+  const Value asked = scrub_value(Value::object(std::move(members)), used);
+  // A state without the secret that it held is not the one that the server wants to have back.
+  if (state != nullptr && !(asked["state"] == *state)) answerable = false;
   const Status good = check_questions(asked);
   if (answerable && good && (state != nullptr || asked["requests"].size() > 0)) {
     Outcome outcome;

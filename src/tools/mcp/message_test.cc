@@ -60,6 +60,12 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
        true,
        "input_required"},
       {{.how = How::result, .value = json(R"({"resultType":"input_required","requestState":"s"})")},
+       OutcomeKind::input_required,
+       true,
+       ""},
+      {{.how = How::result,
+        .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":
+                          {"k":{"method":"roots/list"}}})")},
        OutcomeKind::unknown,
        false,
        "input_required"},
@@ -114,6 +120,32 @@ AE_TEST("mcp/judge/a result that breaks a rule is a success whose record says so
   const Value large =
       Value::object({{"content", Value::array({})}, {"structuredContent", std::string(101, 'x')}});
   EXPECT_TRUE(judge({.how = Reply::How::result, .value = large}, 100, {}).invalid.has_value());
+}
+
+AE_TEST("mcp/judge/what a server asks a person is said in our words, with the state as it is") {
+  const Outcome outcome =
+      judge({.how = Reply::How::result,
+             .value = json(R"({"resultType":"input_required","requestState":"s","inputRequests":{
+           "a":{"method":"elicitation/create","params":{"message":"m","requestedSchema":
+                {"type":"object","properties":{"n":{"type":"integer"}}}}},
+           "b":{"method":"elicitation/create","params":{"mode":"url","message":"m","url":"u"}}}})")},
+            100, {});
+  ASSERT_EQ(outcome.kind, OutcomeKind::input_required) << outcome.error_message;
+  EXPECT_TRUE(outcome.definite);
+  EXPECT_EQ(outcome.result, json(R"({"state":"s","requests":{
+      "a":{"message":"m","mode":"form","schema":{"type":"object","properties":{"n":{"type":"integer"}}}},
+      "b":{"message":"m","mode":"url","url":"u"}}})"));
+}
+
+AE_TEST("mcp/judge/a state that holds one of our secrets is not kept") {
+  std::vector<UsedSecret> used;
+  used.push_back({"T", Secret("hush-hush")});
+  const Outcome outcome =
+      judge({.how = Reply::How::result,
+             .value = json(R"({"resultType":"input_required","requestState":"hush-hush"})")},
+            100, used);
+  EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
+  EXPECT_EQ(canonical(outcome.result).find("hush"), std::string::npos);
 }
 
 AE_TEST("mcp/judge/no secret is in what is kept") {

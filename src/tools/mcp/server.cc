@@ -293,14 +293,13 @@ void Server::send(const Key& key) {
                              "in which it cannot be told the answer"));
   }
   const Value& args = flight.call.args;
-  Session::Ask ask{
-      .method = "tools/call",
-      .params = params_of(flight.call, flight.tool.name),
-      .name = flight.tool.name,
-      .send_within = left,
-      // Who looks at the clock is the timer below, which knows why it gives up.
-      .timeout = flight.call.timeout + kAskTime,
-      .progress = std::move(flight.call.progress)};
+  Session::Ask ask{.method = "tools/call",
+                   .params = params_of(flight.call, flight.tool.name),
+                   .name = flight.tool.name,
+                   .send_within = left,
+                   // Who looks at the clock is the timer below, which knows why it gives up.
+                   .timeout = flight.call.timeout + kAskTime,
+                   .progress = std::move(flight.call.progress)};
   mirrored(listed->second["inputSchema"], args, 0, ask.header_params);
   if (canonical_exceeds(ask.params, kMessageMax - 4096)) {
     return answer(key, ended(OutcomeKind::failure, true, false, "request_invalid",

@@ -166,6 +166,7 @@ struct Hand {
       Server::make([this] { return std::make_unique<Scripted>(script); }, script.loop, "1");
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;
+  Value inputs;  // of the calls that follow
 
   explicit Hand(std::function<std::optional<Reply>(const Post&)> answer) {
     script.answer = std::move(answer);
@@ -180,6 +181,7 @@ struct Hand {
     call.job = JobId{"j"};
     call.tool = "s.t";
     call.args = Value::object({{"a", 1}});
+    call.inputs = inputs;
     call.external_key = ExternalKey{"aetheris:j:s:0"};
     call.key = IdempotencyKey{"k"};
     call.invocation = InvocationId{"i"};
@@ -511,6 +513,30 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
   tell(99);
   ASSERT_EQ(hand.progress.size(), 1u);
   EXPECT_EQ(canonical(hand.progress[0]), R"({"message":"half","progress":1})");
+}
+
+AE_TEST("mcp/call/what people answered goes along with what the server wants to have back") {
+  Hand hand([](const Post& post) { return new_one(post); });
+  hand.call(1);
+  const Value first = hand.script.last("tools/call").message["params"];
+  EXPECT_EQ(first.find("inputResponses"), nullptr);
+  EXPECT_EQ(canonical(first["_meta"]["io.modelcontextprotocol/clientCapabilities"]),
+            R"({"elicitation":{"form":{},"url":{}}})");
+  hand.inputs = json(R"({"answers":{"k":{"action":"decline"}},"state":"s"})");
+  hand.call(2);
+  const Value second = hand.script.last("tools/call").message["params"];
+  EXPECT_EQ(canonical(second["inputResponses"]), R"({"k":{"action":"decline"}})");
+  EXPECT_EQ(second["requestState"], Value("s"));
+  EXPECT_EQ(second["arguments"], first["arguments"]);
+}
+
+AE_TEST("mcp/call/a server that went back to the old era is not told answers") {
+  Hand hand(old_one);
+  hand.inputs = json(R"({"answers":{"k":{"action":"accept"}}})");
+  hand.call(2);
+  EXPECT_EQ(hand.only().error_code, "tool_changed");
+  EXPECT_TRUE(hand.only().definite);
+  EXPECT_EQ(hand.script.count("tools/call"), 0u);
 }
 
 AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing else is on offer") {

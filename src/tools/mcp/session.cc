@@ -179,13 +179,13 @@ void Session::settle(Status status) {
 // ---- what we ask
 
 Value Session::meta_of_ours() const {
-  return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
-                        {"io.modelcontextprotocol/clientInfo",
-                         Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
-                        {"io.modelcontextprotocol/clientCapabilities",
-                         Value::object({{"elicitation",
-                                         Value::object({{"form", Value::object({})},
-                                                        {"url", Value::object({})}})}})}});
+  return Value::object(
+      {{"io.modelcontextprotocol/protocolVersion", kModern},
+       {"io.modelcontextprotocol/clientInfo",
+        Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
+       {"io.modelcontextprotocol/clientCapabilities",
+        Value::object({{"elicitation", Value::object({{"form", Value::object({})},
+                                                      {"url", Value::object({})}})}})}});
 }
 
 std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
