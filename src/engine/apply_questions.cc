@@ -39,6 +39,7 @@ Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
 }
 
 Status Applier::question_closed(Step& step, std::string_view outcome, const Value& payload) {
+  if (!step.call || !step.call->questions) return bad("its tool asks nothing");
   const Member* question = open_question(*step.call);
   const bool said = outcome == "approved" || outcome == "rejected";
   if (!said && outcome != "timed_out" && outcome != "cancelled") return bad("an unknown answer");

@@ -39,6 +39,13 @@ std::string question_key(const Step& step, std::uint32_t number) {
   return "input/" + step.id.text + "#" + std::to_string(number);
 }
 
+bool is_question_key(std::string_view key) {
+  constexpr std::string_view kBegin = "input/";
+  constexpr std::size_t kId = 16;  // digits of a step's id
+  return key.starts_with(kBegin) && key.size() > kBegin.size() + kId + 1 &&
+         from_hex(key.substr(kBegin.size(), kId)).has_value() && key[kBegin.size() + kId] == '#';
+}
+
 std::string question_id(const State& state, const Step& step) {
   const std::uint32_t number = step.call && step.call->questions ? step.call->questions->number : 0;
   return step_id(state.job, state.plan->decision,

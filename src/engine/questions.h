@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "engine/absorb.h"
 #include "engine/state.h"
@@ -21,6 +22,7 @@ constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries of one call that ask;
 const Member* open_question(const Invocation& call);
 // `input/<step id>#<n>`: of the n-th question of a step's call.
 std::string question_key(const Step& step, std::uint32_t number);
+bool is_question_key(std::string_view key);
 // The id under which the question that is put now stands among the approvals.
 std::string question_id(const State& state, const Step& step);
 // What a try sends along: {"answers": {KEY: answer…}, "state"?}; null = its tool has asked nothing.

@@ -47,7 +47,7 @@ Result<Value> duplicate(const std::string& key, const ClosedWait& closed, const 
                 "`aetheris trace` shows who changed them and what was sent");
   }
   const bool same =
-      key.starts_with("input/") ? says_again(act, closed.payload) : closed.payload == payload;
+      is_question_key(key) ? says_again(act, closed.payload) : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
@@ -96,7 +96,7 @@ Status may_come_early(const State& state, const Act& act, const std::string& key
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
     return fail(Code::wait_mismatch,
-                "keys that begin with resolve/, approval/ or input/ are the runtime's "
+                "keys of the form resolve/…, approval/… and input/…#n are the runtime's "
                 "own: what is asked there cannot be answered early");
   }
   if (key.empty() || key.size() > kKeyMax) {
@@ -184,8 +184,7 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
 }  // namespace
 
 bool is_own_key(std::string_view key) {
-  const bool of_question = key.starts_with("input/") && key.find('#') != key.npos;
-  return key.starts_with("resolve/") || key.starts_with("approval/") || of_question;
+  return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_key(key);
 }
 
 std::string message_name(std::string_view channel, std::string_view key, std::string_view id) {
