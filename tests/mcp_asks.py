@@ -134,7 +134,7 @@ def kill_9_while_a_person_thinks_changes_nothing():
         offer(h, {"command": command(h, "modern")})
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
-        job = server.post("/api/jobs", {"agent": "book"})[1]["id"]
+        job = server.post("/api/jobs", {"agent": "book", "input": {}})[1]["id"]
         until(lambda: server.status(job) == "waiting")
         question = asked(h)
         server.process.send_signal(signal.SIGKILL)
