@@ -397,8 +397,7 @@ AE_TEST("model tool/who deals with an answer that breaks its schema has it recor
   Bench bench;
   RawHttpServer server(RawHttpServer::always(raw_answer(200, kAnswer)));
   const Value request = a_request().with("schema", json(R"({"type":"object"})"));
-  const Outcome outcome =
-      bench.call(Bench::settings(server), a_call(request.with("repair", true)));
+  const Outcome outcome = bench.call(Bench::settings(server), a_call(request.with("repair", true)));
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   EXPECT_FALSE(outcome.invalid);
   EXPECT_FALSE(outcome.result.text("text").empty());
@@ -469,6 +468,7 @@ const std::vector<std::string> kChatEnd = {
 
 std::vector<std::string> chat(const std::vector<std::string>& words, bool whole = true) {
   std::vector<std::string> events;
+  events.reserve(words.size() + kChatEnd.size());
   for (const std::string& word : words) events.push_back(chunk(word));
   if (whole) events.insert(events.end(), kChatEnd.begin(), kChatEnd.end());
   return events;

@@ -49,7 +49,7 @@ AE_TEST("event stream/lines end with CR, LF or both, and a blank one ends an eve
 
 AE_TEST("event stream/a line or an event beyond its limit refuses all that follows") {
   const EventLimits limits{.line_max = 10, .event_max = 12};
-  for (const std::size_t step : {1, 3, 100}) {
+  for (const std::size_t step : {1u, 3u, 100u}) {
     EXPECT_EQ(events_of("data: 4567\n\n", step, limits), "=4567;");
     EXPECT_EQ(events_of("data: 45678\n\ndata: 1\n\n", step, limits), "refused ");
     EXPECT_EQ(
