@@ -82,7 +82,7 @@ AE_TEST("plan/what it does not know or misses is refused") {
   EXPECT_EQ(refusal(R"({"id":"a","kind":"code"})"), "node `a`: `kind` has no such value");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"loop"})"), "node `a`: without `tool`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"loop","loop":{"tool":"pay"}})"),
-            "node `a`: a loop is led by a model");
+            "node `a`: it is led by a model");
   EXPECT_EQ(refusal(R"({"id":"a b","kind":"tool","tool":"pay"})"),
             "nodes[0]: `id` must match [A-Za-z_][A-Za-z0-9_-]{0,63}");
   EXPECT_EQ(refusal(good + "," + good), "two nodes are called `a`");
