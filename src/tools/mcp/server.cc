@@ -296,6 +296,7 @@ void Server::send(const Key& key) {
   Session::Ask ask{.method = "tools/call",
                    .params = params_of(flight.call, flight.tool.name),
                    .name = flight.tool.name,
+                   .try_no = flight.call.try_no,
                    .send_within = left,
                    // Who looks at the clock is the timer below, which knows why it gives up.
                    .timeout = flight.call.timeout + kAskTime,

@@ -40,6 +40,12 @@ std::string said(const Reply& reply) {
          (reply.text.empty() ? "" : ": " + reply.text);
 }
 
+// A number that JSON holds.
+std::int64_t id_of(std::uint32_t try_no, std::int64_t nth) {
+  constexpr std::uint32_t kTriesApart = 1u << 20;
+  return (static_cast<std::int64_t>((try_no - 1) % kTriesApart) << 32) + nth;
+}
+
 Status unavailable(std::string why) { return fail(Code::unavailable, std::move(why)); }
 
 }  // namespace
@@ -189,7 +195,7 @@ Value Session::meta_of_ours() const {
 }
 
 std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
-  const std::int64_t id = ++last_id_;
+  const std::int64_t id = id_of(ask.try_no, ++last_id_);
   Value meta = ask.params["_meta"].is_object() ? ask.params["_meta"] : Value::object({});
   if (modern_) {
     const Value ours = meta_of_ours();

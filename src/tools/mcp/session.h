@@ -55,6 +55,8 @@ class Session : public std::enable_shared_from_this<Session> {
     std::string method;
     Value params;  // an object; `_meta` of it is kept and added to
     std::string name = {};
+    // Of a call: no two tries have one id, also when another process makes the later one.
+    std::uint32_t try_no = 1;
     std::vector<std::pair<std::string, std::string>> header_params = {};
     Duration send_within{};
     Duration timeout = kAskTime;
