@@ -269,6 +269,11 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("then:   " +
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
   }
+  if (!rests(job)) {  // what it waited for came to pass while we were leaving
+    terminal.note("job " + safe(id) + " can go on: " +
+                  terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    return kBlocked;
+  }
   // A failure for this very reason has said so.
   if (job["error"].text("code") != code_name(Code::invocation_in_doubt)) {
     for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
