@@ -31,6 +31,11 @@ Status Applier::budget_given() {
   if (!limits) return bad(limits.error().message);
   s_.budget.limits = *limits;
   s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  if (const Value* spent = budget->find("spent")) {  // by the job that it is forked from
+    const auto used = spent_of(*spent);
+    if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
+    s_.budget.spent = *used;
+  }
   return {};
 }
 
