@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/planner.h"
 
@@ -157,8 +158,8 @@ Status Applier::plan_generated() {
   const bool by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
   if (s_.plan && by_model) {
     if (!awaits_plan(s_)) return bad("no planner has made a plan");
-    AE_ASSIGN(const auto made, planned(*s_.plan, s_.steps.front().result));
-    if (made->hash != plan->hash) return bad("it is another plan than the model's answer makes");
+    if (p_.text("planned_by") != maker_of(s_)) return bad("another answer than its own made it");
+    AE_TRY(follows_from_answer(*plan));
   }
   s_.planned_by_model = by_model || planner_of(*plan) != "file";
   if (s_.plan) return re_plan(std::move(plan));
@@ -170,6 +171,15 @@ Status Applier::plan_generated() {
     s_.by_id.emplace(step.id, node.index);
   }
   for (const Node& node : s_.plan->nodes) open_node(node.index);
+  return {};
+}
+
+// Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
+Status Applier::follows_from_answer(const Plan& plan) const {
+  const Value& answer = s_.steps.front().result;
+  if (holds_redacted(answer)) return {};
+  AE_ASSIGN(const auto made, planned(*s_.plan, answer, p_.text("planner_version")));
+  if (made->hash != plan.hash) return bad("it is another plan than the model's answer makes");
   return {};
 }
 
@@ -208,8 +218,14 @@ void Applier::begin_end(Ending ending) {
   s_.pausing.reset();
 }
 
+// Does this timer say of itself that it has fired too early?
+bool Applier::fired_before(Instant due) const {
+  return !is_redacted(p_["value"]) && instant_of(p_, "value") < due;
+}
+
 Status Applier::deadline_passed() {
   if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
+  if (fired_before(*s_.deadline)) return bad("the deadline has not passed");
   s_.deadline_fired = true;
   if (!s_.ending) {
     begin_end({.cancelled = false,
@@ -231,6 +247,9 @@ Status Applier::may_end() const {
   if (!s_.waits.empty()) return bad("a wait is still open");
   if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
     return bad("the plan is not done");
+  }
+  if (type_ == EventType::job_completed && awaits_plan(s_)) {
+    return bad("its planner's plan is to follow");
   }
   return {};
 }

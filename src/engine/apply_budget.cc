@@ -6,6 +6,7 @@
 #include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/model_calls.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
@@ -31,6 +32,9 @@ Status Applier::budget_given() {
   if (!limits) return bad(limits.error().message);
   s_.budget.limits = *limits;
   s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  if (limits->wall && s_.budget.wall_until) {
+    s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
+  }
   if (const Value* spent = budget->find("spent")) {  // by the job that it is forked from
     const auto used = spent_of(*spent);
     if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
@@ -41,10 +45,11 @@ Status Applier::budget_given() {
 
 // A try is declared. REQUIRES: it is not counted in the state yet.
 Status Applier::reserve(const Step& step) {
-  if (step.role != Role::node || !s_.budget.limits.any()) return {};
+  if (step.role != Role::node || !s_.budget.is_kept()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
-  if (!model && call.charge != Charge::none) return {};  // another try of the same call
+  const bool again = call.charge != Charge::none && !sends_answers(call);
+  if (!model && again) return {};  // another try of the same call
   if (call.charge == Charge::reserved) return bad("the earlier try stands in the budget");
   if (model) {
     const auto reserved = reservation_of(p_["reserved"]);
@@ -53,6 +58,7 @@ Status Applier::reserve(const Step& step) {
   }
   const Use use = use_of(call, model);
   if (s_.budget.over(use)) return bad("the job's budget does not allow it");
+  if (!can_add(s_.budget.reserved, use)) return bad("more is reserved than a number can hold");
   add(s_.budget.reserved, use);
   call.charge = Charge::reserved;
   return {};
@@ -100,17 +106,35 @@ void Applier::model_told(const Step& turn) {
 
 Status Applier::wall_passed() {
   Budget& budget = s_.budget;
-  if (!budget.wall_until || budget.wall_passed) return bad("no time is limited");
+  const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
+  if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
+  if (budget.wall_until && fired_before(*budget.wall_until)) return bad("its time has not passed");
   budget.wall_passed = true;
   return {};
+}
+
+// Is what is said to be used up not? A limit that nobody knows any more may be.
+bool Applier::has_room(const Value& said) const {
+  const Budget& budget = s_.budget;
+  const auto limit = limit_of(said.text("limit"));
+  if (!limit) return true;
+  if (*limit == Limit::wall) return !budget.wall_passed;
+  const auto asked = maybe_int(said, "asked");
+  if (!asked || *asked <= 0) return true;
+  const auto& most = budget.limits.most(*limit);
+  if (!most) return !budget.erased;
+  Use use;
+  part(use, *limit) = static_cast<std::uint64_t>(*asked);
+  return !budget.over(use);
 }
 
 Status Applier::budget_decided() {
   Budget& budget = s_.budget;
   const Value& said = p_["payload"];
   if (p_.text("state") == "exceeded") {
-    if (s_.status != JobStatus::running || !budget.limits.any()) return bad("no budget is used up");
+    if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
     const auto asked = maybe_int(said, "asked");
+    if (!is_redacted(said) && has_room(said)) return bad("there is room for the call");
     budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
                                .asked = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};
@@ -119,8 +143,12 @@ Status Applier::budget_decided() {
   if (s_.ending) return bad("the job is ending");
   budget.exceeded.reset();
   if (is_redacted(said)) {  // to what is not known any more: it holds nothing back
+    const std::uint32_t soft = budget.limits.soft;  // nobody raises it
     budget.limits = {};
+    budget.limits.soft = soft;
+    budget.wall_until.reset();
     budget.wall_passed = false;
+    budget.erased = true;
     return {};
   }
   const auto limits = limits_of(said);
@@ -129,17 +157,18 @@ Status Applier::budget_decided() {
     auto& most = budget.limits.most(limit);
     const auto& wish = limits->most(limit);
     if (!wish) continue;
-    if (!most || *wish <= *most) return bad("it raises nothing");
+    if (most ? *wish <= *most : !budget.erased) return bad("it raises nothing");
     most = wish;
     for (Step& step : s_.steps) {
       if (step.loop) step.loop->told.erase(limit);
     }
   }
   if (limits->wall) {
-    if (!budget.limits.wall || !budget.wall_until || *limits->wall <= *budget.limits.wall) {
+    const auto& wall = budget.limits.wall;
+    if (!budget.wall_from || (wall ? *limits->wall <= *wall : !budget.erased)) {
       return bad("it raises nothing");
     }
-    budget.wall_until = *budget.wall_until + (*limits->wall - *budget.limits.wall);
+    budget.wall_until = *budget.wall_from + *limits->wall;
     budget.limits.wall = limits->wall;
     budget.wall_passed = false;
   }

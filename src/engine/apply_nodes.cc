@@ -1,6 +1,8 @@
 // How events of nodes and waits change the state.
+#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/loop.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
@@ -80,7 +82,7 @@ bool Applier::may_finish(const Step& step) const {
       if (step.phase == StepPhase::looping) return step.loop->active == 0;
       if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
       return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
-             step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
+             step.phase == StepPhase::redo || step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
              (step.phase == StepPhase::committed && step.failure);
     default:
       return false;
@@ -102,7 +104,7 @@ Status Applier::node_finished() {
     step->map.reset();
   }
   if (step->loop) {
-    if (!step->failure) step->result = loop_result_of(s_, *step).value_or(Value());
+    if (!step->failure) AE_TRY(loop_concluded(*step));
     step->loop.reset();
   }
   enter(*step, StepPhase::done);
@@ -129,6 +131,17 @@ void Applier::open_dependents(const Node& node) {
     s_.steps[dependent].needs_left--;
     open_node(dependent);
   }
+}
+
+// What a loop gives is what its plan makes of the model's last answer.
+Status Applier::loop_concluded(Step& loop) {
+  auto result = loop_result_of(s_, loop);
+  const Value& answer = s_.steps[loop.loop->turns.back().step].result;
+  if (!result && !holds_redacted(answer)) {
+    return bad("the model's last answer is not what its plan wants");
+  }
+  loop.result = result ? *std::move(result) : answer;
+  return {};
 }
 
 Status Applier::item_finished(Step& step) {
@@ -181,6 +194,7 @@ Status Applier::decision_recorded() {
     if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
       return bad("no such try to repeat");
     }
+    if (open_question(*step->call)) return bad("what its tool asked has no answer yet");
     step->not_before = instant_of(p_, "not_before");
     enter(*step, StepPhase::backoff);
     return {};

@@ -5,7 +5,7 @@
 //   the next fits not    nothing is declared; what is under way is awaited; the job parks until `budget`
 //
 // A model's call uses tokens, money and one model call, in each try that was sent; a tool's uses one tool call, however
-// often it is tried. What asks about a call in doubt, or undoes one, uses nothing: it is never held back (decision 0054).
+// often it is tried, and one more for each round of answers that it is called again with (engine/questions.h). What asks about a call in doubt, or undoes one, uses nothing: it is never held back (decision 0054).
 // Stored: limits, in the task graph, in job_created and in decision_recorded{budget},
 //   {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?: whole numbers, "wall"?: duration, "soft"?: percent}
 // beside which job_created has "wall_until"? and, of a fork, "spent"? {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?}
@@ -30,6 +30,8 @@ std::string_view to_text(Limit limit);
 constexpr Limit kCounted[] = {Limit::tokens, Limit::cost, Limit::model_calls, Limit::tool_calls};
 
 constexpr std::uint64_t kBudgetMax = 1'000'000'000'000'000;
+// Tokens that may be read, tokens that may be written, or cost, of one try: 64 side by side stay numbers of JSON.
+constexpr std::uint64_t kReservedMax = 70'000'000'000'000;
 // What a request that names no max_tokens is taken to be answered with, and what an image is taken for.
 constexpr std::uint64_t kOutputTokensUsual = 1'024, kImageTokens = 1'500;
 
@@ -38,7 +40,8 @@ struct Use {
 };
 std::uint64_t& part(Use& use, Limit limit);
 std::uint64_t part(const Use& use, Limit limit);
-void add(Use& to, const Use& more);
+bool can_add(const Use& to, const Use& more);  // without coming to a number that nothing can hold
+void add(Use& to, const Use& more);            // as far as numbers go
 void take_away(Use& from, const Use& less);  // REQUIRES: it holds as much
 
 struct Limits {
@@ -90,11 +93,16 @@ struct Exceeded {
 
 struct Budget {
   Limits limits;
-  std::optional<Instant> wall_until;  // from the job's creation on, pauses and waits included
+  std::optional<Instant> wall_from;   // the job's creation, when it has a `wall` ...
+  std::optional<Instant> wall_until;  // ... which ends then, pauses and waits included
   bool wall_passed = false;
+  // A raise was erased: a limit that is not set holds as much as nobody knows, until it is raised again.
+  bool erased = false;
   Use spent, reserved;
   std::optional<Exceeded> exceeded;  // somebody has to raise it
 
+  // Does it count what calls use?
+  bool is_kept() const { return limits.any() || erased; }
   std::uint64_t used(Limit limit) const { return part(spent, limit) + part(reserved, limit); }
   // The first limit that leaves no room for `more`; nullopt = there is room.
   std::optional<Exceeded> over(const Use& more) const;

@@ -115,6 +115,106 @@ AE_TEST("budget/what is under way is awaited and recorded before the job parks")
   proves(job);
 }
 
+AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
+  for (const bool long_pause : {false, true}) {
+    const std::string more =
+        "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
+        " 'retry_on': ['timeout'], 'initial_backoff': '" +
+        std::string(long_pause ? "8s" : "200ms") + "'}}}}";
+    GivenJob job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
+    job.claim();
+    ASSERT_EQ(job.sent.size(), 1u);
+    job.times_out("a");
+    EXPECT_NE(job.status(), "parked") << job.story();
+    job.after(20s);
+    ASSERT_EQ(job.tries("a"), 2u) << job.story();
+    job.ok("a");
+    EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+    EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
+    proves(job);
+  }
+}
+
+AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
+  GivenJob job = given(asks("a"), "{'model_calls': 1}");
+  job.claim().times_out("a");
+  ASSERT_EQ(job.status(), "running") << job.story();
+  job.after(20s);
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.tries("a"), 1u);
+  proves(job);
+}
+
+AE_TEST("budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+  std::string nodes;
+  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
+  GivenJob job = given(nodes, "{'model_calls': 100}");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 8u);
+  job.ok("n0", used(5, 2));
+  std::vector<Event> forged = job.log;
+  for (Event& event : forged) {
+    if (event.type != EventType::tool_invocation_started) continue;
+    event.payload = event.payload.with(
+        "reserved", Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}}));
+  }
+  const auto folded = fold(job.state.job, forged, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
+}
+
+// What was said when the budget was raised is erased from the log.
+std::vector<Event> erased(const GivenJob& job) {
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.payload.text("state") != "raised") continue;
+    event.payload =
+        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  return log;
+}
+
+AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'model_calls': 1, 'soft': 80}");
+  job.claim().ok("a", used(5, 2));
+  job.raise("{'model_calls': 2}").ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  // The job that rests is read again, and goes on as before.
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  EXPECT_EQ(then->parked_until, "budget");
+  EXPECT_EQ(then->budget.spent.model_calls, 2u);
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'model_calls': 3}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(of(job).spent.model_calls, 3u);
+  const auto whole = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole->budget.spent.tokens, 21u);
+}
+
+AE_TEST("budget/a raise of time can be erased, too") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'wall': '1h'}");
+  job.claim().after(2h).ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'wall': '3h'}");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
+  job.raise("{'wall': '9h'}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_TRUE(fold(job.state.job, erased(job), compile_each_time()));
+}
+
 AE_TEST("budget/an item of a map that has no room is not begun") {
   GivenJob job = given(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
@@ -281,6 +381,40 @@ AE_TEST("budget/no log can be folded in which a call went over it") {
   const auto folded = fold(job.state.job, forged, compile_each_time());
   ASSERT_FALSE(folded);
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
+}
+
+AE_TEST("budget/a log that says too early that it is used up is refused") {
+  const auto refused = [](const GivenJob& job, const auto& change) {
+    std::vector<Event> forged = job.log;
+    for (Event& event : forged) change(event);
+    const auto folded = fold(job.state.job, forged, compile_each_time());
+    return folded ? std::string() : folded.error().message;
+  };
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
+  job.claim().ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget");
+  EXPECT_EQ(refused(job, [](Event&) {}), "");
+  const std::string room = refused(job, [](Event& event) {
+    if (event.type != EventType::job_created) return;
+    event.payload = event.payload.with("budget", json("{'model_calls': 2}"));
+  });
+  EXPECT_NE(room.find("there is room"), std::string::npos) << room;
+
+  const auto earlier = [](Event& event) {
+    if (event.type != EventType::timer_fired) return;
+    event.payload = event.payload.with("value", "2026-01-01T00:00:30.000000Z");
+  };
+  GivenJob late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  late.claim().after(2h);
+  ASSERT_TRUE(late.state.budget.wall_passed);
+  const std::string time = refused(late, earlier);
+  EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
+
+  GivenJob ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  ended.claim().after(61s);
+  ASSERT_TRUE(ended.state.deadline_fired);
+  const std::string deadline = refused(ended, earlier);
+  EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
 }
 
 AE_TEST("budget/admit answers over_budget for a call that does not fit") {

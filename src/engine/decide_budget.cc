@@ -2,6 +2,7 @@
 // when nothing else is under way, the job parks until somebody raises the budget (engine/budget.h).
 #include "engine/decider.h"
 #include "engine/loop.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 
@@ -17,10 +18,11 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
 
 // Is there a budget, and does this call count in it?
 bool Decider::counts(const Declaration& d) const {
-  if (!s_.budget.limits.any() || d.of != nullptr) return false;
+  if (!s_.budget.is_kept() || d.of != nullptr) return false;
   const Step* step = known(d);
   if (!step) return true;
-  const bool again = step->call && step->call->charge != Charge::none;
+  const bool again =
+      step->call && step->call->charge != Charge::none && !sends_answers(*step->call);
   return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
 }
 
@@ -30,11 +32,14 @@ Use Decider::use_of(const Declaration& d, const Value& args) const {
 }
 
 // May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
-bool Decider::affords(const Declaration& d, const Value& args) {
+bool Decider::affords(Declaration& d, const Value& args) {
   if (!counts(d)) return true;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const bool judged = tool.may_ask() || !tool.rules.empty() || s_.planned_by_model;
-  if (judged && !approved(d, args, to_hex(sha256(canonical(args))))) return true;
+  if (judged) {
+    digest(d);
+    if (!approved(d, args, d.hash)) return true;
+  }
   if (over_) return false;
   if (answered_) {  // what an answer of this decision cost is known when it is applied
     held_back_ = true;

@@ -11,7 +11,6 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::string_view kVersion = "model/1";
 constexpr std::size_t kTextDepth = 64;
 
 Value text_schema() { return Value::object({{"type", "string"}}); }
@@ -137,6 +136,15 @@ Status constants_fit(const Plan& plan) {
   return {};
 }
 
+// The turn whose answer is the plan; nullptr: nobody knows.
+const Step* last_turn(const State& state) {
+  const Step* last = nullptr;
+  for (const Step& one : state.steps) {
+    if (one.is_turn() && (last == nullptr || one.turn > last->turn)) last = &one;
+  }
+  return last;
+}
+
 }  // namespace
 
 const Value& planner_schema() {
@@ -207,7 +215,13 @@ std::string_view planner_of(const Plan& plan) {
   return made ? std::string_view(plan.tools[first.tool].name) : "file";
 }
 
-Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer) {
+Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
+                                            std::string_view version) {
+  if (version != kLoweringVersion) {
+    return fail(Code::needs_version, "a plan was made of a model's answer in the way \"" +
+                                         std::string(version) +
+                                         "\", which this Aetheris does not know");
+  }
   const LoopSpec& spec = *planner.nodes.front().loop;
   AE_ASSIGN(const Value json, json_of_answer(*spec.schema, answer));
   AE_ASSIGN(const Value graph, Lowering(planner).run(json));
@@ -222,18 +236,19 @@ bool awaits_plan(const State& state) {
   return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
 
+std::string maker_of(const State& state) {
+  const Step* last = last_turn(state);
+  const std::string& model = state.plan->tools[state.plan->nodes.front().tool].name;
+  return last != nullptr && last->call ? model + "/" + last->call->id.text : model;
+}
+
 Result<Value> planned_event(const State& state) {
   const Step& step = state.steps.front();
-  const ToolPolicy& model = state.plan->tools[state.plan->nodes.front().tool];
   AE_ASSIGN(const auto plan, planned(*state.plan, step.result));
-  const Step* last = nullptr;  // the turn whose answer it is; of a fork another job has it
-  for (const Step& one : state.steps) {
-    if (one.is_turn() && (last == nullptr || one.turn > last->turn)) last = &one;
-  }
-  std::string asked, by = model.name;
+  const Step* last = last_turn(state);
+  std::string asked;
   if (last != nullptr && last->call) {
     asked = last->call->arguments_hash;
-    by += "/" + last->call->id.text;
   } else if (last != nullptr && last->imported) {
     asked = last->imported->arguments_hash;
   }
@@ -243,8 +258,8 @@ Result<Value> planned_event(const State& state) {
                         {"decision_locked", true},
                         {"plan_hash", to_hex(plan->hash)},
                         {"plan_input_hash", asked},
-                        {"planned_by", by},
-                        {"planner_version", kVersion},
+                        {"planned_by", maker_of(state)},
+                        {"planner_version", kLoweringVersion},
                         {"schema_version", 1},
                         {"task_graph", plan->task_graph}});
 }

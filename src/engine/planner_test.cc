@@ -190,9 +190,46 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   EXPECT_TRUE(refused(at->payload.with("task_graph", (*other)->task_graph)
                           .with("plan_hash", to_hex((*other)->hash))
                           .with("decision_id", (*other)->decision.text)));
+  EXPECT_TRUE(refused(at->payload.with("planned_by", "model:main/0123456789abcdef")));
+  State done = job.folded(at->seq - 1);
+  const auto ended = apply(done, {EventType::job_completed, Value::object({{"result", Value()}})},
+                           job.now, compile_each_time());
+  ASSERT_FALSE(ended) << "its plan is not made yet";
+  EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
   EXPECT_FALSE(apply(early, {EventType::plan_generated, at->payload}, job.now, compile_each_time()))
       << "its planner is not done";
+}
+
+AE_TEST("planner/a plan that another program made in its own way asks for that program") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two());
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.type != EventType::plan_generated || event.seq == 2) continue;
+    event.payload = event.payload.with("planner_version", "model/2");
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::needs_version);
+}
+
+AE_TEST("planner/an answer can be erased when its plan is made: the job stays as it is") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    const bool answers = event.type == EventType::tool_invocation_finished &&
+                         event.payload.text("step_id") == job.step("planner/0").id.text;
+    if (!answers) continue;
+    event.payload =
+        event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(folded->status, JobStatus::completed);
+  EXPECT_EQ(folded->result, job.state.result);
 }
 
 AE_TEST("planner/what its tools can do and is not granted is denied, in a fork too") {

@@ -156,12 +156,17 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
   expect_proved(job);
 }
 
-AE_TEST("question/a tool that only wants its state back is called again at once") {
+AE_TEST("question/a tool that only wants its state back is called again after a pause") {
   GivenJob job(kBook);
   job.claim();
   job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "running");
-  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.sent.size(), 1u);
+  const Value said = job.last(EventType::decision_recorded);
+  EXPECT_EQ(said.text("kind"), "retry");
+  EXPECT_EQ(said.text("reason"), "input_required");
+  job.after(10s);
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
   expect_proved(job);
@@ -177,6 +182,48 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
   fills_in(job, "a", "{'n':99}");
   EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s16");
   job.answer("a", asks_how("more"));
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_required");
+  expect_proved(job);
+}
+
+AE_TEST("question/each round of answers is another call for the budget, and its other tries are none") {
+  GivenJob job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                       {.more = "{'budget':{'tool_calls':2}}"});
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.state.budget.reserved.tool_calls, 1u);
+  job.fails("a", "connect").after(10s);
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  job.answer("a", asks_how("s2"));
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
+  fills_in(job, "a", "{'n':4}");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.sent.size(), 3u);
+  job.raise("{'tool_calls':3}");
+  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
+  expect_proved(job);
+}
+
+AE_TEST("question/the pauses of a tool that only wants its state back grow, and it is not asked for ever") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim();
+  std::vector<Duration> pauses;
+  for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
+    job.answer("a", asks(Value::object({}), "later"));
+    const Value said = job.last(EventType::decision_recorded);
+    ASSERT_EQ(said.text("kind"), "retry") << round;
+    pauses.push_back(*instant_from_text(said.text("not_before")) - job.now);
+    job.after(1min);
+    ASSERT_EQ(job.sent.size(), round + 1u) << job.story();
+  }
+  EXPECT_GT(pauses.back(), 5 * pauses.front());
+  EXPECT_EQ(job.step("a").call->counted, 1u) << "tries that ask are not counted";
+  job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
   expect_proved(job);
@@ -325,6 +372,36 @@ AE_TEST("question/an effect that was recorded and not logged is caught up") {
   job.kept("a", asks_how(), Arrival::in_time);
   EXPECT_EQ(job.last(EventType::tool_invocation_finished)["caught_up"], Value(true));
   EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  expect_proved(job);
+}
+
+AE_TEST("question/one that comes late ends the doubt about its call, and is put") {
+  GivenJob job(kBook);
+  job.claim().crash();
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished).text("outcome"), "input_required");
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/one that comes after somebody said that its call did not happen is put too") {
+  GivenJob job(kBook);
+  job.claim().crash().after(2min);
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.decides = false;
+  job.resolve("a", "not_happened");
+  ASSERT_FALSE(job.refused);
+  job.decides = true;
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   expect_proved(job);
 }
 

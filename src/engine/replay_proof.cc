@@ -67,7 +67,8 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const Value& notice = event.payload["arguments"]["notice"];
   const bool turn = step->is_turn() && state.steps[step->node].loop;
   if (turn && state.budget.limits.soft > 0 && is_redacted(event.payload["arguments"])) return {};
-  if (turn && !is_notice(state, state.steps[step->node], notice)) {
+  // How much was left can be told while the limits are known.
+  if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
     return "tells its model something of the budget that is not so";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
@@ -138,12 +139,32 @@ std::string ReplayProof::branch(const State& state, const Event& event) {
   return now && *now == recorded ? "" : "is not what `map` gives";
 }
 
+namespace {
+
+// A choice without the words that a model is told: what they say is recorded, and what is told later follows from that. Another
+// version may say the same in other words.
+Value without_words(const Value& choice) {
+  Value bare = choice;
+  if (choice["repair"].is_string()) bare = bare.with("repair", true);
+  if (!choice["calls"].is_array()) return bare;
+  std::vector<Value> calls;
+  for (const Value& call : choice["calls"].items()) {
+    const Value* refused = call.find("refused");
+    calls.push_back(refused != nullptr ? call.with("refused", (*refused)["code"]) : call);
+  }
+  return bare.with("calls", Value::array(std::move(calls)));
+}
+
+}  // namespace
+
 // A loop does what the model's answer asked for, and no more.
 std::string ReplayProof::choice(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || !step->loop || step->loop->turns.empty()) return {};
   auto now = choice_of(state, *step);
-  return now && *now == event.payload["payload"] ? "" : "is not what the model's answer asks for";
+  const Value& said = event.payload["payload"];
+  return now && without_words(*now) == without_words(said) ? ""
+                                                           : "is not what the model's answer asks for";
 }
 
 std::string ReplayProof::wait(const State& state, const Event& event) {
@@ -164,16 +185,16 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
   return key == event.payload.text("correlation_key") ? "" : "has another key than the plan's";
 }
 
-// A person was asked about the call that the plan's expressions give.
+// A person was asked about, or a policy denied, the call that the plan's expressions give.
 std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
   if (!step || step->call || is_redacted(asked)) return {};
   auto arguments = asked_arguments(state, *step);
-  if (!arguments) return "asks for a call, but " + arguments.error().message;
+  if (!arguments) return "is about a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
-  return "asks for other arguments than the plan's expressions give";
+  return "is about other arguments than the plan's expressions give";
 }
 
 // What a call changed is what its `changes` give of its result, all of it, before its command is committed. A result that
@@ -229,7 +250,8 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
       if (event.payload.text("kind") == "tool_choice") wrong = choice(state, event);
       if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
-      if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
+      if (const std::string_view said = event.payload.text("state");
+          event.payload.text("kind") == "approval" && (said == "requested" || said == "denied")) {
         wrong = request(state, event);
       }
       break;
