@@ -108,8 +108,7 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
   const auto fits = [](const std::optional<std::int64_t>& n) {
     return n && *n >= 0 && *n < static_cast<std::int64_t>(kNoTurn);
   };
-  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped ||
-      s_.by_id.contains(id)) {
+  if (!s_.node_of(loop).loop || !loop.imported || loop.skipped || s_.by_id.contains(id)) {
     return bad("no such loop");
   }
   if (!fits(turn) || (nth && !fits(nth))) return bad("no such turn");

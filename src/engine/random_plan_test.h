@@ -208,7 +208,8 @@ class RandomWorld {
       result = result.with("tool_calls", calls);
     } else if (call.arguments.find("schema") != nullptr) {
       // The first answer of some needs to be mended; what is said after it is good.
-      const bool good = chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
+      const bool good =
+          chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
       result = result.with("text", good ? "{}" : "no JSON");
     }
     if (call.tool == "ask") {

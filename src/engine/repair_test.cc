@@ -7,7 +7,8 @@
 namespace ae::engine::testing {
 namespace {
 
-constexpr std::string_view kMended = ", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1";
+constexpr std::string_view kMended =
+    ", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1";
 constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "stop"})";
 constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
 
@@ -36,7 +37,9 @@ void fails_so(const GivenJob& job, std::string_view words) {
   proves(job);
 }
 
-AE_TEST("repair/an answer that breaks the schema is recorded, and its model is told why and asked again") {
+AE_TEST(
+    "repair/an answer that breaks the schema is recorded, and its model is told why and asked "
+    "again") {
   GivenJob job = talk(kMended);
   job.claim();
   EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
@@ -134,7 +137,9 @@ AE_TEST("repair/a node that asks a model once is asked once more, and gives its 
   EXPECT_TRUE(node["model"].is_null()) << "its turns say which model was asked";
 }
 
-AE_TEST("repair/a node whose first answer is good asks nothing more, and one that says no repair fails") {
+AE_TEST(
+    "repair/a node whose first answer is good asks nothing more, and one that says no repair "
+    "fails") {
   GivenJob job = asks();
   job.claim().ok("read/0", kGood).ok("then");
   EXPECT_EQ(job.sent.size(), 2u);

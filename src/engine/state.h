@@ -173,7 +173,8 @@ struct LoopTurn {
   std::uint32_t step = 0;  // that asks the model
   bool chosen = false;     // what it asked for is recorded
   std::vector<LoopCall> calls;
-  std::optional<std::string> repair;  // its answer broke the schema, and this is what the model is told of it
+  std::optional<std::string>
+      repair;  // its answer broke the schema, and this is what the model is told of it
 };
 
 struct LoopProgress {

@@ -203,10 +203,9 @@ Value loop_view(const State& state, const LoopProgress& loop) {
            {"refused", failure_view(call.refused)},
            {"tool", call.refused ? Value() : Value(state.plan->tools[call.tool].name)}}));
     }
-    turns.push_back(
-        Value::object({{"calls", Value::array(std::move(calls))},
-                       {"chosen", turn.chosen},
-                       {"repair", turn.repair ? Value(*turn.repair) : Value()}}));
+    turns.push_back(Value::object({{"calls", Value::array(std::move(calls))},
+                                   {"chosen", turn.chosen},
+                                   {"repair", turn.repair ? Value(*turn.repair) : Value()}}));
   }
   std::vector<Value> told;
   for (const Limit limit : loop.told) told.emplace_back(to_text(limit));

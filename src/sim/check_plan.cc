@@ -29,9 +29,7 @@ class Places {
   static std::string name_of(std::string_view node, const Value& item) {
     return std::string(node) + (item.is_null() ? "" : "/" + canonical(item));
   }
-  bool of_loop(const Event& event) const {
-    return node_of(e_, event).loop != nullptr;
-  }
+  bool of_loop(const Event& event) const { return node_of(e_, event).loop != nullptr; }
   // The item that a call is about, as workload.cc writes it; null = it is no item.
   Value item_of(const Event& event) const {
     const Value& args = event.payload["arguments"];
