@@ -388,7 +388,7 @@ Sent sent_of(const State& state, const Step& step) {
 }
 
 bool is_certain(const Outcome& outcome) {
-  return outcome.kind == OutcomeKind::success ||
+  return outcome.kind == OutcomeKind::success || outcome.kind == OutcomeKind::input_required ||
          (outcome.kind == OutcomeKind::failure && outcome.definite);
 }
 

@@ -47,7 +47,8 @@ Sent sent_of(const State& state, const Step& step);
 enum class Arrival : std::uint8_t { in_time, late };
 Value effect_record(const JobId& job, const Sent& sent, const Outcome& outcome, Instant at,
                     Arrival arrival = Arrival::in_time);
-// Only what is certain is taken late (SPEC §6): a success, or that for sure nothing happened.
+// Only what is certain is taken late (SPEC §6): a success, that its tool asks a person something, or that for sure nothing
+// happened.
 bool is_certain(const Outcome& outcome);
 
 // What stands in the effect store and is not in the log yet (SPEC §5, W3; §6, late effects): the events that take it in.

@@ -159,7 +159,10 @@ Status Applier::tool_invocation_finished() {
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
-  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain)) {
+  // Who said that it did not happen spoke before it was known that its tool asks something.
+  const bool asks =
+      step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
+  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
     enter(*step, StepPhase::settled);
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&

@@ -328,6 +328,36 @@ AE_TEST("question/an effect that was recorded and not logged is caught up") {
   expect_proved(job);
 }
 
+AE_TEST("question/one that comes late ends the doubt about its call, and is put") {
+  GivenJob job(kBook);
+  job.claim().crash();
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.last(EventType::tool_invocation_finished).text("outcome"), "input_required");
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  EXPECT_EQ(job.last(EventType::wait_opened).text("reason"), "input_required");
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  expect_proved(job);
+}
+
+AE_TEST("question/one that comes after somebody said that its call did not happen is put too") {
+  GivenJob job(kBook);
+  job.claim().crash().after(2min);
+  ASSERT_EQ(job.state.parked_until, "resolve");
+  job.decides = false;
+  job.resolve("a", "not_happened");
+  ASSERT_FALSE(job.refused);
+  job.decides = true;
+  job.kept("a", asks_how());
+  EXPECT_EQ(job.status(), "waiting") << job.story();
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
+  expect_proved(job);
+}
+
 AE_TEST("question/a checkpoint at any event, and the tail after it, is the same") {
   GivenJob job = asked();
   fills_in(job, "a", "{'n':3}");
