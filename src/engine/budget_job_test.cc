@@ -115,6 +115,36 @@ AE_TEST("budget/what is under way is awaited and recorded before the job parks")
   proves(job);
 }
 
+AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
+  for (const bool long_pause : {false, true}) {
+    const std::string more =
+        "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
+        " 'retry_on': ['timeout'], 'initial_backoff': '" +
+        std::string(long_pause ? "8s" : "200ms") + "'}}}}";
+    GivenJob job("[" + calls("a") + "," + calls("b") + "]", {.more = more});
+    job.claim();
+    ASSERT_EQ(job.sent.size(), 1u);
+    job.times_out("a");
+    EXPECT_NE(job.status(), "parked") << job.story();
+    job.after(20s);
+    ASSERT_EQ(job.tries("a"), 2u) << job.story();
+    job.ok("a");
+    EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+    EXPECT_FALSE(job.state.may_have_happened(job.step("a")));
+    proves(job);
+  }
+}
+
+AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
+  GivenJob job = given(asks("a"), "{'model_calls': 1}");
+  job.claim().times_out("a");
+  ASSERT_EQ(job.status(), "running") << job.story();
+  job.after(20s);
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.tries("a"), 1u);
+  proves(job);
+}
+
 AE_TEST("budget/an item of a map that has no room is not begun") {
   GivenJob job = given(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",

@@ -188,7 +188,6 @@ void Decider::pause() {
 void Decider::rest() {
   if (held_back_) return;
   if (s_.nodes_left == 0) return complete();
-  if (over_ && !later_) return exceed();
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
@@ -198,6 +197,8 @@ void Decider::rest() {
     }
   }
   if (later_ && (!backoff || *later_ < *backoff)) backoff = later_;
+  // What only has to be sent again is sent before the job parks: nobody has to look what became of it.
+  if (over_ && (!backoff || *backoff <= stamp_.now)) return exceed();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =
