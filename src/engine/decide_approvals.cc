@@ -106,6 +106,11 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   emit(EventType::wait_opened, std::move(wait));
 }
 
+std::string Decider::denied_text(const std::string& tool, const std::string& reason) {
+  return "the call of \"" + tool + "\" is denied" +
+         (reason.empty() ? " by a policy" : ": " + reason);
+}
+
 // A policy or a person said no, or nobody said anything in time: the node fails, its tool was never called.
 void Decider::finish_refused(const Step& step) {
   const Approval& approval = *step.approval;
@@ -116,9 +121,7 @@ void Decider::finish_refused(const Step& step) {
                        call + " was rejected" + (approval.by.empty() ? "" : " by " + approval.by) +
                            (approval.note.empty() ? "" : ": " + approval.note));
     case ApprovalState::denied:
-      return fail_step(
-          step, code_name(Code::denied),
-          call + " is denied" + (approval.note.empty() ? " by a policy" : ": " + approval.note));
+      return fail_step(step, code_name(Code::denied), denied_text(approval.tool, approval.note));
     case ApprovalState::withdrawn:
       return fail_step(step, code_name(Code::rejected),
                        call + " was not made: " +

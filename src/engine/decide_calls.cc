@@ -159,6 +159,11 @@ void Decider::declare(const Step& step, bool close_earlier) {
   if (close_earlier && step.call->open) close_unknown(step);
   const Invocation& call = *step.call;
   if (!approved(again, call.arguments, call.arguments_hash)) {
+    // Since the earlier try another plan has come: nobody can approve what its policies forbid.
+    const auto said = judge(s_, &step, s_.tool_of(step), call.arguments);
+    if (said && said->action == PolicyAction::deny) {
+      return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
+    }
     return request_approval(again, call.arguments, call.arguments_hash);
   }
   emit_started(again, call.arguments,

@@ -139,6 +139,7 @@ class Decider {
   bool deny(const Declaration& d, const Value& args, std::string_view hash);
   bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
+  static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& whole);
   void start_part(const Declaration& part);

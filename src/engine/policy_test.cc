@@ -57,6 +57,40 @@ AE_TEST("policy/a denied call is never declared, and the log says why") {
   proves(job);
 }
 
+AE_TEST("policy/a call that another plan denies before its next try fails, and nobody is asked") {
+  constexpr std::string_view kRetry = ", 'retry':{'max_attempts':3, 'retry_on':['connect']}";
+  const std::string now = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park'" +
+                          std::string(kRetry) + "}}}";
+  const std::string then =
+      "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park',"
+      " 'rules':[{'action':'deny', 'reason':'not any more'}]" +
+      std::string(kRetry) + "}}}";
+  for (const bool doubted : {false, true}) {
+    GivenJob job = buys(now);
+    job.claim();
+    if (doubted) {
+      job.unknown("a").after(2min);
+      job.decides = false;
+      job.resolve("a", "not_happened");
+      ASSERT_FALSE(job.refused);
+    } else {
+      job.fails("a", "connect");
+      job.decides = false;
+    }
+    job.replan(compiled(graph(kBuy, then)));
+    ASSERT_FALSE(job.refused);
+    job.decides = true;
+    job.after(1min);
+    EXPECT_EQ(job.status(), "failed") << job.story();
+    EXPECT_EQ(job.state.error->code, "denied");
+    EXPECT_NE(job.state.error->message.find("not any more"), std::string::npos);
+    EXPECT_EQ(job.sent.size(), 1u);
+    EXPECT_EQ(job.last(EventType::wait_opened).text("correlation_key").find("approval/"),
+              std::string_view::npos);
+    proves(job);
+  }
+}
+
 AE_TEST("policy/the first rule that holds is the one") {
   const std::string rules = ruled(
       "{'action':'allow', 'when':'${ .args.n < 10 }'},"
