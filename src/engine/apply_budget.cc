@@ -48,6 +48,7 @@ Status Applier::reserve(const Step& step) {
   }
   const Use use = use_of(call, model);
   if (s_.budget.over(use)) return bad("the job's budget does not allow it");
+  if (!can_add(s_.budget.reserved, use)) return bad("more is reserved than a number can hold");
   add(s_.budget.reserved, use);
   call.charge = Charge::reserved;
   return {};

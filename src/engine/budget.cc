@@ -66,6 +66,11 @@ std::uint64_t part(const Use& use, Limit limit) {
   return part(copy, limit);
 }
 
+bool can_add(const Use& to, const Use& more) {
+  return std::ranges::all_of(
+      kCounted, [&](Limit limit) { return part(to, limit) + part(more, limit) <= kNumberMax; });
+}
+
 void add(Use& to, const Use& more) {
   for (const Limit limit : kCounted) part(to, limit) = sum(part(to, limit), part(more, limit));
 }
@@ -267,13 +272,13 @@ std::uint64_t output_tokens_of(const Value& request) {
 
 Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,
                         std::uint64_t output) {
-  Reservation reservation{.input_tokens = std::min(input, kBudgetMax),
-                          .output_tokens = std::min(output, kBudgetMax)};
+  Reservation reservation{.input_tokens = std::min(input, kReservedMax),
+                          .output_tokens = std::min(output, kReservedMax)};
   if (price) {
     const auto cost =
         cost_micros(*price, Value::object({{"input_tokens", reservation.input_tokens},
                                            {"output_tokens", reservation.output_tokens}}));
-    reservation.cost_micros = std::min(cost.value_or(0), kBudgetMax);
+    reservation.cost_micros = std::min(cost.value_or(0), kReservedMax);
   }
   return reservation;
 }

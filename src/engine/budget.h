@@ -29,6 +29,8 @@ std::string_view to_text(Limit limit);
 constexpr Limit kCounted[] = {Limit::tokens, Limit::cost, Limit::model_calls, Limit::tool_calls};
 
 constexpr std::uint64_t kBudgetMax = 1'000'000'000'000'000;
+// Tokens that may be read, tokens that may be written, or cost, of one try: 64 side by side stay numbers of JSON.
+constexpr std::uint64_t kReservedMax = 70'000'000'000'000;
 // What a request that names no max_tokens is taken to be answered with, and what an image is taken for.
 constexpr std::uint64_t kOutputTokensUsual = 1'024, kImageTokens = 1'500;
 
@@ -37,7 +39,8 @@ struct Use {
 };
 std::uint64_t& part(Use& use, Limit limit);
 std::uint64_t part(const Use& use, Limit limit);
-void add(Use& to, const Use& more);
+bool can_add(const Use& to, const Use& more);  // without coming to a number that nothing can hold
+void add(Use& to, const Use& more);            // as far as numbers go
 void take_away(Use& from, const Use& less);  // REQUIRES: it holds as much
 
 struct Limits {

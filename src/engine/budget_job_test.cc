@@ -145,6 +145,24 @@ AE_TEST("budget/a model's try that has no room when its pause is over parks the 
   proves(job);
 }
 
+AE_TEST("budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+  std::string nodes;
+  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
+  GivenJob job = given(nodes, "{'model_calls': 100}");
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 8u);
+  job.ok("n0", used(5, 2));
+  std::vector<Event> forged = job.log;
+  for (Event& event : forged) {
+    if (event.type != EventType::tool_invocation_started) continue;
+    event.payload = event.payload.with(
+        "reserved", Value::object({{"input_tokens", kBudgetMax}, {"output_tokens", kBudgetMax}}));
+  }
+  const auto folded = fold(job.state.job, forged, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
+}
+
 AE_TEST("budget/an item of a map that has no room is not begun") {
   GivenJob job = given(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",

@@ -65,6 +65,13 @@ AE_TEST("budget/a request is taken for a third of its bytes, and an image for it
   const Price price{.input = 2'000'000, .output = 10'000'000};
   EXPECT_EQ(reserve_for(price, 100, 10).cost_micros, 300u);
   EXPECT_EQ(reserve_for(std::nullopt, 100, 10).cost_micros, 0u);
+  Use all;  // of as many calls as one job may have open
+  for (int i = 0; i < 64; ++i) {
+    const Use one = model_use(reserve_for(price, kBudgetMax, kBudgetMax));
+    ASSERT_TRUE(can_add(all, one)) << i;
+    add(all, one);
+  }
+  EXPECT_EQ(all.tokens, 64 * 2 * kReservedMax);
 }
 
 }  // namespace
