@@ -6,6 +6,7 @@
 #include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/model_calls.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
@@ -39,7 +40,8 @@ Status Applier::reserve(const Step& step) {
   if (step.role != Role::node || !s_.budget.limits.any()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
-  if (!model && call.charge != Charge::none) return {};  // another try of the same call
+  const bool again = call.charge != Charge::none && !sends_answers(call);
+  if (!model && again) return {};  // another try of the same call
   if (call.charge == Charge::reserved) return bad("the earlier try stands in the budget");
   if (model) {
     const auto reserved = reservation_of(p_["reserved"]);

@@ -5,7 +5,7 @@
 //   the next fits not    nothing is declared; what is under way is awaited; the job parks until `budget`
 //
 // A model's call uses tokens, money and one model call, in each try that was sent; a tool's uses one tool call, however
-// often it is tried. What asks about a call in doubt, or undoes one, uses nothing: it is never held back (decision 0054).
+// often it is tried, and one more for each round of answers that it is called again with (engine/questions.h). What asks about a call in doubt, or undoes one, uses nothing: it is never held back (decision 0054).
 // Stored: limits, in the task graph, in job_created and in decision_recorded{budget},
 //   {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?: whole numbers, "wall"?: duration, "soft"?: percent}
 // and `reserved` {"input_tokens", "output_tokens", "cost_micros"?}. Threads: values and pure functions.

@@ -2,6 +2,7 @@
 // when nothing else is under way, the job parks until somebody raises the budget (engine/budget.h).
 #include "engine/decider.h"
 #include "engine/loop.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 
@@ -20,7 +21,8 @@ bool Decider::counts(const Declaration& d) const {
   if (!s_.budget.limits.any() || d.of != nullptr) return false;
   const Step* step = known(d);
   if (!step) return true;
-  const bool again = step->call && step->call->charge != Charge::none;
+  const bool again =
+      step->call && step->call->charge != Charge::none && !sends_answers(*step->call);
   return step->role == Role::node && (s_.plan->tools[d.tool].is_model() || !again);
 }
 

@@ -182,6 +182,28 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
   expect_proved(job);
 }
 
+AE_TEST("question/each round of answers is another call for the budget, and its other tries are none") {
+  GivenJob job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                       {.more = "{'budget':{'tool_calls':2}}"});
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
+  fills_in(job, "a", "{'n':3}");
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
+  EXPECT_EQ(job.state.budget.reserved.tool_calls, 1u);
+  job.fails("a", "connect").after(10s);
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  job.answer("a", asks_how("s2"));
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
+  fills_in(job, "a", "{'n':4}");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.sent.size(), 3u);
+  job.raise("{'tool_calls':3}");
+  ASSERT_EQ(job.sent.size(), 4u) << job.story();
+  EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
+  EXPECT_EQ(job.ok("a").status(), "completed");
+  EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
+  expect_proved(job);
+}
+
 AE_TEST("question/nobody answers: the tool is told so when the time is over") {
   GivenJob job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
                                        " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});

@@ -53,6 +53,10 @@ std::string question_id(const State& state, const Step& step) {
       .text;
 }
 
+bool sends_answers(const Invocation& call) {
+  return !call.open && call.outcome == OutcomeKind::input_required && call.questions != nullptr;
+}
+
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};

@@ -25,6 +25,8 @@ std::string question_key(const Step& step, std::uint32_t number);
 bool is_question_key(std::string_view key);
 // The id under which the question that is put now stands among the approvals.
 std::string question_id(const State& state, const Step& step);
+// Is the next try the first that sends what people answered? It is another call for a job's budget.
+bool sends_answers(const Invocation& call);
 // What a try sends along: {"answers": {KEY: answer…}, "state"?}; null = its tool has asked nothing.
 Value inputs_of(const Invocation& call);
 
