@@ -96,9 +96,10 @@ Status Applier::tool_invocation_started() {
     return bad("a later try must keep the keys, the tool and the arguments");
   }
   AE_TRY(reserve(*step));
-  // A resend after a crash, and one that a person asked for, are not counted (API §1, SPEC §6).
-  const bool counted =
-      call.try_no == 0 || step->phase == StepPhase::backoff || call.error.code == "not_sent";
+  // A resend after a crash, one that a person asked for, and one with answers are not counted (API §1, SPEC §6).
+  const bool repeats =
+      step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
+  const bool counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
   call.tool_version = p_.text("tool_version");
   call.try_no++;
   if (counted) call.counted++;

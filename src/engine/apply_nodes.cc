@@ -1,6 +1,7 @@
 // How events of nodes and waits change the state.
 #include "engine/applier.h"
 #include "engine/loop.h"
+#include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
@@ -181,6 +182,7 @@ Status Applier::decision_recorded() {
     if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
       return bad("no such try to repeat");
     }
+    if (open_question(*step->call)) return bad("what its tool asked has no answer yet");
     step->not_before = instant_of(p_, "not_before");
     enter(*step, StepPhase::backoff);
     return {};

@@ -277,8 +277,11 @@ void Decider::retry(const Step& step) {
   // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
   // `backoff` looks at the upper ones of 64.
   const std::uint64_t chance = mix(stamp_.chance ^ bits_of(step.id)) >> 11;
-  const std::uint32_t next = (call.unsent > 0 ? call.unsent : call.counted) + 1;
-  Duration wait = tool.retry.backoff(next, chance << 11, call.retry_after);
+  const bool asked = call.outcome == OutcomeKind::input_required;
+  const std::uint32_t before = call.unsent > 0 ? call.unsent
+                               : asked         ? call.questions->rounds
+                                               : call.counted;
+  Duration wait = tool.retry.backoff(before + 1, chance << 11, call.retry_after);
   if (call.unsent > 0)
     wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
   emit(EventType::random_recorded,
@@ -288,12 +291,13 @@ void Decider::retry(const Step& step) {
            {"kind", "retry"},
            {"not_before", to_text(stamp_.now + wait)},
            {"payload", Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}})},
-           {"reason", call.error.code}});
+           {"reason", asked ? to_text(call.outcome) : std::string_view(call.error.code)}});
 }
 
 // The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
 void Decider::after_backoff(const Step& step) {
   if (stamp_.now < step.not_before) return ask_again(step.not_before);
+  if (step.call->outcome == OutcomeKind::input_required) return questioned(step);
   // A read whose answer was lost is nothing to doubt, but is not sent again by another tool.
   if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
     return doubtful(step);

@@ -27,7 +27,11 @@ void Decider::questioned(const Step& step) {
                          std::to_string(kQuestionRoundsMax) + " times, and asks again");
   }
   const Member* question = open_question(call);
-  if (question == nullptr) return declare(step, false);
+  if (question == nullptr) {
+    // Who only wants to be called again is, after a pause.
+    const bool only_later = call.questions->asked["requests"].size() == 0;
+    return only_later && step.phase == StepPhase::settled ? retry(step) : declare(step, false);
+  }
   emit_of(step, EventType::wait_opened,
           {{"correlation_key", question_key(step, call.questions->number + 1)},
            {"expires_at", to_text(within(stamp_.now + tool.ask_expires))},

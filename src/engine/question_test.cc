@@ -156,12 +156,17 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
   expect_proved(job);
 }
 
-AE_TEST("question/a tool that only wants its state back is called again at once") {
+AE_TEST("question/a tool that only wants its state back is called again after a pause") {
   GivenJob job(kBook);
   job.claim();
   job.answer("a", asks(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "running");
-  EXPECT_EQ(job.sent.size(), 2u);
+  EXPECT_EQ(job.sent.size(), 1u);
+  const Value said = job.last(EventType::decision_recorded);
+  EXPECT_EQ(said.text("kind"), "retry");
+  EXPECT_EQ(said.text("reason"), "input_required");
+  job.after(10s);
+  ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
   EXPECT_EQ(job.ok("a").status(), "completed");
   expect_proved(job);
@@ -201,6 +206,26 @@ AE_TEST("question/each round of answers is another call for the budget, and its 
   EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s2");
   EXPECT_EQ(job.ok("a").status(), "completed");
   EXPECT_EQ(job.state.budget.spent.tool_calls, 3u);
+  expect_proved(job);
+}
+
+AE_TEST("question/the pauses of a tool that only wants its state back grow, and it is not asked for ever") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim();
+  std::vector<Duration> pauses;
+  for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
+    job.answer("a", asks(Value::object({}), "later"));
+    const Value said = job.last(EventType::decision_recorded);
+    ASSERT_EQ(said.text("kind"), "retry") << round;
+    pauses.push_back(*instant_from_text(said.text("not_before")) - job.now);
+    job.after(1min);
+    ASSERT_EQ(job.sent.size(), round + 1u) << job.story();
+  }
+  EXPECT_GT(pauses.back(), 5 * pauses.front());
+  EXPECT_EQ(job.step("a").call->counted, 1u) << "tries that ask are not counted";
+  job.answer("a", asks(Value::object({}), "later"));
+  EXPECT_EQ(job.status(), "failed");
+  EXPECT_EQ(job.state.error->code, "input_required");
   expect_proved(job);
 }
 
