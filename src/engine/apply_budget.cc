@@ -32,12 +32,15 @@ Status Applier::budget_given() {
   if (!limits) return bad(limits.error().message);
   s_.budget.limits = *limits;
   s_.budget.wall_until = maybe_instant(*budget, "wall_until");
+  if (limits->wall && s_.budget.wall_until) {
+    s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
+  }
   return {};
 }
 
 // A try is declared. REQUIRES: it is not counted in the state yet.
 Status Applier::reserve(const Step& step) {
-  if (step.role != Role::node || !s_.budget.limits.any()) return {};
+  if (step.role != Role::node || !s_.budget.is_kept()) return {};
   Invocation& call = *step.call;
   const bool model = s_.tool_of(step).is_model();
   const bool again = call.charge != Charge::none && !sends_answers(call);
@@ -98,7 +101,8 @@ void Applier::model_told(const Step& turn) {
 
 Status Applier::wall_passed() {
   Budget& budget = s_.budget;
-  if (!budget.wall_until || budget.wall_passed) return bad("no time is limited");
+  const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
+  if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
   budget.wall_passed = true;
   return {};
 }
@@ -107,7 +111,7 @@ Status Applier::budget_decided() {
   Budget& budget = s_.budget;
   const Value& said = p_["payload"];
   if (p_.text("state") == "exceeded") {
-    if (s_.status != JobStatus::running || !budget.limits.any()) return bad("no budget is used up");
+    if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
     const auto asked = maybe_int(said, "asked");
     budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
                                .asked = static_cast<std::uint64_t>(asked.value_or(0))};
@@ -117,8 +121,12 @@ Status Applier::budget_decided() {
   if (s_.ending) return bad("the job is ending");
   budget.exceeded.reset();
   if (is_redacted(said)) {  // to what is not known any more: it holds nothing back
+    const std::uint32_t soft = budget.limits.soft;  // nobody raises it
     budget.limits = {};
+    budget.limits.soft = soft;
+    budget.wall_until.reset();
     budget.wall_passed = false;
+    budget.erased = true;
     return {};
   }
   const auto limits = limits_of(said);
@@ -127,17 +135,18 @@ Status Applier::budget_decided() {
     auto& most = budget.limits.most(limit);
     const auto& wish = limits->most(limit);
     if (!wish) continue;
-    if (!most || *wish <= *most) return bad("it raises nothing");
+    if (most ? *wish <= *most : !budget.erased) return bad("it raises nothing");
     most = wish;
     for (Step& step : s_.steps) {
       if (step.loop) step.loop->told.erase(limit);
     }
   }
   if (limits->wall) {
-    if (!budget.limits.wall || !budget.wall_until || *limits->wall <= *budget.limits.wall) {
+    const auto& wall = budget.limits.wall;
+    if (!budget.wall_from || (wall ? *limits->wall <= *wall : !budget.erased)) {
       return bad("it raises nothing");
     }
-    budget.wall_until = *budget.wall_until + (*limits->wall - *budget.limits.wall);
+    budget.wall_until = *budget.wall_from + *limits->wall;
     budget.limits.wall = limits->wall;
     budget.wall_passed = false;
   }

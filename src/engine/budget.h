@@ -89,11 +89,16 @@ struct Exceeded {
 
 struct Budget {
   Limits limits;
-  std::optional<Instant> wall_until;  // from the job's creation on, pauses and waits included
+  std::optional<Instant> wall_from;   // the job's creation, when it has a `wall` ...
+  std::optional<Instant> wall_until;  // ... which ends then, pauses and waits included
   bool wall_passed = false;
+  // A raise was erased: a limit that is not set holds as much as nobody knows, until it is raised again.
+  bool erased = false;
   Use spent, reserved;
   std::optional<Exceeded> exceeded;  // somebody has to raise it
 
+  // Does it count what calls use?
+  bool is_kept() const { return limits.any() || erased; }
   std::uint64_t used(Limit limit) const { return part(spent, limit) + part(reserved, limit); }
   // The first limit that leaves no room for `more`; nullopt = there is room.
   std::optional<Exceeded> over(const Use& more) const;

@@ -163,6 +163,58 @@ AE_TEST("budget/a log that reserves more than a number holds is refused, and not
   EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
 }
 
+// What was said when the budget was raised is erased from the log.
+std::vector<Event> erased(const GivenJob& job) {
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.payload.text("state") != "raised") continue;
+    event.payload =
+        event.payload.with("payload", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  return log;
+}
+
+AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'model_calls': 1, 'soft': 80}");
+  job.claim().ok("a", used(5, 2));
+  job.raise("{'model_calls': 2}").ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  // The job that rests is read again, and goes on as before.
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  EXPECT_EQ(then->parked_until, "budget");
+  EXPECT_EQ(then->budget.spent.model_calls, 2u);
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'model_calls': 3}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(of(job).spent.model_calls, 3u);
+  const auto whole = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole->budget.spent.tokens, 21u);
+}
+
+AE_TEST("budget/a raise of time can be erased, too") {
+  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
+  GivenJob job = given(nodes, "{'wall': '1h'}");
+  job.claim().after(2h).ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget") << job.story();
+  auto then = fold(job.state.job, erased(job), compile_each_time());
+  ASSERT_TRUE(then) << then.error().message;
+  job.log = erased(job);
+  job.state = std::move(*then);
+  job.raise("{'wall': '3h'}");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
+  job.raise("{'wall': '9h'}").ok("c", used(5, 2));
+  ASSERT_FALSE(job.refused);
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_TRUE(fold(job.state.job, erased(job), compile_each_time()));
+}
+
 AE_TEST("budget/an item of a map that has no room is not begun") {
   GivenJob job = given(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",

@@ -123,8 +123,8 @@ void parts(A& a, Part<A, Exceeded>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Budget>& x) {
-  auto& [limits, wall_until, wall_passed, spent, reserved, exceeded] = x;
-  all(a, limits, wall_until, wall_passed, spent, reserved, exceeded);
+  auto& [limits, wall_from, wall_until, wall_passed, erased, spent, reserved, exceeded] = x;
+  all(a, limits, wall_from, wall_until, wall_passed, erased, spent, reserved, exceeded);
 }
 
 template <class A>

@@ -67,7 +67,8 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   const Value& notice = event.payload["arguments"]["notice"];
   const bool turn = step->is_turn() && state.steps[step->node].loop;
   if (turn && state.budget.limits.soft > 0 && is_redacted(event.payload["arguments"])) return {};
-  if (turn && !is_notice(state, state.steps[step->node], notice)) {
+  // How much was left can be told while the limits are known.
+  if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
     return "tells its model something of the budget that is not so";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)

@@ -18,8 +18,8 @@ std::unexpected<Error> refused(Limit limit, const std::string& why) {
 Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>& wish) {
   auto& most = next.limits.most(limit);
   if (!wish || most == wish) return false;
-  if (!most) return refused(limit, "is not limited: there is nothing to raise");
-  if (*wish < *most) {
+  if (!most && !next.erased) return refused(limit, "is not limited: there is nothing to raise");
+  if (most && *wish < *most) {
     return refused(limit, "is " + shown(limit, *most) + " already: it can be raised, not lowered");
   }
   if (*wish <= next.used(limit)) {
@@ -31,15 +31,15 @@ Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>
 
 Result<bool> raise_wall(Budget& next, const std::optional<Duration>& wish, Instant now) {
   if (!wish || next.limits.wall == wish) return false;
-  if (!next.limits.wall || !next.wall_until) {
+  const auto& has = next.limits.wall;
+  if (!next.wall_from || (!has && !next.erased)) {
     return refused(Limit::wall, "is not limited: there is nothing to raise");
   }
-  const Duration has = *next.limits.wall;
-  if (*wish < has) {
+  if (has && *wish < *has) {
     return refused(Limit::wall,
-                   "is " + ae::to_text(has) + " already: it can be raised, not lowered");
+                   "is " + ae::to_text(*has) + " already: it can be raised, not lowered");
   }
-  const Instant until = *next.wall_until + (*wish - has);
+  const Instant until = *next.wall_from + *wish;
   if (until <= now) {
     return refused(Limit::wall, "would have passed at " + to_text(until) + ": give more");
   }

@@ -38,7 +38,7 @@ Value use_view(const Use& use) {
 
 // What the job may use, has used, and what its calls under way may use yet; null = it has no budget.
 Value budget_view(const Budget& budget) {
-  if (!budget.limits.any()) return {};
+  if (!budget.is_kept()) return {};
   std::vector<Member> limits;
   for (const Limit limit : kCounted) {
     const auto& most = budget.limits.most(limit);
