@@ -111,10 +111,12 @@ class Applier {
   bool may_finish(const Step& step) const;
   bool may_conclude(const Step& loop) const;
   Status node_finished();
+  Status loop_concluded(Step& loop);
   Status item_finished(Step& step);
   Status wait_opened();
   Status wait_completed();
   Status may_be_judged(const Step* step) const;
+  std::optional<PolicyAction> judged_here(const Step& step) const;
   Status approval_requested();
   Status approval_denied();
   Status arguments_edited(Step& step);
@@ -145,6 +147,8 @@ class Applier {
   void settle_answer(const Step& step);
   void model_told(const Step& turn);
   Status wall_passed();
+  bool has_room(const Value& said) const;
+  bool fired_before(Instant due) const;
   void cancel_requested();
   Status may_end() const;
   bool ends_own_park() const;

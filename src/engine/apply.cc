@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/planner.h"
 
@@ -157,6 +158,7 @@ Status Applier::plan_generated() {
   const bool by_model = p_.text("planned_by").starts_with(kModelToolPrefix);
   if (s_.plan && by_model) {
     if (!awaits_plan(s_)) return bad("no planner has made a plan");
+    if (p_.text("planned_by") != maker_of(s_)) return bad("another answer than its own made it");
     AE_ASSIGN(const auto made, planned(*s_.plan, s_.steps.front().result));
     if (made->hash != plan->hash) return bad("it is another plan than the model's answer makes");
   }
@@ -208,8 +210,14 @@ void Applier::begin_end(Ending ending) {
   s_.pausing.reset();
 }
 
+// Does this timer say of itself that it has fired too early?
+bool Applier::fired_before(Instant due) const {
+  return !is_redacted(p_["value"]) && instant_of(p_, "value") < due;
+}
+
 Status Applier::deadline_passed() {
   if (!s_.deadline || s_.deadline_fired) return bad("no deadline is armed");
+  if (fired_before(*s_.deadline)) return bad("the deadline has not passed");
   s_.deadline_fired = true;
   if (!s_.ending) {
     begin_end({.cancelled = false,
@@ -231,6 +239,9 @@ Status Applier::may_end() const {
   if (!s_.waits.empty()) return bad("a wait is still open");
   if (type_ == EventType::job_completed && (!s_.plan || s_.nodes_left > 0 || s_.ending)) {
     return bad("the plan is not done");
+  }
+  if (type_ == EventType::job_completed && awaits_plan(s_)) {
+    return bad("its planner's plan is to follow");
   }
   return {};
 }

@@ -33,9 +33,19 @@ Status Applier::may_be_judged(const Step* step) const {
   return {};
 }
 
+// What the plan says of the call that this event is about; nullopt: the arguments are erased, and it cannot be told without.
+std::optional<PolicyAction> Applier::judged_here(const Step& step) const {
+  const ToolPolicy& tool = s_.tool_of(step);
+  const Value& call = p_["payload"];
+  if (holds_redacted(call) && judged_by_arguments(tool)) return std::nullopt;
+  const auto said = judge(s_, &step, tool, call["arguments"]);
+  return said ? said->action : PolicyAction::require_approval;
+}
+
 Status Applier::approval_requested() {
   Step* step = this->step();
   AE_TRY(may_be_judged(step));
+  if (judged_here(*step) == PolicyAction::allow) return bad("nobody has to be asked");
   const Value& asked = p_["payload"];
   auto approval = std::make_unique<Approval>();
   approval->id = p_.text("decision_id");
@@ -65,6 +75,9 @@ Status Applier::approval_denied() {
   AE_TRY(may_be_judged(step));
   if (step->phase != StepPhase::ready || step->role != Role::node) {
     return bad("only what has not begun is denied");
+  }
+  if (const auto said = judged_here(*step); said && *said != PolicyAction::deny) {
+    return bad("no policy denies this call");
   }
   auto denied = std::make_unique<Approval>();
   denied->id = p_.text("decision_id");

@@ -103,8 +103,24 @@ Status Applier::wall_passed() {
   Budget& budget = s_.budget;
   const bool unknown = budget.erased && budget.wall_from && !budget.wall_until;
   if ((!budget.wall_until && !unknown) || budget.wall_passed) return bad("no time is limited");
+  if (budget.wall_until && fired_before(*budget.wall_until)) return bad("its time has not passed");
   budget.wall_passed = true;
   return {};
+}
+
+// Is what is said to be used up not? A limit that nobody knows any more may be.
+bool Applier::has_room(const Value& said) const {
+  const Budget& budget = s_.budget;
+  const auto limit = limit_of(said.text("limit"));
+  if (!limit) return true;
+  if (*limit == Limit::wall) return !budget.wall_passed;
+  const auto asked = maybe_int(said, "asked");
+  if (!asked || *asked <= 0) return true;
+  const auto& most = budget.limits.most(*limit);
+  if (!most) return !budget.erased;
+  Use use;
+  part(use, *limit) = static_cast<std::uint64_t>(*asked);
+  return !budget.over(use);
 }
 
 Status Applier::budget_decided() {
@@ -113,6 +129,7 @@ Status Applier::budget_decided() {
   if (p_.text("state") == "exceeded") {
     if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
     const auto asked = maybe_int(said, "asked");
+    if (!is_redacted(said) && has_room(said)) return bad("there is room for the call");
     budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
                                .asked = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};

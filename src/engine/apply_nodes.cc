@@ -1,4 +1,5 @@
 // How events of nodes and waits change the state.
+#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/loop.h"
 #include "engine/questions.h"
@@ -103,7 +104,7 @@ Status Applier::node_finished() {
     step->map.reset();
   }
   if (step->loop) {
-    if (!step->failure) step->result = loop_result_of(s_, *step).value_or(Value());
+    if (!step->failure) AE_TRY(loop_concluded(*step));
     step->loop.reset();
   }
   enter(*step, StepPhase::done);
@@ -130,6 +131,17 @@ void Applier::open_dependents(const Node& node) {
     s_.steps[dependent].needs_left--;
     open_node(dependent);
   }
+}
+
+// What a loop gives is what its plan makes of the model's last answer.
+Status Applier::loop_concluded(Step& loop) {
+  auto result = loop_result_of(s_, loop);
+  const Value& answer = s_.steps[loop.loop->turns.back().step].result;
+  if (!result && !holds_redacted(answer)) {
+    return bad("the model's last answer is not what its plan wants");
+  }
+  loop.result = std::move(result).value_or(Value());
+  return {};
 }
 
 Status Applier::item_finished(Step& step) {

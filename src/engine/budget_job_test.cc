@@ -383,6 +383,40 @@ AE_TEST("budget/no log can be folded in which a call went over it") {
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
 }
 
+AE_TEST("budget/a log that says too early that it is used up is refused") {
+  const auto refused = [](const GivenJob& job, const auto& change) {
+    std::vector<Event> forged = job.log;
+    for (Event& event : forged) change(event);
+    const auto folded = fold(job.state.job, forged, compile_each_time());
+    return folded ? std::string() : folded.error().message;
+  };
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
+  job.claim().ok("a", used(5, 2));
+  ASSERT_EQ(job.state.parked_until, "budget");
+  EXPECT_EQ(refused(job, [](Event&) {}), "");
+  const std::string room = refused(job, [](Event& event) {
+    if (event.type != EventType::job_created) return;
+    event.payload = event.payload.with("budget", json("{'model_calls': 2}"));
+  });
+  EXPECT_NE(room.find("there is room"), std::string::npos) << room;
+
+  const auto earlier = [](Event& event) {
+    if (event.type != EventType::timer_fired) return;
+    event.payload = event.payload.with("value", "2026-01-01T00:00:30.000000Z");
+  };
+  GivenJob late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  late.claim().after(2h);
+  ASSERT_TRUE(late.state.budget.wall_passed);
+  const std::string time = refused(late, earlier);
+  EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
+
+  GivenJob ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  ended.claim().after(61s);
+  ASSERT_TRUE(ended.state.deadline_fired);
+  const std::string deadline = refused(ended, earlier);
+  EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
+}
+
 AE_TEST("budget/admit answers over_budget for a call that does not fit") {
   GivenJob job = given(asks("a"), "{'tokens': 100}");
   job.decides = false;

@@ -137,6 +137,15 @@ Status constants_fit(const Plan& plan) {
   return {};
 }
 
+// The turn whose answer is the plan; nullptr: nobody knows.
+const Step* last_turn(const State& state) {
+  const Step* last = nullptr;
+  for (const Step& one : state.steps) {
+    if (one.is_turn() && (last == nullptr || one.turn > last->turn)) last = &one;
+  }
+  return last;
+}
+
 }  // namespace
 
 const Value& planner_schema() {
@@ -222,18 +231,19 @@ bool awaits_plan(const State& state) {
   return step.phase == StepPhase::done && !step.failure && !step.skipped;
 }
 
+std::string maker_of(const State& state) {
+  const Step* last = last_turn(state);
+  const std::string& model = state.plan->tools[state.plan->nodes.front().tool].name;
+  return last != nullptr && last->call ? model + "/" + last->call->id.text : model;
+}
+
 Result<Value> planned_event(const State& state) {
   const Step& step = state.steps.front();
-  const ToolPolicy& model = state.plan->tools[state.plan->nodes.front().tool];
   AE_ASSIGN(const auto plan, planned(*state.plan, step.result));
-  const Step* last = nullptr;  // the turn whose answer it is; of a fork another job has it
-  for (const Step& one : state.steps) {
-    if (one.is_turn() && (last == nullptr || one.turn > last->turn)) last = &one;
-  }
-  std::string asked, by = model.name;
+  const Step* last = last_turn(state);
+  std::string asked;
   if (last != nullptr && last->call) {
     asked = last->call->arguments_hash;
-    by += "/" + last->call->id.text;
   } else if (last != nullptr && last->imported) {
     asked = last->imported->arguments_hash;
   }
@@ -243,7 +253,7 @@ Result<Value> planned_event(const State& state) {
                         {"decision_locked", true},
                         {"plan_hash", to_hex(plan->hash)},
                         {"plan_input_hash", asked},
-                        {"planned_by", by},
+                        {"planned_by", maker_of(state)},
                         {"planner_version", kVersion},
                         {"schema_version", 1},
                         {"task_graph", plan->task_graph}});

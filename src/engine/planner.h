@@ -34,6 +34,10 @@ std::string_view planner_of(const Plan& plan);
 // that the model can mend it by.
 Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer);
 
+// `planned_by` of that plan: the model, and the invocation whose answer it is (of a fork another job has it).
+// REQUIRES: awaits_plan.
+std::string maker_of(const State& state);
+
 // Is a job's planner done, so that its plan is to follow?
 bool awaits_plan(const State& state);
 // The second plan_generated. REQUIRES: awaits_plan.

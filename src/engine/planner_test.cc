@@ -190,6 +190,12 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
   EXPECT_TRUE(refused(at->payload.with("task_graph", (*other)->task_graph)
                           .with("plan_hash", to_hex((*other)->hash))
                           .with("decision_id", (*other)->decision.text)));
+  EXPECT_TRUE(refused(at->payload.with("planned_by", "model:main/0123456789abcdef")));
+  State done = job.folded(at->seq - 1);
+  const auto ended = apply(done, {EventType::job_completed, Value::object({{"result", Value()}})},
+                           job.now, compile_each_time());
+  ASSERT_FALSE(ended) << "its plan is not made yet";
+  EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
   EXPECT_FALSE(apply(early, {EventType::plan_generated, at->payload}, job.now, compile_each_time()))
       << "its planner is not done";

@@ -235,6 +235,52 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
   EXPECT_NE(refused(after).find("denies"), std::string::npos);
 }
 
+AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes is refused") {
+  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 500 }'}"));
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 1u) << job.story();
+  const std::uint64_t begun = job.seq_of(EventType::node_started, "a");
+  const Step& step = job.step("a");
+  const auto said = [&](std::string_view state, std::string_view arguments) {
+    State then = job.folded(begun);
+    const Value call = Value::object({{"arguments", json(arguments)},
+                                      {"arguments_hash", hash_of(arguments)},
+                                      {"command_id", step.id.text},
+                                      {"schema_digest", ""},
+                                      {"tool", "buy"},
+                                      {"tool_version", "0123456789abcdef"}});
+    const Value decision = Value::object({{"decision_id", "0123456789abcdef"},
+                                          {"kind", "approval"},
+                                          {"node_id", "a"},
+                                          {"payload", call},
+                                          {"state", state},
+                                          {"step_id", step.id.text}});
+    const auto applied =
+        apply(then, {EventType::decision_recorded, decision}, job.now, compile_each_time());
+    return applied ? std::string() : applied.error().message;
+  };
+  EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
+  EXPECT_NE(said("requested", "{'n':250}").find("nobody has to be asked"), std::string::npos);
+  EXPECT_EQ(said("denied", "{'n':501}"), "");
+}
+
+AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
+  GivenJob job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 200 }'}"));
+  job.claim();
+  ASSERT_EQ(job.state.error->code, "denied");
+  proves(job);
+  for (Event& event : job.log) {
+    if (event.payload.text("state") != "denied") continue;
+    const Value call = event.payload["payload"]
+                           .with("arguments", json("{'n':501}"))
+                           .with("arguments_hash", hash_of("{'n':501}"));
+    event.payload = event.payload.with("payload", call);
+  }
+  const Verification proof = verify(
+      {.job = job.state.job, .events = job.log, .last_seq = {}, .head = {}}, compile_each_time());
+  EXPECT_FALSE(proof.replay.ok);
+}
+
 // ---------------------------------------------------------------- plans that a model made
 
 constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'payments']}}}";

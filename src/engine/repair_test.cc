@@ -58,6 +58,24 @@ AE_TEST(
   completes(job);
 }
 
+AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
+  GivenJob job = talk(kMended);
+  job.claim().ok("chat/0", kGood);
+  completes(job);
+  const auto with = [&](std::string_view answer) {
+    std::vector<Event> forged = job.log;
+    for (Event& event : forged) {
+      if (event.type != EventType::tool_invocation_finished) continue;
+      event.payload = event.payload.with("result", *parse_json(answer));
+    }
+    const auto folded = fold(job.state.job, forged, compile_each_time());
+    return folded ? std::string() : folded.error().message;
+  };
+  EXPECT_EQ(with(kGood), "");
+  EXPECT_NE(with(kWrong).find("not what its plan wants"), std::string::npos) << with(kWrong);
+  EXPECT_EQ(with(R"({"$redacted": ")" + std::string(64, 'a') + R"("})"), "") << "erased";
+}
+
 AE_TEST("repair/a second answer that breaks the schema fails the loop") {
   GivenJob job = talk(kMended);
   job.claim().ok("chat/0", says("no JSON")).ok("chat/1", kWrong);

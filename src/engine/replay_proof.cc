@@ -165,16 +165,16 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
   return key == event.payload.text("correlation_key") ? "" : "has another key than the plan's";
 }
 
-// A person was asked about the call that the plan's expressions give.
+// A person was asked about, or a policy denied, the call that the plan's expressions give.
 std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
   if (!step || step->call || is_redacted(asked)) return {};
   auto arguments = asked_arguments(state, *step);
-  if (!arguments) return "asks for a call, but " + arguments.error().message;
+  if (!arguments) return "is about a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
   if (hash == asked.text("arguments_hash") && *arguments == asked["arguments"]) return {};
-  return "asks for other arguments than the plan's expressions give";
+  return "is about other arguments than the plan's expressions give";
 }
 
 // What a call changed is what its `changes` give of its result, all of it, before its command is committed. A result that
@@ -230,7 +230,8 @@ std::string ReplayProof::before(const State& state, const Event& event) {
       if (event.payload.text("kind") == "branch") wrong = branch(state, event);
       if (event.payload.text("kind") == "tool_choice") wrong = choice(state, event);
       if (event.payload.text("kind") == "in_doubt") wrong = probe_says(state, event);
-      if (event.payload.text("kind") == "approval" && event.payload.text("state") == "requested") {
+      if (const std::string_view said = event.payload.text("state");
+          event.payload.text("kind") == "approval" && (said == "requested" || said == "denied")) {
         wrong = request(state, event);
       }
       break;
