@@ -274,13 +274,13 @@ using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_created, "job_created", history, 1, kJobCreated},
     {EventType::plan_generated, "plan_generated", history, 1, kPlanGenerated},
-    {EventType::decision_recorded, "decision_recorded", history, 1, kDecisionRecorded},
+    {EventType::decision_recorded, "decision_recorded", history, 2, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
     {EventType::command_emitted, "command_emitted", history, 1, kCommandEmitted},
     {EventType::command_committed, "command_committed", history, 1, kCommandCommitted},
     {EventType::tool_invocation_started, "tool_invocation_started", history, 1,
      kToolInvocationStarted},
-    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 1,
+    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 2,
      kToolInvocationFinished},
     {EventType::node_finished, "node_finished", history, 1, kNodeFinished},
     {EventType::step_committed, "step_committed", history, 1, kStepCommitted},
@@ -316,5 +316,19 @@ constexpr auto kKinds = std::to_array<EventKind>({
 }  // namespace
 
 std::span<const EventKind> event_kinds() { return kKinds; }
+
+std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
+  switch (kind.type) {
+    case EventType::decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
+      const std::string_view state = payload.text("state");
+      const bool newer = payload.text("kind") == "approval" && (state == "denied" || state == "edited");
+      return newer ? 2 : 1;
+    }
+    case EventType::tool_invocation_finished:  // 1 takes an outcome that it does not know for `unknown`
+      return payload.text("outcome") == "input_required" ? 2 : 1;
+    default:
+      return kind.schema;
+  }
+}
 
 }  // namespace ae

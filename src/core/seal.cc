@@ -100,7 +100,7 @@ class Sealer {
     event.seq = input_.first_seq + sealed_.events.size() - 1;
     event.id = uuid_plus(input_.first_id, sealed_.events.size() - 1);
     event.type = draft.type;
-    event.schema = kind->schema;
+    event.schema = schema_of(*kind, draft.payload);
     event.created_at = input_.created_at;
     event.attempt_id = input_.attempt_id;
     event.payload = without_absent(*kind, draft.payload);

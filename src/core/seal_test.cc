@@ -162,6 +162,36 @@ AE_TEST("core/seal/every kind of event comes back as it was sealed") {
   }
 }
 
+AE_TEST("core/seal/what an earlier program would take for something else has a later schema") {
+  const auto schema = [](EventType type, const Value& payload) {
+    Log log;
+    log.add({{type, payload}}, kAttempt);
+    const auto opened = log.open_first();
+    EXPECT_TRUE(opened);
+    return int{opened->events[0].schema};
+  };
+  const auto ended = [&](std::string_view outcome) {
+    return schema(EventType::tool_invocation_finished,
+                  json(R"({"invocation_id":"baeb6f1c8b06de2e","step_id":"baeb6f1c8b06de2e","try":1})")
+                      .with("outcome", outcome));
+  };
+  EXPECT_EQ(ended("success"), 1);
+  EXPECT_EQ(ended("unknown"), 1);
+  EXPECT_EQ(ended("input_required"), 2);
+  const auto decided = [&](std::string_view kind, std::string_view state) {
+    return schema(EventType::decision_recorded,
+                  json(R"({"decision_id":"baeb6f1c8b06de2e","payload":{}})")
+                      .with("kind", kind)
+                      .with("state", state));
+  };
+  for (const char* state : {"requested", "approved", "rejected"}) {
+    EXPECT_EQ(decided("approval", state), 1) << state;
+  }
+  EXPECT_EQ(decided("approval", "edited"), 2);
+  EXPECT_EQ(decided("approval", "denied"), 2);
+  EXPECT_EQ(decided("retry", "denied"), 1);
+}
+
 AE_TEST("core/seal/batches chain: the head of one is the start of the next") {
   Log log;
   log.add(one_step());
@@ -772,8 +802,7 @@ Value vectors() {
   Log every;
   for (const EventKind& kind : event_kinds()) {
     every.add({{kind.type, sample(kind, true)}, {kind.type, sample(kind, false)}},
-              kind.schema % 2 == 1 ? std::optional(kAttempt) : std::nullopt,
-              {.json_inline_max = 16});
+              kAttempt, {.json_inline_max = 16});
   }
   every.add(
       {{EventType::job_completed,
