@@ -83,6 +83,7 @@ class Applier {
   Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Value& result);
   Status job_created();
   Status plan_generated();
+  Status follows_from_answer(const Plan& plan) const;
   void begin_node(Step& step, const Node& node);
   Status re_plan(std::shared_ptr<const Plan> plan);
   Result<std::map<std::uint32_t, std::uint32_t>> carried(const Plan& plan) const;

@@ -159,8 +159,7 @@ Status Applier::plan_generated() {
   if (s_.plan && by_model) {
     if (!awaits_plan(s_)) return bad("no planner has made a plan");
     if (p_.text("planned_by") != maker_of(s_)) return bad("another answer than its own made it");
-    AE_ASSIGN(const auto made, planned(*s_.plan, s_.steps.front().result));
-    if (made->hash != plan->hash) return bad("it is another plan than the model's answer makes");
+    AE_TRY(follows_from_answer(*plan));
   }
   s_.planned_by_model = by_model || planner_of(*plan) != "file";
   if (s_.plan) return re_plan(std::move(plan));
@@ -172,6 +171,15 @@ Status Applier::plan_generated() {
     s_.by_id.emplace(step.id, node.index);
   }
   for (const Node& node : s_.plan->nodes) open_node(node.index);
+  return {};
+}
+
+// Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
+Status Applier::follows_from_answer(const Plan& plan) const {
+  const Value& answer = s_.steps.front().result;
+  if (holds_redacted(answer)) return {};
+  AE_ASSIGN(const auto made, planned(*s_.plan, answer, p_.text("planner_version")));
+  if (made->hash != plan.hash) return bad("it is another plan than the model's answer makes");
   return {};
 }
 

@@ -140,7 +140,7 @@ Status Applier::loop_concluded(Step& loop) {
   if (!result && !holds_redacted(answer)) {
     return bad("the model's last answer is not what its plan wants");
   }
-  loop.result = std::move(result).value_or(Value());
+  loop.result = result ? *std::move(result) : answer;
   return {};
 }
 

@@ -13,7 +13,8 @@
 #include <sstream>
 
 #include "core/seal.h"
-#include "engine/given_job_test.h"
+#include "engine/loop_job_test.h"
+#include "engine/planner.h"
 #include "engine/verify.h"
 #include "engine/view.h"
 #include "testing/test.h"
@@ -167,6 +168,41 @@ std::list<Named> jobs() {
                                      .payload = json("{'note':'hm'}")}));
   people.go();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
+  // A model that leads: a call that it may not make, an answer that breaks its schema, and the words in which it was told so.
+  add("repaired",
+      chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
+      {.more = kTools, .input = "{'message':'Hello'}"})
+      .claim()
+      .ok("chat/0", wants({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
+      .ok("chat/1", says("no JSON"))
+      .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
+  // A model that plans, its first answer being no plan; what is lowered has all that an answer may have.
+  const Value asks = json(
+      "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
+      " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
+  const Value planner =
+      Value::object({{"id", "planner"},
+                     {"kind", "planner"},
+                     {"planner", asks.with("schema", planner_schema())}});
+  const auto answers = [](std::string_view plan) {
+    return canonical(Value::object({{"text", canonical(json(plan))}}));
+  };
+  all.push_back(
+      {"planned", GivenJob(compiled(graph("[]", kTools).with("nodes", Value::array({planner}))),
+                           {.input = "{'message':'Go', 'n':7}", .id = "planned"})});
+  all.back()
+      .job.claim()
+      .ok("planner/0", answers("{'nodes':[{'id':'a', 'tool':'once'}]}"))
+      .ok("planner/1",
+          answers("{'nodes':[{'id':'find', 'tool':'look'},"
+                  " {'id':'rest', 'wait_for':'30s', 'needs':['find']},"
+                  " {'id':'each', 'tool':'put', 'map':'${ [1, 2] }', 'as':'one', 'needs':['rest']},"
+                  " {'id':'never', 'tool':'put', 'when':'${ .input.n > 8 }',"
+                  "  'on_error':'continue'}]}"))
+      .ok("find", "'it'")
+      .after(31s)
+      .ok("each/0", "'a'")
+      .ok("each/1", "'b'");
   return all;
 }
 

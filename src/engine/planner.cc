@@ -11,7 +11,6 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::string_view kVersion = "model/1";
 constexpr std::size_t kTextDepth = 64;
 
 Value text_schema() { return Value::object({{"type", "string"}}); }
@@ -216,7 +215,13 @@ std::string_view planner_of(const Plan& plan) {
   return made ? std::string_view(plan.tools[first.tool].name) : "file";
 }
 
-Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer) {
+Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
+                                            std::string_view version) {
+  if (version != kLoweringVersion) {
+    return fail(Code::needs_version, "a plan was made of a model's answer in the way \"" +
+                                         std::string(version) +
+                                         "\", which this Aetheris does not know");
+  }
   const LoopSpec& spec = *planner.nodes.front().loop;
   AE_ASSIGN(const Value json, json_of_answer(*spec.schema, answer));
   AE_ASSIGN(const Value graph, Lowering(planner).run(json));
@@ -254,7 +259,7 @@ Result<Value> planned_event(const State& state) {
                         {"plan_hash", to_hex(plan->hash)},
                         {"plan_input_hash", asked},
                         {"planned_by", maker_of(state)},
-                        {"planner_version", kVersion},
+                        {"planner_version", kLoweringVersion},
                         {"schema_version", 1},
                         {"task_graph", plan->task_graph}});
 }

@@ -13,12 +13,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/value.h"
 #include "engine/state.h"
 
 namespace ae::engine {
+
+// How an answer becomes a plan; stored with the plan. Another way is another version, and this one stays beside it.
+constexpr std::string_view kLoweringVersion = "model/1";
 
 // Of the JSON that a planner is asked for.
 const Value& planner_schema();
@@ -31,8 +35,9 @@ bool only_plans(const Plan& plan);
 // whose plan a model made is granted no more than that job.
 std::string_view planner_of(const Plan& plan);
 // The plan that an answer of the planner's model makes. REQUIRES: only_plans(planner). Fails with plan_invalid, in words
-// that the model can mend it by.
-Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer);
+// that the model can mend it by; with needs_version, when another program has made it in a way of its own.
+Result<std::shared_ptr<const Plan>> planned(const Plan& planner, const Value& answer,
+                                            std::string_view version = kLoweringVersion);
 
 // `planned_by` of that plan: the model, and the invocation whose answer it is (of a fork another job has it).
 // REQUIRES: awaits_plan.

@@ -201,6 +201,37 @@ AE_TEST("planner/a log in which another plan was made than the answer makes is r
       << "its planner is not done";
 }
 
+AE_TEST("planner/a plan that another program made in its own way asks for that program") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two());
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    if (event.type != EventType::plan_generated || event.seq == 2) continue;
+    event.payload = event.payload.with("planner_version", "model/2");
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_FALSE(folded);
+  EXPECT_EQ(folded.error().code, Code::needs_version);
+}
+
+AE_TEST("planner/an answer can be erased when its plan is made: the job stays as it is") {
+  GivenJob job = plans();
+  job.claim().ok("planner/0", two()).ok("find", "'it'").ok("save", "'kept'");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  std::vector<Event> log = job.log;
+  for (Event& event : log) {
+    const bool answers = event.type == EventType::tool_invocation_finished &&
+                         event.payload.text("step_id") == job.step("planner/0").id.text;
+    if (!answers) continue;
+    event.payload =
+        event.payload.with("result", Value::object({{"$redacted", std::string(64, 'a')}}));
+  }
+  const auto folded = fold(job.state.job, log, compile_each_time());
+  ASSERT_TRUE(folded) << folded.error().message;
+  EXPECT_EQ(folded->status, JobStatus::completed);
+  EXPECT_EQ(folded->result, job.state.result);
+}
+
 AE_TEST("planner/what its tools can do and is not granted is denied, in a fork too") {
   constexpr std::string_view kGrants =
       "{'grants': ['reads'], 'tools': {'model:main': {'effect': 'read', 'provider': 'openai'},"

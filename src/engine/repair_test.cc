@@ -58,6 +58,44 @@ AE_TEST(
   completes(job);
 }
 
+// The same job, whose choice of the first turn says what this makes of it, and goes on from there.
+GivenJob said_so(const GivenJob& whole, const auto& change) {
+  GivenJob job = talk(kMended);
+  const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
+    return event.payload.text("kind") == "tool_choice";
+  });
+  AE_CHECK(choice != whole.log.end());
+  job.log.assign(whole.log.begin(), choice);
+  job.state = job.folded(job.log.size());
+  job.attempt_count = 1;
+  job.add({{choice->type, choice->payload.with("payload", change(choice->payload["payload"]))}});
+  job.go();
+  return job;
+}
+
+AE_TEST("repair/a log whose words are another version's is proved, and one with another choice is not") {
+  GivenJob whole = talk(kMended);
+  whole.claim().ok("chat/0", says("no JSON"));
+  GivenJob job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
+            std::string_view::npos);
+  completes(job.ok("chat/1", kGood));
+
+  GivenJob calls = talk(kMended);
+  calls.claim().ok("chat/0", wants({{"a", "nothing"}}));
+  const auto reworded = [](std::string_view code) {
+    return [=](const Value& p) {
+      const Value refused = Value::object({{"code", code}, {"message", "no such thing"}});
+      return p.with("calls", Value::array({p["calls"].items()[0].with("refused", refused)}));
+    };
+  };
+  completes(said_so(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
+  const GivenJob other = said_so(calls, reworded("input_invalid"));
+  EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
+                      compile_each_time())
+                   .replay.ok);
+}
+
 AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
   GivenJob job = talk(kMended);
   job.claim().ok("chat/0", kGood);
