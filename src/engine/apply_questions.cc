@@ -26,7 +26,7 @@ Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
   if (!open_question(*step.call) && !holds_redacted(questions.asked)) {
     return bad("its tool asks nothing");
   }
-  if (wait.type != WaitType::human || key != question_key(step, questions.number + 1)) {
+  if (wait.type != WaitType::human || key != question_wait_key(step, questions.number + 1)) {
     return bad("not the wait of what its tool asks");
   }
   questions.number++;

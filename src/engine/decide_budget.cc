@@ -32,11 +32,14 @@ Use Decider::use_of(const Declaration& d, const Value& args) const {
 }
 
 // May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
-bool Decider::affords(const Declaration& d, const Value& args) {
+bool Decider::affords(Declaration& d, const Value& args) {
   if (!counts(d)) return true;
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   const bool judged = tool.may_ask() || !tool.rules.empty() || s_.planned_by_model;
-  if (judged && !approved(d, args, to_hex(sha256(canonical(args))))) return true;
+  if (judged) {
+    digest(d);
+    if (!approved(d, args, d.hash)) return true;
+  }
   if (over_) return false;
   if (answered_) {  // what an answer of this decision cost is known when it is applied
     held_back_ = true;

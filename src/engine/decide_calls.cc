@@ -70,23 +70,28 @@ void Decider::start_tool(const Step& step) {
     start(step);
     return fail_step(step, args.error());
   }
-  const Declaration first{.step = step.id,
-                          .node = s_.node_of(step),
-                          .tool = s_.tool_index(step),
-                          .args = std::move(*args),
-                          .item = step.item,
-                          .turn = step.is_turn() ? step.turn : kNoTurn};
+  Declaration first{.step = step.id,
+                    .node = s_.node_of(step),
+                    .tool = s_.tool_index(step),
+                    .args = std::move(*args),
+                    .item = step.item,
+                    .turn = step.is_turn() ? step.turn : kNoTurn};
   if (!affords(first, first.args)) return;
   start(step);
-  first_try(first);
+  first_try(std::move(first));
 }
 
-void Decider::first_try(const Declaration& d) {
-  const std::string text = canonical(d.args);
-  const std::string hash = to_hex(sha256(text));
-  if (deny(d, d.args, hash)) return;
-  if (!approved(d, d.args, hash)) return request_approval(d, d.args, hash);
-  emit_first(d, text);
+void Decider::digest(Declaration& d) {
+  if (!d.hash.empty()) return;
+  d.text = canonical(d.args);
+  d.hash = to_hex(sha256(d.text));
+}
+
+void Decider::first_try(Declaration d) {
+  digest(d);
+  if (deny(d, d.args, d.hash)) return;
+  if (!approved(d, d.args, d.hash)) return request_approval(d, d.args, d.hash);
+  emit_first(d);
 }
 
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
@@ -99,14 +104,14 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   emit(EventType::command_emitted, std::move(p));
 }
 
-// The first try of a command: its keys are made here, and never again.
-void Decider::emit_first(const Declaration& d, const std::string& text) {
-  const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, text);
+// The first try of a command: its keys are made here, and never again. REQUIRES: digest.
+void Decider::emit_first(const Declaration& d) {
+  const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, d.args,
                {{"arguments", d.args},
-                {"arguments_hash", to_hex(sha256(text))},
+                {"arguments_hash", d.hash},
                 {"external_key", external_key(s_.job, d.step, s_.attempt).text},
                 {"idempotency_key", key.text},
                 {"invocation_id", invocation.text},
@@ -143,11 +148,12 @@ void Decider::emit_started(const Declaration& d, const Value& args, std::vector<
 // A later try of a call: the recorded arguments are the ones sent again, under the same keys.
 void Decider::declare(const Step& step, bool close_earlier) {
   if (s_.pausing) return;
-  const Declaration again{.step = step.id,
-                          .node = s_.node_of(step),
-                          .tool = s_.tool_index(step),
-                          .args = {},
-                          .item = step.item};
+  Declaration again{.step = step.id,
+                    .node = s_.node_of(step),
+                    .tool = s_.tool_index(step),
+                    .args = {},
+                    .item = step.item,
+                    .hash = step.call->arguments_hash};
   if (!affords(again, step.call->arguments)) return;
   // An orphan is among the open tries: its resend takes its own place.
   if (step.phase == StepPhase::calling) {

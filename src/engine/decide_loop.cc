@@ -33,10 +33,10 @@ bool Decider::only_concludes(const Step& step) const {
   return !newest.chosen || (newest.calls.empty() && !newest.repair);
 }
 
-void Decider::start_part(const Declaration& part) {
+void Decider::start_part(Declaration part) {
   emit(EventType::node_started,
        {{"node_id", part.node.id}, {"step_id", part.step.text}, {"try", 1}});
-  first_try(part);
+  first_try(std::move(part));
 }
 
 void Decider::ask_model(const Step& step) {
@@ -49,13 +49,13 @@ void Decider::ask_model(const Step& step) {
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the prompt");
   if (!args) return fail_step(step, args.error());
   const Node& node = s_.node_of(step);
-  const Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
-                         .node = node,
-                         .tool = node.tool,
-                         .args = std::move(*args),
-                         .path = s_.part_path(step, turn, kNoTurn),
-                         .turn = turn};
-  if (affords(next, next.args)) start_part(next);
+  Declaration next{.step = s_.part_step_id(step, turn, kNoTurn),
+                   .node = node,
+                   .tool = node.tool,
+                   .args = std::move(*args),
+                   .path = s_.part_path(step, turn, kNoTurn),
+                   .turn = turn};
+  if (affords(next, next.args)) start_part(std::move(next));
 }
 
 // What the model asked for is in the log before any of it is done.
@@ -82,14 +82,14 @@ void Decider::start_calls(const Step& step) {
       held_back_ = true;
       return;
     }
-    const Declaration next{.step = s_.part_step_id(step, turn, nth),
-                           .node = node,
-                           .tool = calls[nth].tool,
-                           .args = asked_arguments_of(s_, step, turn, nth),
-                           .path = s_.part_path(step, turn, nth)};
+    Declaration next{.step = s_.part_step_id(step, turn, nth),
+                     .node = node,
+                     .tool = calls[nth].tool,
+                     .args = asked_arguments_of(s_, step, turn, nth),
+                     .path = s_.part_path(step, turn, nth)};
     if (!affords(next, next.args)) return;
     active++;
-    start_part(next);
+    start_part(std::move(next));
   }
 }
 

@@ -176,7 +176,7 @@ void Decider::start_items(const Step& step) {
     }
     const StepId id = s_.item_step_id(node, item);
     auto args = arguments(node, item);
-    const Declaration first{
+    Declaration first{
         .step = id, .node = node, .tool = node.tool, .args = args.value_or(Value()), .item = item};
     if (args && !affords(first, first.args)) return;
     active++;
@@ -194,7 +194,7 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    first_try(first);
+    first_try(std::move(first));
   }
 }
 

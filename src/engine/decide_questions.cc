@@ -33,7 +33,7 @@ void Decider::questioned(const Step& step) {
     return only_later && step.phase == StepPhase::settled ? retry(step) : declare(step, false);
   }
   emit_of(step, EventType::wait_opened,
-          {{"correlation_key", question_key(step, call.questions->number + 1)},
+          {{"correlation_key", question_wait_key(step, call.questions->number + 1)},
            {"expires_at", to_text(within(stamp_.now + tool.ask_expires))},
            {"reason", to_text(OutcomeKind::input_required)},
            {"wait_type", to_text(WaitType::human)}});

@@ -91,7 +91,7 @@ void Decider::undo_newest() {
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
   if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
   d.args = std::move(*args);
-  first_try(d);
+  first_try(std::move(d));
 }
 
 void Decider::undo_step(const Step& undo) {

@@ -125,11 +125,13 @@ class Decider {
     bool emitted = false;          // its command_emitted is in the log
     std::string path = {};         // of a part of a loop that is about to begin
     std::uint32_t turn = kNoTurn;  // of a loop, when its model is asked
+    std::string text = {}, hash = {};  // of the arguments, as soon as they are needed (digest)
   };
+  static void digest(Declaration& d);
   bool counts(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
   Use use_of(const Declaration& d, const Value& args) const;
-  bool affords(const Declaration& d, const Value& args);
+  bool affords(Declaration& d, const Value& args);
   void reserve(const Declaration& d, const Value& args, std::vector<Member>& started);
   void exceed();
   const Step* known(const Declaration& d) const;  // nullptr: it is about to begin
@@ -142,14 +144,14 @@ class Decider {
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& whole);
-  void start_part(const Declaration& part);
+  void start_part(Declaration part);
   // Nothing is scheduled past the job's deadline: that one fires first.
   Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
   void answer_early(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
-  void first_try(const Declaration& d);
+  void first_try(Declaration d);
   void emit_command(const Declaration& d, std::string_view input_ref);
-  void emit_first(const Declaration& d, const std::string& text);
+  void emit_first(const Declaration& d);
   void emit_started(const Declaration& d, const Value& args, std::vector<Member> keys);
   void emit(EventType type, std::vector<Member> payload) {
     decision_.events.push_back({type, Value::object(std::move(payload))});

@@ -6,8 +6,9 @@
 namespace ae::engine {
 namespace {
 
-// What is asked about a call has a wait and a decision; the decision is the record.
-bool is_own_key(std::string_view key) {
+// What is asked about a call in doubt, or one that is to be approved, has a wait and a decision; the decision is the record.
+// What a tool asks has a wait alone.
+bool has_decision(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/");
 }
 
@@ -20,7 +21,7 @@ bool a_person_decided(const Value& p) {
 
 bool a_person_answered(const Value& p) {
   const std::string_view outcome = p.text("outcome");
-  return p.text("wait_type") == "human" && !is_own_key(p.text("correlation_key")) &&
+  return p.text("wait_type") == "human" && !has_decision(p.text("correlation_key")) &&
          (outcome == "approved" || outcome == "rejected");
 }
 

@@ -35,11 +35,11 @@ const Member* open_question(const Invocation& call) {
   return nullptr;
 }
 
-std::string question_key(const Step& step, std::uint32_t number) {
+std::string question_wait_key(const Step& step, std::uint32_t number) {
   return "input/" + step.id.text + "#" + std::to_string(number);
 }
 
-bool is_question_key(std::string_view key) {
+bool is_question_wait_key(std::string_view key) {
   constexpr std::string_view kBegin = "input/";
   constexpr std::size_t kId = 16;  // digits of a step's id
   return key.starts_with(kBegin) && key.size() > kBegin.size() + kId + 1 &&

@@ -21,8 +21,8 @@ constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries of one call that ask;
 // The request that is put next: the first one without an answer; nullptr = each has one, or nothing was asked.
 const Member* open_question(const Invocation& call);
 // `input/<step id>#<n>`: of the n-th question of a step's call.
-std::string question_key(const Step& step, std::uint32_t number);
-bool is_question_key(std::string_view key);
+std::string question_wait_key(const Step& step, std::uint32_t number);
+bool is_question_wait_key(std::string_view key);
 // The id under which the question that is put now stands among the approvals.
 std::string question_id(const State& state, const Step& step);
 // Is the next try the first that sends what people answered? It is another call for a job's budget.

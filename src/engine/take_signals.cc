@@ -47,7 +47,7 @@ Result<Value> duplicate(const std::string& key, const ClosedWait& closed, const 
                 "`aetheris trace` shows who changed them and what was sent");
   }
   const bool same =
-      is_question_key(key) ? says_again(act, closed.payload) : closed.payload == payload;
+      is_question_wait_key(key) ? says_again(act, closed.payload) : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
@@ -184,7 +184,7 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
 }  // namespace
 
 bool is_own_key(std::string_view key) {
-  return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_key(key);
+  return key.starts_with("resolve/") || key.starts_with("approval/") || is_question_wait_key(key);
 }
 
 std::string message_name(std::string_view channel, std::string_view key, std::string_view id) {
