@@ -319,12 +319,15 @@ std::span<const EventKind> event_kinds() { return kKinds; }
 
 std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
   switch (kind.type) {
-    case EventType::decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
+    case EventType::
+        decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
       const std::string_view state = payload.text("state");
-      const bool newer = payload.text("kind") == "approval" && (state == "denied" || state == "edited");
+      const bool newer =
+          payload.text("kind") == "approval" && (state == "denied" || state == "edited");
       return newer ? 2 : 1;
     }
-    case EventType::tool_invocation_finished:  // 1 takes an outcome that it does not know for `unknown`
+    case EventType::
+        tool_invocation_finished:  // 1 takes an outcome that it does not know for `unknown`
       return payload.text("outcome") == "input_required" ? 2 : 1;
     default:
       return kind.schema;

@@ -171,9 +171,10 @@ AE_TEST("core/seal/what an earlier program would take for something else has a l
     return int{opened->events[0].schema};
   };
   const auto ended = [&](std::string_view outcome) {
-    return schema(EventType::tool_invocation_finished,
-                  json(R"({"invocation_id":"baeb6f1c8b06de2e","step_id":"baeb6f1c8b06de2e","try":1})")
-                      .with("outcome", outcome));
+    return schema(
+        EventType::tool_invocation_finished,
+        json(R"({"invocation_id":"baeb6f1c8b06de2e","step_id":"baeb6f1c8b06de2e","try":1})")
+            .with("outcome", outcome));
   };
   EXPECT_EQ(ended("success"), 1);
   EXPECT_EQ(ended("unknown"), 1);
@@ -801,8 +802,8 @@ Value vectors() {
   };
   Log every;
   for (const EventKind& kind : event_kinds()) {
-    every.add({{kind.type, sample(kind, true)}, {kind.type, sample(kind, false)}},
-              kAttempt, {.json_inline_max = 16});
+    every.add({{kind.type, sample(kind, true)}, {kind.type, sample(kind, false)}}, kAttempt,
+              {.json_inline_max = 16});
   }
   every.add(
       {{EventType::job_completed,

@@ -161,8 +161,7 @@ Status Applier::tool_invocation_finished() {
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
   // Who said that it did not happen spoke before it was known that its tool asks something.
-  const bool asks =
-      step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
+  const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
     enter(*step, StepPhase::settled);
   }

@@ -82,7 +82,8 @@ bool Applier::may_finish(const Step& step) const {
       if (step.phase == StepPhase::looping) return step.loop->active == 0;
       if (step.phase == StepPhase::settled) return step.call->outcome != OutcomeKind::success;
       return step.phase == StepPhase::ready || step.phase == StepPhase::backoff ||
-             step.phase == StepPhase::redo || step.phase == StepPhase::refused || step.phase == StepPhase::answered ||
+             step.phase == StepPhase::redo || step.phase == StepPhase::refused ||
+             step.phase == StepPhase::answered ||
              (step.phase == StepPhase::committed && step.failure);
     default:
       return false;

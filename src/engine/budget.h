@@ -41,7 +41,7 @@ std::uint64_t& part(Use& use, Limit limit);
 std::uint64_t part(const Use& use, Limit limit);
 bool can_add(const Use& to, const Use& more);  // without coming to a number that nothing can hold
 void add(Use& to, const Use& more);            // as far as numbers go
-void take_away(Use& from, const Use& less);  // REQUIRES: it holds as much
+void take_away(Use& from, const Use& less);    // REQUIRES: it holds as much
 
 struct Limits {
   std::optional<std::uint64_t> tokens, cost_micros, model_calls, tool_calls;

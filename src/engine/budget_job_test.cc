@@ -145,7 +145,8 @@ AE_TEST("budget/a model's try that has no room when its pause is over parks the 
   proves(job);
 }
 
-AE_TEST("budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+AE_TEST(
+    "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
   std::string nodes;
   for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
   GivenJob job = given(nodes, "{'model_calls': 100}");

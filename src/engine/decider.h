@@ -121,10 +121,10 @@ class Decider {
     std::uint32_t tool;  // index into Plan::tools
     Value args;          // of the first try; a later one sends what is recorded
     std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;    // of a probe or a compensation: the command it is about
-    bool emitted = false;          // its command_emitted is in the log
-    std::string path = {};         // of a part of a loop that is about to begin
-    std::uint32_t turn = kNoTurn;  // of a loop, when its model is asked
+    const StepId* of = nullptr;        // of a probe or a compensation: the command it is about
+    bool emitted = false;              // its command_emitted is in the log
+    std::string path = {};             // of a part of a loop that is about to begin
+    std::uint32_t turn = kNoTurn;      // of a loop, when its model is asked
     std::string text = {}, hash = {};  // of the arguments, as soon as they are needed (digest)
   };
   static void digest(Declaration& d);

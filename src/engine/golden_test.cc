@@ -169,8 +169,7 @@ std::list<Named> jobs() {
   people.go();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
   // A model that leads: a call that it may not make, an answer that breaks its schema, and the words in which it was told so.
-  add("repaired",
-      chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
+  add("repaired", chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
       {.more = kTools, .input = "{'message':'Hello'}"})
       .claim()
       .ok("chat/0", wants({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
@@ -180,10 +179,8 @@ std::list<Named> jobs() {
   const Value asks = json(
       "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
       " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
-  const Value planner =
-      Value::object({{"id", "planner"},
-                     {"kind", "planner"},
-                     {"planner", asks.with("schema", planner_schema())}});
+  const Value planner = Value::object(
+      {{"id", "planner"}, {"kind", "planner"}, {"planner", asks.with("schema", planner_schema())}});
   const auto answers = [](std::string_view plan) {
     return canonical(Value::object({{"text", canonical(json(plan))}}));
   };

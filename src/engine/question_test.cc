@@ -187,9 +187,10 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
   expect_proved(job);
 }
 
-AE_TEST("question/each round of answers is another call for the budget, and its other tries are none") {
-  GivenJob job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
-                       {.more = "{'budget':{'tool_calls':2}}"});
+AE_TEST(
+    "question/each round of answers is another call for the budget, and its other tries are none") {
+  GivenJob job =
+      asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]", {.more = "{'budget':{'tool_calls':2}}"});
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   fills_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
@@ -209,7 +210,9 @@ AE_TEST("question/each round of answers is another call for the budget, and its 
   expect_proved(job);
 }
 
-AE_TEST("question/the pauses of a tool that only wants its state back grow, and it is not asked for ever") {
+AE_TEST(
+    "question/the pauses of a tool that only wants its state back grow, and it is not asked for "
+    "ever") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   std::vector<Duration> pauses;

@@ -61,9 +61,8 @@ AE_TEST(
 // The same job, whose choice of the first turn says what this makes of it, and goes on from there.
 GivenJob said_so(const GivenJob& whole, const auto& change) {
   GivenJob job = talk(kMended);
-  const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
-    return event.payload.text("kind") == "tool_choice";
-  });
+  const auto choice = std::ranges::find_if(
+      whole.log, [](const Event& event) { return event.payload.text("kind") == "tool_choice"; });
   AE_CHECK(choice != whole.log.end());
   job.log.assign(whole.log.begin(), choice);
   job.state = job.folded(job.log.size());
@@ -73,7 +72,9 @@ GivenJob said_so(const GivenJob& whole, const auto& change) {
   return job;
 }
 
-AE_TEST("repair/a log whose words are another version's is proved, and one with another choice is not") {
+AE_TEST(
+    "repair/a log whose words are another version's is proved, and one with another choice is "
+    "not") {
   GivenJob whole = talk(kMended);
   whole.claim().ok("chat/0", says("no JSON"));
   GivenJob job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });

@@ -163,8 +163,9 @@ std::string ReplayProof::choice(const State& state, const Event& event) {
   if (!step || !step->loop || step->loop->turns.empty()) return {};
   auto now = choice_of(state, *step);
   const Value& said = event.payload["payload"];
-  return now && without_words(*now) == without_words(said) ? ""
-                                                           : "is not what the model's answer asks for";
+  return now && without_words(*now) == without_words(said)
+             ? ""
+             : "is not what the model's answer asks for";
 }
 
 std::string ReplayProof::wait(const State& state, const Event& event) {
