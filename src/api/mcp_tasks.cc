@@ -51,7 +51,7 @@ bool is_form(const Value& approval) {
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
 
 // The wait's key, as its agent names it: of a job, no other question ever has it.
-std::string_view question_key(const Value& approval) { return approval.text("correlation_key"); }
+std::string_view wait_key(const Value& approval) { return approval.text("correlation_key"); }
 
 Value question(const Value& approval) {
   const bool decides = is_decision(approval);
@@ -157,8 +157,7 @@ void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
         for (const Value& one : items_of(seen.body["approvals"])) {
           // A confirmation may be asked again under its id: it is answered on the command line.
           if (one.text("kind") == "confirmation") continue;
-          questions.push_back(
-              Value::object({{"key", question_key(one)}, {"request", question(one)}}));
+          questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
         }
         then(questions);
       });
@@ -176,7 +175,7 @@ void Mcp::take_answers(const Ask& call, const std::string& job, async::Task then
         if (seen.status != 200) return call->refuse(seen);
         auto acts = std::make_shared<std::vector<ApiRequest>>();
         for (const Value& one : items_of(seen.body["approvals"])) {
-          const Value* const answer = call->params()["inputResponses"].find(question_key(one));
+          const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
           if (answer == nullptr || one.text("kind") == "confirmation") continue;
           auto act = act_of(one, *answer);
           if (!act) return call->refuse_params(act.error().message);

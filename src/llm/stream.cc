@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "llm/conversation.h"
+#include "tools/tool.h"
 
 namespace ae::llm {
 namespace {
@@ -35,7 +36,7 @@ Status AnswerStream::feed(std::string_view bytes, std::string& words) {
   if (complete_) return {};
   if (refused_) return broken("the stream could not be read");
   refused_ = true;  // unless all goes well
-  const std::string_view taken = bytes.substr(0, kStreamMax - bytes_);
+  const std::string_view taken = bytes.substr(0, tools::kStreamMax - bytes_);
   bytes_ += taken.size();
   std::vector<ServerEvent> events;
   const Status fed = events_.feed(taken, events);

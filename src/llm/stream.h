@@ -18,9 +18,6 @@
 
 namespace ae::llm {
 
-constexpr std::size_t kStreamMax =
-    16u << 20;  // bytes of a stream: its events say everything several times
-
 enum class Wire : std::uint8_t { chat_completions, messages };
 
 class AnswerStream {
@@ -28,7 +25,7 @@ class AnswerStream {
   explicit AnswerStream(Wire wire) : wire_(wire) {}
 
   // Adds the words that these bytes bring to `words`, also those before a failure. Fails with tool_output_invalid (no event
-  // that can be read), payload_too_large, or tool_failed: the provider says that it cannot go on, and `error_type` how it
+  // that can be read), payload_too_large (tools::kStreamMax), or tool_failed: the provider says that it cannot go on, and `error_type` how it
   // calls that. After a failure, and after the end, nothing more is read.
   Status feed(std::string_view bytes, std::string& words);
 

@@ -9,6 +9,7 @@
 #include "llm/chat_completions.h"
 #include "llm/messages.h"
 #include "testing/test.h"
+#include "tools/tool.h"
 
 namespace ae::llm {
 namespace {
@@ -352,7 +353,7 @@ AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is n
   AnswerStream stream(Wire::chat_completions);
   const std::string comment = ":" + std::string((1u << 20) - 2, 'x') + "\n";
   std::string words;
-  for (std::size_t n = 0; n < kStreamMax; n += comment.size()) {
+  for (std::size_t n = 0; n < tools::kStreamMax; n += comment.size()) {
     ASSERT_TRUE(stream.feed(comment, words));
   }
   const Status over = stream.feed(":", words);

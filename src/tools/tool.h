@@ -27,6 +27,8 @@ using ae::Outcome;
 using ae::OutcomeKind;
 
 constexpr std::size_t kProgressMax = 4096;  // bytes of one report
+constexpr std::size_t kStreamMax = 16u
+                                   << 20;  // bytes of an answer that comes as a stream of events
 
 // What an answer says while it is still coming, for people. `offset`: how many bytes of text this try had said before.
 struct Piece {

@@ -340,7 +340,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
   http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
   http.answer_max = rules_.output_max;
   if (!request.used.empty()) http.answer_max = std::max(http.answer_max, kScrubWindow);
-  if (call.reader) http.answer_max = std::max(http.answer_max, kStreamedMax);
+  if (call.reader) http.answer_max = std::max(http.answer_max, kStreamMax);
   return {};
 }
 

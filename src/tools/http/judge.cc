@@ -168,7 +168,7 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
 // Shows the words, not the bytes: these have a secret in pieces, which nobody would find there.
 Outcome refused(const HttpAnswer& answer, const HeardStream& heard, const std::string& why,
                 const std::vector<UsedSecret>& used) {
-  const std::string_view kept = std::string_view(answer.body).substr(0, kStreamedMax + 1);
+  const std::string_view kept = std::string_view(answer.body).substr(0, kStreamMax + 1);
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
   outcome.invalid = invalid_output(scrub(why, used), heard.head, sha256(kept), kept.size());
@@ -192,7 +192,7 @@ Outcome streamed(const HttpAnswer& answer, const HeardStream& heard, const HttpR
     outcome.result = scrub_value(body, used);
     return outcome;
   }
-  const std::string limit = std::to_string(kStreamedMax);
+  const std::string limit = std::to_string(kStreamMax);
   if (answer.too_large) {
     return refused(answer, heard, "the streamed answer is larger than " + limit + " bytes", used);
   }

@@ -22,8 +22,6 @@
 
 namespace ae::tools {
 
-constexpr std::size_t kStreamedMax =
-    16u << 20;  // bytes of a stream that is read: its events say everything several times
 constexpr std::size_t kScrubWindow =
     256u << 10;  // more than the longest secret in its longest shape, and a head
 

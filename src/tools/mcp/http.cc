@@ -7,6 +7,7 @@
 #include "core/event_stream.h"
 #include "core/json.h"
 #include "tools/output.h"
+#include "tools/tool.h"
 
 namespace ae::tools::mcp {
 

@@ -15,8 +15,7 @@
 
 namespace ae::tools::mcp {
 
-constexpr std::size_t kStreamMax = 16u << 20;  // bytes of one stream of events
-constexpr int kTakeUpsMax = 20;                // of one stream
+constexpr int kTakeUpsMax = 20;  // of one stream of events
 
 class HttpTransport final : public Transport {
  public:
