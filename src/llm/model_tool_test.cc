@@ -679,6 +679,57 @@ AE_TEST("model tool/a stream that was said to the end is an answer, however its 
   EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
 }
 
+AE_TEST("model tool/a stream that is over is over: nobody waits for its connection to close") {
+  const std::string overloaded =
+      "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Busy.\"}}\n\n";
+  const struct {
+    const char* name;
+    std::vector<std::string> events;
+    OutcomeKind kind;
+    const char* code;
+    bool invalid;
+  } cases[] = {
+      {"all was said", chat({"All."}), OutcomeKind::success, "", false},
+      {"the provider gives up",
+       {chunk("Half"), overloaded},
+       OutcomeKind::unknown,
+       "http_529",
+       false},
+      {"it is no answer", {chunk("Half"), "data: {garbage\n\n"}, OutcomeKind::success, "", true},
+  };
+  for (const auto& c : cases) {
+    std::atomic<bool> closed = false;
+    RawHttpServer server([&](Conversation& conversation) {
+      streams(c.events, false)(conversation);
+      conversation.hang();  // until the client goes
+      closed = true;
+    });
+    Bench bench;
+    const Outcome outcome = hear(bench, server).outcome;
+    EXPECT_EQ(outcome.kind, c.kind) << c.name;
+    EXPECT_EQ(outcome.error_code, c.code) << c.name;
+    EXPECT_EQ(outcome.invalid.has_value(), c.invalid) << c.name;
+    EXPECT_LT(outcome.took, Duration(4s)) << c.name << ": it waited for the call's timeout";
+    for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(closed) << c.name;
+  }
+}
+
+AE_TEST("model tool/a stream that is over when its tool is gone is an answer all the same") {
+  RawHttpServer server(streams(chat({"All."})));
+  Bench bench;
+  auto tool = bench.model(Bench::settings(server));
+  std::move_only_function<void()> look = [&] {
+    if (server.arrivals() == 0) {
+      bench.loop.after(1ms, [&] { look(); });
+    } else {
+      tool.reset();
+    }
+  };
+  look();
+  EXPECT_EQ(bench.perform(*tool, a_call(a_request())).result["text"], Value("All."));
+}
+
 AE_TEST("model tool/a stream that is none has happened: its record says why") {
   Bench bench;
   RawHttpServer garbage(streams({chunk("a"), "data: {\"choices\"\n\n", chunk("b")}));

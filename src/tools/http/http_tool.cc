@@ -164,6 +164,7 @@ struct HttpTool::Request {
 // An answer that comes as a stream, on its way to those who look on.
 struct HttpTool::Stream {
   std::shared_ptr<StreamReader> reader;
+  async::Task enough;  // nothing more is read: called once
   std::move_only_function<void(Piece)> piece;
   ScrubbedStream scrubbed;
   std::size_t said = 0;  // bytes of text
@@ -178,6 +179,8 @@ struct HttpTool::Stream {
     if (auto fed = reader->feed(bytes, words); !fed) broken = std::move(fed).error();
     say(scrubbed.feed(words));
     if (reader->is_whole()) say(scrubbed.end());
+    // Who keeps the connection open behind the end holds up nobody.
+    if ((broken || reader->is_whole()) && enough) std::exchange(enough, nullptr)();
   }
   void say(std::string text) {
     if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
@@ -189,10 +192,18 @@ struct HttpTool::Stream {
 
 struct HttpTool::Calls {
   using Key = std::pair<InvocationId, std::uint32_t>;
-  std::map<Key, net::HttpClient::Id> in_flight;
+  net::HttpClient* client;  // nullptr: the tool is gone, and perhaps the client
+  std::map<Key, net::HttpClient::Id> in_flight = {};
+
+  void cancel(const Key& key) {
+    const auto found = in_flight.find(key);
+    if (found != in_flight.end() && client != nullptr) client->cancel(found->second);
+  }
 };
 
-HttpTool::HttpTool(Needs needs) : needs_(needs), calls_(std::make_shared<Calls>()) {}
+HttpTool::HttpTool(Needs needs)
+    : needs_(needs), calls_(std::make_shared<Calls>(Calls{.client = &needs.client})) {}
+HttpTool::~HttpTool() { calls_->client = nullptr; }
 
 Result<std::unique_ptr<HttpTool>> HttpTool::make(const Value& definition, Needs needs) {
   std::unique_ptr<HttpTool> tool(new HttpTool(needs));
@@ -365,9 +376,11 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   request.http.send_within = call.send_within - (async::BootClock().since_start() - begun);
   std::shared_ptr<Stream> stream;  // shared by the two that hear of the answer
   if (call.reader) {
-    stream = std::make_shared<Stream>(Stream{.reader = std::move(call.reader),
-                                             .piece = std::move(call.piece),
-                                             .scrubbed = ScrubbedStream(request.used)});
+    stream =
+        std::make_shared<Stream>(Stream{.reader = std::move(call.reader),
+                                        .enough = [calls = calls_, key] { calls->cancel(key); },
+                                        .piece = std::move(call.piece),
+                                        .scrubbed = ScrubbedStream(request.used)});
     request.http.hear_events = [stream](const net::HttpHeaders&, const std::string& bytes) {
       stream->hear(bytes);
     };
@@ -406,8 +419,7 @@ Result<Value> HttpTool::preview(const Call& call) {
 }
 
 void HttpTool::abandon(const InvocationId& invocation, std::uint32_t try_no) {
-  const auto found = calls_->in_flight.find({invocation, try_no});
-  if (found != calls_->in_flight.end()) needs_.client.cancel(found->second);
+  calls_->cancel({invocation, try_no});
 }
 
 }  // namespace ae::tools

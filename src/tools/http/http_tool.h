@@ -34,6 +34,9 @@ class HttpTool final : public Tool {
   //  result: body | full, definite_failures: [statuses], output_max: bytes or "1MiB", numbers: string}
   // Fails with plan_invalid, or unsupported for a key that is not in this list.
   static Result<std::unique_ptr<HttpTool>> make(const Value& definition, Needs needs);
+  ~HttpTool() override;
+  HttpTool(const HttpTool&) = delete;
+  HttpTool& operator=(const HttpTool&) = delete;
 
   void perform(Permit permit, Call call, async::Done<Outcome> done) override;
   void abandon(const InvocationId& invocation, std::uint32_t try_no) override;
