@@ -4,8 +4,8 @@ afterwards no canary, nor a piece of one, stands anywhere in what we keep or say
 
 Canaries go in as the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break, that
 are cut and that end in an error), as headers of http tools and of an MCP server, and as variables of programs and of an MCP server. Each
-repeats it plain, in base64, in hex, percent-encoded and as a JSON string; as its answer, its failure, how far it is, its own description, and
-on stderr. Looked through byte by byte: the database and its log, the lock file, the audit log, archives, stdout and stderr of every
+repeats it plain, in base64, in hex, percent-encoded and as a JSON string, also with characters by their numbers; as its answer, its failure,
+how far it is, its own description, and on stderr. Looked through byte by byte: the database and its log, the lock file, the audit log, archives, stdout and stderr of every
 command, events, traces, approvals with what they would send, metrics, the API's answers, a live stream, and the log of the server.
 
 That the search finds what is there is a test, too: what is said with a canary that is no secret stands in all these places.
@@ -168,9 +168,10 @@ class World(http.server.BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
-        step = -(-len(said) // 2) if way == "breaks" else 5
-        if way == "breaks":  # nothing else of it: both halves stand within what is shown of an answer that cannot be read
-            self.wfile.write("".join(self.piece(messages, said[at:at + step]) for at in (0, step)).encode() + b"data: {garbage\n\n")
+        if way == "breaks":  # so little that all of it stands within what is shown of an answer that cannot be read
+            both = f"{said} {spellings(said)[-1]}"
+            step = -(-len(both) // 4)
+            self.wfile.write("".join(self.piece(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
             return
         events = self.message_events(text, calls) if messages else self.chat_events(text, calls)
         for number, event in enumerate(events):
@@ -291,7 +292,9 @@ class Place:
         self.world.server_close()
 
     def look(self, where, data):
-        self.found |= {(name, where) for name, all_pieces in PIECES.items() if any(piece in data for piece in all_pieces)}
+        plain = re.sub(rb"\\+u00([0-9a-fA-F]{2})", lambda escape: bytes.fromhex(escape[1].decode()), data)
+        self.found |= {(name, where) for name, all_pieces in PIECES.items()
+                       if any(piece in data or piece in plain for piece in all_pieces)}
         return data
 
     def say(self, *words, codes=(0,), where=None):

@@ -28,6 +28,7 @@ ROOT = oracles.ROOT
 BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 SERVER = ROOT / "examples/model-server/server.mjs"
 KEY = "sk-canary-0815-never-shown"
+ESCAPED = f"\\u{ord(KEY[0]):04x}" + KEY[1:].replace("-", "\\u002d")
 PATIENCE = 60
 LONG = "Ein Satz, der dauert: äöü 日本語 🙂 “so”.\nUnd noch einer. " * 4
 MUCH, MUCH_PIECES = "0123456789abcdef" * 60_000, 240
@@ -37,6 +38,7 @@ TALK = {"turns": [
     {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "say": LONG},
     {"when": {"prompt": "error event"}, "fail": {"error_after": 3, "status": 529}, "say": LONG},
     *({"when": {"prompt": f"key in {size}s"}, "say": f"Your key is {KEY}, and {KEY}.", "piece": size} for size in CUTS),
+    *({"when": {"prompt": f"escaped in {size}s"}, "say": '{"key": "' + ESCAPED + '", "a": "b\\n\\/c"}', "piece": size} for size in CUTS),
     {"when": {"prompt": "much"}, "say": MUCH, "piece": len(MUCH) // MUCH_PIECES},
     {"say": LONG}]}
 AGENTS = """\
@@ -219,7 +221,8 @@ class Desk:
         kept = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
         for folder in (self.path, self.theirs):
             shutil.rmtree(folder, ignore_errors=True)
-        assert KEY.encode() not in kept and KEY not in self.shown, "the key was kept or shown"
+        plain = (kept + self.shown.encode()).replace(b"\\\\", b"\\")  # as it stands in strings
+        assert KEY.encode() not in plain and ESCAPED.encode() not in plain, "the key was kept or shown"
 
     def start(self, *words, **more):
         process = subprocess.Popen([BIN, *words], cwd=self.path, env={**self.env, **more.pop("env", {})}, text=True,
@@ -376,18 +379,20 @@ def a_stream_that_breaks_is_asked_for_again_and_tells_its_try(desk):
 @both
 def a_key_that_a_provider_says_back_is_in_no_piece(desk):
     desk.serve()
-    expected = "Your key is [secret MODEL_KEY], and [secret MODEL_KEY]."
-    heard = 0
-    for size in CUTS:
-        desk.make("talk", f"key in {size}s", f"j{size}", held=True)
-        stream = Stream(desk, f"j{size}")
-        desk.gate.open.set()
-        stream.rest()
-        assert KEY.encode() not in stream.raw, size
-        assert desk.ended(f"j{size}")["result"] == expected, size
-        heard += len(stream.said())
-        assert all(text == expected for text in stream.said().values()), (size, stream.said())
-    assert heard > 0, "nothing was said while anybody listened"
+    for name, expected in (("key", "Your key is [secret MODEL_KEY], and [secret MODEL_KEY]."),
+                           ("escaped", '{"key": "[secret MODEL_KEY]", "a": "b\\n\\/c"}')):
+        heard = 0
+        for size in CUTS:
+            job = f"{name}{size}"
+            desk.make("talk", f"{name} in {size}s", job, held=True)
+            stream = Stream(desk, job)
+            desk.gate.open.set()
+            stream.rest()
+            assert KEY.encode() not in stream.raw and ESCAPED.encode() not in stream.raw.replace(b"\\\\", b"\\"), job
+            assert desk.ended(job)["result"] == expected, (job, desk.job(job)["result"])
+            heard += len(stream.said())
+            assert all(text == expected for text in stream.said().values()), (job, stream.said())
+        assert heard > 0, f"{name}: nothing was said while anybody listened"
 
 
 @both

@@ -541,6 +541,22 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
   }
 }
 
+AE_TEST(
+    "model tool/a key that is streamed back in escapes is heard by nobody, wherever it is cut") {
+  const std::string text =
+      R"({"k":"\u0073k\u002dcanary-123","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})";
+  for (std::size_t size = 1; size < 20; ++size) {
+    std::vector<std::string> words;
+    for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
+    Bench bench;
+    RawHttpServer server(streams(chat(words)));
+    const Heard said = hear(bench, server);
+    EXPECT_EQ(said.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
+        << size;
+    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+  }
+}
+
 // The events of the other provider: a block for each of the texts.
 std::vector<std::string> messages(const std::vector<std::string>& blocks) {
   std::vector<std::string> events;
@@ -620,6 +636,16 @@ AE_TEST("model tool/a key that a broken stream holds in two pieces is in no reco
     EXPECT_EQ(canonical(*outcome.invalid).find("sk-ca"), std::string::npos);
     EXPECT_EQ(canonical(*outcome.invalid).find("nary-123"), std::string::npos);
   }
+}
+
+AE_TEST("model tool/a key that a broken stream holds in escapes is in no record") {
+  Bench bench;
+  RawHttpServer server(streams(
+      {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
+  const Heard said = hear(bench, server);
+  ASSERT_TRUE(said.outcome.invalid);
+  EXPECT_EQ(said.outcome.invalid->text("head"), R"({"k":"[secret KEY]", "l":)");
+  EXPECT_EQ(said.text, R"({"k":"[secret KEY]", "l":)");
 }
 
 AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {

@@ -14,14 +14,15 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "tools/layers.h"
 
 namespace ae::tools {
 namespace {
 
 constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
-constexpr std::size_t kHeldMax = 1u << 10;  // bytes that a stream holds back, beside eight values
-constexpr unsigned kNestedMax = 4;  // texts of JSON within texts of JSON that are looked into
+constexpr std::size_t kHeldMax = 1u << 10;         // bytes that a stream holds back, beside values:
+constexpr std::size_t kHeldShapesMax = 48;         // so many; `\u005cu0041` is one character
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -145,54 +146,76 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
   return shapes;
 }
 
+std::string instead_of(const Shape& shape) { return "[secret " + std::string(shape.name) + "]"; }
+
+struct Hidden {
+  Layers::Span span;
+  const Shape* shape;
+};
+
+// Where values stand that are spelled with escapes, on any level.
+std::vector<Hidden> escaped_in(const Layers& layers, const std::vector<Shape>& shapes) {
+  std::vector<Hidden> found;
+  for (std::size_t level = 1; level <= layers.levels(); ++level) {
+    const std::string_view text = layers.text(level);
+    for (const Shape& shape : shapes) {
+      const std::string_view value = shape.text.reveal();
+      for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += value.size()) {
+        found.push_back({layers.below(level, {at, at + value.size()}), &shape});
+      }
+    }
+  }
+  // Of those that begin together the longest first: it tells the name.
+  std::ranges::sort(found, [](const Hidden& a, const Hidden& b) {
+    return std::pair(a.span.begin, b.span.end) < std::pair(b.span.begin, a.span.end);
+  });
+  return found;
+}
+
+std::string scrub_escaped(std::string text, const std::vector<Shape>& shapes) {
+  const Layers layers(text, Layers::Behind::nothing);
+  if (layers.levels() == 0) return text;
+  std::string out;
+  std::size_t done = 0;
+  for (const Hidden& one : escaped_in(layers, shapes)) {
+    if (one.span.begin >= done) {
+      out += std::string_view(text).substr(done, one.span.begin - done);
+      out += instead_of(*one.shape);
+    }
+    done = std::max(done, one.span.end);
+  }
+  if (done == 0) return text;
+  return out + text.substr(done);
+}
+
 std::string scrub_shapes(std::string_view text, const std::vector<Shape>& shapes) {
   std::string out(text);
   for (const Shape& shape : shapes) {
-    const std::string instead = "[secret " + std::string(shape.name) + "]";
+    const std::string instead = instead_of(shape);
     for (std::size_t at = 0; (at = out.find(shape.text.reveal(), at)) != std::string::npos;) {
       out.replace(at, shape.text.reveal().size(), instead);
       at += instead.size();
     }
   }
-  return out;
+  return scrub_escaped(std::move(out), shapes);
 }
 
-Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes, unsigned nested);
-
-// A text that is JSON may spell a value in ways without number (`\/`, `\u0041`), and whoever reads it has it plain: it is
-// read here, and written anew if there is one in it.
-std::string scrub_text(const std::string& text, const std::vector<Shape>& shapes, unsigned nested) {
-  std::string clean = scrub_shapes(text, shapes);
-  if (nested == kNestedMax || clean.find('\\') == std::string::npos) return clean;
-  const std::size_t begin = clean.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos ||
-      std::string_view("{[\"").find(clean[begin]) == std::string::npos) {
-    return clean;
-  }
-  const auto inside =
-      parse_json(clean, {.bytes_max = clean.size(), .big_integers_as_strings = true});
-  if (!inside) return clean;
-  const Value hidden = scrub_shapes_in(*inside, shapes, nested + 1);
-  return hidden == *inside ? clean : canonical(hidden);
-}
-
-Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes, unsigned nested) {
+Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes) {
   switch (value.kind()) {
     case Value::Kind::string: {
-      std::string clean = scrub_text(value.as_string(), shapes, nested);
+      std::string clean = scrub_shapes(value.as_string(), shapes);
       return clean == value.as_string() ? value : Value(std::move(clean));
     }
     case Value::Kind::array: {
       std::vector<Value> items;
       items.reserve(value.size());
-      for (const Value& item : value.items())
-        items.push_back(scrub_shapes_in(item, shapes, nested));
+      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, shapes));
       return Value::array(std::move(items));
     }
     case Value::Kind::object: {
       std::map<std::string, Value> clean;  // two keys may become one
       for (const auto& [key, member] : value.members()) {
-        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes, nested));
+        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes));
       }
       return Value::object(std::vector<Member>(clean.begin(), clean.end()));
     }
@@ -321,7 +344,7 @@ std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
 }
 
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
-  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used), 0);
+  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used));
 }
 
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {
@@ -353,40 +376,62 @@ ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(held_.data(), held_.size())
 ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
 ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
 
-// Where to cut: before the first place from which a value may have begun that has not ended, and through none that has.
+// Before the first place from which a value may have begun that has not ended, on any level.
+std::size_t ScrubbedStream::first_open(const Layers& layers) const {
+  const std::size_t longest = shapes_->all.front().text.reveal().size();
+  std::size_t cut = layers.read_to();
+  for (std::size_t level = 0; level <= layers.levels(); ++level) {
+    const std::string_view text = layers.text(level);
+    const auto may_begin = [&](std::size_t at) {
+      const std::string_view rest = text.substr(at);
+      return std::ranges::any_of(shapes_->all, [&](const Shape& shape) {
+        return shape.text.reveal().size() > rest.size() && shape.text.reveal().starts_with(rest);
+      });
+    };
+    std::size_t at = text.size() < longest ? 0 : text.size() - longest + 1;
+    while (at < text.size() && !may_begin(at)) ++at;
+    if (at < text.size()) cut = std::min(cut, layers.below(level, {at, at}).begin);
+  }
+  return cut;
+}
+
+// The last place up to `cut` that goes through no value that has ended, no character and no escape.
+std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cut) const {
+  const std::string_view all = layers.text(0);
+  for (std::size_t before = cut + 1; cut < before;) {
+    before = cut;
+    while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
+      --cut;
+    }
+    for (std::size_t level = 0; level <= layers.levels(); ++level) {
+      const std::string_view text = layers.text(level);
+      for (const Shape& shape : shapes_->all) {
+        cut = layers.between(cut);
+        const std::size_t here = layers.above(level, cut);
+        const std::string_view value = shape.text.reveal();
+        const std::size_t at = text.find(value, here < value.size() ? 0 : here - value.size() + 1);
+        if (at == text.npos || at >= here || at + value.size() <= here) continue;
+        cut = layers.below(level, {at, at}).begin;
+      }
+    }
+  }
+  return cut;
+}
+
 std::string ScrubbedStream::feed(std::string_view text) {
   if (!shapes_) return std::string(text);
   held_ += text;
-  const std::string_view all = held_;
-  const std::size_t longest = shapes_->all.front().text.reveal().size();
-  std::size_t cut = all.size() < longest ? 0 : all.size() - longest + 1;
-  const auto may_begin = [&](std::size_t at) {
-    const std::string_view rest = all.substr(at);
-    return std::ranges::any_of(shapes_->all, [&](const Shape& shape) {
-      return shape.text.reveal().size() > rest.size() && shape.text.reveal().starts_with(rest);
-    });
-  };
-  while (cut < all.size() && !may_begin(cut)) ++cut;
-  for (bool moved = true; moved;) {
-    moved = false;
-    while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
-      --cut;  // through no character either
-      moved = true;
-    }
-    for (const Shape& shape : shapes_->all) {
-      const std::string_view value = shape.text.reveal();
-      const std::size_t first = cut < value.size() ? 0 : cut - value.size() + 1;
-      const std::size_t at = all.find(value, first);
-      if (at == all.npos || at >= cut || at + value.size() <= cut) continue;
-      cut = at;
-      moved = true;
-    }
+  std::size_t cut = 0;
+  {
+    const Layers layers(held_, Layers::Behind::more);
+    cut = through_nothing(layers, first_open(layers));
   }
-  std::string clean = scrub_shapes(all.substr(0, cut), shapes_->all);
-  if (all.size() - cut > kHeldMax + 8 * longest) {
+  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), shapes_->all);
+  const Shape& longest = shapes_->all.front();
+  if (held_.size() - cut > kHeldMax + kHeldShapesMax * longest.text.reveal().size()) {
     // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
-    clean += "[secret " + std::string(shapes_->all.front().name) + "]";
-    cut = all.size();
+    clean += instead_of(longest);
+    cut = held_.size();
   }
   held_.erase(0, cut);
   return clean;

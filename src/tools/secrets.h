@@ -5,6 +5,7 @@
 // Threads: a source may be asked from any thread; the rest are values and pure functions.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -16,6 +17,8 @@
 #include "core/value.h"
 
 namespace ae::tools {
+
+class Layers;
 
 // A text with a secret in it. No stream, format or Value takes it; its bytes are wiped when it goes.
 class Secret {
@@ -84,10 +87,11 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
 
-// `text` without these values, plain or as JSON string, percent-encoded, hex or base64 (also inside a longer base64);
-// `[secret NAME]` stands instead. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
+// `text` without these values, plain, percent-encoded, hex or base64 (also inside a longer base64), and all that with the
+// escapes of JSON, however they are used, also in JSON within JSON (layers.h); `[secret NAME]` stands instead, and JSON stays
+// JSON. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
-// The same for every string in a value; keys too, and what stands in a string that is JSON, however it is escaped there.
+// The same for every string in a value; keys too.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
 // The same for the *end* of a longer text: what its beginning holds of a value that was cut in two goes as well.
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used);
@@ -108,6 +112,8 @@ class ScrubbedStream {
 
  private:
   struct Shapes;
+  std::size_t first_open(const Layers& layers) const;
+  std::size_t through_nothing(const Layers& layers, std::size_t cut) const;
   std::unique_ptr<Shapes> shapes_;  // null: there is nothing to hide
   std::string held_;
 };

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <type_traits>
 
+#include "core/hash.h"
 #include "core/json.h"
 #include "testing/test.h"
 
@@ -168,7 +170,7 @@ AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escape
     return scrub_value(Value(std::string(text)), used).as_string();
   };
   EXPECT_EQ(scrubbed(R"({"k":"\u00733cr&t\/\"+"})"), R"({"k":"[secret KEY]"})");
-  EXPECT_EQ(scrubbed(R"( [{"s3cr&t\/\"+": 1}])"), R"([{"[secret KEY]":1}])");
+  EXPECT_EQ(scrubbed(R"( [{"s3cr&t\/\"+": 1}])"), R"( [{"[secret KEY]": 1}])");
   EXPECT_EQ(scrubbed(R"("s3cr&t\/\u0022+")"), R"("[secret KEY]")");
   // JSON in JSON in JSON, and one that was cut off.
   EXPECT_EQ(scrubbed(R"({"k":"{\"k\":\"\\u00733cr&t/\\\"+\"}"})"),
@@ -180,6 +182,63 @@ AE_TEST("secrets/a value in a text that is JSON is scrubbed however it is escape
        {R"({ "k" : "a\/b" })", R"({"k":"a\/b")", R"(a \ b)", R"({"n":1e2,"k":"\\"})"}) {
     EXPECT_EQ(scrubbed(text), text);
   }
+}
+
+// The text as a string of JSON, each character by its number.
+std::string by_numbers(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += "\\u00" + to_hex(std::string_view(&c, 1));
+  return out;
+}
+
+std::string written(std::string_view text) {
+  const std::string quoted = canonical(Value(std::string(text)));
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+// Ways to write the value in JSON, and in JSON that stands in JSON.
+std::vector<std::string> spelled(std::string_view value) {
+  const std::string numbers = by_numbers(value);
+  std::string slashed = written(value), upper = numbers;
+  for (std::size_t at = 0; (at = slashed.find('/', at)) != slashed.npos; at += 2) {
+    slashed.insert(at, 1, '\\');
+  }
+  std::ranges::transform(upper, upper.begin(), [](char c) {
+    return c >= 'a' && c <= 'f' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  const std::string half = numbers.substr(0, 18) + slashed.substr(3);
+  return {numbers,
+          upper,
+          slashed,
+          half,
+          written(numbers),
+          written(slashed),
+          written(half),
+          written(written(written(half))),
+          "\\u005c" + numbers.substr(1, 5) + written(slashed.substr(1)),
+          by_numbers(half.substr(0, 12)) + written(half.substr(12))};
+}
+
+AE_TEST("secrets/a value is scrubbed however it is escaped, and what was JSON is JSON") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("s3cr&t/\"+")});
+  for (const std::string& one : spelled("s3cr&t/\"+")) {
+    for (const char* beside : {"", "x", "\\n", "\\\"", "u0073"}) {
+      const std::string around = beside;
+      const std::string clean = scrub(around + one + around, used);
+      EXPECT_EQ(clean, around + "[secret KEY]" + around) << one;
+      const std::string json = R"( {"a": 1, "k": ")" + around + one + R"("})";
+      EXPECT_TRUE(parse_json(scrub(json, used))) << json;
+      EXPECT_EQ(scrub(json, used), R"( {"a": 1, "k": ")" + around + R"([secret KEY]"})");
+    }
+  }
+  used.push_back({"NAME", Secret("häß😀n")});
+  EXPECT_EQ(scrub(R"(\n h\u00e4\u00DF\ud83d\uDE00n \ud83d\ude00)", used),
+            R"(\n [secret NAME] \ud83d\ude00)");
+  // In base64, whose strokes are escaped, and in what is no JSON.
+  EXPECT_EQ(scrub(R"({"k":"Basic \/\/bWU6czNjciZ0L\u0079Ir)", used).find("czNjciZ0"),
+            std::string::npos);
+  EXPECT_EQ(scrub(R"(\ \u \u00 \ud83d \x73 \)", used), R"(\ \u \u00 \ud83d \x73 \)");
 }
 
 // What comes out of a stream that is fed `step` bytes at a time, and whether all of it was right all the time.
@@ -199,10 +258,19 @@ AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever 
   std::vector<UsedSecret> used;
   used.push_back({"KEY", Secret("sk-sk-42sk")});
   used.push_back({"PASS", Secret("s3cr&t/\"+")});
+  std::vector<std::string> texts{"\\", "a\\\\\\", R"(\ud83d\ude00 \ud83d \u00)",
+                                 R"({"k":"a\nb\/c"})"};
+  for (const std::string& one : spelled("s3cr&t/\"+")) {
+    texts.push_back(R"({"k":")" + one + R"(","l":"sk-sk-42sk\n\u0073k"})");
+    texts.push_back(one + one + "\\" + one.substr(0, one.size() - 1));
+  }
   for (const char* text :
        {"sk-sk-42sk", "a sk-sk-sk-42sk b", "sk-sk-42sk-sk-42sk", "sk-sk-42s", "x sk-sk-4",
         "no secret", "got s3cr&t/\"+ and s3cr%26t%2F%22%2B, 7333637226742f222b",
         "s3cr&t/s3cr&t/\"+", "", "Basic bWU6czNjciZ0LyIr and sk-sk-42sks3cr&t/\"+sk-sk-42sk"}) {
+    texts.emplace_back(text);
+  }
+  for (const std::string& text : texts) {
     for (std::size_t step = 1; step <= 40; ++step) {
       EXPECT_EQ(streamed(text, step, used), scrub(text, used)) << text << " in pieces of " << step;
     }
@@ -218,6 +286,11 @@ AE_TEST("secrets/of a text that comes in pieces only what may begin a value is h
   EXPECT_EQ(stream.feed(" of it"), "hunt of it");
   EXPECT_EQ(stream.feed(" hunter2"), " ");
   EXPECT_EQ(stream.feed("2!"), "[secret KEY]!");
+  EXPECT_EQ(stream.feed(R"(a \u0075nd \)"), R"(a \u0075nd )");
+  EXPECT_EQ(stream.feed("n"), R"(\n)");
+  EXPECT_EQ(stream.feed(R"( \u0068unt)"), " ");
+  EXPECT_EQ(stream.feed(R"( \\u006)"), R"(\u0068unt )");
+  EXPECT_EQ(stream.feed("1"), R"(\\u0061)");
   EXPECT_EQ(stream.feed("ä hun"), "ä ");
   EXPECT_EQ(stream.end(), "hun");
   ScrubbedStream nothing({});

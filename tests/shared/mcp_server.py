@@ -162,7 +162,10 @@ class Server:
 
 def spellings(secret):
     raw = secret.encode()
-    return [secret, base64.b64encode(raw).decode(), raw.hex(), urllib.parse.quote(secret, safe=""), json.dumps(secret)[1:-1]]
+    numbers = "".join(f"\\u{ord(c):04x}" for c in secret)
+    escaped = json.dumps(secret)[1:-1]
+    return [secret, base64.b64encode(raw).decode(), raw.hex(), urllib.parse.quote(secret, safe=""), escaped, numbers,
+            numbers[:6] + escaped[1:].replace("/", "\\/")]
 
 
 def seal(said):

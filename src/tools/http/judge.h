@@ -23,7 +23,7 @@
 namespace ae::tools {
 
 constexpr std::size_t kScrubWindow =
-    256u << 10;  // more than the longest secret in its longest shape, and a head
+    512u << 10;  // more than the longest secret in its longest shape, escaped, and a head
 
 struct HttpRules {
   std::vector<int> definite_failures;  // statuses that mean "nothing happened", beyond the default

@@ -197,8 +197,8 @@ void HttpTransport::take(Exchange& exchange, std::string_view text) {
 
 namespace {
 
-// Of an exchange whose answer was not a message.
-Reply without_message(const HttpAnswer& answer) {
+// Of an exchange whose answer was not a message. Secrets go before its head is cut off: half of one would be found no more.
+Reply without_message(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
   switch (answer.phase) {
     case HttpPhase::invalid:
     case HttpPhase::not_sent:
@@ -215,7 +215,7 @@ Reply without_message(const HttpAnswer& answer) {
       break;
   }
   const bool good = answer.status >= 200 && answer.status < 300;
-  const Value shown = invalid_output("", answer.body, 0);
+  const Value shown = invalid_output("", scrub(answer.body, used), 0);
   std::string text = "the server answered " + std::to_string(answer.status);
   if (good) text += " without an answer in it";
   if (!shown.text("head").empty()) text += ": " + std::string(shown.text("head"));
@@ -252,7 +252,7 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpAnswer an
       if (good) take(*exchange, answer.body);
     }
   }
-  if (*alive) reply(*exchange, without_message(answer));
+  if (*alive) reply(*exchange, without_message(answer, used_));
 }
 
 // A stream ended before the answer came. True: it is taken up where it ended.
