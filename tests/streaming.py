@@ -442,7 +442,8 @@ def a_reader_that_does_not_read_holds_up_nobody(desk):
 def the_command_line_follows(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
-    follower, reader = desk.start("events", "j", "-f", "--json"), desk.start("events", "j", "-f")
+    follower, reader = desk.start("events", "j", "-f", "--json", "--said"), desk.start("events", "j", "-f")
+    plain = desk.start("events", "j", "-f", "--json")
     lines = []
     while not lines or "said" not in lines[-1]:
         lines.append(json.loads(follower.stdout.readline()))
@@ -455,11 +456,13 @@ def the_command_line_follows(desk):
     pieces = [line["said"] for line in lines if "said" in line]
     assert "".join(p["text"] for p in pieces) == LONG, pieces
     assert [line for line in lines if "said" not in line] == desk.events()
+    assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "each line is an event"
     assert lines.index({"said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
     told = (told + reader.stdout.read()).split("“  a  ", 1)[1]
     assert told.startswith(LONG + "\n") and "tool_invocation_finished" in told, told
-    chosen = desk.run("events", "j", "-f", "--json", "--type", "node_finished").stdout
+    chosen = desk.run("events", "j", "-f", "--json", "--said", "--type", "node_finished").stdout
     assert "said" not in chosen and len(chosen.splitlines()) == 1, chosen
+    desk.run("events", "j", "--said", code=2)
 
 
 @test

@@ -523,7 +523,11 @@ class Follow {
   }
 
   void say(const Value& said) {
-    if (terminal_.json()) return terminal_.print_json(Value::object({{"said", said}}));
+    if (terminal_.json()) {
+      // Its lines are events; who knows of others asks for them.
+      if (options_.said) terminal_.print_json(Value::object({{"said", said}}));
+      return;
+    }
     const std::string attempt = std::to_string(said["try"].as_int());
     const std::string who = std::string(said.text("invocation_id")) + "/" + attempt;
     const auto offset = static_cast<std::size_t>(said["offset"].as_int());

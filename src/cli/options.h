@@ -48,7 +48,7 @@ struct Options {
   // lists and looks
   std::string status, event_class, event_type, cursor, at, after, limit;
   std::vector<std::string> keys;  // verify: whose signatures count
-  bool follow = false, graph = false;
+  bool follow = false, said = false, graph = false;
   bool stuck = false, in_doubt = false;
   std::string older_than;
 

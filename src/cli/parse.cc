@@ -309,7 +309,12 @@ class Grammar {
 
     CLI::App* events = command("events", "print a job's log", "aetheris events holiday -f");
     positional(events, "ID", options_.id, "the job");
-    events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
+    CLI::Option* follow =
+        events->add_flag("-f,--follow", options_.follow, "go on until the job ends");
+    events
+        ->add_flag("--said", options_.said,
+                   "with --follow --json: also what models say while they say it, as {\"said\": …}")
+        ->needs(follow);
     events->add_option("--after", options_.after, "only events after this seq");
     events->add_option("--class", options_.event_class,
                        "history, coordination, recorded_effect, narrative; or effect: all records "
