@@ -6,11 +6,14 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
 """
 import contextlib
 import glob
+import http.client
+import http.server
 import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 
@@ -150,6 +153,109 @@ def a_key_that_one_process_revokes_is_refused_by_all_within_a_second():
         assert [server.get("/api/jobs", headers=headers)[0] for server in servers] == [401, 401]
         for server in servers:
             expect(server.stop(), 0)
+
+
+class Talker(http.server.BaseHTTPRequestHandler):
+    """A model that says a number every 50 ms, until it is enough."""
+
+    enough = threading.Event()
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        number = 0
+        while not Talker.enough.wait(0.05):
+            number += 1
+            self.say({"content": f"{number} "})
+        self.say({}, "stop")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def say(self, delta, finish=None):
+        chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+    def log_message(self, *_):
+        pass
+
+
+class Heard:
+    """A live stream of job `a`: when each piece of an answer came, and when it ended."""
+
+    def __init__(self, server, key):
+        self.connection = http.client.HTTPConnection(server.address, timeout=60)
+        self.connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", **key})
+        self.pieces, self.ended = [], None
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        try:
+            for line in self.connection.getresponse():
+                if line.startswith(b"event: said"):
+                    self.pieces.append(time.monotonic())
+        except (OSError, http.client.HTTPException):
+            pass
+        self.ended = time.monotonic()
+
+
+@contextlib.contextmanager
+def talking():
+    """A server that runs job `a`, whose model talks on and on; a key that is to be revoked, its id, and another key."""
+    with shared() as (h, env):
+        world = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Talker)
+        world.daemon_threads = True
+        threading.Thread(target=world.serve_forever, daemon=True).start()
+        Talker.enough.clear()
+        (h.path / "talk.yaml").write_text(f"""\
+aetheris: 1
+models:
+  m: {{ provider: openai, base_url: "http://127.0.0.1:{world.server_port}/v1", model: m, timeout: 10m }}
+agents:
+  talks: {{ plan: [ {{ id: t, llm: {{ model: m, prompt: Talk. }} }} ], output: "${{ .steps.t.text }}" }}
+""")
+        made = [expect(h.run("keys", "create", "--role", "operator", "--json", env=env), 0).json() for _ in range(2)]
+        ours, other = ({"Authorization": "Bearer " + one["key"]} for one in made)
+        server = Server(h, "talk.yaml", env=env)
+        try:
+            assert server.post("/api/jobs", {"agent": "talks", "id": "a"}, headers=other)[0] == 201
+            yield h, env, server, ours, made[0]["id"], other
+            Talker.enough.set()
+            until(lambda: server.get("/api/jobs/a", headers=other)[1].get("status") == "completed")
+            expect(server.stop(), 0)
+        finally:
+            Talker.enough.set()
+            world.shutdown()
+            world.server_close()
+
+
+@test
+def a_live_stream_ends_within_a_second_when_another_process_revokes_its_key():
+    with talking() as (h, env, server, ours, key_id, other):
+        heard, on = Heard(server, ours), Heard(server, other)
+        until(lambda: heard.pieces and on.pieces)
+        expect(h.run("keys", "revoke", key_id, env=env), 0)
+        revoked = time.monotonic()
+        until(lambda: heard.ended)
+        # A second is promised; the rest is for a busy machine. A question of the stream takes 15.
+        assert heard.ended - revoked < 4, heard.ended - revoked
+        assert heard.pieces[-1] - revoked < 4, heard.pieces[-1] - revoked
+        until(lambda: on.pieces[-1] > heard.ended)  # others hear on
+
+
+@test
+def no_piece_of_an_answer_is_told_while_the_store_does_not_tell_who_may_hear_it():
+    with talking() as (h, env, server, ours, key_id, other):
+        heard = Heard(server, ours)
+        until(lambda: heard.pieces)
+        POSTGRES.say("kill")
+        gone = time.monotonic()
+        time.sleep(4)
+        POSTGRES.say("start")
+        late = [at - gone for at in heard.pieces if 2.5 < at - gone < 4]
+        assert not late, f"{len(late)} pieces, the last after {late[-1]} s"
+        again = Heard(server, ours) if heard.ended else heard
+        until(lambda: again.pieces and again.pieces[-1] - gone > 4)
 
 
 @test

@@ -229,6 +229,11 @@ void Gate::look_again(const Pass& pass, Still then) {
   });
 }
 
+bool Gate::may_now(const Pass& pass) {
+  const auto age = registry_.age();
+  return age && *age <= kKeysAgeMax && still(pass);
+}
+
 Status Gate::still(const Pass& pass) {
   closed_ = asks_for_keys();
   if (pass.role == Role::nobody) return {};

@@ -88,6 +88,8 @@ class Gate {
   void knock(Knock knock, Then then);
   // Does who came in so still may, now that what they waited for is ready? Fails with unauthorized, unavailable.
   void look_again(const Pass& pass, Still then);
+  // The same at once, by keys that were read within kKeysAgeMax. False also when they are older: look_again tells more.
+  bool may_now(const Pass& pass);
   // Calls `gone` once, when who came in so may no longer: within a second after the store says so, and not when the store says
   // nothing. For as long as what is given back is kept.
   [[nodiscard]] std::shared_ptr<void> watch(const Pass& pass, Gone gone);

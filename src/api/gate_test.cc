@@ -334,6 +334,29 @@ AE_TEST("gate/who came in is looked at again before the answer goes out") {
   EXPECT_TRUE(again(Pass{})) << "who asked for what nobody needs a key for";
 }
 
+AE_TEST("gate/what asks no store is told for a second at most by keys that were read before") {
+  House house;
+  const std::string key = house.make("000000000001", "viewer");
+  house.loop.advance(kKeysAge + kMoment);
+  const auto pass = house.knock(key);
+  ASSERT_TRUE(pass);
+  EXPECT_TRUE(house.gate.may_now(*pass));
+  house.loop.advance(kKeysAgeMax);
+  EXPECT_TRUE(house.gate.may_now(*pass));
+  house.loop.advance(kMoment);
+  EXPECT_FALSE(house.gate.may_now(*pass)) << "another process may have revoked it by now";
+  const auto again = [&] {
+    return house.loop.await<Status>(
+        [&](auto done) { house.gate.look_again(*pass, std::move(done)); });
+  };
+  EXPECT_TRUE(again());
+  EXPECT_TRUE(house.gate.may_now(*pass));
+  house.revoke("000000000001");
+  house.loop.advance(kKeysAgeMax + kMoment);
+  EXPECT_FALSE(again());
+  EXPECT_FALSE(house.gate.may_now(*pass));
+}
+
 AE_TEST("gate/an open route tells whoever shows a good key more, and refuses nobody") {
   House house;
   EXPECT_EQ(house.knock({}, true)->role, Role::admin);

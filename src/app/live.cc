@@ -33,22 +33,23 @@ class Live : public std::enable_shared_from_this<Live> {
  public:
   // `right`: kept as long as the stream is open.
   Live(const Place& place, api::ApiRequest request, net::Responder responder, Still still,
-       std::shared_ptr<void> right)
+       const api::Pass& pass, std::shared_ptr<void> right)
       : place_(place),
         request_(std::move(request)),
         job_(request_.path[2]),
         responder_(std::move(responder)),
         still_(std::move(still)),
+        pass_(pass),
         right_(std::move(right)) {
     request_.gone = gone_;
   }
 
   void resume_after(std::string_view last_event_id) { after_ = last_event_id; }
 
-  void begin(const api::Pass& pass) {
+  void begin() {
     responder_.on_closed(gone());
     if (place_.gate != nullptr) {
-      watch_ = place_.gate->watch(pass, [weak = weak_from_this()](const Error& why) {
+      watch_ = place_.gate->watch(pass_, [weak = weak_from_this()](const Error& why) {
         if (const auto self = weak.lock()) self->cut(why);
       });
     }
@@ -163,9 +164,33 @@ class Live : public std::enable_shared_from_this<Live> {
     stream_.end();
   }
 
+  // Nothing of this comes from the store, which might say meanwhile that their key was revoked: while it says nothing, they
+  // are told nothing.
+  bool may_hear() {
+    if (place_.gate == nullptr || place_.gate->may_now(pass_)) return true;
+    if (std::exchange(looks_, true)) return false;
+    still_([weak = weak_from_this()](const Status& may) {
+      const auto self = weak.lock();
+      if (!self) return;
+      if (!may) return self->look_later();
+      self->looks_ = false;
+      self->say();
+    });
+    return false;
+  }
+  void look_later() {
+    place_.loop.after(kAgainAfter, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) {
+        self->looks_ = false;
+        self->say();
+      }
+    });
+  }
+
   // What is being said, behind what this reader has of it.
   void say() {
     if (!may_ || cut_ || full_ || !hears_ || (begun_ && stream_.closed())) return;
+    if (!may_hear()) return;
     const auto all = place_.sayings.of(job_);
     const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
     if (says && !begun_) begin_stream();
@@ -222,6 +247,7 @@ class Live : public std::enable_shared_from_this<Live> {
   const JobId job_;
   net::Responder responder_;
   const Still still_;
+  const api::Pass pass_;
   std::shared_ptr<void> right_, watch_, hears_;
   std::map<Try, std::size_t> told_;  // bytes of what each that is open has said
   // Shared with the question under way.
@@ -234,8 +260,9 @@ class Live : public std::enable_shared_from_this<Live> {
   std::optional<Pending> pending_;
   bool may_ = false;  // the Api has answered, and did not refuse
   bool begun_ = false;
-  bool full_ = false;  // the client is slow
-  bool cut_ = false;   // who listens may not any more
+  bool full_ = false;   // the client is slow
+  bool cut_ = false;    // who listens may not any more
+  bool looks_ = false;  // whether they still may is being asked, or will be
 };
 
 }  // namespace
@@ -248,11 +275,11 @@ Still still_of(api::Gate* gate, const api::Pass& pass) {
 void stream_events(const Place& place, api::ApiRequest request, const std::string& last_event_id,
                    net::Responder responder, const api::Pass& pass, std::shared_ptr<void> right) {
   auto live = std::make_shared<Live>(place, std::move(request), std::move(responder),
-                                     still_of(place.gate, pass), std::move(right));
+                                     still_of(place.gate, pass), pass, std::move(right));
   if (last_event_id.find_first_not_of("0123456789") == last_event_id.npos) {
     live->resume_after(last_event_id);
   }
-  live->begin(pass);
+  live->begin();
 }
 
 }  // namespace ae::app
