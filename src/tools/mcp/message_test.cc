@@ -1,11 +1,18 @@
 // What is a message, and what is none; and what a tools/call comes to (SPEC §6).
 #include "tools/mcp/message.h"
 
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "core/json.h"
+#include "net/asio_loop.h"
+#include "testing/raw_http_server.h"
 #include "testing/test.h"
 #include "tools/mcp/http.h"
 #include "tools/mcp/judge.h"
 #include "tools/mcp/listing.h"
+#include "tools/output.h"
 
 namespace ae::tools::mcp {
 namespace {
@@ -215,6 +222,36 @@ AE_TEST("mcp/http/a header's value is plain, or base64 that says so") {
   EXPECT_EQ(header_text("Zürich"), "=?base64?WsO8cmljaA==?=");
   EXPECT_EQ(header_text(" x"), "=?base64?IHg=?=");
   EXPECT_EQ(header_text("=?base64?eA==?="), "=?base64?PT9iYXNlNjQ/ZUE9PT89?=");
+}
+
+class OneSecret final : public SecretSource {
+ public:
+  Result<Secret> get(std::string_view) override { return Secret("s3cr3t-canary"); }
+};
+
+AE_TEST("mcp/http/a refusal shows no half of a secret, wherever what it shows ends") {
+  net::AsioLoop loop;
+  net::HttpClient client{loop};
+  OneSecret secrets;
+  for (std::size_t before = kHeadMax - 13; before <= kHeadMax; ++before) {
+    testing::RawHttpServer server(testing::RawHttpServer::always(
+        testing::raw_answer(403, std::string(before, 'x') + "s3cr3t-canary", "text/plain")));
+    HttpTransport transport(
+        loop, client, secrets,
+        Value::object({{"url", server.url("/mcp")},
+                       {"headers", Value::object({{"Authorization", "secret:TOKEN"}})}}));
+    ASSERT_TRUE(transport.open({}));
+    std::optional<Reply> reply;
+    transport.send({.message = Value::object({}), .id = 1, .timeout = std::chrono::seconds(5)},
+                   [&](Reply said) {
+                     reply = std::move(said);
+                     loop.stop();
+                   });
+    loop.run();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->how, Reply::How::refused);
+    EXPECT_EQ(reply->text.find("s3"), std::string::npos) << reply->text;
+  }
 }
 
 }  // namespace

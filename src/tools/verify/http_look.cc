@@ -51,10 +51,11 @@ void HttpLook::look(Value change, async::Done<Sighting> done) {
   needs_.client.start(std::move(call),
                       [how = how_, change = std::move(change), used = std::move(used),
                        done = std::move(done)](net::HttpAnswer answer) mutable {
-                        Sighting seen = compare(change, how.recorded, judge(how, answer), how.same);
-                        seen.observed = scrub(seen.observed, used);
-                        seen.reason = scrub(seen.reason, used);
-                        done(std::move(seen));
+                        // Before it is shortened: half of a secret would be found no more.
+                        Seen seen = judge(how, answer);
+                        seen.value = scrub(seen.value, used);
+                        seen.unreachable = scrub(seen.unreachable, used);
+                        done(compare(change, how.recorded, seen, how.same));
                       });
 }
 

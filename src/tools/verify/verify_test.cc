@@ -232,6 +232,12 @@ AE_TEST("verify/a secret goes only to a host that is written out, and is not tol
       bench.look(etag_of(server).with("headers", headers), change("create", {}, "v1"));
   EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
   EXPECT_EQ(seen.observed.find("s3cr3t"), std::string::npos) << seen.observed;
+  RawHttpServer longer(RawHttpServer::always(
+      raw_answer(200, "{}", "application/json",
+                 "ETag: \"" + std::string(kSightTextMax - 8, 'x') + "s3cr3t-canary\"\r\n")));
+  const std::string observed =
+      bench.look(etag_of(longer).with("headers", headers), change("create", {}, "v1")).observed;
+  EXPECT_TRUE(observed.ends_with("x[secret")) << observed << ": taken out before it is cut";
   const Value anywhere =
       Value::object({{"kind", "http_etag"}, {"url", "${ .change.ref }"}, {"headers", headers}});
   EXPECT_FALSE(bench.make(anywhere));
