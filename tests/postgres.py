@@ -254,6 +254,7 @@ def no_piece_of_an_answer_is_told_while_the_store_does_not_tell_who_may_hear_it(
         POSTGRES.say("start")
         late = [at - gone for at in heard.pieces if 2.5 < at - gone < 4]
         assert not late, f"{len(late)} pieces, the last after {late[-1]} s"
+        until(lambda: server.get("/api/jobs/a", headers=ours)[0] == 200)
         again = Heard(server, ours) if heard.ended else heard
         until(lambda: again.pieces and again.pieces[-1] - gone > 4)
 
