@@ -83,11 +83,12 @@ Layers::Layers(std::string_view whole, Behind behind) : text_(whole), read_to_(w
     const std::size_t level = layers_.size();
     const std::string_view from = text(level);
     Layer layer = read(from, behind);
-    if (layer.read_to < from.size()) {
+    const bool cut = layer.read_to < from.size();
+    if (!cut && layer.escapes.empty()) return;
+    if (cut) {
       const std::size_t at = below(level, {layer.read_to, layer.read_to}).begin;
       read_to_ = std::min(read_to_, at);
     }
-    if (layer.escapes.empty()) return;
     layers_.push_back(std::move(layer));
   }
 }

