@@ -409,8 +409,10 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
         cut = layers.between(cut);
         const std::size_t here = layers.above(level, cut);
         const std::string_view value = shape.text.reveal();
-        const std::size_t at = text.find(value, here < value.size() ? 0 : here - value.size() + 1);
-        if (at == text.npos || at >= here || at + value.size() <= here) continue;
+        const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
+        const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
+        if (behind == text.npos) continue;
+        const std::size_t at = first + behind;
         cut = layers.below(level, {at, at}).begin;
       }
     }
