@@ -254,10 +254,11 @@ std::vector<Fault> load_agent(const Source& file, std::string_view name, std::st
 }
 
 bool is_capability(std::string_view text) {
-  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  });
+  return !text.empty() && text.size() <= engine::kCapabilityMax &&
+         std::ranges::all_of(text, [](char c) {
+           return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '-';
+         });
 }
 
 }  // namespace ae::agents

@@ -9,9 +9,6 @@ namespace {
 
 constexpr std::size_t kPoliciesMax = 1'000;
 constexpr std::size_t kNamesMax = 256;  // of tools or agents in one rule
-constexpr std::size_t kCapabilitiesMax = 64;
-constexpr std::size_t kReasonMax = 1'024;  // bytes
-constexpr std::size_t kLabelMax = 256;     // bytes of a name or a value
 constexpr Duration kLeast = std::chrono::milliseconds(1);
 
 bool is_pattern(std::string_view name) { return name.ends_with('*'); }
@@ -124,9 +121,10 @@ class PolicyCheck {
     const auto text = check_.text(spot);
     if (!text) return;
     const std::size_t colon = text->find(':');
-    if (colon == 0 || colon == text->npos || colon > kLabelMax ||
-        text->size() - colon - 1 > kLabelMax) {
-      return check_.fault(spot, "a label is NAME:VALUE, each of at most 256 bytes");
+    const std::size_t behind = colon == text->npos ? 0 : text->size() - colon - 1;
+    if (colon == 0 || behind == 0 || colon > engine::kPolicyLabelMax ||
+        behind > engine::kPolicyLabelMax) {
+      return check_.fault(spot, "a label is NAME:VALUE, each of 1 to 256 bytes");
     }
     rule_.emplace_back("label", *text);
   }
@@ -134,7 +132,7 @@ class PolicyCheck {
   void reason(const Spot& spot) {
     const auto text = check_.text(spot);
     if (!text) return;
-    if (text->empty() || text->size() > kReasonMax) {
+    if (text->empty() || text->size() > engine::kPolicyReasonMax) {
       return check_.fault(spot, "a reason has 1 to 1024 bytes");
     }
     if (has_expression(*text)) return check_.fault(spot, "a reason holds no expression");
@@ -205,7 +203,7 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
 std::vector<std::string> check_capabilities(Check& check, const Spot& spot) {
   std::vector<std::string> found;
   if (!check.list(spot)) return found;
-  if (spot->items.size() > kCapabilitiesMax) check.fault(spot, "at most 64 capabilities");
+  if (spot->items.size() > engine::kCapabilitiesMax) check.fault(spot, "at most 64 capabilities");
   for (std::size_t i = 0; i < spot->items.size(); ++i) {
     const Spot item = spot.item(i);
     auto text = check.text(item);

@@ -39,13 +39,16 @@ std::string_view not_granted(const State& state, const ToolPolicy& tool) {
   return {};
 }
 
+bool has_label(const State& state, const PolicyRule& rule) {
+  const Value* label = state.labels.find(rule.label_name);
+  return label != nullptr && *label == Value(rule.label_value);
+}
+
 // The first rule that holds; nullptr = none does.
 Result<const PolicyRule*> rule_of(const State& state, const ToolPolicy& tool,
                                   const ExprScope& scope) {
   for (const PolicyRule& rule : tool.rules) {
-    if (!rule.label_name.empty() && state.labels.text(rule.label_name) != rule.label_value) {
-      continue;
-    }
+    if (!rule.label_name.empty() && !has_label(state, rule)) continue;
     if (!rule.when) return &rule;
     AE_ASSIGN(const bool met, holds(*rule.when, scope, "a policy's `when` for " + tool.name));
     if (met) return &rule;

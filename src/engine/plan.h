@@ -126,6 +126,12 @@ std::string_view to_text(ConfirmMode mode);
 enum class PolicyAction : std::uint8_t { allow, require_approval, deny };
 std::string_view to_text(PolicyAction action);
 
+// Of policies and of what tools can do; agents files are held to them, too.
+constexpr std::size_t kCapabilitiesMax = 64;     // of one tool, or granted to one agent
+constexpr std::size_t kCapabilityMax = 64;       // bytes
+constexpr std::size_t kPolicyReasonMax = 1'024;  // bytes
+constexpr std::size_t kPolicyLabelMax = 256;     // bytes of a label's name, and of its value
+
 // A line of the policies that may be about this tool's calls (engine/judge.h).
 struct PolicyRule {
   PolicyAction action = PolicyAction::allow;

@@ -6,16 +6,13 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kRulesMax = 256;          // that are about one tool
-constexpr std::size_t kCapabilitiesMax = 64;    // of one tool, or granted to one agent
-constexpr std::size_t kCapabilityMax = 64;      // bytes
-constexpr std::size_t kReasonMax = 1'024;       // bytes
-constexpr std::size_t kLabelMax = 2 * 256 + 1;  // bytes of "name:value"
+constexpr std::size_t kRulesMax = 256;  // that are about one tool
 
 Status read_label(const std::string& label, PolicyRule& rule) {
   const std::size_t colon = label.find(':');
-  if (colon == 0 || colon == label.npos || label.size() > kLabelMax) {
-    return fail(Code::plan_invalid, "`label` must be NAME:VALUE");
+  const std::size_t behind = colon == label.npos ? 0 : label.size() - colon - 1;
+  if (colon == 0 || behind == 0 || colon > kPolicyLabelMax || behind > kPolicyLabelMax) {
+    return fail(Code::plan_invalid, "`label` must be NAME:VALUE, each of 1 to 256 bytes");
   }
   rule.label_name = label.substr(0, colon);
   rule.label_value = label.substr(colon + 1);
@@ -46,7 +43,7 @@ Result<PolicyRule> read_rule(const Value& value) {
   }
   if (value.find("reason") != nullptr) {
     AE_ASSIGN(rule.reason, text_at(value, "reason"));
-    if (rule.reason.size() > kReasonMax) {
+    if (rule.reason.size() > kPolicyReasonMax) {
       return fail(Code::plan_invalid, "`reason` has at most 1024 bytes");
     }
   }

@@ -125,6 +125,8 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
   EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::deny);
   EXPECT_EQ(labelled(json("{'tier':'paid'}")), PolicyAction::allow);
   EXPECT_EQ(labelled(json("{'other':'free'}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':''}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':5}")), PolicyAction::allow);
   EXPECT_EQ(labelled({}), PolicyAction::allow);
 }
 
@@ -606,12 +608,22 @@ AE_TEST("policy/a plan whose rules nobody could follow is refused") {
        {"[]", "[{}]", "[{'action':'ask'}]", "[{'action':'deny', 'when':'true'}]",
         "[{'action':'deny', 'when':'${ .input.x }'}]",
         "[{'action':'deny', 'when':'${ .steps.a }'}]", "[{'action':'deny', 'label':'tier'}]",
-        "[{'action':'deny', 'label':':x'}]", "[{'action':'deny', 'expires':'1h'}]",
+        "[{'action':'deny', 'label':':x'}]",
+        // It would hold for every job without the label.
+        "[{'action':'deny', 'label':'tier:'}]", "[{'action':'deny', 'expires':'1h'}]",
         "[{'action':'deny', 'else':1}]", "[{'action':'deny', 'reason':5}]"}) {
     const auto plan =
         Plan::compile(graph(kBuy, "{'tools':{'buy':{'rules':" + std::string(rules) + "}}}"));
     EXPECT_FALSE(plan.has_value()) << rules;
   }
+  const auto labelled = [](std::size_t name, std::size_t value) {
+    const std::string label = std::string(name, 'n') + ":" + std::string(value, 'v');
+    return Plan::compile(
+        graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'" + label + "'}]}}}"));
+  };
+  EXPECT_TRUE(labelled(kPolicyLabelMax, kPolicyLabelMax).has_value());
+  EXPECT_FALSE(labelled(kPolicyLabelMax + 1, 1).has_value()) << "no agents file could say so";
+  EXPECT_FALSE(labelled(1, kPolicyLabelMax + 1).has_value());
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'grants':'all', 'tools':{'buy':{}}}")).has_value());
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'tools':{'buy':{'capabilities':[5]}}}")).has_value());
 }
