@@ -265,8 +265,26 @@ def what_was_paid_is_not_paid_again_by_looking_replaying_or_forking():
         expect(h.run("fork", "m", "--at", str(events[-1]["seq"]), "--job-id", "f"), 0)
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "f", "--input", TURNS), 0)
         fork = expect(h.run("job", "f", "--json"), 0).json()
-        assert fork["budget"]["spent"]["model_calls"] == 0 and fork["budget"]["limits"]["model_calls"] == 5, fork["budget"]
+        assert fork["budget"]["spent"] == spent and fork["budget"]["limits"]["model_calls"] == 5, fork["budget"]
         assert models.asked() == 4
+
+
+@test
+def a_fork_is_no_way_around_a_budget():
+    with home() as h:
+        budget_home(h)
+        expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
+        parked = expect(h.run("job", "j", "--json"), 0).json()["budget"]
+        events = expect(h.run("events", "j", "--json"), 0).json()["events"]
+        expect(h.run("fork", "j", "--at", str(events[-1]["seq"]), "--job-id", "f"), 0)
+        expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 4)
+        fork = expect(h.run("job", "f", "--json"), 0).json()["budget"]
+        assert fork["limits"] == parked["limits"] and fork["spent"] == parked["spent"], (fork, parked)
+        assert said(h) == 2, "it was to do what its origin had no room for"
+        expect(h.run("budget", "f", "--tool-calls", "3"), 0)
+        expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 0)
+        assert said(h) == 3
+        expect(h.run("verify", "f"), 0)
 
 
 def points_of(done):

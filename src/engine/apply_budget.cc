@@ -35,6 +35,11 @@ Status Applier::budget_given() {
   if (limits->wall && s_.budget.wall_until) {
     s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
   }
+  if (const Value* spent = budget->find("spent")) {  // by the job that it is forked from
+    const auto used = spent_of(*spent);
+    if (!used || s_.forked_from.is_null()) return bad("nothing can be spent of its budget yet");
+    s_.budget.spent = *used;
+  }
   return {};
 }
 

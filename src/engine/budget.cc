@@ -122,7 +122,7 @@ Result<Limits> limits_of(const Value& value) {
         return fail(Code::plan_invalid, "`budget.soft` must be a whole number from 1 to 100");
       }
       limits.soft = static_cast<std::uint32_t>(member.as_int());
-    } else if (key != "wall_until") {  // beside the limits of job_created
+    } else if (key != "wall_until" && key != "spent") {  // beside the limits of job_created
       return fail(Code::plan_invalid, "`budget` has the unknown member `" + key + "`");
     }
   }
@@ -136,6 +136,27 @@ Value stored(const Limits& limits) {
   }
   if (limits.wall) members.emplace_back("wall", ae::to_text(*limits.wall));
   if (limits.soft > 0) members.emplace_back("soft", std::uint64_t{limits.soft});
+  return Value::object(std::move(members));
+}
+
+std::optional<Use> spent_of(const Value& value) {
+  if (!value.is_object()) return std::nullopt;
+  Use use;
+  for (const auto& [key, member] : value.members()) {
+    const auto counted = std::ranges::find(kStored, std::string_view(key));
+    const auto n = number(member);
+    if (counted == std::end(kStored) || !n) return std::nullopt;
+    part(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
+  }
+  return use;
+}
+
+Value stored(const Use& use) {
+  std::vector<Member> members;
+  for (const Limit limit : kCounted) {
+    const std::uint64_t n = std::min(part(use, limit), kBudgetMax);
+    if (n > 0) members.emplace_back(stored_name(limit), n);
+  }
   return Value::object(std::move(members));
 }
 

@@ -8,6 +8,7 @@
 // often it is tried, and one more for each round of answers that it is called again with (engine/questions.h). What asks about a call in doubt, or undoes one, uses nothing: it is never held back (decision 0054).
 // Stored: limits, in the task graph, in job_created and in decision_recorded{budget},
 //   {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?: whole numbers, "wall"?: duration, "soft"?: percent}
+// beside which job_created has "wall_until"? and, of a fork, "spent"? {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?}
 // and `reserved` {"input_tokens", "output_tokens", "cost_micros"?}. Threads: values and pure functions.
 #pragma once
 
@@ -55,6 +56,9 @@ struct Limits {
 // Fails with plan_invalid.
 Result<Limits> limits_of(const Value& stored);
 Value stored(const Limits& limits);
+// What is used, as a fork's job_created holds it of its origin (`spent`): the numbers that are not 0. nullopt: it is none.
+std::optional<Use> spent_of(const Value& stored);
+Value stored(const Use& use);
 // As people write it: {tokens, cost: "2.50", model_calls, tool_calls, wall: "1h"}, no soft. Fails with input_invalid.
 Result<Limits> limits_asked(const Value& asked);
 // An agent's limits, as a request lowers them. Fails with input_invalid: it would raise one.

@@ -499,19 +499,69 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
   }
 }
 
-AE_TEST("budget/a fork has the limits that its origin has, and has spent nothing") {
-  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
-  job.claim().raise("{'tokens': 200}").ok("a", used(5, 2)).ok("b", used(5, 2));
-  const auto half = job.fork(job.seq_of(EventType::node_finished, "a"));
-  ASSERT_TRUE(half);
-  GivenJob fork(*half, "job-2");
+AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
+  GivenJob job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
+  job.claim().ok("a", used(5, 5));
+  ASSERT_EQ(job.state.parked_until, "budget");
+  const auto before_raise = job.log.size();
+  job.raise("{'tokens': 200}").ok("b", used(40, 2));
+  ASSERT_EQ(job.status(), "completed");
+  GivenJob early(*job.fork(2), "job-2");
+  EXPECT_EQ(of(early).spent.tokens, 0u);
+  EXPECT_EQ(early.log[0].payload["budget"].find("spent"), nullptr);
+  GivenJob fork(*job.fork(before_raise), "job-3");
+  EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
+  EXPECT_EQ(fork.log[0].payload["budget"]["spent"],
+            json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
   fork.claim();
-  EXPECT_EQ(of(fork).limits.tokens, 200u);
-  EXPECT_EQ(of(fork).spent.tokens, 0u);
-  EXPECT_EQ(fork.sent.size(), 1u);
-  fork.ok("b", used(5, 2));
-  EXPECT_EQ(fork.status(), "completed");
+  EXPECT_TRUE(fork.sent.empty()) << fork.story();
+  EXPECT_EQ(fork.state.parked_until, "budget");
   proves(fork);
+  GivenJob late(*job.fork(job.log.size()), "job-4");
+  EXPECT_EQ(of(late).limits.tokens, 200u);
+  EXPECT_EQ(of(late).spent.tokens, 52u);
+  EXPECT_EQ(of(late).spent.model_calls, 2u);
+  proves(late.claim());
+}
+
+AE_TEST("budget/forks of forks are no way around it") {
+  GivenJob job = given(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
+                       "{'tool_calls': 2}");
+  job.claim().ok("a").ok("b");
+  ASSERT_EQ(job.state.parked_until, "budget");
+  GivenJob fork(*job.fork(job.log.size()), "job-2");
+  fork.claim();
+  EXPECT_EQ(fork.state.parked_until, "budget") << fork.story();
+  GivenJob second(*fork.fork(fork.log.size()), "job-3");
+  second.claim();
+  EXPECT_EQ(second.state.parked_until, "budget");
+  EXPECT_EQ(of(second).spent.tool_calls, 2u);
+  EXPECT_EQ(fork.sent.size() + second.sent.size(), 0u);
+  second.raise("{'tool_calls': 3}").ok("c");
+  EXPECT_EQ(second.status(), "completed") << second.story();
+  proves(second);
+}
+
+AE_TEST("budget/only a fork begins with something spent") {
+  GivenJob job = given(asks("a"), "{'tokens': 70}");
+  const Value limits = job.log[0].payload["budget"];
+  const auto takes = [&](const Value& spent, bool forked) {
+    State state;
+    state.job = JobId("job-9");
+    Value born = job.log[0].payload.with("budget", limits.with("spent", spent));
+    if (forked) born = born.with("forked_from", json("{'job_id': 'job-1', 'seq': 2}"));
+    return apply(state, {EventType::job_created, born}, Instant{}, compile_each_time()).has_value();
+  };
+  EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
+  EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
+  for (const char* wrong : {"7", "{'tokens': -1}", "{'tokens': 1.5}", "{'wall': '1h'}"}) {
+    EXPECT_FALSE(takes(json(wrong), true)) << wrong;
+  }
+  const auto compiles = [](std::string_view text) {
+    return Plan::compile(graph("[" + calls("a") + "]", budget(text))).has_value();
+  };
+  EXPECT_TRUE(compiles("{'tokens': 5}"));
+  EXPECT_FALSE(compiles("{'tokens': 5, 'spent': {'tokens': 1}}"));
 }
 
 AE_TEST("budget/a checkpoint at any event folds on to the same state") {

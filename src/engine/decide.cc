@@ -175,6 +175,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   if (budget.any()) {
     Value limits = stored(budget);
     if (budget.wall) limits = limits.with("wall_until", to_text(job.now + *budget.wall));
+    if (Value spent = stored(job.spent); spent.size() > 0) limits = limits.with("spent", spent);
     created.emplace_back("budget", std::move(limits));
   }
   if (!job.forked_from.is_null()) created.emplace_back("forked_from", job.forked_from);

@@ -103,6 +103,7 @@ struct NewJobEvents {
   std::vector<EventDraft> imported;
   std::string traceparent, tracestate;  // of whoever asked for it (core/trace_context.h); "" = none
   Limits budget;                        // none = the plan's
+  Use spent;                            // of it, before the job begins: of a fork
   Instant now;                          // the store's clock: `wall` counts from here
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);

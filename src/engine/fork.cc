@@ -319,7 +319,8 @@ Result<Fork> Forking::run() {
   fork_.agent = now_.agent;
   fork_.execution_version = now_.execution_version;
   fork_.input = now_.input;
-  fork_.budget = now_.budget.limits;
+  fork_.budget = then_.budget.limits;
+  fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
   if (born["priority"].is_integer()) fork_.priority = born["priority"].as_int();
   fork_.queue = born.text("queue");

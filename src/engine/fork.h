@@ -23,9 +23,10 @@ struct Fork {
   std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;
   std::shared_ptr<const Plan> plan;
-  std::string planner_version;       // what wrote it; "" = the origin does not say
-  Value forked_from;                 // {job_id, seq, hash}
-  Limits budget;                     // that the origin has now; nothing of it is spent yet
+  std::string planner_version;  // what wrote it; "" = the origin does not say
+  Value forked_from;            // {job_id, seq, hash}
+  Limits budget;                // that the origin had then
+  Use spent;  // of it by the origin, and so by the fork: it keeps what that paid for
   std::vector<EventDraft> imported;  // fork_imported, one or more
   // What the origin did, or may have done, and the fork does again:
   // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq, state: committed | in_doubt | undone}]

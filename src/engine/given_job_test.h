@@ -152,6 +152,7 @@ class GivenJob {
                     .forked_from = fork.forked_from,
                     .imported = fork.imported,
                     .budget = fork.budget,
+                    .spent = fork.spent,
                     .now = now}));
     commit();
   }

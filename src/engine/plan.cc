@@ -266,8 +266,8 @@ class Compiler {
     }
     if (const Value* budget = graph.find("budget")) {
       AE_ASSIGN(plan_.budget, limits_of(*budget));
-      if (!plan_.budget.any() || budget->find("wall_until")) {
-        return fail(Code::plan_invalid, "`budget` limits nothing, or names a time");
+      if (!plan_.budget.any() || budget->find("wall_until") || budget->find("spent")) {
+        return fail(Code::plan_invalid, "`budget` limits nothing, or says what only a job can");
       }
       if (plan_.budget.cost_micros && !plan_.prices_all()) {
         return fail(Code::plan_invalid,

@@ -366,6 +366,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     fresh.planner_version = request.fork->planner_version;
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
+    fresh.spent = request.fork->spent;
   }
   fresh.budget = request.budget;
   fresh.now = now;

@@ -26,14 +26,18 @@ std::string at(const Event& event) { return "event " + std::to_string(event.seq)
 // Walks the log of a job that has a budget.
 class Count {
  public:
-  Count(const JobEvidence& e, Judge& judge)
-      : e_(e), judge_(judge), side_(side_commands(e.events)) {}
+  // `asked`: what people wanted of this job; nullptr = that is judged elsewhere.
+  Count(const std::vector<Event>& events, const People::Sayings* asked, Judge& judge)
+      : asked_(asked), judge_(judge), side_(side_commands(events)) {}
+
+  const engine::Limits& limits() const { return limits_; }
+  const Use& spent() const { return spent_; }
 
   void take_in(const Event& event) {
     const Value& p = event.payload;
     switch (event.type) {
       case EventType::job_created:
-        if (p.find("budget") != nullptr) limits_ = limits(p["budget"]);
+        if (p.find("budget") != nullptr) begin(p["budget"]);
         return;
       case EventType::tool_invocation_started:
         if (!side_.contains(p.text("step_id"))) started(event);
@@ -54,8 +58,7 @@ class Count {
     }
   }
 
-  void end() {
-    const engine::Budget& state = e_.state.budget;
+  void end(const engine::Budget& state) {
     for (const Limit limit : kCounted) {
       if (!limits_.any()) return;
       const bool same = part(state.spent, limit) == part(spent_, limit) &&
@@ -69,8 +72,13 @@ class Count {
   }
 
  private:
-  static engine::Limits limits(const Value& value) {
+  static engine::Limits read(const Value& value) {
     return engine::limits_of(value).value_or(engine::Limits());
+  }
+
+  void begin(const Value& budget) {
+    limits_ = read(budget);
+    spent_ = engine::spent_of(budget["spent"]).value_or(Use());
   }
 
   void started(const Event& event) {
@@ -162,22 +170,27 @@ class Count {
   void raised(const Event& event) {
     const Value& p = event.payload;
     judge_.mark("budget.raised");
-    const engine::Limits more = limits(p["payload"]);
-    const auto asked = e_.asked.find(p.text("by"));
-    if (asked == e_.asked.end()) return judge_.broken(at(event) + "nobody raised it");
-    const engine::Limits wish = limits(asked->second.act.payload);
+    const engine::Limits more = read(p["payload"]);
+    if (asked_ != nullptr) {
+      const auto asked = asked_->find(p.text("by"));
+      if (asked == asked_->end()) return judge_.broken(at(event) + "nobody raised it");
+      const engine::Limits wish = read(asked->second.act.payload);
+      for (const Limit limit : kCounted) {
+        judge_.broken_if(more.most(limit) && more.most(limit) != wish.most(limit),
+                         at(event) + "nobody let it use so much");
+      }
+      judge_.broken_if(more.wall && more.wall != wish.wall,
+                       at(event) + "nobody gave it so much time");
+    }
     for (const Limit limit : kCounted) {
-      if (!more.most(limit)) continue;
-      judge_.broken_if(more.most(limit) != wish.most(limit),
-                       at(event) + "nobody let it use so much");
-      limits_.most(limit) = more.most(limit);
+      if (more.most(limit)) limits_.most(limit) = more.most(limit);
     }
     if (!more.wall) return;
-    judge_.broken_if(more.wall != wish.wall, at(event) + "nobody gave it so much time");
+    limits_.wall = more.wall;
     wall_passed_ = false;
   }
 
-  const JobEvidence& e_;
+  const People::Sayings* asked_;
   Judge& judge_;
   std::map<std::string, std::string, std::less<>> side_;
   engine::Limits limits_;
@@ -187,9 +200,37 @@ class Count {
 };
 
 void nothing_begins_without_room(const JobEvidence& e, Judge& judge) {
-  Count count(e, judge);
+  Count count(e.events, &e.asked, judge);
   for (const Event& event : e.events) count.take_in(event);
-  count.end();
+  count.end(e.state.budget);
+}
+
+void a_fork_pays_on(const JobEvidence& e, Judge& judge) {
+  const Value& from = e.state.forked_from;
+  if (from.is_null()) return;
+  const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
+  if (origin == e.logs.end()) return judge.broken("its origin is nowhere");
+  Report unread;
+  Judge nobody(unread, e.job, "the origin is judged for itself");
+  Count then(origin->second, nullptr, nobody);
+  for (const Event& event : origin->second) {
+    then.take_in(event);
+    if (Value(event.seq) == from["seq"]) break;
+  }
+  Count now(e.events, nullptr, nobody);
+  now.take_in(e.events.front());
+  for (const Limit limit : kCounted) {
+    const std::string name(to_text(limit));
+    judge.broken_if(now.limits().most(limit) != then.limits().most(limit),
+                    "it may use another amount of " + name + " than its origin might");
+    if (!then.limits().any()) continue;
+    judge.broken_if(part(now.spent(), limit) != part(then.spent(), limit),
+                    "it begins with " + std::to_string(part(now.spent(), limit)) + " of " + name +
+                        " spent, its origin had spent " +
+                        std::to_string(part(then.spent(), limit)));
+    if (part(now.spent(), limit) > 0) judge.mark("fork.has_spent");
+  }
+  judge.broken_if(now.limits().wall != then.limits().wall, "it has another time than its origin");
 }
 
 void raises_are_kept(const JobEvidence& e, Judge& judge) {
@@ -211,6 +252,7 @@ constexpr Checker kCheckers[] = {
     {"B1 no call begins that its budget has no room for, and what was used is counted",
      nothing_begins_without_room},
     {"B2 an accepted raise is never lost", raises_are_kept},
+    {"K5 a fork has spent what its origin had spent by then", a_fork_pays_on},
 };
 
 }  // namespace
