@@ -247,13 +247,45 @@ def what_a_policy_denies_is_never_declared(desk):
     assert desk.proved("p", "failed")["error"]["code"] == "denied"
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies: [ { tools: [refund, unknown_here], action: deny, reason: the house says no } ]\n")
-    desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0)
+    assert "house.yaml" not in desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0).stderr
     denied = desk.job("plain", job="h", code=1, more=("--policies", "house.yaml"), given={"order": "43", "amount": 1})
     assert "the house says no" in denied.stdout + denied.stderr, denied
     (desk.path / "house.yaml").write_text("aetheris: 1\npolicies: [ { action: dney } ]\n")
     wrong = desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=2)
     fault = json.loads(wrong.stdout)["faults"][0]
     assert (fault["file"], fault["line"], fault["suggestion"]) == ("house.yaml", 2, "deny"), fault
+    assert Till.paid == [], Till.paid
+
+
+def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
+    (desk.path / "house.yaml").write_text(
+        "aetheris: 1\npolicies:\n  - { tools: [refnd], action: deny }\n  - { capability: payments, action: deny }\n")
+    idle = "house.yaml: policies[0]: nothing here is under this rule: no file has a tool named `refnd`"
+    checked = desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0)
+    assert idle in checked.stderr and "policies[1]" not in checked.stderr and "ok" in checked.stdout, checked
+    notes = json.loads(desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=0).stdout)["notes"]
+    assert [(n["file"], n["path"]) for n in notes] == [("house.yaml", "policies[0]")], notes
+    ran = desk.job("plain", code=1, more=("--policies", "house.yaml"), given={"order": "43", "amount": 1})
+    assert "warning: " + idle in ran.stderr, ran
+    (desk.path / "more.yaml").write_text(
+        "aetheris: 1\ntools: { refnd: { native: echo } }\nagents: { r: { plan: [ { id: a, tool: refnd } ] } }\n")
+    both = desk.run("check", "agents.yaml", "more.yaml", "--policies", "house.yaml", code=0)
+    assert "house.yaml" not in both.stderr, both
+    for command in ("serve", "worker"):
+        more = ("memory:", "--listen", "127.0.0.1:0") if command == "serve" else ("postgres://127.0.0.1:1/none",)
+        words = [BIN, command, "agents.yaml", "--policies", "house.yaml", "--store", *more]
+        process = subprocess.Popen(words, cwd=desk.path, env=desk.env, text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        late = threading.Timer(PATIENCE, process.kill)
+        late.start()
+        try:
+            first = next((line for line in process.stderr if "house.yaml" in line), "")
+        finally:
+            late.cancel()
+            process.terminate()
+            process.wait(PATIENCE)
+            process.stderr.close()
+        assert idle in first, f"{command}: {first}"
     assert Till.paid == [], Till.paid
 
 
@@ -311,6 +343,7 @@ def main():
     tests = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
              a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
              an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
+             a_rule_of_the_operator_that_nothing_is_under_is_warned_of,
              what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
     wanted = " ".join(sys.argv[1:])
     for test in tests:

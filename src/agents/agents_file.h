@@ -67,6 +67,7 @@ struct Policy {
   std::vector<std::string> agents;  // names; empty = all
   std::string capability;           // that the tool has; "" = any tool
   Value rule;                       // as a task graph holds it (engine/plan.h)
+  std::string path;                 // in its file: policies[2]
 };
 
 // Not wrong, and good to know.
@@ -105,6 +106,10 @@ std::vector<Fault> load(const Source& source, AgentsFile& out);
 
 // A policies file, {aetheris: 1, policies: […]}: rules for tools and agents of other files. Empty faults = `out` is complete.
 std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out);
+
+// Those of a policies file that no tool or no agent of these files is under: meant for other files, or misspelt.
+std::vector<Note> idle_policies(const std::vector<Policy>& policies,
+                                const std::vector<const AgentsFile*>& files);
 
 // One agent, given as JSON, that uses the tools and models of a file. Paths begin at the agent; line and column are those
 // of the JSON. A file that has faults gives these. Empty faults = `out` is complete.

@@ -18,6 +18,26 @@ bool matches(std::string_view pattern, std::string_view tool) {
   return tool.starts_with(pattern.substr(0, pattern.size() - 1));
 }
 
+bool is_about_tool(const Policy& policy, std::string_view tool) {
+  return policy.tools.empty() || std::ranges::any_of(policy.tools, [&](const std::string& pattern) {
+           return matches(pattern, tool);
+         });
+}
+
+bool is_about_agent(const Policy& policy, std::string_view agent) {
+  return policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
+}
+
+// "`a`, `b`", the first of them.
+std::string some(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
+    text += (i == 0 ? "" : ", ") + shown(names[i]);
+  }
+  return text + (names.size() > kShown ? ", …" : "");
+}
+
 class PolicyCheck {
  public:
   PolicyCheck(Check& check, const CheckedTools* known) : check_(check), known_(known) {}
@@ -36,6 +56,7 @@ class PolicyCheck {
     if (const auto text = spot.find("reason")) reason(*text);
     if (const auto span = spot.find("expires")) expires(*span);
     policy_.rule = Value::object(std::move(rule_));
+    policy_.path = spot.path;
     return std::move(policy_);
   }
 
@@ -185,19 +206,49 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
                              std::string_view tool, const Value& capabilities) {
   std::vector<Value> rules;
   for (const Policy& policy : policies) {
-    const bool of_tool =
-        policy.tools.empty() || std::ranges::any_of(policy.tools, [&](const std::string& pattern) {
-          return matches(pattern, tool);
-        });
-    const bool of_agent =
-        policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
     const bool can = policy.capability.empty() ||
                      (capabilities.is_array() &&
                       std::ranges::find(capabilities.items(), Value(policy.capability)) !=
                           capabilities.items().end());
-    if (of_tool && of_agent && can) rules.push_back(policy.rule);
+    if (is_about_tool(policy, tool) && is_about_agent(policy, agent) && can) {
+      rules.push_back(policy.rule);
+    }
   }
   return rules;
+}
+
+std::vector<Note> idle_policies(const std::vector<Policy>& policies,
+                                const std::vector<const AgentsFile*>& files) {
+  std::vector<Note> idle;
+  for (const Policy& policy : policies) {
+    const auto about_a_tool = [&](const AgentsFile* file) {
+      return std::ranges::any_of(file->tools, [&](const auto& entry) {
+        const auto& [name, tool] = entry;
+        const auto& can = tool.policy.capabilities;
+        return is_about_tool(policy, name) &&
+               (policy.capability.empty() ||
+                std::ranges::find(can, policy.capability) != can.end());
+      });
+    };
+    const auto about_an_agent = [&](const AgentsFile* file) {
+      return std::ranges::any_of(
+          file->agents, [&](const auto& agent) { return is_about_agent(policy, agent.first); });
+    };
+    std::string names;
+    if (!std::ranges::any_of(files, about_a_tool)) {
+      names = policy.tools.empty() ? "" : " named " + some(policy.tools);
+      if (!policy.capability.empty()) {
+        names += (names.empty() ? " that has " : " and has ") + std::string("the capability ") +
+                 shown(policy.capability);
+      }
+      names = " tool" + names;
+    } else if (!std::ranges::any_of(files, about_an_agent)) {
+      names = "n agent named " + some(policy.agents);
+    }
+    if (names.empty()) continue;
+    idle.push_back({policy.path, "nothing here is under this rule: no file has a" + names});
+  }
+  return idle;
 }
 
 std::vector<std::string> check_capabilities(Check& check, const Spot& spot) {

@@ -100,6 +100,47 @@ AE_TEST(
             R"([{"action":"deny"},{"action":"allow"}])");
 }
 
+AE_TEST("policies/rules that nothing of the files is under are told, by what they name") {
+  std::vector<Policy> policies;
+  ASSERT_EQ(faults_as_text(load_policies(
+                {.name = "policies.yaml",
+                 .text = "aetheris: 1\npolicies:\n"
+                         "  - { tools: [paay], action: deny }\n"
+                         "  - { tools: [paay, pay], agents: [two, nobody], action: deny }\n"
+                         "  - { tools: [\"t.*\", \"s.*\"], action: deny }\n"
+                         "  - { tools: [\"t.*\", look], capability: net, action: deny }\n"
+                         "  - { capability: net, action: deny }\n"
+                         "  - { capability: nets, action: deny }\n"
+                         "  - { tools: [pay], agents: [oen], action: deny }\n"
+                         "  - { tools: [other], agents: [other], action: allow }\n"
+                         "  - { action: allow }\n",
+                 .env = {},
+                 .native = {},
+                 .usable = {}},
+                policies)),
+            "");
+  const auto idle = [&](const std::vector<const AgentsFile*>& files) {
+    std::string text;
+    for (const Note& note : idle_policies(policies, files))
+      text += note.path + " " + note.message + "\n";
+    return text;
+  };
+  const auto one = with("");
+  ASSERT_EQ(faults_as_text(one.faults), "");
+  const std::string kNothing = "nothing here is under this rule: no file has a";
+  const std::string kOther = "policies[7] " + kNothing + " tool named `other`\n";
+  const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" + "policies[3] " +
+                            kNothing + " tool named `t.*`, `look` and has the capability `net`\n" +
+                            "policies[5] " + kNothing + " tool that has the capability `nets`\n" +
+                            "policies[6] " + kNothing + "n agent named `oen`\n";
+  EXPECT_EQ(idle({&one.file}), found + kOther);
+  const auto other = load_text(
+      "aetheris: 1\ntools: { other: { native: echo } }\n"
+      "agents: { other: { plan: [ { id: a, tool: other } ] } }\n");
+  ASSERT_EQ(faults_as_text(other.faults), "");
+  EXPECT_EQ(idle({&one.file, &other.file}), found) << "one list is for many files";
+}
+
 AE_TEST("policies/faults of a file of its own are told with their places") {
   std::vector<Policy> policies;
   const auto faults = [&](std::string_view text) {

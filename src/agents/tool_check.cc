@@ -163,6 +163,7 @@ class ToolCheck {
     if (const auto can = spot_.find("capabilities")) {
       const auto names = check_capabilities(check_, *can);
       capabilities_.assign(names.begin(), names.end());
+      checked_.tool.policy.capabilities = names;
     }
   }
 

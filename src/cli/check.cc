@@ -25,6 +25,13 @@ int check_command(const Options& options, Terminal& terminal) {
   std::vector<agents::Fault> faults;
   std::string good;
   std::vector<Value> notes;
+  std::vector<agents::Policy> policies;  // of --policies
+  std::vector<agents::AgentsFile> files;
+  const auto noted = [&](const std::string& file, const agents::Note& note) {
+    terminal.note(safe(file + ": " + note.path + ": " + note.message));
+    notes.push_back(
+        Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
+  };
   for (const std::string& file : options.files) {
     auto loaded = app::load_agents(file, {.accept = options.accept, .policies = options.policies});
     if (!loaded) return terminal.fail_with(loaded.error());
@@ -33,11 +40,9 @@ int check_command(const Options& options, Terminal& terminal) {
       faults.insert(faults.end(), loaded->faults.begin(), loaded->faults.end());
       continue;
     }
-    for (const agents::Note& note : loaded->file.notes) {
-      terminal.note(safe(file + ": " + note.path + ": " + note.message));
-      notes.push_back(
-          Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
-    }
+    for (const agents::Note& note : loaded->file.notes) noted(file, note);
+    policies = loaded->policies;
+    files.push_back(loaded->file);
     if (options.graph) {
       for (const auto& [name, agent] : loaded->file.agents) {
         good += graph_text(name, agent.task_graph, terminal.out());
@@ -49,6 +54,13 @@ int check_command(const Options& options, Terminal& terminal) {
             count(loaded->file.tools.size(), "tool") +
             (loaded->file.models.empty() ? "" : ", " + count(loaded->file.models.size(), "model")) +
             ")\n";
+  }
+  if (faults.empty()) {
+    std::vector<const agents::AgentsFile*> sound;
+    for (const agents::AgentsFile& file : files) sound.push_back(&file);
+    for (const agents::Note& idle : agents::idle_policies(policies, sound)) {
+      noted(options.policies, idle);
+    }
   }
   if (terminal.json()) {
     Value json = agents::faults_json(faults);

@@ -68,6 +68,10 @@ Value number_or_text(const std::string& text);
 // The agents file at `path`, without faults; or, once they are said, the exit code.
 std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const Options& options,
                                                  Terminal& terminal);
+// Warns of rules of --policies that nothing of these files is under.
+void warn_of_idle_policies(const std::vector<agents::Policy>& policies,
+                           const std::vector<const agents::AgentsFile*>& files,
+                           const Options& options, Terminal& terminal);
 // This process among those that work on a store: HOST:PID.
 std::string worker_name();
 // --queue-limit NAME=N, each. Fails with usage.

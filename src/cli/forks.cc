@@ -139,6 +139,7 @@ int plan_command(const Options& options, Terminal& terminal) {
     terminal.note(safe(agents::faults_text(loaded->faults), true));
     return terminal.fail_with(error, body);
   }
+  warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
   auto door = app::Door::open(*store, app::Purpose::write);
   if (!door) return terminal.fail_with(door.error());
   auto body = asked_of(**door, options, loaded->file);

@@ -438,6 +438,7 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
 int run_command(const Options& options, Terminal& terminal) {
   auto loaded = load_sound(options.file, options, terminal);
   if (!loaded) return loaded.error();
+  warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
   auto wish = wish_of(options, loaded->file);
   if (!wish) return terminal.fail_with(wish.error());
   if (options.dry_run) return dry_run(*wish, loaded->file, terminal);

@@ -41,6 +41,7 @@ std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& opt
   }
   auto all = app::join(std::move(files));
   if (!all) return std::unexpected(terminal.fail_with(all.error()));
+  warn_of_idle_policies(all->policies, {&all->file}, options, terminal);
   return *std::move(all);
 }
 

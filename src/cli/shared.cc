@@ -65,6 +65,14 @@ std::expected<app::LoadedAgents, int> load_sound(const std::string& path, const 
   return std::unexpected(terminal.fail_with(error, body));
 }
 
+void warn_of_idle_policies(const std::vector<agents::Policy>& policies,
+                           const std::vector<const agents::AgentsFile*>& files,
+                           const Options& options, Terminal& terminal) {
+  for (const agents::Note& idle : agents::idle_policies(policies, files)) {
+    terminal.warn(options.policies + ": " + idle.path + ": " + idle.message);
+  }
+}
+
 std::string worker_name() {
   char host[256] = "";
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
