@@ -65,8 +65,8 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
       Calls::Try& t = calls[std::string(p.text("invocation_id"))].tries[p["try"].as_int()];
       t.finished = true;
       t.success = p.text("outcome") == "success";
-      t.definite =
-          p.text("outcome") == "failure" && p["definite"].is_bool() && p["definite"].as_bool();
+      t.definite = (p.text("outcome") == "failure" || p.text("outcome") == "input_required") &&
+                   p["definite"] == Value(true);
       t.heard_seq = event.seq;
       if (t.closed_seq == 0) {
         t.closed_seq = event.seq;

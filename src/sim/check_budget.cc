@@ -18,6 +18,7 @@ using engine::Use;
 struct Charge {
   Use use;
   bool model = false, open = false, held = false, spent = false;
+  bool asked = false;  // its newest try ended with questions: the next is another call
   std::string attempt;
 };
 
@@ -85,7 +86,7 @@ class Count {
     const Value& p = event.payload;
     if (!limits_.any()) return;
     Charge& charge = charges_[std::string(p.text("invocation_id"))];
-    const bool again = charge.spent && !charge.model;
+    const bool again = charge.spent && !charge.model && !std::exchange(charge.asked, false);
     charge.open = true;
     charge.attempt = event.attempt_id ? event.attempt_id->text : "";
     if (again) return;  // another try of a tool's call
@@ -124,6 +125,7 @@ class Count {
     Charge& charge = found->second;
     charge.open = false;
     const std::string_view outcome = p.text("outcome");
+    charge.asked = outcome == "input_required";
     const bool definite = outcome == "failure" && p["definite"] == Value(true);
     if (charge.held && definite && p["error"].text("code") == "not_sent") {
       charge.held = false;

@@ -99,6 +99,18 @@ void approvals_bind(const JobEvidence& e, Judge& judge) {
 
 // ---------------------------------------------------------------- what people said
 
+// What a tool asked in the middle of its call: a yes fills the form in, or takes it as it stands.
+bool answers_so(const engine::Act& act, std::string_view key, const Value& p) {
+  const bool yes = act.payload.text("decision") == "approve";
+  if (act.correlation_key != key) return false;
+  if (p.text("outcome") == "cancelled") return true;
+  const Value& usual = question()["schema"]["properties"]["n"]["default"];
+  const Value content = act.arguments.value_or(Value::object({{"n", usual}}));
+  const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
+                           : Value::object({{"action", "decline"}});
+  return p.text("outcome") == (yes ? "approved" : "rejected") && p["payload"] == answer;
+}
+
 // Does what the log says of an answer stand in what somebody said?
 bool says_so(const JobEvidence& e, const engine::Act& act, const Event& event) {
   const Value& p = event.payload;
@@ -110,6 +122,7 @@ bool says_so(const JobEvidence& e, const engine::Act& act, const Event& event) {
   }
   if (p.text("wait_type") == "message") return act.kind == engine::Act::Kind::message;
   if (act.kind != engine::Act::Kind::signal) return false;
+  if (key.starts_with("input/")) return answers_so(act, key, p);
   const Value* payload = p.find("payload");
   if (payload && *payload != act.payload) return false;
   if (wait_of(e, act) != key) return false;
@@ -145,6 +158,36 @@ void people_said_it(const JobEvidence& e, Judge& judge) {
     } else {
       judge.broken_if(!says_so(e, act, event), what + " is not what was said");
     }
+  }
+}
+
+// A tool that asks hears what a person said, and does nothing without a yes.
+void questions_are_answered(const JobEvidence& e, Judge& judge) {
+  std::map<std::string, std::vector<Value>, std::less<>> said;  // by the step that asked
+  for (const Event& event : e.events) {
+    const Value& p = event.payload;
+    if (event.type != EventType::wait_completed) continue;
+    if (!p.text("correlation_key").starts_with("input/")) continue;
+    const bool answered = p.text("outcome") == "approved" || p.text("outcome") == "rejected";
+    said[std::string(p.text("step_id"))].push_back(
+        answered ? p["payload"] : Value::object({{"action", "cancel"}}));
+    judge.mark("question." + std::string(p.text("outcome")));
+  }
+  for (const auto& [invocation, call] : calls_of(e.events)) {
+    const KeyRecord* record = record_of(e, call.key);
+    if (!record || !tool_kind(record->tool)->questions) continue;
+    const std::vector<Value>& answers = said[call.step];
+    for (const Arrival& arrival : record->arrivals) {
+      if (arrival.inputs.is_null()) continue;
+      const Value& brought = arrival.inputs["answers"][kQuestion];
+      judge.broken_if(std::ranges::find(answers, brought) == answers.end(),
+                      call.tool + " was told what nobody said: " + canonical(brought));
+      judge.broken_if(arrival.inputs.text("state") != call.key.substr(0, 8),
+                      call.tool + " did not get back what it wanted to have back");
+    }
+    const bool yes = std::ranges::any_of(
+        answers, [](const Value& answer) { return answer.text("action") == "accept"; });
+    judge.broken_if(record->effects > 0 && !yes, call.tool + " took effect, and nobody said yes");
   }
 }
 
@@ -375,6 +418,7 @@ constexpr Checker kCheckers[] = {
     {"N3 who writes after an answer comes after it", messages_come_in_order},
     {"N3 a signal that came early answers its wait", early_signals_answer},
     {"P3 nothing starts while a job is to rest", rest_is_rest},
+    {"P4 a tool that asks hears what a person said", questions_are_answered},
 };
 
 }  // namespace

@@ -277,7 +277,8 @@ void replaced_in_peace(const JobEvidence& e, Judge& judge) {
           said.append(" (").append(tool).append(") is open");
           judge.broken(std::move(said));
         }
-        judge.mark("plan.replaced");
+        judge.mark(p.text("planned_by").starts_with(kModelToolPrefix) ? "plan.made_by_model"
+                                                                      : "plan.replaced");
         break;
       default:
         break;

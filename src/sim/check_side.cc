@@ -70,7 +70,8 @@ class Walk {
   void finished(Command& command, const Value& p) {
     command.open = false;
     const std::string_view outcome = p.text("outcome"), error = p["error"].text("code");
-    const bool definite = outcome == "failure" && p["definite"] == Value(true);
+    const bool definite =
+        (outcome == "failure" || outcome == "input_required") && p["definite"] == Value(true);
     if (outcome == "success" || definite) command.probing = false;
     if (outcome == "success") {
       command.doubt = false;

@@ -23,6 +23,16 @@ bool asks(const ToolKind& kind, const Value& args) {
   return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
 }
 
+Value question() {
+  const Value number =
+      Value::object({{"default", 3}, {"maximum", 9}, {"minimum", 1}, {"type", "integer"}});
+  return Value::object({{"message", "How many?"},
+                        {"mode", "form"},
+                        {"schema", Value::object({{"properties", Value::object({{"n", number}})},
+                                                  {"required", Value::array({"n"})},
+                                                  {"type", "object"}})}});
+}
+
 Value tool_policy(const ToolKind& kind) {
   static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
   std::vector<Value> retry_on{"connect"};
@@ -243,7 +253,8 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
   Value fates = flight.call.args["fate"];
   if (const Value& messages = flight.call.args["messages"]; model && messages.size() > 1) {
     fates = parse_json(messages.items()[0].text("content")).value_or(Value());
-    if (fates.size() > 0 && !fates.items()[0].is_string()) fates = Value();  // a loop's script
+    const bool script = !fates.is_array() || (fates.size() > 0 && !fates.items()[0].is_string());
+    if (script) fates = Value();
   }
   if (fates.size() > 0) {
     const std::size_t nth = std::min<std::size_t>(record.sends, fates.size()) - 1;
@@ -292,8 +303,11 @@ Value notice_in(const Value& messages) {
 
 // What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
 // become the end of a chain and a number, what is offered its digest, and what is told of the budget its numbers.
-std::string declared_hash(const Value& request, bool first) {
+std::string declared_hash(const Value& request) {
   const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
+  const bool first = std::ranges::none_of(request["messages"].items(), [](const Value& message) {
+    return message.text("role") == "assistant";
+  });
   std::string chain = from_hex(to_hex(sha256("aetheris.conversation.v1"))).value();
   for (const Value& message : request["messages"].items()) {
     chain += from_hex(digest(message)).value();
@@ -305,19 +319,20 @@ std::string declared_hash(const Value& request, bool first) {
     declared.emplace_back("notice", std::move(notice));
   }
   for (const Member& member : request.members()) {
-    if (member.first == "messages" && !first) continue;
+    // That a wrong answer is mended stands in the plan.
+    if ((member.first == "messages" && !first) || member.first == "repair") continue;
     const bool long_one = member.first == "tools" || member.first == "schema";
     declared.emplace_back(member.first, long_one ? Value(digest(member.second)) : member.second);
   }
   return digest(Value::object(std::move(declared)));
 }
 
-// Is that what was declared? A request of a loop is told by its first message: see `answer_of_model`.
+// Is that what was declared?
 bool is_declared(const Value& sent, const std::string& arguments_hash) {
   if (arguments_hash == to_hex(sha256(canonical(sent)))) return true;
   const Value& messages = sent["messages"];
   if (!messages.is_array() || messages.size() == 0) return false;
-  return arguments_hash == declared_hash(sent, messages.size() == 1);
+  return arguments_hash == declared_hash(sent);
 }
 
 }  // namespace
@@ -416,6 +431,33 @@ void Outside::send(std::shared_ptr<Flight> flight) {
   }
 }
 
+namespace {
+
+bool has_yes(const Value& inputs) {
+  return inputs["answers"][kQuestion].text("action") == "accept";
+}
+
+}  // namespace
+
+// Nobody has said yes: it asks, or takes the no for one. Nothing is done.
+void Outside::ask_or_decline(const std::shared_ptr<Flight>& flight) {
+  if (!flight->call.inputs.is_null()) {
+    host_.report.mark("question.declined");
+    return respond(flight, {.kind = OutcomeKind::failure,
+                            .definite = true,
+                            .error_code = "declined",
+                            .error_message = "nobody wants it"});
+  }
+  host_.report.mark("question.asked");
+  respond(
+      flight,
+      {.kind = OutcomeKind::input_required,
+       .definite = true,
+       .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
+                                {"state", flight->call.key.text.substr(0, 8)}}),
+       .took = 1ms});
+}
+
 void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last) {
   const tools::Call& call = flight->call;
   KeyRecord& record = journal_[call.key.text];
@@ -423,12 +465,15 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   Arrival arrival{.job = call.job,
                   .invocation = call.invocation,
                   .try_no = call.try_no,
-                  .arguments_hash = to_hex(sha256(canonical(call.args)))};
+                  .arguments_hash = to_hex(sha256(canonical(call.args))),
+                  .inputs = call.inputs};
   // A downstream that de-duplicates does so on the external key.
   bool known = false;
   for (const Arrival& before : record.arrivals) known = known || before.effect;
   // What took effect before cannot be denied any more.
-  const bool refuses = fate == Fate::down || fate == Fate::busy || (fate == Fate::denied && !known);
+  const bool asks = flight->kind->questions && !known && !has_yes(call.inputs);
+  const bool refuses =
+      asks || fate == Fate::down || fate == Fate::busy || (fate == Fate::denied && !known);
   arrival.refused = refuses;
   const bool repeats =
       flight->kind->nature != Nature::at_most_once && known && record.external_keys.size() == 1;
@@ -444,6 +489,8 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   }
   record.arrivals.push_back(std::move(arrival));
   if (flight->life->dead ? false : !host_.boundary(*flight->life, "tool.effect")) return;
+  const bool speaks = fate == Fate::ok || fate == Fate::late || fate == Fate::broken;
+  if (asks && speaks) return ask_or_decline(flight);
   const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
     respond(flight, {.kind = kind,
                      .definite = definite,
@@ -488,6 +535,8 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
 Value Outside::take_effect(const Flight& flight) {
   const tools::Call& call = flight.call;
   std::vector<Member> result{{"args", call.args}, {"tool", call.tool}};
+  if (const Value* said = call.inputs["answers"].find(kQuestion))
+    result.emplace_back("said", *said);
   if (!flight.kind->changes.empty()) {
     Thing& thing = things_[std::string(call.args.text("thing"))];
     thing.made.push_back({++thing.version, call.job, call.invocation, call.try_no});
@@ -503,9 +552,13 @@ Value Outside::answer_of_model(const Value& request) {
   std::string text = "re: " + std::string(messages.back().text("content"));
   std::vector<Value> calls;
   const auto script = parse_json(messages[0].text("content"));
+  const auto turn = static_cast<std::size_t>(std::ranges::count_if(
+      messages, [](const Value& m) { return m.text("role") == "assistant"; }));
+  if (const Value said = script ? (*script)["says"] : Value(); said.size() > 0) {
+    text = said.items()[std::min(turn, said.size() - 1)].as_string();
+    if (turn > 0) host_.report.mark("model.asked_to_mend");
+  }
   if (script && script->is_array() && request.find("tools") != nullptr) {
-    const auto turn = static_cast<std::size_t>(std::ranges::count_if(
-        messages, [](const Value& m) { return m.text("role") == "assistant"; }));
     if (turn < script->size()) {
       for (const Value& call : script->items()[turn].items()) {
         calls.push_back(call.with("id", "call-" + std::to_string(calls.size())));

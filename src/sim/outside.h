@@ -3,8 +3,9 @@
 //
 // A request that has left a process arrives whatever becomes of the process; its answer finds the process alive or is
 // lost. What a model says comes in pieces, and the process may die between any two. What a service does with a call is drawn (Odds), or written in its arguments: {"fate": ["refused", "ok"]} for
-// the first, second, … sending of its key; to a model in its first message, which is then such a list. A model never gives
-// the same answer twice. Threads: one.
+// the first, second, … sending of its key; to a model in its first message, which is then such a list. Or that is what the
+// model says, turn by turn: {"says": [text…]}, or [[{name, arguments}…]…], which calls a loop's tools. A model never gives
+// the same answer twice. Some services ask a person first, and take effect when the call comes again with a yes. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct ToolKind {
   // otherwise; or "unconfirmed", when nobody looks.
   std::string_view changes = {};
   std::string_view provider = {};  // of a model
+  bool questions = false;          // asks a person before it does anything: see `question`
   bool verified() const { return !changes.empty() && changes != "unconfirmed"; }
 };
 constexpr ToolKind kTools[] = {
@@ -74,6 +76,8 @@ constexpr ToolKind kTools[] = {
     {.name = "amend", .nature = Nature::at_most_once, .in_doubt = "park", .changes = "warn"},
     {.name = "edit", .nature = Nature::idempotent, .in_doubt = "resend", .changes = "human"},
     {.name = "touch", .nature = Nature::idempotent, .in_doubt = "resend", .changes = "unconfirmed"},
+    {.name = "quiz", .nature = Nature::at_most_once, .in_doubt = "park", .questions = true},
+    {.name = "poll", .nature = Nature::idempotent, .in_doubt = "resend", .questions = true},
     {.name = "model:echo", .nature = Nature::read, .in_doubt = "resend", .provider = "openai"},
     {.name = "seek", .nature = Nature::read, .in_doubt = "resend", .side = true},
     {.name = "unbook", .nature = Nature::idempotent, .in_doubt = "resend", .side = true},
@@ -90,6 +94,9 @@ constexpr Duration kToolGrace = std::chrono::seconds(6);
 constexpr std::string_view kToolVersion = "0123456789abcdef";
 // Is a person asked before a call with these arguments? Said here a second time, for whoever judges.
 bool asks(const ToolKind& kind, const Value& args);
+// What a tool that asks wants to know, and how it calls it: a number, which has a usual value.
+constexpr std::string_view kQuestion = "how";
+Value question();
 // Its policy as a task graph holds it.
 Value tool_policy(const ToolKind& kind);
 
@@ -115,6 +122,7 @@ struct Arrival {
   bool effect = false;   // it took effect
   bool refused = false;  // it was answered that it did not
   Value answer;          // of a probe or a model: what it was told
+  Value inputs;          // that it brought: what people have answered; null = none
 };
 
 struct KeyRecord {  // of an idempotency key
@@ -204,6 +212,7 @@ class Outside {
   void send(std::shared_ptr<Flight> flight);
   void arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last);
   Value found(const Value& args) const;
+  void ask_or_decline(const std::shared_ptr<Flight>& flight);
   void respond(const std::shared_ptr<Flight>& flight, Outcome outcome);
   void speak(const std::shared_ptr<Flight>& flight, const std::string& text);
   void check_send(const Flight& flight);

@@ -218,7 +218,8 @@ void Storm::schedule_jobs() {
                           schedule_people(job, plan);
                           people_.create(std::move(request));
                           if (chance_.one_in(troubles_.forks_one_in)) schedule_forks(job, plan, 0);
-                          if (chance_.one_in(troubles_.plans_one_in)) {
+                          // Another plan for a planner is one that nobody has made.
+                          if (!plan.planner && chance_.one_in(troubles_.plans_one_in)) {
                             schedule_plans(job, plan.plan->task_graph, 1 + chance_.below(3));
                           }
                         });
@@ -331,7 +332,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
       if (healed_) return;
       schedule_people(request.job, plan);
       if (depth < 2 && chance_.one_in(4)) schedule_forks(request.job, plan, depth + 1);
-      if (chance_.one_in(2 * troubles_.plans_one_in)) {
+      if (!plan.planner && chance_.one_in(2 * troubles_.plans_one_in)) {
         schedule_plans(request.job, plan.plan->task_graph, 1);
       }
       return;

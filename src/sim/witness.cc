@@ -103,6 +103,7 @@ void Witness::committed(const Written& written, const store::Committed& answer) 
 void Witness::wait_opened(Seen& seen, const Value& p) {
   const std::string key(p.text("correlation_key")), step(p.text("step_id"));
   OpenWait wait{std::string(p.text("wait_type")), std::string(p.text("channel")), {}};
+  wait.question = key.starts_with("input/");
   if (key.starts_with("approval/")) {
     wait.approval = seen.requests[step];
   } else if (wait.type == "human" && !key.starts_with("resolve/")) {

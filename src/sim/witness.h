@@ -30,7 +30,8 @@ struct Intent {  // a durable declaration
 
 struct OpenWait {
   std::string type, channel;
-  std::string approval;  // the id under which it is listed among the approvals; "" = it is not
+  std::string approval;   // the id under which it is listed among the approvals; "" = it is not
+  bool question = false;  // of a tool in the middle of its call; answered by its key
 };
 
 struct Seen {  // of a job

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/json.h"
+#include "engine/planner.h"
 #include "engine/state.h"
 #include "sim/outside.h"
 
@@ -27,9 +28,11 @@ Value with_tools(Value graph) {
   for (const Value& node : graph["nodes"].items()) {
     add(node.text("tool"));
     add(node["do"].text("tool"));
-    add(node["loop"].text("tool"));
-    for (std::size_t i = 0; i < node["loop"]["tools"].size(); ++i) {
-      add(node["loop"]["tools"].items()[i].as_string());
+    for (const char* leads : {"loop", "planner"}) {
+      add(node[leads].text("tool"));
+      for (std::size_t i = 0; i < node[leads]["tools"].size(); ++i) {
+        add(node[leads]["tools"].items()[i].as_string());
+      }
     }
   }
   std::vector<Member> tools;
@@ -99,6 +102,63 @@ std::vector<Member> llm_node(const Draft& draft) {
           {"args", question(draft.id + " ${ .input.x } " + draft.read.as_string())}};
 }
 
+// Tools for a model, of which some are asked about, in doubt, undone; each once.
+std::vector<Value> some_tools(SimChance& chance) {
+  std::vector<Value> tools;
+  for (std::uint64_t left = 1 + chance.below(3); left > 0; --left) {
+    Value tool = any_tool(chance);
+    const bool changes = !tool_kind(tool.as_string())->changes.empty();
+    if (!changes && std::ranges::find(tools, tool) == tools.end()) tools.push_back(std::move(tool));
+  }
+  if (tools.empty()) tools.emplace_back("put");
+  return tools;
+}
+
+// A model that leads: so many turns, in each of which it asks for some calls, now and then for one that is not granted.
+std::vector<Member> loop_node(const Draft& draft) {
+  SimChance& chance = draft.chance;
+  const std::vector<Value> tools = some_tools(chance);
+  std::vector<Value> script;
+  std::uint64_t nth = 0;
+  for (std::uint64_t turns = chance.below(4); turns > 0; --turns) {
+    std::vector<Value> calls;
+    for (std::uint64_t left = 1 + chance.below(2); left > 0; --left) {
+      const Value name = chance.one_in(12) ? Value("unknown") : tools[chance.below(tools.size())];
+      calls.push_back(Value::object(
+          {{"arguments", Value::object({{"n", draft.id}, {"nth", ++nth}})}, {"name", name}}));
+    }
+    script.push_back(Value::array(std::move(calls)));
+  }
+  std::vector<Member> loop{{"tool", kModel},
+                           {"model", "echo"},
+                           {"prompt", canonical(Value::array(std::move(script)))},
+                           {"tools", Value::array(tools)},
+                           {"max_turns", 2 + chance.below(3)},
+                           {"parallel_tools", 1 + chance.below(2)}};
+  if (chance.one_in(3)) loop.emplace_back("on_reject", "fail");
+  return {{"kind", "loop"}, {"loop", Value::object(std::move(loop))}};
+}
+
+// What a model says, turn by turn: at first it may be no use.
+std::string says(SimChance& chance, std::string_view good) {
+  std::vector<Value> texts;
+  if (chance.one_in(2)) texts.emplace_back("let me see");
+  texts.emplace_back(chance.one_in(8) ? std::string_view("nothing at all") : good);
+  return canonical(Value::object({{"says", Value::array(std::move(texts))}}));
+}
+
+// An answer of a shape, mended once when it has another.
+std::vector<Member> mended_node(const Draft& draft) {
+  const Value schema = Value::object({{"required", Value::array({"n"})}, {"type", "object"}});
+  const Value messages = Value::array(
+      {Value::object({{"content", says(draft.chance, R"({"n": 1})")}, {"role", "system"}}),
+       Value::object({{"content", draft.id + " " + draft.read.as_string()}, {"role", "user"}})});
+  return {{"kind", "llm"},
+          {"tool", kModel},
+          {"repair", 1},
+          {"args", Value::object({{"messages", messages}, {"model", "echo"}, {"schema", schema}})}};
+}
+
 std::vector<Member> map_node(const Draft& draft) {
   std::vector<Member> call;
   if (draft.chance.one_in(6)) {
@@ -152,8 +212,8 @@ std::vector<Member> timer_node(const Draft& draft) {
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
-} kKinds[] = {{10, tool_node}, {3, map_node},     {2, llm_node},  {2, signal_node},
-              {2, human_node}, {2, message_node}, {1, timer_node}};
+} kKinds[] = {{10, tool_node},   {3, map_node},   {2, llm_node},  {2, signal_node}, {2, human_node},
+              {2, message_node}, {1, timer_node}, {3, loop_node}, {2, mended_node}};
 
 // Most are used up.
 Value random_budget(SimChance& chance) {
@@ -165,9 +225,49 @@ Value random_budget(SimChance& chance) {
   return Value::object(std::move(limits));
 }
 
+// A job whose model plans it: a call or two, one after the other or side by side, perhaps with a pause between them.
+Value planner_graph(SimChance& chance) {
+  const std::vector<Value> tools = some_tools(chance);
+  std::vector<Value> nodes;
+  for (std::uint64_t i = 0, count = 1 + chance.below(3); i < count; ++i) {
+    const std::string id = "p" + std::to_string(i);
+    const std::string args = canonical(Value::object({{"n", id}}));
+    std::vector<Member> node{{"id", id}};
+    if (chance.one_in(5)) {
+      node.emplace_back("wait_for", std::to_string(1 + chance.below(5)) + "s");
+    } else {
+      node.emplace_back("tool", tools[chance.below(tools.size())]);
+      node.emplace_back("args", args);
+      if (chance.one_in(2)) node.emplace_back("on_error", "continue");
+    }
+    if (i > 0 && chance.one_in(2)) {
+      node.emplace_back("needs", Value::array({Value("p" + std::to_string(i - 1))}));
+    }
+    nodes.push_back(Value::object(std::move(node)));
+  }
+  const std::string plan = canonical(Value::object({{"nodes", Value::array(std::move(nodes))}}));
+  const Value planner = Value::object({{"tool", kModel},
+                                       {"model", "echo"},
+                                       {"told", says(chance, plan)},
+                                       {"prompt", "x is ${ .input.x }"},
+                                       {"tools", Value::array(tools)},
+                                       {"max_nodes", 3},
+                                       {"repair", 1},
+                                       {"schema", engine::planner_schema()}});
+  const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", planner}});
+  return Value::object({{"nodes", Value::array({node})}, {"schema", 1}});
+}
+
 SimPlan random_plan(std::uint64_t number) {
   SimChance chance(number * 7919 + 17);
   SimPlan made;
+  if (chance.one_in(15)) {
+    Value graph = planner_graph(chance);
+    if (chance.one_in(4)) graph = graph.with("budget", random_budget(chance));
+    made.plan = compile(graph);
+    made.planner = true;
+    return made;
+  }
   const std::uint64_t count = 1 + chance.below(5);
   std::uint64_t weights = 0;
   for (const auto& kind : kKinds) weights += kind.weight;
@@ -336,6 +436,13 @@ constexpr std::string_view kWaiting = "waiting", kParked = "parked";
 Deed meddle() { return {.after = 100ms, .when = kWaiting, .kind = Deed::Kind::meddle}; }
 // When nobody holds the job any more: whoever takes it up next has to look.
 Deed go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
+
+// A planner whose model answers first with words and then with a plan of two calls.
+constexpr std::string_view kPlanner = R"({"schema":1,"nodes":[
+         {"id":"planner","kind":"planner","planner":{"tool":"model:echo","model":"echo",
+          "prompt":"go on","tools":["put","once","look"],"max_nodes":3,"repair":1,
+          "told":"{\"says\":[\"let me see\",\"{\\\"nodes\\\":[{\\\"id\\\":\\\"a\\\",\\\"tool\\\":\\\"put\\\",\\\"args\\\":\\\"{}\\\"},{\\\"id\\\":\\\"b\\\",\\\"tool\\\":\\\"once\\\",\\\"needs\\\":[\\\"a\\\"]}]}\"]}",
+          "schema":{"type":"object","required":["nodes"]}}}]})";
 
 }  // namespace
 
@@ -659,6 +766,33 @@ const std::vector<SmallJob>& small_jobs() {
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}},{\"name\":\"once\",\"arguments\":{\"n\":3}}]]"}}],
          "output":{"t":"${ .steps.chat.text }"}})",
        .deeds = {{.after = 100ms, .act = raise(R"({"tool_calls":3})"), .when = kParked}}},
+      {.name = "a model's answer has another shape, and is mended",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"llm","tool":"model:echo","repair":1,"args":{"model":"echo","messages":[
+          {"role":"system","content":"{\"says\":[\"let me see\",\"{\\\"n\\\":1}\"]}"},
+          {"role":"user","content":"how many?"}],"schema":{"type":"object","required":["n"]}}},
+         {"id":"a","kind":"tool","tool":"once","needs":["m"],"args":{"n":"${ .steps.m.json.n }"}}],
+         "output":"${ .steps.a.args }"})"},
+      {.name = "a model's answer has another shape twice, and the job goes on without",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"llm","tool":"model:echo","repair":1,"on_error":"continue",
+          "args":{"model":"echo","messages":[
+          {"role":"system","content":"{\"says\":[\"let me see\"]}"},
+          {"role":"user","content":"how many?"}],"schema":{"type":"object","required":["n"]}}},
+         {"id":"a","kind":"tool","tool":"put","needs":["m"],
+          "args":{"c":"${ .steps.m.error.code }"}}]})"},
+      {.name = "a model plans the job, at the second attempt", .nodes = kPlanner},
+      {.name = "a tool asks a person, and goes on with the answer",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"quiz","args":{"n":1}},
+         {"id":"b","kind":"tool","tool":"poll","needs":["a"],"args":{"a":"${ .steps.a.said }"}}],
+         "output":{"a":"${ .steps.a.said }","b":"${ .steps.b.said }"}})",
+       .answer = "approve"},
+      {.name = "a tool asks a person, who wants nothing of it, and another is made again",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"poll","on_error":"continue","args":{"fate":["refused","ok"]}},
+         {"id":"b","kind":"tool","tool":"quiz","needs":["a"],"on_error":"continue","args":{}}]})",
+       .answer = "reject"},
   };
   return jobs;
 }

@@ -60,6 +60,7 @@ struct SimPlan {
     std::string type, key;  // of a message wait: its channel
   };
   std::vector<Wait> waits;  // that people can answer
+  bool planner = false;     // its model plans it
 };
 
 class PlanBook {
