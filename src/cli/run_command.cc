@@ -365,6 +365,7 @@ Result<std::unique_ptr<app::Site>> open_site(const Wish& wish, const Options& op
     site.runtime.worker = worker_name();
     site.signing_key = options.signing_key;
     site.runtime.claims = !options.only;
+    site.runtime.stays = false;
     site.runtime.capabilities = options.capabilities;
     site.runtime.queues = wish.queues;
     if (!options.fair_by.empty()) site.fair_by = options.fair_by;

@@ -117,6 +117,7 @@ class Desk final : public RuntimeObserver {
     std::vector<store::QueueLimit> queues = {};
     engine::PlanCache* plans = nullptr;
     bool claims = true;
+    bool stays = true;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -132,6 +133,7 @@ class Desk final : public RuntimeObserver {
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .claims = setup.claims,
+                                   .stays = setup.stays,
                                    .checkpoint_every = setup.checkpoint_every,
                                    .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));

@@ -64,6 +64,16 @@ Result<Value> read_ledger(const JobId& job, const store::LedgerRow& row) {
 
 }  // namespace
 
+void stop_asking(Performers& performers, const engine::State& state) {
+  for (const engine::Step& step : state.steps) {
+    if (!step.call || step.call->open || step.call->outcome != OutcomeKind::input_required)
+      continue;
+    if (auto* entry = performers.find(step.call->tool)) {
+      entry->tool->abandon(step.call->id, step.call->try_no);
+    }
+  }
+}
+
 Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, std::string worker)
     : world_(world),
       host_(host),
@@ -733,6 +743,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   if (!parts_.empty()) return commit_next();
   recorded_.clear();
   reads_inbox_ = false;
+  if (state_.ending && !std::exchange(asks_nobody_, true)) stop_asking(world_.performers, state_);
   if (released) return end(std::nullopt);
   if (leaves_) return end(newer_);
   all_durable();
@@ -811,6 +822,10 @@ void Holder::perform(const StepId& step_id) {
   request.external_key = call.external_key;
   request.invocation = call.id;
   request.try_no = try_no;
+  request.sent_before = try_no - 1 - call.unsent;
+  if (step.role == engine::Role::node && host_.stays()) {
+    request.ask_expires = state_.tool_of(step).ask_expires;
+  }
   request.timeout = state_.tool_of(step).timeout;
   const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
   request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);

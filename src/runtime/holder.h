@@ -30,6 +30,9 @@ enum class Durability { fused, split };
 
 struct Stood;
 
+// Nobody is asked in a job that ends: a call that is still open for a person's answer is given up, if it is open here.
+void stop_asking(Performers& performers, const engine::State& state);
+
 class Holder;
 
 // What the runtime that owns a holder wants to know and provides.
@@ -38,6 +41,7 @@ class HolderHost {
   virtual ~HolderHost() = default;
   virtual engine::PlanCache& plans() = 0;
   virtual Durability durability() const = 0;
+  virtual bool stays() const = 0;
   virtual const std::string& version_of(const std::string& agent) const = 0;
   virtual std::uint64_t checkpoint_every() const = 0;
   // Events became durable.
@@ -234,7 +238,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;
-  bool ended_ = false, draining_ = false, cut_ = false, store_is_out_ = false;
+  bool ended_ = false, draining_ = false, cut_ = false, store_is_out_ = false, asks_nobody_ = false;
 };
 
 }  // namespace ae::runtime

@@ -669,6 +669,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
                     return acting->done(std::unexpected(result.error()));
                   }
                   committed(acting->job, shown);
+                  if (read.state.ending) stop_asking(world_.performers, read.state);
                   const bool ours = claims(read.row.agent, read.row.capabilities);
                   if (as_logged) keep_resting(acting->job, std::move(read));
                   acting->done(answer);

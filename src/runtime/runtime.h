@@ -28,7 +28,9 @@ struct RuntimeOptions {
   std::size_t held_max = 256;               // jobs held at once
   Duration poll = std::chrono::seconds(1);  // the floor under every hint
   Durability durability = Durability::fused;
-  bool claims = true;               // false: only jobs that are created or asked for here
+  bool claims = true;  // false: only jobs that are created or asked for here
+  bool stays =
+      true;  // false: the process ends when its jobs rest, and keeps no call open for a person
   std::vector<std::string> agents;  // claim only jobs of these; empty = any
   std::string execution_version = "0.1.0";
   std::uint64_t checkpoint_every = 1000;  // events; fewer for a job that is given back
@@ -174,6 +176,7 @@ class Runtime : private HolderHost {
  private:
   engine::PlanCache& plans() override { return plans_; }
   Durability durability() const override { return options_.durability; }
+  bool stays() const override { return options_.stays; }
   const std::string& version_of(const std::string& agent) const override {
     return options_.version_of(agent);
   }

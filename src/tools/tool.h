@@ -67,6 +67,11 @@ struct Call {
   ExternalKey external_key;  // header Idempotency-Key, environment AETHERIS_IDEMPOTENCY_KEY
   InvocationId invocation;
   std::uint32_t try_no = 1;
+  // The newest earlier try that may have been sent; 0 = none was.
+  std::uint32_t sent_before = 0;
+  // How long a person has to answer what the tool asks while its call is open (docs/mcp.md). Zero: nobody is asked, as the
+  // call of no step, or of a process that ends when its jobs rest.
+  Duration ask_expires{};
   Duration timeout{};      // per try, from the send; then the outcome is timeout (or unknown)
   Duration send_within{};  // not sent by then: withdraw it, `not_sent`
   // Trace context of this try, for those that it reaches: no part of what is asked. "" = none.
@@ -89,7 +94,8 @@ class Tool {
  public:
   virtual ~Tool() = default;
   virtual void perform(Permit permit, Call call, async::Done<Outcome> done) = 0;
-  // Stop waiting for this call: withdraw it if unsent (`not_sent`), else cut it off and answer unknown (or what it is).
+  // Stop waiting for this call: withdraw it if unsent (`not_sent`), else cut it off and answer unknown (or what it is). One
+  // that was answered `input_required` and is still open is given up, and nothing more is said of it.
   // Does nothing when there is no such call.
   virtual void abandon(const InvocationId& invocation, std::uint32_t try_no) = 0;
   // What this call would send, for a person to read before it does: made by the code that sends it, each secret by its name
