@@ -181,6 +181,7 @@ void HttpTransport::take(Exchange& exchange, std::string_view text) {
   for (Message& message : *messages) {
     if (!*alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
+      message.stream = exchange.post.id;
       ears_.heard(std::move(message));
       continue;
     }

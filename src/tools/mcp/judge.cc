@@ -39,15 +39,26 @@ Outcome unreadable(const Value& result, const std::string& why,
   return outcome;
 }
 
-// A request of the server in our words; null: it is none that a person can answer.
-Value question_of(const Value& request) {
-  if (request.text("method") != "elicitation/create") return {};
-  const Value& params = request["params"];
+// What an elicitation asks, in our words.
+Value asked_by(const Value& params) {
   const std::string_view mode = params.text("mode", "form");
   std::vector<Member> question{{"message", params["message"]}, {"mode", mode}};
   if (mode == "url") question.emplace_back("url", params["url"]);
   if (mode == "form") question.emplace_back("schema", params["requestedSchema"]);
   return Value::object(std::move(question));
+}
+
+// A request of the server in our words; null: it is none that a person can answer.
+Value question_of(const Value& request) {
+  return request.text("method") == "elicitation/create" ? asked_by(request["params"]) : Value();
+}
+
+Outcome asking(Value asked) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::input_required;
+  outcome.definite = true;
+  outcome.result = std::move(asked);
+  return outcome;
 }
 
 // The server needs a person's answers before it goes on. What it asks is for people; what it wants to have back is its own.
@@ -68,11 +79,7 @@ Outcome of_questions(const Value& result, const std::vector<UsedSecret>& used) {
   if (state != nullptr && !(asked["state"] == *state)) answerable = false;
   const Status good = check_questions(asked);
   if (answerable && good && (state != nullptr || asked["requests"].size() > 0)) {
-    Outcome outcome;
-    outcome.kind = OutcomeKind::input_required;
-    outcome.definite = true;
-    outcome.result = asked;
-    return outcome;
+    return asking(asked);
   }
   const bool kept = state != nullptr;
   return ended(kept ? OutcomeKind::unknown : OutcomeKind::failure, !kept, false, "input_required",
@@ -141,6 +148,15 @@ Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
   outcome.error_code = std::move(code);
   outcome.error_message = std::move(message);
   return outcome;
+}
+
+std::optional<Outcome> judge_open_question(const Value& params, std::string_view state,
+                                           const std::vector<UsedSecret>& used) {
+  const Value requests =
+      Value::object({{std::string(kOpenRequest), scrub_value(asked_by(params), used)}});
+  Value asked = Value::object({{"requests", requests}, {"state", state}});
+  if (!check_questions(asked)) return std::nullopt;
+  return asking(std::move(asked));
 }
 
 Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<UsedSecret>& used) {

@@ -10,10 +10,13 @@
 //   any other error or status                 unknown       rpc_error http_<status>
 //   input_required with others and a state    unknown       input_required
 //   connection or program lost                unknown       reset
-// Threads: a pure function.
+//   a question while the call is open (of the old era)  input_required   the call goes on when it is answered (server.h)
+// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/outcome.h"
@@ -27,6 +30,12 @@ constexpr std::size_t kErrorTextMax = 4096;  // bytes of what a tool says of its
 
 // No value of `used` is in the outcome.
 Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<UsedSecret>& used);
+
+// A server of the old era asks this in the middle of a call: how its try ends then. Its one request has the key `kOpenRequest`.
+// Nothing: no person can answer it.
+inline constexpr std::string_view kOpenRequest = "question";
+std::optional<Outcome> judge_open_question(const Value& params, std::string_view state,
+                                           const std::vector<UsedSecret>& used);
 
 Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
               std::string message);

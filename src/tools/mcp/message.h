@@ -23,6 +23,8 @@ struct Message {
   Value body;          // params, result, or an error's data
   std::int64_t code = 0;
   std::string text;  // of an error
+  // The request of ours on whose own stream it came; 0: the connection is for all.
+  std::int64_t stream = 0;
 };
 
 // One message, or a batch of them. Fails with input_invalid or payload_too_large.

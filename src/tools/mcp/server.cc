@@ -13,6 +13,7 @@
 #include "tools/mcp/http.h"
 #include "tools/mcp/judge.h"
 #include "tools/mcp/listing.h"
+#include "tools/mcp/server_flight.h"
 #include "tools/mcp/stdio.h"
 
 namespace ae::tools::mcp {
@@ -64,17 +65,6 @@ void mirrored(const Value& schema, const Value& args, std::size_t depth,
 
 }  // namespace
 
-struct Server::Flight {
-  Permit permit;
-  Call call;
-  Tool tool;
-  async::Done<Outcome> done;
-  Duration send_by{}, began{};
-  std::optional<std::int64_t> request;  // sent: its id
-  enum class Ends { by_itself, timeout, abandoned } ends = Ends::by_itself;
-  async::TimerId timer = 0;
-};
-
 Server::Server(Reach reach, async::Loop& loop, std::string version)
     : reach_(std::move(reach)), loop_(loop), version_(std::move(version)) {}
 
@@ -101,7 +91,7 @@ void Server::close() {
   while (!flights_.empty()) {
     const auto& [key, flight] = *flights_.begin();
     const Key which = key;
-    answer(which, flight.request
+    answer(which, flight.open
                       ? ended(OutcomeKind::unknown, false, true, "abandoned", "its tool was closed")
                       : not_sent("its tool was closed"));
   }
@@ -144,6 +134,18 @@ void Server::connect(bool legacy) {
                                   if (!self) return;
                                   self->relist_ = true;
                                   if (self->phase_ == Phase::ready) self->list_tools();
+                                },
+                            .asks =
+                                [weak](const Message& request) {
+                                  if (const auto self = weak.lock()) self->asks(request);
+                                },
+                            .asks_no_more =
+                                [weak](const Value& id) {
+                                  const auto self = weak.lock();
+                                  if (!self) return;
+                                  for (const auto& [key, open] : self->kept_) {
+                                    if (open->question == id) open->question = Value();
+                                  }
                                 }});
   session_->start([weak, legacy, session = std::weak_ptr(session_)](Status ready) {
     const auto self = weak.lock();
@@ -180,13 +182,15 @@ void Server::listed(Result<Session::Listed> listed) {
   for (auto& done : std::exchange(askers_, {})) done(Session::Listed{tools_, odd_});
   std::vector<Key> waiting;
   for (const auto& [key, flight] : flights_) {
-    if (!flight.request) waiting.push_back(key);
+    if (!flight.open) waiting.push_back(key);
   }
   for (const Key& key : waiting) send(key);
 }
 
 void Server::drop_session() {
   loop_.forget(connect_timer_);
+  forget_kept();
+  astray_ = false;
   if (!session_) return;
   session_->close();
   // It may be its own callback that we are in.
@@ -203,7 +207,7 @@ void Server::failed(const Error& error) {
   const bool no_secret = error.code == Code::secret_missing || error.code == Code::forbidden;
   std::vector<Key> waiting;
   for (const auto& [key, flight] : flights_) {
-    if (!flight.request) waiting.push_back(key);
+    if (!flight.open) waiting.push_back(key);
   }
   for (const Key& key : waiting) {
     answer(key, ended(OutcomeKind::failure, true, !no_secret,
@@ -227,7 +231,7 @@ void Server::lost(const std::string& why) {
   // An HTTP exchange has its own end; a program takes all with it.
   std::vector<Key> gone;
   for (const auto& [key, flight] : flights_) {
-    if (flight.request) gone.push_back(key);
+    if (flight.open) gone.push_back(key);
   }
   for (const Key& key : gone) {
     answer(key, ended(OutcomeKind::unknown, false, true, "reset", "the MCP server: " + why));
@@ -251,6 +255,14 @@ void Server::list(async::Done<Result<Session::Listed>> done) {
 void Server::perform(Permit permit, Call call, const Tool& tool, async::Done<Outcome> done) {
   const Key key{call.invocation, call.try_no};
   AE_CHECK(!flights_.contains(key), call.invocation.text);
+  if (const auto asked_at = asked_at_of(call.inputs)) {
+    if (call.sent_before <= *asked_at) {
+      return go_on(std::move(permit), std::move(call), *asked_at, std::move(done));
+    }
+    // They were for a call that nobody waits for any more.
+    let_go({call.invocation, *asked_at}, "it is called anew");
+    call.inputs = Value();
+  }
   const Duration send_within = call.send_within;
   Flight& flight = flights_
                        .emplace(key, Flight{.permit = std::move(permit),
@@ -298,8 +310,8 @@ void Server::send(const Key& key) {
                    .name = flight.tool.name,
                    .try_no = flight.call.try_no,
                    .send_within = left,
-                   // Who looks at the clock is the timer below, which knows why it gives up.
-                   .timeout = flight.call.timeout + kAskTime,
+                   // Who looks at the clock is `await`, which knows why it gives up.
+                   .timeout = session_->modern() ? flight.call.timeout + kAskTime : kOpenMost,
                    .progress = std::move(flight.call.progress)};
   mirrored(listed->second["inputSchema"], args, 0, ask.header_params);
   if (canonical_exceeds(ask.params, kMessageMax - 4096)) {
@@ -307,20 +319,35 @@ void Server::send(const Key& key) {
                              "the arguments are larger than a message of MCP may be, 4 MiB"));
   }
   std::move(flight.permit).use(key.first, key.second);
+  const auto open = std::make_shared<Open>(Open{.tool = flight.tool, .key = key});
+  flight.open = open;
+  await(key);
+  open->request = session_->ask(std::move(ask), [weak = weak_from_this(), open](Reply reply) {
+    if (const auto self = weak.lock()) self->replied(open, reply);
+  });
+}
+
+// Its time begins.
+void Server::await(const Key& key) {
+  Flight& flight = flights_.at(key);
   flight.timer = loop_.after(flight.call.timeout, [weak = weak_from_this(), key] {
     const auto self = weak.lock();
     if (!self) return;
     const auto late = self->flights_.find(key);
-    if (late == self->flights_.end() || !late->second.request || !self->session_) return;
+    if (late == self->flights_.end() || !late->second.open || !self->session_) return;
     late->second.ends = Flight::Ends::timeout;
-    self->session_->give_up(*late->second.request, "no answer in time");
-  });
-  flight.request = session_->ask(std::move(ask), [weak = weak_from_this(), key](Reply reply) {
-    if (const auto self = weak.lock()) self->sent_is_over(key, std::move(reply));
+    self->astray_ = true;
+    self->session_->give_up(late->second.open->request, "no answer in time");
   });
 }
 
-void Server::sent_is_over(const Key& key, Reply reply) {
+void Server::replied(const std::shared_ptr<Open>& open, const Reply& reply) {
+  if (!open->kept) return sent_is_over(open->key, reply);
+  const auto found = kept_.find(open->key);
+  if (found != kept_.end() && found->second == open) keep_reply(*open, reply);
+}
+
+void Server::sent_is_over(const Key& key, const Reply& reply) {
   const auto found = flights_.find(key);
   if (found == flights_.end()) return;
   const Flight& flight = found->second;
@@ -359,10 +386,11 @@ void Server::answer(const Key& key, Outcome outcome) {
 void Server::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   const Key key{invocation, try_no};
   const auto found = flights_.find(key);
-  if (found == flights_.end()) return;
-  if (!found->second.request) return answer(key, not_sent("withdrawn in time"));
+  if (found == flights_.end()) return let_go(key, "its job has ended");
+  if (!found->second.open) return answer(key, not_sent("withdrawn in time"));
   found->second.ends = Flight::Ends::abandoned;
-  if (session_) session_->give_up(*found->second.request, "the caller gave up");
+  astray_ = true;
+  if (session_) session_->give_up(found->second.open->request, "the caller gave up");
 }
 
 }  // namespace ae::tools::mcp

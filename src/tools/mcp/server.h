@@ -2,7 +2,17 @@
 //
 // It is reached when the first call needs it, and again after it was lost, later each time when it does not stay. Before
 // a call goes out, what its tool says of itself now is held against what is pinned. Calls wait for all that, within their
-// time to be sent; a call that was sent is never sent again. Threads: the loop's.
+// time to be sent; a call that was sent is never sent again.
+//
+// A server of the old era asks people while its call is open. Then the try ends `input_required`, and the call is kept:
+//
+//   sent ──elicitation/create──▶ kept ──the next try has the answer──▶ told, and awaited as before
+//                                 │ its reply comes: the next try has it
+//                                 └─ the connection is lost, nobody comes in time, its job ends: given up
+//
+// The state of such a try names it. The first try that brings it back and finds no kept call is `unknown`: nobody knows what
+// became of the call. A later one was declared in spite of that, and is a call of its own, without answers.
+// Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -27,6 +37,12 @@ constexpr Duration kBackoffLeast = std::chrono::milliseconds(100);
 constexpr Duration kBackoffMost = std::chrono::seconds(30);
 constexpr Duration kStayed =
     std::chrono::seconds(10);  // who stays so long is reached at once again
+
+constexpr std::size_t kKeptMax = 256;  // calls that wait for people; over HTTP each is a connection
+constexpr std::size_t kKeptBytesMax = 64u << 20;          // of what they have answered meanwhile
+constexpr Duration kKeptOver = std::chrono::minutes(10);  // after its question has expired
+// Of a call that may ask, below the timers of tries and of kept calls, which are the ones that end it.
+constexpr Duration kOpenMost = std::chrono::hours(24 * 400);
 
 class Server : public std::enable_shared_from_this<Server> {
  public:
@@ -55,6 +71,7 @@ class Server : public std::enable_shared_from_this<Server> {
     std::size_t output_max = kOutputMax;
   };
   void perform(Permit permit, Call call, const Tool& tool, async::Done<Outcome> done);
+  // Also gives up the call that is kept since this try has asked.
   void abandon(const InvocationId& invocation, std::uint32_t try_no);
 
   // For tests: how the server is reached.
@@ -64,6 +81,7 @@ class Server : public std::enable_shared_from_this<Server> {
  private:
   using Key = std::pair<InvocationId, std::uint32_t>;
   struct Flight;
+  struct Open;
   enum class Phase { idle, connecting, listing, ready };
 
   Server(Reach reach, async::Loop& loop, std::string version);
@@ -75,8 +93,19 @@ class Server : public std::enable_shared_from_this<Server> {
   void lost(const std::string& why);
   void drop_session();
   void send(const Key& key);
-  void sent_is_over(const Key& key, Reply reply);
+  void await(const Key& key);
+  void replied(const std::shared_ptr<Open>& open, const Reply& reply);
+  void sent_is_over(const Key& key, const Reply& reply);
   void answer(const Key& key, Outcome outcome);
+
+  // People (server_people.cc).
+  void asks(const Message& request);
+  std::shared_ptr<Open> who_asks(const Message& request, std::string& why_not) const;
+  void keep(const std::shared_ptr<Open>& open, const Value& question, Outcome asked);
+  void keep_reply(Open& open, const Reply& reply);
+  void go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done<Outcome> done);
+  void let_go(const Key& key, std::string_view why);
+  void forget_kept();
 
   Reach reach_;
   async::Loop& loop_;
@@ -91,6 +120,9 @@ class Server : public std::enable_shared_from_this<Server> {
   bool relist_ = false;
   async::TimerId connect_timer_ = 0, again_timer_ = 0;
   std::map<Key, Flight> flights_;
+  std::map<Key, std::shared_ptr<Open>> kept_;  // by the try that asked
+  std::size_t kept_bytes_ = 0;
+  bool astray_ = false;  // of this session's program: a call was given up that may still ask
   std::vector<async::Done<Result<Session::Listed>>> askers_;
 };
 

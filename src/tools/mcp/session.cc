@@ -40,6 +40,12 @@ std::string said(const Reply& reply) {
          (reply.text.empty() ? "" : ": " + reply.text);
 }
 
+// What people can be asked.
+Value elicitation() {
+  return Value::object(
+      {{"elicitation", Value::object({{"form", Value::object({})}, {"url", Value::object({})}})}});
+}
+
 // A number that JSON holds.
 std::int64_t id_of(std::uint32_t try_no, std::int64_t nth) {
   constexpr std::uint32_t kTriesApart = 1u << 20;
@@ -146,7 +152,7 @@ void Session::initialize() {
   transport_->speak({});
   const Value params = Value::object(
       {{"protocolVersion", kLegacy[0]},
-       {"capabilities", Value::object({})},
+       {"capabilities", elicitation()},
        {"clientInfo", Value::object({{"name", "aetheris"}, {"version", needs_.version}})}});
   ask({.method = "initialize", .params = params}, [weak = weak_from_this()](const Reply& reply) {
     if (const auto self = weak.lock()) self->initialized(reply);
@@ -185,13 +191,10 @@ void Session::settle(Status status) {
 // ---- what we ask
 
 Value Session::meta_of_ours() const {
-  return Value::object(
-      {{"io.modelcontextprotocol/protocolVersion", kModern},
-       {"io.modelcontextprotocol/clientInfo",
-        Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
-       {"io.modelcontextprotocol/clientCapabilities",
-        Value::object({{"elicitation", Value::object({{"form", Value::object({})},
-                                                      {"url", Value::object({})}})}})}});
+  return Value::object({{"io.modelcontextprotocol/protocolVersion", kModern},
+                        {"io.modelcontextprotocol/clientInfo",
+                         Value::object({{"name", "aetheris"}, {"version", needs_.version}})},
+                        {"io.modelcontextprotocol/clientCapabilities", elicitation()}});
 }
 
 std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
@@ -240,6 +243,31 @@ void Session::give_up(std::int64_t id, std::string_view why) {
     tell("notifications/cancelled", Value::object({{"requestId", id}, {"reason", why}}));
   }
   transport_->give_up(id);
+}
+
+void Session::follow(std::int64_t id, async::Done<Value> progress) {
+  const auto found = progress_.find(id);
+  if (found != progress_.end()) found->second = std::move(progress);
+}
+
+void Session::remark(std::int64_t id, std::string_view what) {
+  report(id, Value::object({{"message", what}}));
+}
+
+void Session::report(std::int64_t id, const Value& what) {
+  const auto found = progress_.find(id);
+  if (found == progress_.end() || !found->second) return;
+  // Not called where it lives: what it starts may end the request.
+  auto progress = std::exchange(found->second, nullptr);
+  progress(what);
+  if (const auto still = progress_.find(id); still != progress_.end() && !still->second) {
+    still->second = std::move(progress);
+  }
+}
+
+void Session::answer(const Value& id, Value result) {
+  transport_->send({.message = mcp::answer(id, std::move(result)), .timeout = kAskTime},
+                   [](const Reply&) {});
 }
 
 void Session::tell(std::string_view method, Value params) {
@@ -305,30 +333,25 @@ void Session::hear(const Message& message) {
     if (message.method == "notifications/tools/list_changed" && ears_.tools_changed) {
       return ears_.tools_changed();
     }
-    if (message.method != "notifications/progress") return;
+    if (message.method == "notifications/cancelled" && ears_.asks_no_more) {
+      return ears_.asks_no_more(message.body["requestId"]);
+    }
     const Value& token = message.body["progressToken"];
-    const auto found = token.is_integer() ? progress_.find(token.as_int()) : progress_.end();
-    if (found == progress_.end()) return;
-    std::vector<Member> report;
+    if (message.method != "notifications/progress" || !token.is_integer()) return;
+    std::vector<Member> said;
     for (const char* key : {"progress", "total", "message"}) {
-      if (const Value* value = message.body.find(key)) report.emplace_back(key, *value);
+      if (const Value* value = message.body.find(key)) said.emplace_back(key, *value);
     }
-    const Value clean = scrub_value(Value::object(std::move(report)), used());
-    if (canonical_exceeds(clean, kProgressMax)) return;
-    // Not called where it lives: what it starts may end the request.
-    auto progress = std::move(found->second);
-    progress(clean);
-    if (const auto still = progress_.find(token.as_int()); still != progress_.end()) {
-      still->second = std::move(progress);
-    }
+    const Value clean = scrub_value(Value::object(std::move(said)), used());
+    if (!canonical_exceeds(clean, kProgressMax)) report(token.as_int(), clean);
     return;
   }
+  if (message.method == "elicitation/create" && !modern_ && ears_.asks) return ears_.asks(message);
   Value reply;
   if (message.method == "ping") {
-    reply = answer(message.id, Value::object({}));
+    reply = mcp::answer(message.id, Value::object({}));
   } else if (message.method == "elicitation/create") {
-    // In the old era a call would have to stay open until a person has answered: nobody is asked (docs/mcp.md).
-    reply = answer(message.id, Value::object({{"action", "decline"}}));
+    reply = mcp::answer(message.id, Value::object({{"action", "decline"}}));
   } else {
     reply = refusal(message.id, kMethodNotFound, "this client does not offer it");
   }

@@ -3,8 +3,8 @@
 //   start ─▶ probing ──server/discover answered──▶ open (2026-07-28: nothing is agreed, each request says it all)
 //               └──any other error, or silence──▶ initialize ─▶ open (2024-11-05 … 2025-11-25)
 //
-// It also answers what a server asks of its client: `ping`; nothing else is on offer. What the new era asks of people
-// comes as the result of a call (judge.h); the old era's elicitation is declined, see docs/mcp.md. Threads: the loop's.
+// It also answers what a server asks of its client: `ping`. What the new era asks of people comes as the result of a call
+// (judge.h), what the old one asks while a call is open is its owner's to answer (server.h). Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -33,6 +33,9 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Ears {
     std::function<void(std::string why)> lost;  // at most once; the session is of no use any more
     std::function<void()> tools_changed;        // it says that its list is another one now
+    // Old era: it asks a person something, and wants an `answer`; empty: it is declined.
+    std::function<void(const Message& request)> asks;
+    std::function<void(const Value& id)> asks_no_more;  // of a request of its own
   };
   struct Needs {
     async::Loop& loop;
@@ -66,6 +69,12 @@ class Session : public std::enable_shared_from_this<Session> {
   std::int64_t ask(Ask ask, async::Done<Reply> done);
   // The reply comes soon. The server is told.
   void give_up(std::int64_t id, std::string_view why);
+  // Somebody else hears from now on how far this request is; empty: nobody.
+  void follow(std::int64_t id, async::Done<Value> progress);
+  // Says something of a request to whoever follows it.
+  void remark(std::int64_t id, std::string_view what);
+  // What the server asked is answered.
+  void answer(const Value& id, Value result);
 
   bool modern() const { return modern_; }
   // It was lost over our first word: some programs end when they hear one that they do not know.
@@ -87,6 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void settle(Status status);
   void next_page(std::shared_ptr<Listed> listed, std::string cursor, std::size_t pages,
                  async::Done<Result<Listed>> done);
+  void report(std::int64_t id, const Value& what);
   void tell(std::string_view method, Value params);
   Value meta_of_ours() const;
 

@@ -1,0 +1,185 @@
+// How calls of the old era wait for people: they are kept open between the try that asked and the one that has the answer.
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "async/boot_clock.h"
+#include "core/json.h"
+#include "tools/mcp/judge.h"
+#include "tools/mcp/server.h"
+#include "tools/mcp/server_flight.h"
+
+namespace ae::tools::mcp {
+namespace {
+
+// A state of ours; no server is told it.
+constexpr std::string_view kState = "aetheris/open-call/";
+
+Value action(std::string_view word) { return Value::object({{"action", word}}); }
+
+}  // namespace
+
+std::optional<std::uint32_t> asked_at_of(const Value& inputs) {
+  const std::string_view state = inputs.is_object() ? inputs.text("state") : std::string_view();
+  if (!state.starts_with(kState)) return std::nullopt;
+  const std::string_view number = state.substr(kState.size());
+  std::uint32_t try_no = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), try_no);
+  if (read.ec != std::errc() || read.ptr != number.data() + number.size()) return std::nullopt;
+  return try_no;
+}
+
+// Over HTTP a question comes on the stream of its call. A program has one stream for all: only when one call is open, and no
+// other ever was given up, is it clear whose question it is.
+std::shared_ptr<Server::Open> Server::who_asks(const Message& request, std::string& why_not) const {
+  std::vector<const Flight*> sent;
+  for (const auto& [key, flight] : flights_) {
+    if (flight.open && (request.stream == 0 || flight.open->request == request.stream)) {
+      sent.push_back(&flight);
+    }
+  }
+  const bool one_stream = request.stream == 0;
+  const bool others = one_stream && std::ranges::any_of(kept_, [](const auto& entry) {
+                        return !entry.second->outcome;
+                      });
+  if (sent.size() > 1 || others) {
+    why_not = "several calls are open, and nobody knows which one asks";
+  }
+  if (one_stream && astray_) why_not = "a call was given up before, and may be the one that asks";
+  if (!why_not.empty() || sent.empty()) return nullptr;
+  const Flight& flight = *sent.front();
+  if (flight.ends != Flight::Ends::by_itself) {
+    why_not = "the call is being given up";
+  } else if (flight.call.ask_expires.count() <= 0) {
+    why_not = "nobody is asked here: a step's call can wait for a person in `serve` and `worker`";
+  } else if (kept_.size() >= kKeptMax) {
+    why_not = "256 calls wait for people already";
+  }
+  return why_not.empty() ? flight.open : nullptr;
+}
+
+void Server::asks(const Message& request) {
+  std::string why_not;
+  if (const auto open = who_asks(request, why_not)) {
+    const std::string state = std::string(kState) + std::to_string(open->key.second);
+    if (auto asked = judge_open_question(request.body, state, session_->used())) {
+      return keep(open, request.id, *std::move(asked));
+    }
+    why_not = "nobody could answer it";
+  }
+  session_->answer(request.id, action("decline"));
+  const Session* const asked_by = session_.get();
+  std::vector<std::int64_t> heard;
+  for (const auto& [key, flight] : flights_) {
+    if (flight.open && (request.stream == 0 || flight.open->request == request.stream)) {
+      heard.push_back(flight.open->request);
+    }
+  }
+  for (const std::int64_t id : heard) {
+    if (session_.get() != asked_by) return;
+    session_->remark(id, "a question to a person was declined: " + why_not);
+  }
+}
+
+void Server::keep(const std::shared_ptr<Open>& open, const Value& question, Outcome asked) {
+  const Key key = open->key;
+  open->kept = true;
+  open->question = question;
+  open->timer =
+      loop_.after(flights_.at(key).call.ask_expires + kKeptOver, [weak = weak_from_this(), key] {
+        if (const auto self = weak.lock()) {
+          self->let_go(key, "nobody answered what it asked");
+        }
+      });
+  kept_.insert_or_assign(key, open);
+  session_->follow(open->request, nullptr);
+  answer(key, std::move(asked));
+}
+
+// A server that did not wait for the answer: the next try is told how the call ended.
+void Server::keep_reply(Open& open, const Reply& reply) {
+  Outcome outcome = judge(reply, open.tool.output_max, session_->used());
+  if (reply.how == Reply::How::result) ++answered_;
+  open.bytes = canonical(outcome.result).size();
+  const bool fits = kept_bytes_ + open.bytes <= kKeptBytesMax;
+  if (reply.how == Reply::How::lost || !fits) {
+    loop_.forget(open.timer);
+    kept_.erase(Key(open.key));
+    return;
+  }
+  kept_bytes_ += open.bytes;
+  open.question = Value();
+  open.outcome = std::move(outcome);
+}
+
+// The first try that has the answer.
+void Server::go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done<Outcome> done) {
+  const auto found = kept_.extract(Key{call.invocation, asked_at});
+  if (found.empty()) {
+    return loop_.post([done = std::move(done)]() mutable {
+      done(ended(
+          OutcomeKind::unknown, false, true, "reset",
+          "the call that asked a person was lost before it had the answer: its connection, or "
+          "the process that kept it"));
+    });
+  }
+  const std::shared_ptr<Open> open = found.mapped();
+  loop_.forget(open->timer);
+  const Key key{call.invocation, call.try_no};
+  if (open->outcome) {
+    kept_bytes_ -= open->bytes;
+    return loop_.post(
+        [done = std::move(done), open]() mutable { done(*std::move(open->outcome)); });
+  }
+  Flight& flight = flights_
+                       .emplace(key, Flight{.permit = std::move(permit),
+                                            .call = std::move(call),
+                                            .tool = open->tool,
+                                            .done = std::move(done),
+                                            .began = async::BootClock().since_start(),
+                                            .open = open})
+                       .first->second;
+  std::move(flight.permit).use(key.first, key.second);
+  open->kept = false;
+  open->key = key;
+  session_->follow(open->request, std::move(flight.call.progress));
+  if (!open->question.is_null()) {
+    const Value* said = flight.call.inputs["answers"].find(kOpenRequest);
+    session_->answer(std::exchange(open->question, Value()),
+                     said != nullptr ? *said : action("cancel"));
+  }
+  await(key);
+}
+
+// First its server is told `cancel`, which ends most calls; then that nobody waits for it any more.
+void Server::let_go(const Key& key, std::string_view why) {
+  const auto found = kept_.find(key);
+  if (found == kept_.end()) return;
+  const std::shared_ptr<Open> open = found->second;
+  loop_.forget(open->timer);
+  if (!open->outcome && !open->question.is_null()) {
+    session_->answer(std::exchange(open->question, Value()), action("cancel"));
+    open->timer = loop_.after(kAskTime, [weak = weak_from_this(), key, why = std::string(why)] {
+      if (const auto self = weak.lock()) self->let_go(key, why);
+    });
+    return;
+  }
+  kept_.erase(found);
+  if (open->outcome) {
+    kept_bytes_ -= open->bytes;
+    return;
+  }
+  astray_ = true;
+  session_->give_up(open->request, why);
+}
+
+// Their connection is gone.
+void Server::forget_kept() {
+  for (const auto& [key, open] : kept_) loop_.forget(open->timer);
+  kept_.clear();
+  kept_bytes_ = 0;
+}
+
+}  // namespace ae::tools::mcp
