@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 PAGE = ROOT / "docs/guarantees.md"
 # Rows of each section. A row may be split or added; whoever takes one away changes this number and says why.
-ROWS = {1: 38, 2: 9, 3: 19, 4: 22, 5: 31, 6: 42, 7: 26, 8: 12, 9: 19, 10: 38, 11: 17, 12: 11, 13: 19}
+ROWS = {1: 38, 2: 9, 3: 19, 4: 22, 5: 31, 6: 45, 7: 26, 8: 12, 9: 19, 10: 38, 11: 17, 12: 11, 13: 19}
 OPEN = ("not yet", "none yet", "being built", "comes later")
 
 failed = []

@@ -111,7 +111,7 @@ def stdio_in_the_new_era():
 def http_in_the_old_era():
     with home() as h, behind_http(h, "legacy") as url:
         write(h, {"url": url}, ALL)
-        behaves(h, "legacy", "unasked")
+        behaves(h, "legacy", "decline")
 
 
 @test

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tools that ask a person in the middle of a call, end to end: the built program against a server that keeps nothing, so that
-all it knows of an earlier try has to come back to it.
+all it knows of an earlier try has to come back to it; and against servers of the old era, real ones too, which ask while their
+call is open.
 
 Prints `ok NAME` or `not ok NAME` per test.
   mcp_asks.py [WORDS]   only tests whose name contains WORDS
@@ -10,11 +11,12 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli import expect, home, run_tests, until  # noqa: E402
-from mcp import behind_http, calls, command, write  # noqa: E402
+from mcp import behind_http, calls, command, real, write  # noqa: E402
 from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -199,6 +201,146 @@ def what_no_person_can_answer_fails_the_call():
         offer(h, {"command": command(h, "modern")})
         write(h, {"command": command(h, "modern")}, {"ask": ("s.ask", {})})  # a form without a schema
         assert expect(h.run("run", "agents.yaml", "ask", "--json"), 1).json()["error"]["code"] == "input_required"
+
+
+# ------------------------------------------------------------------- in an open call, as servers did before 2026-07-28
+
+
+FORM = "s.trigger-elicitation-request"
+
+
+def elicits(h, **entry):
+    write(h, real("server-everything", "stdio"), {"ask": (FORM, {})}, **entry)
+    expect(h.run("check", "agents.yaml"), 0)
+
+
+def waits(server):
+    """A new job, when its tool has asked."""
+    job = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
+    until(lambda: server.status(job) == "waiting")
+    return job
+
+
+def open_question(h, job):
+    asked = [one for one in expect(h.run("approvals", "--json"), 0).json()["approvals"] if one["job_id"] == job]
+    assert len(asked) == 1 and asked[0]["kind"] == "question", asked
+    return asked[0]["id"]
+
+
+def ends(h, server, job, status="completed"):
+    until(lambda: server.status(job) == status)
+    proved(h, job)
+    return server.get(f"/api/jobs/{job}")[1]
+
+
+def tries(h, job):
+    events = expect(h.run("events", job, "--json"), 0).json()["events"]
+    return [event["payload"]["outcome"] for event in events if event["type"] == "tool_invocation_finished"]
+
+
+@test
+def a_real_server_of_the_old_era_is_answered_in_its_open_call():
+    with home() as h:
+        elicits(h)
+        server = Server(h)
+        job = waits(server)
+        assert expect(h.run("approve", open_question(h, job), "--json"), 2).json()["code"] == "input_invalid", "it wants a name"
+        expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Ada", "integer": 7}'), 0)
+        said = json.dumps(ends(h, server, job)["result"])
+        assert "Name: Ada" in said and "Favorite Integer: 7" in said, said
+        assert tries(h, job) == ["input_required", "success"]
+        job = waits(server)
+        expect(h.run("reject", open_question(h, job)), 0)
+        assert "User declined" in json.dumps(ends(h, server, job)["result"])
+        expect(server.stop(), 0)
+
+
+def killed_while_a_person_thinks(h, **entry):
+    """The job, and the server after the one that was killed, which has been given the answer."""
+    elicits(h, **entry)
+    server = Server(h)
+    job = waits(server)
+    server.process.send_signal(signal.SIGKILL)
+    h.end(server.process)
+    server = Server(h)
+    expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Ada"}'), 0)
+    return job, server
+
+
+@test
+def kill_9_while_a_person_thinks_leaves_an_open_call_in_doubt():
+    with home() as h:
+        job, server = killed_while_a_person_thinks(h)
+        until(lambda: server.status(job) == "parked")
+        doubt = server.get(f"/api/jobs/{job}")[1]["in_doubt"][0]
+        assert doubt["tool"] == FORM and tries(h, job) == ["input_required", "unknown"], doubt
+        expect(h.run("resolve", job, doubt["idempotency_key"], "not_happened"), 0)
+        until(lambda: server.status(job) == "waiting")
+        expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Grace"}'), 0)
+        assert "Name: Grace" in json.dumps(ends(h, server, job)["result"]), "asked anew, in a call of its own"
+        assert tries(h, job) == ["input_required", "unknown", "input_required", "success"]
+        expect(server.stop(), 0)
+
+
+@test
+def kill_9_while_a_person_thinks_asks_anew_where_a_call_may_be_repeated():
+    with home() as h:
+        job, server = killed_while_a_person_thinks(h, effect="idempotent")
+        until(lambda: tries(h, job) == ["input_required", "unknown", "input_required"])
+        until(lambda: server.status(job) == "waiting")
+        expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Grace"}'), 0)
+        assert "Name: Grace" in json.dumps(ends(h, server, job)["result"])
+        expect(server.stop(), 0)
+
+
+@test
+def over_http_several_open_calls_wait_at_once_and_none_is_made_twice():
+    with home() as h, behind_http(h, "legacy") as url:
+        write(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="2s")
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        jobs = [waits(server) for _ in range(3)]
+        time.sleep(3)  # longer than a call may take: a person's time is not the call's
+        for job, verb in zip(jobs, ("approve", "reject", "approve")):
+            expect(h.run(verb, open_question(h, job)), 0)
+        assert [ends(h, server, job)["result"] for job in jobs] == ["accept", "decline", "accept"]
+        assert len(calls(h, "ask")) == 3
+        expect(server.stop(), 0)
+
+
+@test
+def a_job_that_is_cancelled_tells_the_open_call_so():
+    with home() as h:
+        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        job = waits(server)
+        expect(h.run("cancel", job), 0)
+        until(lambda: (h.path / "said").exists() and (h.path / "said").read_text() == "cancel\n")
+        ends(h, server, job, "cancelled")
+        again = waits(server)
+        expect(h.run("approve", open_question(h, again)), 0)
+        assert ends(h, server, again)["result"] == "accept" and len(calls(h, "ask")) == 2
+        expect(server.stop(), 0)
+
+
+@test
+def nobody_answers_an_open_call_in_time_and_its_server_is_told_so():
+    with home() as h:
+        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})}, ask_expires="1s")
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        assert ends(h, server, waits(server))["result"] == "cancel" and len(calls(h, "ask")) == 1
+        expect(server.stop(), 0)
+
+
+@test
+def a_run_that_ends_when_its_job_rests_asks_nobody_and_the_job_says_so():
+    with home() as h:
+        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
+        done = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0).json()
+        assert done["result"] == "decline" and len(calls(h, "ask")) == 1, done
+        assert "a question to a person was declined" in expect(h.run("events", "j1", "--json"), 0).out
 
 
 @test

@@ -4,8 +4,10 @@
   client.py URL      the suite sets MCP_CONFORMANCE_SCENARIO and, for some, MCP_CONFORMANCE_CONTEXT; run.py CONFORMANCE_TURNS
 
 It does what a user would: `aetheris check` meets the server and pins its tools, and `aetheris run` calls them, each in a step of
-its own. Which tools there are stands in the lock file, as for everybody. Nothing here speaks MCP.
+its own. Which tools there are stands in the lock file, as for everybody. Where a server asks people while its call is open, the job is run by
+`aetheris serve`, which is there when they answer. Nothing here speaks MCP.
 """
+import contextlib
 import fcntl
 import json
 import os
@@ -48,12 +50,30 @@ def write(folder, url, wanted):
     (folder / "agents.json").write_text(json.dumps(agents))
 
 
-def aetheris(folder, *words):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-    done = subprocess.run([BIN, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+
+
+def aetheris(folder, *words, **more):
+    done = subprocess.run([BIN, *words], cwd=folder, env={**environment(), **more}, stdin=subprocess.DEVNULL, timeout=PATIENCE)
     if done.returncode not in (0, WAITS):
         print(f"client.py: aetheris {words[0]} ended with code {done.returncode}", file=sys.stderr, flush=True)
     return done.returncode
+
+
+@contextlib.contextmanager
+def service(folder):
+    """Where `run` finds the service that runs its job, if one does."""
+    if not os.environ.get("MCP_CONFORMANCE_SCENARIO", "").startswith("elicitation"):
+        yield {}
+        return
+    process = subprocess.Popen([BIN, "serve", "agents.json", "--listen", "127.0.0.1:0", "--json"], cwd=folder, env=environment(),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        yield {"AETHERIS_URL": json.loads(process.stdout.readline())["listening"]}
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
 
 
 def take_turn():
@@ -81,11 +101,12 @@ def main():
             return code
         tools = json.loads((folder / "agents.lock.json").read_text())["servers"]["s"]["tools"]
         write(folder, sys.argv[-1], calls(tools))
-        for _ in range(ROUNDS):
-            code = aetheris(folder, "run", "agents.json", "--job-id", "j")
-            if code != WAITS:
-                return code
-            answered(folder)
+        with service(folder) as where:
+            for _ in range(ROUNDS):
+                code = aetheris(folder, "run", "agents.json", "--job-id", "j", **where)
+                if code != WAITS:
+                    return code
+                answered(folder)
         print(f"client.py: asked for more than {ROUNDS} times", file=sys.stderr, flush=True)
         return WAITS
 

@@ -51,6 +51,7 @@ class Server:
         self.modern = options.era == "modern"
         self.started = False
         self.lock = threading.Lock()
+        self.asked = {}  # over HTTP: id -> event, with the answer
 
     def note(self, params):
         meta = params.get("_meta", {})
@@ -135,7 +136,10 @@ class Server:
             if self.modern:
                 return {"result": {"resultType": "input_required", "inputRequests": {
                     "name": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?"}}}}}
-            return {"result": text(ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"])}
+            said = ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"]
+            with open(folder / "said", "a") as file:
+                file.write(said + "\n")
+            return {"result": text(said)}
         if name == "book":
             said = book(params.get("inputResponses") or {}, params.get("requestState"))
             while "booked" in json.dumps(said) and (folder / "stop").exists():
@@ -255,6 +259,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if mcp.options.token and self.headers.get("Authorization") != f"Bearer {mcp.options.token}":
             return self.say(401)
         if "id" not in message or "method" not in message:
+            if "result" in message:
+                mcp.asked[message["id"]].answer = message["result"]
+                mcp.asked[message["id"]].set()
             return self.say(202)
         identity, method, params = message["id"], message["method"], message.get("params", {})
         if mcp.modern:
@@ -282,7 +289,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                              b"\r\n\r\n")
             self.wfile.flush()
 
-        done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), lambda *_: {"action": "unasked"})
+        def ask(asks, about):
+            arrived = threading.Event()
+            with mcp.lock:
+                name = f"q{len(mcp.asked)}"
+                mcp.asked[name] = arrived
+            event({"id": name, "method": asks, "params": about})
+            arrived.wait(30)
+            return arrived.answer
+
+        done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), ask)
         event({"id": identity, **done})
         self.close_connection = True
 
