@@ -20,6 +20,7 @@ void say_yes(Desk& desk, std::string id) {
 AE_TEST("asking/a try is told which earlier one may have been sent, and how long a person has") {
   Ground ground;
   Desk desk(ground, "a", {.owned = true});
+  desk.runtime->start();
   desk.create(plan("idempotent", kOneCall));
   ASSERT_EQ(desk.calls.size(), 1u);
   EXPECT_EQ(desk.calls[0].call.sent_before, 0u);
@@ -42,6 +43,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   desk.answer(2, {.kind = OutcomeKind::unknown, .retryable = true, .error_code = "reset"});
   ground.loop.advance(1s);
   ASSERT_EQ(desk.status(), "parked");
+  ground.loop.advance(700s);  // its deadline and its grace are over
   ASSERT_TRUE(desk.resolve("not_happened"));
   ground.loop.advance(1s);
   ASSERT_EQ(desk.calls.size(), 4u);
