@@ -86,5 +86,36 @@ AE_TEST("asking/a job that fails while a person thinks lets go of the call") {
   EXPECT_TRUE(desk.calls[0].abandoned);
 }
 
+AE_TEST("asking/a call that asks when its job is ending already is let go of") {
+  Ground ground;
+  Desk desk(ground, "a", {.owned = true});
+  desk.create(plan("idempotent", kOneCall));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c"}));
+  ground.loop.advance(1s);
+  EXPECT_FALSE(desk.calls[0].abandoned) << "it is awaited";
+  desk.answer(0, kAsks);
+  ground.loop.advance(1s);
+  EXPECT_EQ(desk.status(), "cancelled");
+  EXPECT_TRUE(desk.calls[0].abandoned);
+}
+
+AE_TEST(
+    "asking/an item that nobody waits for lets go of its call, whether its job ends or goes on") {
+  for (const char* more : {"", ", 'on_error':'continue'"}) {
+    Ground ground;
+    Desk desk(ground, "a", {.owned = true});
+    desk.create(plan("idempotent",
+                     std::string("[{'id':'a', 'kind':'tool', 'tool':'do', 'map':[1,2]") + more +
+                         "}, {'id':'b', 'kind':'wait_for', 'for':'1h', 'needs':['a']}]"));
+    ASSERT_EQ(desk.calls.size(), 2u);
+    desk.answer(0, kAsks);
+    EXPECT_FALSE(desk.calls[0].abandoned);
+    desk.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "tool_error"});
+    ground.loop.advance(1s);
+    EXPECT_EQ(desk.status(), *more == 0 ? "failed" : "waiting");
+    EXPECT_TRUE(desk.calls[0].abandoned) << more;
+  }
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing

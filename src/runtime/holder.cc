@@ -146,6 +146,7 @@ void Holder::loaded(Result<Stood> stood) {
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
   repair_ledger(*loaded);
+  find_askers();
   pump();
 }
 
@@ -421,6 +422,9 @@ void Holder::add_outcome(Seen seen) {
     noted_tries_.erase(noted);
   }
   const std::size_t first = drafts_.size();
+  if (seen.outcome.kind == OutcomeKind::input_required) {
+    askers_.push_back({sent.step, step.call->tool, sent.invocation, sent.try_no});
+  }
   for (EventDraft& draft : engine::absorb(state_, index, seen.outcome)) add(std::move(draft));
   recorded_.push_back(std::move(seen));
   drafts_[first].effect = std::move(effect);
@@ -743,7 +747,7 @@ void Holder::on_committed(Result<store::Committed> result) {
   if (!parts_.empty()) return commit_next();
   recorded_.clear();
   reads_inbox_ = false;
-  if (state_.ending && !std::exchange(asks_nobody_, true)) stop_asking(world_.performers, state_);
+  let_go_of_askers();
   if (released) return end(std::nullopt);
   if (leaves_) return end(newer_);
   all_durable();
@@ -755,6 +759,31 @@ void Holder::all_durable() {
   if (!ended_ && state_.ending && state_.ending->cancelled) hush();
   if (ended_) return;
   pump();
+}
+
+void Holder::find_askers() {
+  askers_.clear();
+  for (const engine::Step& step : state_.steps) {
+    const engine::Invocation* call = step.call ? &*step.call : nullptr;
+    if (call == nullptr || call->open || call->outcome != OutcomeKind::input_required) continue;
+    askers_.push_back({step.id, call->tool, call->id, call->try_no});
+  }
+}
+
+// Whose job ends, or whose step is over, waits for no answer. What a later try went on with is not there any more.
+void Holder::let_go_of_askers() {
+  std::erase_if(askers_, [&](const Asker& asker) {
+    const auto at = state_.by_id.find(asker.step);
+    const engine::Step* step = at == state_.by_id.end() ? nullptr : &state_.steps[at->second];
+    const bool waits = !state_.ending && step != nullptr &&
+                       step->phase != engine::StepPhase::done && step->call &&
+                       step->call->id == asker.invocation;
+    if (waits) return false;
+    if (auto* entry = world_.performers.find(asker.tool)) {
+      entry->tool->abandon(asker.invocation, asker.try_no);
+    }
+    return true;
+  });
 }
 
 // The job is cancelled. What tools are doing is awaited; nobody needs what a model has not said yet, and every word of it

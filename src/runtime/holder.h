@@ -30,7 +30,8 @@ enum class Durability { fused, split };
 
 struct Stood;
 
-// Nobody is asked in a job that ends: a call that is still open for a person's answer is given up, if it is open here.
+// Nobody is asked in a job that ends while nobody holds it: a call that is still open for a person's answer is given up, if
+// it is open here.
 void stop_asking(Performers& performers, const engine::State& state);
 
 class Holder;
@@ -154,6 +155,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   Error cannot_write() const;
   void on_committed(Result<store::Committed> result);
   void all_durable();
+  void find_askers();
+  void let_go_of_askers();
   void hush();
   void perform(const StepId& step);
   void seen(const engine::Sent& sent, Outcome outcome);
@@ -231,6 +234,14 @@ class Holder : public std::enable_shared_from_this<Holder> {
     Instant may_tell() const;
   };
   std::map<StepId, InFlight> in_flight_;
+  // Tries that ended with a question: here may be a call that is kept open for the answer (Tool::abandon).
+  struct Asker {
+    StepId step;
+    std::string tool;
+    InvocationId invocation;
+    std::uint32_t try_no;
+  };
+  std::vector<Asker> askers_;
   std::map<StepId, Report> reports_;                   // of these
   Instant batch_time_;                                 // of all events drafted together
   std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
@@ -238,7 +249,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // of the commit under way
   Hash sealed_head_;
-  bool ended_ = false, draining_ = false, cut_ = false, store_is_out_ = false, asks_nobody_ = false;
+  bool ended_ = false, draining_ = false, cut_ = false, store_is_out_ = false;
 };
 
 }  // namespace ae::runtime
