@@ -305,7 +305,7 @@ Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {
 std::vector<Forking::Turn> Forking::turns_of(const Node& node, const Step& step) const {
   std::vector<Turn> turns;
   const auto parts = items_.find(node.index);
-  if (parts == items_.end()) return turns;
+  if (parts == items_.end() || parts->second.empty()) return turns;
   for (const Step* part : parts->second) {
     if (!part->is_turn()) continue;
     Turn turn = turn_of(node, *part);
@@ -324,18 +324,17 @@ Status Forking::import_turns(const std::vector<Turn>& turns) {
     const std::string& id = turn.asked->id.text;
     std::vector<Member> more{{"invocation", invocations_.at(id)}};
     if (turn.choice) more.emplace_back("choice", *turn.choice);
-    more.emplace_back("arguments_hash", hashes_[id]);
     AE_TRY(bring_in(*turn.asked, &results_.at(id), std::move(more),
                     {{id + "/arguments", arguments_.at(id)}}));
     for (const Step* call : turn.calls) {
       const std::string& of = call->id.text;
       const auto edited = edited_.find(of);
-      std::vector<Member> beside;
-      if (edited != edited_.end()) beside.emplace_back(of + "/edited", edited->second);
-      AE_TRY(
-          bring_in(*call, &results_.at(of),
-                   beside.empty() ? std::vector<Member>() : std::vector<Member>{{"edited", true}},
-                   std::move(beside)));
+      std::vector<Member> about, beside;
+      if (edited != edited_.end()) {
+        about.emplace_back("edited", true);
+        beside.emplace_back(of + "/edited", edited->second);
+      }
+      AE_TRY(bring_in(*call, &results_.at(of), std::move(about), std::move(beside)));
     }
   }
   return {};
