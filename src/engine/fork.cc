@@ -64,8 +64,8 @@ class Forking {
   // invocation, and by that what it asks for.
   std::unordered_map<std::string, Value> arguments_, edited_, choices_;
   std::unordered_map<std::string, std::string> hashes_, invocations_;
-  std::unordered_set<std::string> refused_,
-      denied_;  // calls that a person, or a policy, said no to
+  // Calls that a person, or a policy, said no to; those whose newest try asked a person something.
+  std::unordered_set<std::string> refused_, denied_, asking_;
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
   std::vector<bool> whole_;                                            // nodes that are brought in
   std::unordered_set<std::string> imported_;                           // step ids
@@ -113,6 +113,8 @@ void Forking::gather(const Event& event) {
       invocations_[id] = p.text("invocation_id");
       return;
     case EventType::tool_invocation_finished:
+      asking_.erase(id);
+      if (p.text("outcome") == "input_required") asking_.insert(id);
       if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
       return;
     case EventType::command_committed:
@@ -274,7 +276,7 @@ bool Forking::was_answered(const Node& node, const Step& call) const {
   if (!results_.contains(id)) return false;
   if (!call.failure || call.imported) return true;
   if (refused_.contains(id)) return !node.loop->fail_on_reject;
-  return denied_.contains(id) || invocations_.contains(id);
+  return denied_.contains(id) || (invocations_.contains(id) && !asking_.contains(id));
 }
 
 Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {

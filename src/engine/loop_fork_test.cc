@@ -42,7 +42,8 @@ std::string tools_sent(const GivenJob& job) {
   return text;
 }
 
-AE_TEST("loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
+AE_TEST(
+    "loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
   GivenJob calm = talk();
   calm.claim().ok("chat/0", wants({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
   calm.ok("chat/0/0", "'one'").ok("chat/0/2", "'paid'");
@@ -70,7 +71,9 @@ AE_TEST("loop fork/a retry of one whose model was out of reach asks nothing agai
   expect_whole(job);
 }
 
-AE_TEST("loop fork/at any event it calls only what its origin has no answer of, and lists what it repeats") {
+AE_TEST(
+    "loop fork/at any event it calls only what its origin has no answer of, and lists what it "
+    "repeats") {
   GivenJob origin = out_of_reach();
   for (std::uint64_t at = 2; at <= origin.log.size(); ++at) {
     SCOPED_TRACE(at);
@@ -172,7 +175,58 @@ AE_TEST("loop fork/an answer of which it failed is asked for again, those before
   expect_whole(again);
 }
 
-AE_TEST("loop fork/a call in doubt is listed and made again only when somebody agrees, its turn stands") {
+AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it more") {
+  GivenJob origin = talk(", 'max_turns': 2");
+  origin.claim().ok("chat/0", wants({{"a", "put"}})).ok("chat/0/0", "1");
+  origin.ok("chat/1", wants({{"b", "put"}}));
+  ASSERT_EQ(origin.state.error->code, "turns_limit");
+  GivenJob job(retried(origin), "job-2");
+  const std::string more =
+      "[{'id': 'y', 'kind': 'tool', 'tool': 'look'}, " + chat(", 'max_turns': 9").substr(1);
+  job.replan(compiled(graph(more, kTools)));
+  ASSERT_FALSE(job.refused) << job.story();
+  expect_whole(job);
+  job.claim().ok("y");
+  EXPECT_EQ(tools_sent(job), "look model:main");
+  job.ok("chat/1", wants({{"b", "put"}})).ok("chat/1/0", "2").ok("chat/2", says("Done"));
+  EXPECT_EQ(job.status(), "completed") << job.story();
+  EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
+  EXPECT_EQ(tools_sent(job), "look model:main put model:main");
+  expect_whole(job);
+  // One that is told something else is another loop: what it did must be named.
+  GivenJob other(retried(origin), "job-3");
+  std::string kinder = chat(", 'max_turns': 2");
+  kinder.replace(kinder.find("Be kind"), 7, "Be rude");
+  other.replan(compiled(graph(kinder, kTools)));
+  EXPECT_EQ(other.refused, Code::plan_invalid);
+  other.replan(compiled(graph(kinder, kTools)), {"chat"});
+  EXPECT_FALSE(other.refused);
+  other.claim();
+  EXPECT_EQ(tools_sent(other), "model:main");
+  EXPECT_EQ(other.state.steps.size(), 2u) << "the turns of the first plan are let go";
+  expect_whole(other);
+}
+
+AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
+  GivenJob origin = talk();
+  origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
+  origin.answer("chat/0/1",
+                {.kind = OutcomeKind::input_required,
+                 .definite = true,
+                 .result = json("{'requests': {'seats': {'method': 'elicitation/create',"
+                                " 'params': {'message': 'How many?'}}}}")});
+  ASSERT_EQ(origin.state.waits.size(), 1u) << origin.story();
+  origin.times_out("chat/0/0");
+  ASSERT_EQ(origin.status(), "failed") << origin.story();
+  GivenJob job(retried(origin), "job-2");
+  job.claim();
+  EXPECT_EQ(tools_sent(job), "risk put");
+  expect_whole(job);
+}
+
+AE_TEST(
+    "loop fork/a call in doubt is listed and made again only when somebody agrees, its turn "
+    "stands") {
   GivenJob origin = talk();
   origin.claim().ok("chat/0", wants({{"a", "risk"}, {"b", "put"}}));
   origin.ok("chat/0/1", "1").times_out("chat/0/0");
@@ -236,7 +290,8 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   expect_whole(job);
 }
 
-AE_TEST("loop fork/its budget is what its origin had left, and its reservations are those of one job") {
+AE_TEST(
+    "loop fork/its budget is what its origin had left, and its reservations are those of one job") {
   GivenSetup budget{.more = "", .input = "{'message': 'Hello'}"};
   const std::string more = std::string(kTools.substr(0, kTools.size() - 1)) +
                            ", 'budget': {'tokens': 100000, 'model_calls': 9, 'tool_calls': 3}}";
@@ -315,11 +370,11 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
   EXPECT_TRUE(disproved(good.payload.with(
       "results", results.with(std::string(entries[1].text("step_id")), json(says("No"))))));
   EXPECT_TRUE(disproved(good.payload.with(
-      "results", results.with(second + "/arguments",
-                              results[second + "/arguments"].with("temperature", 2)))));
-  EXPECT_TRUE(disproved(with({entries[0], entries[1],
-                              entries[2].with("arguments_hash", std::string(64, 'a')), entries[3],
-                              entries[4], entries[5]})));
+      "results",
+      results.with(second + "/arguments", results[second + "/arguments"].with("temperature", 2)))));
+  EXPECT_TRUE(disproved(
+      with({entries[0], entries[1], entries[2].with("arguments_hash", std::string(64, 'a')),
+            entries[3], entries[4], entries[5]})));
 }
 
 AE_TEST("loop fork/one that is over is taken over with a call that failed in it") {
