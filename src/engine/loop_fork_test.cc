@@ -213,8 +213,9 @@ AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made 
   origin.answer("chat/0/1",
                 {.kind = OutcomeKind::input_required,
                  .definite = true,
-                 .result = json("{'requests': {'seats': {'method': 'elicitation/create',"
-                                " 'params': {'message': 'How many?'}}}}")});
+                 .result = json("{'requests': {'how': {'message': 'How many?', 'mode': 'form',"
+                                " 'schema': {'type': 'object', 'properties': {'n': {'type':"
+                                " 'integer'}}}}}}")});
   ASSERT_EQ(origin.state.waits.size(), 1u) << origin.story();
   origin.times_out("chat/0/0");
   ASSERT_EQ(origin.status(), "failed") << origin.story();
