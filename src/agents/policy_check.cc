@@ -241,7 +241,7 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
         names += (names.empty() ? " that has " : " and has ") + std::string("the capability ") +
                  shown(policy.capability);
       }
-      names = " tool" + names;
+      names.insert(0, " tool");
     } else if (!std::ranges::any_of(files, about_an_agent)) {
       names = "n agent named " + some(policy.agents);
     }

@@ -57,6 +57,7 @@ int check_command(const Options& options, Terminal& terminal) {
   }
   if (faults.empty()) {
     std::vector<const agents::AgentsFile*> sound;
+    sound.reserve(files.size());
     for (const agents::AgentsFile& file : files) sound.push_back(&file);
     for (const agents::Note& idle : agents::idle_policies(policies, sound)) {
       noted(options.policies, idle);

@@ -786,6 +786,7 @@ Value vectors() {
     std::vector<Value> batches;
     std::vector<Value> events;
     std::vector<Member> blobs;
+    blobs.reserve(log.blobs.size());
     Hash head;
     for (const std::string& batch : log.batches) {
       batches.emplace_back(to_hex(batch));

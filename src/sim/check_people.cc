@@ -104,7 +104,7 @@ bool answers_so(const engine::Act& act, std::string_view key, const Value& p) {
   const bool yes = act.payload.text("decision") == "approve";
   if (act.correlation_key != key) return false;
   if (p.text("outcome") == "cancelled") return true;
-  const Value& usual = question()["schema"]["properties"]["n"]["default"];
+  const Value usual = question()["schema"]["properties"]["n"]["default"];
   const Value content = act.arguments.value_or(Value::object({{"n", usual}}));
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});

@@ -152,7 +152,9 @@ AE_TEST("outage/while the server is away every call says so, and afterwards all 
   server().start();
   Persistent persistent{desk};
   EXPECT_FALSE(persistent.commit(Desk::append("j0", 2))->repeated);
-  EXPECT_EQ(desk.load("j0")->row.last_seq, 3u);
+  const auto loaded = desk.load("j0");
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->row.last_seq, 3u);
 }
 
 AE_TEST("outage/a restart between two calls is not noticed") {

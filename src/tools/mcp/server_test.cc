@@ -57,6 +57,16 @@ AE_TEST("mcp/session/a program that is silent to the first question is asked in 
   EXPECT_EQ(hand.only().result, Value("done"));
 }
 
+AE_TEST("mcp/session/a program that says nothing at all is given up, and it is said what it owes") {
+  Hand hand([](const Post&) -> std::optional<Reply> { return std::nullopt; });
+  std::string why;
+  hand.server->list([&](const Result<Session::Listed>& listed) { why = listed.error().message; });
+  hand.script.loop.run();
+  hand.script.loop.fire(kProbeTime);
+  hand.script.loop.fire(kProbeTime + kAskTime);
+  EXPECT_NE(why.find("no answer to initialize within 30s"), std::string::npos) << why;
+}
+
 AE_TEST(
     "mcp/session/a program that ends over the first question is started again, and asked in the "
     "old way") {

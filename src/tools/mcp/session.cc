@@ -219,19 +219,24 @@ std::int64_t Session::ask(Ask ask, async::Done<Reply> done) {
             .timeout = ask.timeout};
   // Nobody waits for ever: an HTTP exchange has its limit, a program that says nothing is given up.
   async::TimerId timer = 0;
+  const auto late = std::make_shared<std::string>();
   if (transport_->is_stdio()) {
-    timer = needs_.loop.after(ask.timeout, [weak = weak_from_this(), id] {
-      if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
-        self->transport_->give_up(id);
-      }
-    });
+    timer = needs_.loop.after(
+        ask.timeout, [weak = weak_from_this(), id, late,
+                      why = "no answer to " + post.method + " within " + to_text(ask.timeout)] {
+          if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
+            *late = why;
+            self->transport_->give_up(id);
+          }
+        });
   }
-  transport_->send(std::move(post), [weak = weak_from_this(), id, timer,
+  transport_->send(std::move(post), [weak = weak_from_this(), id, timer, late,
                                      done = std::move(done)](Reply reply) mutable {
     const auto self = weak.lock();
     if (!self) return;
     self->needs_.loop.forget(timer);
     self->progress_.erase(id);
+    if (reply.how == How::lost && !late->empty()) reply.text = *late;
     reply.text = printable(scrub(reply.text, self->used()), Lines::keep);
     if (self->phase_ != Phase::closed || reply.how == How::lost) done(std::move(reply));
   });
