@@ -3,8 +3,8 @@
 
 A payment that a model asks for is approved or rejected by a person, and made once; text that a tool brings in cannot make a
 model call what its loop does not grant; killed at every failpoint hit, with two calls in one answer, nothing is
-paid twice, no recorded answer is asked for again, and the end is the same; a turn costs the same in the store, however
-many came before it.
+paid twice, no recorded answer is asked for again, and the end is the same; a loop whose model server goes down in the middle
+goes on in a retry where it stood; a turn costs the same in the store, however many came before it.
 
   loops.py [WORDS]   only tests whose name contains WORDS
 """
@@ -68,6 +68,7 @@ class Till(http.server.BaseHTTPRequestHandler):
     done = {}  # key: answer
     effects = collections.Counter()  # by path
     asked = []  # (path, key)
+    after = None  # called when so many payments are made: (number, function)
 
     def answer(self, value):
         body = json.dumps(value).encode()
@@ -92,6 +93,8 @@ class Till(http.server.BaseHTTPRequestHandler):
             if key not in Till.done:
                 Till.effects[self.path] += 1
                 Till.done[key] = {"ok": True, "of": body}
+            if Till.after and Till.effects["/payments"] == Till.after[0]:
+                Till.after[1]()
         self.answer(Till.done[key])
 
     def log_message(self, *_):
@@ -110,21 +113,27 @@ class Desk:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-loops-"))
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "two.json").write_text(json.dumps(TWO))
-        Till.done, Till.asked, Till.effects = {}, [], collections.Counter()
+        Till.done, Till.asked, Till.effects, Till.after = {}, [], collections.Counter(), None
         self.till = Counter(("127.0.0.1", 0), Till)
         threading.Thread(target=self.till.serve_forever, daemon=True).start()
         names = [SERVER.parent / f"scenarios/{name}.json" for name in ("refund", "injection", "instant")]
-        words = [word for name in [*names, self.path / "two.json"] for word in ("--scenario", str(name))]
-        self.models = subprocess.Popen(["node", SERVER, "--journal", self.path / "asked.jsonl", *words],
-                                       stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
-        url = self.models.stdout.readline().split()[-1]
+        self.scenarios = [word for name in [*names, self.path / "two.json"] for word in ("--scenario", str(name))]
+        url = self.open_models()
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
         self.env |= {"TILL": f"http://127.0.0.1:{self.till.server_port}", "MODELS": url, "MODEL_KEY": KEY}
 
-    def close(self):
-        self.models.terminate()
+    def open_models(self, *words):
+        self.models = subprocess.Popen(["node", SERVER, "--journal", self.path / "asked.jsonl", *self.scenarios, *words],
+                                       stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        return self.models.stdout.readline().split()[-1]
+
+    def close_models(self):
+        self.models.kill()
         self.models.wait()
         self.models.stdout.close()
+
+    def close(self):
+        self.close_models()
         self.till.shutdown()
         self.till.server_close()
         shutil.rmtree(self.path, ignore_errors=True)
@@ -219,6 +228,33 @@ def killed_at_every_failpoint_hit_it_pays_once_for_each_call(desk):
             desk.proved(job)
 
 
+def a_retry_goes_on_at_the_turn_at_which_the_model_server_was_down(desk):
+    calm = desk.job("two", "Go on.", job="calm", code=0)
+    paid, asked = Till.effects["/payments"], len(desk.asked_models())
+    assert (paid, asked) == (2, 3), (paid, asked)
+    Till.asked.clear()
+    Till.after = (4, desk.close_models)  # with the second payment, before the third turn
+    desk.job("two", "Go on.", code=1)
+    Till.after = None
+    assert Till.effects["/payments"] == 4 and len(desk.asked_models()) == 5, (Till.effects, desk.asked_models())
+    assert json.loads(desk.run("job", "t", "--json", code=0).stdout)["status"] == "failed"
+    desk.open_models("--listen", desk.env["MODELS"].removeprefix("http://"))
+    before = list(Till.asked)
+    assert desk.run("retry", "t", "--job-id", "t2", code=0).stdout == "t2\n", "nothing is repeated, and nobody has to agree"
+    desk.run("verify", "t2", code=0)
+    said = desk.run("run", "agents.yaml", "--only", "--job-id", "t2", code=0)
+    assert said.stdout == calm.stdout, said.stdout
+    assert Till.asked == before and Till.effects["/payments"] == 4, Till.asked
+    keys = [key for path, key in Till.asked if key]
+    assert len(keys) == len(set(keys)) == 2, keys
+    asked = desk.asked_models()
+    assert [line["turn"] for line in asked] == [1, 2, 3, 1, 2, 3], asked
+    desk.proved("t", "failed")
+    seen = desk.proved("t2")
+    assert seen["usage"]["model_calls"] == 1, seen["usage"]
+    assert [e["type"] for e in desk.events("t2")].count("tool_invocation_started") == 1
+
+
 def turns_cost_the_same_each(desk):
     """200 turns cost the same each"""
     said = json.loads(desk.job("long", f"Take {TURNS} turns", code=0).stdout)
@@ -248,7 +284,8 @@ def turns_cost_the_same_each(desk):
 def main():
     tests = (a_refund_waits_for_a_person_and_is_paid_once, a_rejection_is_told_to_the_model,
              what_a_tool_brings_in_cannot_make_it_call_what_is_not_granted,
-             killed_at_every_failpoint_hit_it_pays_once_for_each_call, turns_cost_the_same_each)
+             killed_at_every_failpoint_hit_it_pays_once_for_each_call,
+             a_retry_goes_on_at_the_turn_at_which_the_model_server_was_down, turns_cost_the_same_each)
     wanted = " ".join(sys.argv[1:])
     for test in tests:
         name = (test.__doc__ or test.__name__).replace("_", " ")

@@ -74,13 +74,17 @@ class Applier {
   Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
   Step& new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
   static void pass_finished(MapProgress& map);
-  static void pass_refused(LoopProgress& loop);
+  static void pass_answered(LoopProgress& loop);
   bool loop_wants_decision(const Step& step) const;
   bool ends_loop(const Step& step) const;
   Status tool_chosen();
+  Status choose(Step& loop, const Value& choice);
   Status branch_taken();
   Status loop_part_finished(Step& step);
+  Status import_under_way(Step& loop);
   Status import_of_loop(Step& loop, const StepId& id, const Value& entry, const Value& result);
+  Status import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result);
+  Status import_turn_call(Step& loop, const StepId& id, const Value& entry, const Value& result);
   Status job_created();
   Status plan_generated();
   Status follows_from_answer(const Plan& plan) const;
@@ -146,7 +150,7 @@ class Applier {
   Status reserve(const Step& step);
   void settle(const Step& step, bool withdrawn);
   void settle_answer(const Step& step);
-  void model_told(const Step& turn);
+  static void model_told(LoopProgress& loop, const Value& arguments);
   Status wall_passed();
   bool has_room(const Value& said) const;
   bool fired_before(Instant due) const;

@@ -95,10 +95,9 @@ void Applier::settle_answer(const Step& step) {
 }
 
 // So little is left that the model of this turn is told.
-void Applier::model_told(const Step& turn) {
-  const Value& notice = turn.call->arguments["notice"];
+void Applier::model_told(LoopProgress& loop, const Value& arguments) {
+  const Value& notice = arguments["notice"];
   if (!notice.is_object()) return;
-  LoopProgress& loop = *s_.steps[turn.node].loop;
   for (const auto& [name, left] : notice.members()) {
     if (const auto limit = limit_of(name)) loop.told.insert(*limit);
   }

@@ -86,7 +86,7 @@ Status Applier::tool_invocation_started() {
       LoopProgress& loop = *s_.steps[step->node].loop;
       loop.conversation = call.arguments.text("conversation");
       loop.said = static_cast<std::uint64_t>(maybe_int(call.arguments, "said").value_or(0));
-      model_told(*step);
+      model_told(loop, call.arguments);
     }
   } else if (call.id.text != p_.text("invocation_id") ||
              call.key.text != p_.text("idempotency_key") ||

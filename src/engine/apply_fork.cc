@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/applier.h"
+#include "engine/loop.h"
 
 namespace ae::engine {
 
@@ -26,6 +27,7 @@ Status Applier::import_one(const Value& entry, const Value& result) {
   StepId id(std::string(entry.text("step_id")));
   if (id.text.empty()) return bad("without a step_id");
   if (entry["over"] == Value(true)) return import_over(step, result);
+  if (entry["under_way"] == Value(true)) return import_under_way(step);
   const std::optional<std::int64_t> item = maybe_int(entry, "item");
   if (s_.by_id.contains(id) && (item || s_.by_id.at(id) != node->second)) {
     return bad("a step of this id stands there");
@@ -66,7 +68,10 @@ bool take_end(Step& step, const Value& entry, const Value& result) {
       step.result_type == ResultType::side_effect_committed || flag(entry, "committed");
   step.barrier = step.committed;
   step.imported = std::make_unique<Imported>(
-      Imported{std::string(entry.text("tool")), std::string(entry.text("arguments_hash"))});
+      Imported{.tool = std::string(entry.text("tool")),
+               .arguments_hash = std::string(entry.text("arguments_hash")),
+               .arguments = {},
+               .invocation = {}});
   if (failed) {
     step.failure = failure_of(result["error"]);
   } else {
@@ -100,9 +105,69 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
   return {};
 }
 
+// A loop that was under way: what its turns were follows.
+Status Applier::import_under_way(Step& loop) {
+  if (!s_.node_of(loop).loop || loop.phase != StepPhase::ready || loop.loop) {
+    return bad("no such loop");
+  }
+  if (s_.node_of(loop).when) loop.branch = true;
+  loop.loop = std::make_unique<LoopProgress>();
+  return {};
+}
+
+// What its model was asked and answered, and what that became.
+Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size());
+  if (entry["turn"] != Value(std::uint64_t{turn}) || !may_ask_next(s_, loop)) {
+    return bad("its turns are not those of a loop, one after the other");
+  }
+  const auto index = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, turn, kNoTurn, id);
+  if (!take_end(step, entry, result) || step.result_type != ResultType::pure || step.skipped) {
+    return bad("no turn ends so");
+  }
+  const Value& arguments = p_["results"][id.text + "/arguments"];
+  step.imported->arguments = arguments;
+  step.imported->invocation = InvocationId(std::string(entry.text("invocation")));
+  progress.turns.push_back({.step = index});
+  progress.next = 0;
+  progress.conversation = arguments.text("conversation");
+  progress.said = static_cast<std::uint64_t>(maybe_int(arguments, "said").value_or(0));
+  model_told(progress, arguments);
+  const Value* choice = entry.find("choice");
+  return choice != nullptr ? choose(loop, *choice) : Status();
+}
+
+// A call of the newest turn; those that are missing are made here.
+Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
+                                 const Value& result) {
+  LoopProgress& progress = *loop.loop;
+  if (progress.turns.empty() || entry["turn"] != Value(std::uint64_t{progress.turns.size() - 1})) {
+    return bad("no such turn");
+  }
+  auto& calls = progress.turns.back().calls;
+  const auto nth = static_cast<std::size_t>(maybe_int(entry, "turn_call").value_or(-1));
+  if (nth >= calls.size() || calls[nth].refused || calls[nth].step != kNoStep ||
+      s_.plan->tools[calls[nth].tool].name != entry.text("tool")) {
+    return bad("its model asked for no such call, or it stands there");
+  }
+  calls[nth].step = static_cast<std::uint32_t>(s_.steps.size());
+  Step& step = new_of_loop(loop, static_cast<std::uint32_t>(progress.turns.size() - 1),
+                           static_cast<std::uint32_t>(nth), id);
+  step.tool = calls[nth].tool;
+  if (flag(entry, "edited")) calls[nth].edited = p_["results"][id.text + "/edited"];
+  pass_answered(progress);
+  return take_end(step, entry, result) ? Status() : bad("no call ends so");
+}
+
 // What a loop that is over asked and did: only so that it is known of.
 Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
                                const Value& result) {
+  if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {
+    return entry.find("turn_call") != nullptr ? import_turn_call(loop, id, entry, result)
+                                              : import_turn(loop, id, entry, result);
+  }
   const std::optional<std::int64_t> turn = maybe_int(entry, "turn"),
                                     nth = maybe_int(entry, "turn_call");
   const auto fits = [](const std::optional<std::int64_t>& n) {
@@ -126,7 +191,9 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
 
 Status Applier::import_node(Step& step, const StepId& id, const Value& entry, const Value& result) {
   const Node& node = s_.node_of(step);
-  if (step.phase != StepPhase::ready || step.map) return bad("it cannot be done yet, or is");
+  if (step.phase != StepPhase::ready || step.map || step.loop) {
+    return bad("it cannot be done yet, or is");
+  }
   const std::uint32_t index = node.index;
   if (!take_end(step, entry, result)) return bad("no node ends so");
   if (step.failure && !node.continue_on_error) return bad("its failure is the job's");

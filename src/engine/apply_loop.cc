@@ -7,9 +7,13 @@
 
 namespace ae::engine {
 
-void Applier::pass_refused(LoopProgress& loop) {
+// Calls that are not made do not begin, nor do those that were made before the job was forked.
+void Applier::pass_answered(LoopProgress& loop) {
   const auto& calls = loop.turns.back().calls;
-  while (loop.next < calls.size() && calls[loop.next].refused) loop.next++;
+  while (loop.next < calls.size() &&
+         (calls[loop.next].refused || calls[loop.next].step != kNoStep)) {
+    loop.next++;
+  }
 }
 
 Step& Applier::new_of_loop(const Step& loop, std::uint32_t turn, std::uint32_t nth,
@@ -48,7 +52,7 @@ Step* Applier::next_of_loop(Step& loop) {
     fresh.tool = call.tool;
     call.step = index;
     progress.next++;
-    pass_refused(progress);
+    pass_answered(progress);
   }
   refresh(loop.node);
   return &fresh;
@@ -72,14 +76,21 @@ Status Applier::tool_chosen() {
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return bad("no answer of a model to act on");
   }
+  AE_TRY(choose(*step, p_["payload"]));
+  refresh(index_of(*step));
+  return {};
+}
+
+// REQUIRES: the newest turn has its answer, and nothing is chosen yet.
+Status Applier::choose(Step& step, const Value& choice) {
+  LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
-  const Value& choice = p_["payload"];
   const Step& asked = s_.steps[newest.step];
   if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
-      !choice["calls"].is_array() || choice.text("of") != asked.call->id.text) {
+      !choice["calls"].is_array() || choice.text("of") != answer_of(asked).text) {
     return bad("it is about another answer");
   }
-  const LoopSpec& spec = *s_.node_of(*step).loop;
+  const LoopSpec& spec = *s_.node_of(step).loop;
   std::vector<LoopCall> calls;
   for (const Value& one : choice["calls"].items()) {
     LoopCall& call = calls.emplace_back();
@@ -105,8 +116,7 @@ Status Applier::tool_chosen() {
   newest.calls = std::move(calls);
   newest.chosen = true;
   loop.next = 0;
-  pass_refused(loop);
-  refresh(index_of(*step));
+  pass_answered(loop);
   return {};
 }
 
@@ -116,7 +126,7 @@ bool Applier::may_conclude(const Step& loop) const {
   if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
   const LoopTurn& newest = progress.turns.back();
   return newest.chosen && newest.calls.empty() && !newest.repair &&
-         p_.text("result_of") == s_.steps[newest.step].call->id.text;
+         p_.text("result_of") == answer_of(s_.steps[newest.step]).text;
 }
 
 // A model that gives no answer, a call that may have happened and that nobody knows of, and a no of a person where the

@@ -43,7 +43,7 @@ Status Applier::node_started() {
   if (step->map) {
     enter(*step, StepPhase::mapping);
   } else if (s_.node_of(*step).loop && !step->is_part()) {
-    step->loop = std::make_unique<LoopProgress>();
+    if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else another job began it
     enter(*step, StepPhase::looping);
   } else {
     refresh(index_of(*step));

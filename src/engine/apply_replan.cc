@@ -20,7 +20,7 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Plan& plan
     const Step& old = s_.steps[step->second];
     const Node& was = s_.node_of(old);
     const Node& is = plan.nodes[node->second];
-    const bool begun = old.started || old.skipped || old.map;
+    const bool begun = old.started || old.skipped || old.map || old.loop;
     if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
         was.kind != is.kind) {
       return bad("it carries another node");
@@ -72,6 +72,27 @@ void Applier::move_step(Step& step, std::uint32_t node) {
   step.probe = kNoStep;
 }
 
+namespace {
+
+// What a loop that another job began names by index. False: the new plan has no such tool.
+bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
+               const std::map<std::uint32_t, std::uint32_t>& moved) {
+  for (LoopTurn& turn : loop.turns) {
+    turn.step = moved.at(turn.step);
+    for (LoopCall& call : turn.calls) {
+      if (call.step != kNoStep) call.step = moved.at(call.step);
+      if (call.refused) continue;
+      const auto same =
+          std::ranges::find(after.tools, before.tools[call.tool].name, &ToolPolicy::name);
+      if (same == after.tools.end()) return false;
+      call.tool = static_cast<std::uint32_t>(same - after.tools.begin());
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return bad(may.error().message);
   AE_ASSIGN(const auto carried, this->carried(*plan));
@@ -105,6 +126,12 @@ Status Applier::re_plan(std::shared_ptr<const Plan> plan) {
     Step& step = s_.steps.emplace_back(std::move(old[i]));
     move_step(step, place.at(step.node));
     if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
+  }
+  for (const Node& node : s_.plan->nodes) {
+    const Step& step = s_.steps[node.index];
+    if (step.loop && !move_loop(*step.loop, *before, *s_.plan, moved)) {
+      return bad("it carries another tool's call");
+    }
   }
   return settle_in(moved);
 }

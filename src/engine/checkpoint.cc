@@ -153,8 +153,8 @@ void parts(A& a, Part<A, LoopProgress>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Imported>& x) {
-  auto& [tool, arguments_hash] = x;
-  all(a, tool, arguments_hash);
+  auto& [tool, arguments_hash, arguments, invocation] = x;
+  all(a, tool, arguments_hash, arguments, invocation);
 }
 
 template <class A>
@@ -472,8 +472,10 @@ bool sound_in_loop(const State& state, const Step& step) {
   if (step.turn != kNoTurn && !node.loop) return false;
   if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
   const bool looping = step.phase == StepPhase::looping;
-  if (looping != (step.loop != nullptr) || (looping && !node.loop)) return false;
-  if (!looping) return true;
+  // One that another job began is ready to go on.
+  const bool begun = looping || (step.phase == StepPhase::ready && step.loop);
+  if (begun != (step.loop != nullptr) || (begun && (!node.loop || step.is_part()))) return false;
+  if (!begun) return true;
   const LoopProgress& loop = *step.loop;
   for (const LoopTurn& turn : loop.turns) {
     if (turn.step >= state.steps.size() || !state.steps[turn.step].is_turn()) return false;

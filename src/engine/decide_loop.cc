@@ -76,7 +76,7 @@ void Decider::start_calls(const Step& step) {
   const auto& calls = loop.turns.back().calls;
   std::uint32_t active = loop.active;
   for (std::uint32_t nth = loop.next; nth < calls.size(); ++nth) {
-    if (calls[nth].refused) continue;
+    if (calls[nth].refused || calls[nth].step != kNoStep) continue;
     if (active >= node.loop->parallel_tools) return;
     if (open_ >= limits_.parallel_max || full()) {
       held_back_ = true;
@@ -98,7 +98,7 @@ void Decider::finish_loop(const Step& step) {
   if (!result) return fail_step(step, result.error());
   const Step& last = s_.steps[step.loop->turns.back().step];
   emit_of(step, EventType::node_finished,
-          {{"result_of", last.call->id.text}, {"result_type", "pure"}, {"try", 1}});
+          {{"result_of", answer_of(last).text}, {"result_type", "pure"}, {"try", 1}});
 }
 
 }  // namespace ae::engine

@@ -2,6 +2,7 @@
 #include "engine/fork.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -27,15 +28,28 @@ class Forking {
 
  private:
   void gather(const Event& event);
+  void gather_approval(const std::string& id, const Value& p);
+  void gather_imported(const Value& entry, const Value& results);
   void gather_items();
   bool stands(const Step& step) const;
   static bool is_complete(const Step& step, const Node& node, bool goes_on);
   Status import_node(const Node& node);
   Status import_map(const Node& node, const Step& step);
   Status import_loop(const Node& node, const Step& step);
+  struct Turn {
+    const Step* asked = nullptr;
+    const Value* choice = nullptr;   // nullptr: it is not made yet
+    std::vector<const Step*> calls;  // that need not be made again
+    bool over = false;               // another turn may follow
+  };
+  std::vector<Turn> turns_of(const Node& node, const Step& step) const;
+  Turn turn_of(const Node& node, const Step& asked) const;
+  bool was_answered(const Node& node, const Step& call) const;
+  Status import_turns(const std::vector<Turn>& turns);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
-  Status bring_in(const Step& step, const Value* result, std::vector<Member> more);
-  Status put(Value entry, const StepId& id, const Value* result);
+  Status bring_in(const Step& step, const Value* result, std::vector<Member> more,
+                  std::vector<Member> beside = {});
+  Status put(Value entry, std::vector<Member> results);
   void cut();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
@@ -46,7 +60,13 @@ class Forking {
   Fork fork_;
   // From the log up to the fork, by step id.
   std::unordered_map<std::string, Value> results_, overs_;
-  std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map
+  // Of calls, by step id: what was sent first, and what a person made of what was asked for. Of turns: their answer's
+  // invocation, and by that what it asks for.
+  std::unordered_map<std::string, Value> arguments_, edited_, choices_;
+  std::unordered_map<std::string, std::string> hashes_, invocations_;
+  // Calls that a person, or a policy, said no to; those whose newest try asked a person something.
+  std::unordered_set<std::string> refused_, denied_, asking_;
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
   std::vector<bool> whole_;                                            // nodes that are brought in
   std::unordered_set<std::string> imported_;                           // step ids
   std::vector<Value> entries_;
@@ -86,7 +106,15 @@ void Forking::gather(const Event& event) {
   const Value& p = event.payload;
   const std::string id(p.text("step_id"));
   switch (event.type) {
+    case EventType::tool_invocation_started:
+      if (p["try"] != Value(1)) return;
+      arguments_[id] = p["arguments"];
+      hashes_[id] = p.text("arguments_hash");
+      invocations_[id] = p.text("invocation_id");
+      return;
     case EventType::tool_invocation_finished:
+      asking_.erase(id);
+      if (p.text("outcome") == "input_required") asking_.insert(id);
       if (p.text("outcome") == "success" && !(p["late"] == Value(true))) results_[id] = p["result"];
       return;
     case EventType::command_committed:
@@ -97,17 +125,41 @@ void Forking::gather(const Event& event) {
       return;
     case EventType::decision_recorded:
       if (p.text("kind") == "branch" && p["payload"].is_array()) overs_[id] = p["payload"];
+      if (p.text("kind") == "tool_choice")
+        choices_[std::string(p["payload"].text("of"))] = p["payload"];
+      if (p.text("kind") == "approval") gather_approval(id, p);
+      return;
+    case EventType::wait_completed:
+      if (p.text("outcome") == "timed_out" && p.text("correlation_key").starts_with("approval/")) {
+        refused_.insert(id);
+      }
       return;
     case EventType::fork_imported:
-      for (const Value& entry : p["commands"].items()) {
-        const std::string of(entry.text("step_id"));
-        const bool over = entry["over"] == Value(true);
-        if (const Value* result = p["results"].find(of)) (over ? overs_ : results_)[of] = *result;
-      }
+      for (const Value& entry : p["commands"].items()) gather_imported(entry, p["results"]);
       return;
     default:
       return;
   }
+}
+
+void Forking::gather_approval(const std::string& id, const Value& p) {
+  const std::string_view state = p.text("state");
+  if (state == "edited") edited_[id] = p["payload"]["arguments"];
+  if (state == "rejected") refused_.insert(id);
+  if (state == "denied") denied_.insert(id);
+}
+
+// What the origin had from another job.
+void Forking::gather_imported(const Value& entry, const Value& results) {
+  const std::string id(entry.text("step_id"));
+  const bool over = entry["over"] == Value(true);
+  if (const Value* result = results.find(id)) (over ? overs_ : results_)[id] = *result;
+  if (const Value* sent = results.find(id + "/arguments")) arguments_[id] = *sent;
+  if (const Value* edited = results.find(id + "/edited")) edited_[id] = *edited;
+  if (const std::string hash(entry.text("arguments_hash")); !hash.empty()) hashes_[id] = hash;
+  const std::string invocation(entry.text("invocation"));
+  if (!invocation.empty()) invocations_[id] = invocation;
+  if (const Value* choice = entry.find("choice")) choices_[invocation] = *choice;
 }
 
 void Forking::gather_items() {
@@ -128,24 +180,29 @@ void Forking::cut() {
   bytes_ = 0;
 }
 
-Status Forking::put(Value entry, const StepId& id, const Value* result) {
-  if (result && is_redacted(*result)) {
-    return fail(Code::input_invalid,
-                "what node \"" + std::string(entry.text("node_id")) +
-                    "\" gave has been erased from the log; fork at an event before it");
+Status Forking::put(Value entry, std::vector<Member> results) {
+  std::size_t bytes = 0;
+  for (const auto& [name, result] : results) {
+    if (is_redacted(result)) {
+      return fail(Code::input_invalid,
+                  "what node \"" + std::string(entry.text("node_id")) +
+                      "\" gave has been erased from the log; fork at an event before it");
+    }
+    bytes += canonical(result).size();
   }
-  const std::size_t bytes = result ? canonical(*result).size() : 0;
   if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
   bytes_ += bytes;
   entries_.push_back(std::move(entry));
-  if (result) entry_results_.emplace_back(id.text, *result);
+  std::ranges::move(results, std::back_inserter(entry_results_));
   return {};
 }
 
-Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more) {
+Status Forking::bring_in(const Step& step, const Value* result, std::vector<Member> more,
+                         std::vector<Member> beside) {
   ResultType type = step.result_type;
   if (type == ResultType::none) {  // what its end would have said
-    type = step.phase == StepPhase::answered ? ResultType::pure : ResultType::side_effect_committed;
+    const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
+    type = pure ? ResultType::pure : ResultType::side_effect_committed;
   }
   more.emplace_back("node_id", then_.node_of(step).id);
   more.emplace_back("result_type", to_text(type));
@@ -163,11 +220,16 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   } else if (step.imported && !step.imported->tool.empty()) {
     more.emplace_back("arguments_hash", step.imported->arguments_hash);
     more.emplace_back("tool", step.imported->tool);
-  } else if (step.is_part() && step.committed) {
+  } else if (step.is_loop_call() || (step.is_part() && step.committed)) {
+    const auto hash = hashes_.find(step.id.text);
+    if (step.is_loop_call() && hash != hashes_.end()) {
+      more.emplace_back("arguments_hash", hash->second);
+    }
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
-  return put(Value::object(std::move(more)), step.id, result);
+  if (result) beside.emplace_back(step.id.text, *result);
+  return put(Value::object(std::move(more)), std::move(beside));
 }
 
 Status Forking::import_items(const Node& node, const std::vector<const Step*>& items,
@@ -201,15 +263,96 @@ Status Forking::import_map(const Node& node, const Step& step) {
   if (over == overs_.end() && step.map) over = overs_.emplace(step.id.text, step.map->over).first;
   if (over == overs_.end()) return {};
   AE_TRY(put(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
-             step.id, &over->second));
+             {{step.id.text, over->second}}));
   return import_items(node, items, true);
 }
 
-// A loop that is not over begins anew: what it did is listed as done again.
+// Does the origin's model know what became of this call for good? Of one that was not made since its loop had failed, of one
+// that ended the loop, or that nobody knows of, it does not.
+bool Forking::was_answered(const Node& node, const Step& call) const {
+  if (!is_complete(call, node, true) || !stands(call) || then_.may_have_happened(call))
+    return false;
+  const std::string& id = call.id.text;
+  if (!results_.contains(id)) return false;
+  if (!call.failure || call.imported) return true;
+  if (refused_.contains(id)) return !node.loop->fail_on_reject;
+  return denied_.contains(id) || (invocations_.contains(id) && !asking_.contains(id));
+}
+
+Forking::Turn Forking::turn_of(const Node& node, const Step& asked) const {
+  const std::string& id = asked.id.text;
+  const auto invocation = invocations_.find(id);
+  if (!is_complete(asked, node, false) || !results_.contains(id) || !arguments_.contains(id) ||
+      invocation == invocations_.end()) {
+    return {};
+  }
+  Turn turn{.asked = &asked, .choice = nullptr, .calls = {}, .over = false};
+  const auto choice = choices_.find(invocation->second);
+  if (choice == choices_.end()) return turn;
+  turn.choice = &choice->second;
+  std::size_t made = 0;
+  for (const Value& call : (*turn.choice)["calls"].items()) made += call.find("refused") ? 0 : 1;
+  for (const Step* part : items_.at(node.index)) {
+    if (part->turn == asked.turn && part->is_loop_call() && was_answered(node, *part)) {
+      turn.calls.push_back(part);
+    }
+  }
+  const bool asks = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  turn.over = asks && turn.calls.size() == made;
+  return turn;
+}
+
+// What stands of a loop: its turns up to the first of which something is missing, or was undone. An answer of which the loop
+// failed is none to go on from: its turn is asked again.
+std::vector<Forking::Turn> Forking::turns_of(const Node& node, const Step& step) const {
+  std::vector<Turn> turns;
+  const auto parts = items_.find(node.index);
+  if (parts == items_.end() || parts->second.empty()) return turns;
+  for (const Step* part : parts->second) {
+    if (!part->is_turn()) continue;
+    Turn turn = turn_of(node, *part);
+    if (!turn.asked) break;
+    turns.push_back(std::move(turn));
+    if (!turns.back().over) break;
+  }
+  const bool failed = step.phase == StepPhase::done && step.failure;
+  const Step& newest = *parts->second.back();
+  if (failed && !turns.empty() && turns.back().asked == &newest) turns.pop_back();
+  return turns;
+}
+
+Status Forking::import_turns(const std::vector<Turn>& turns) {
+  for (const Turn& turn : turns) {
+    const std::string& id = turn.asked->id.text;
+    std::vector<Member> more{{"invocation", invocations_.at(id)}};
+    if (turn.choice) more.emplace_back("choice", *turn.choice);
+    AE_TRY(bring_in(*turn.asked, &results_.at(id), std::move(more),
+                    {{id + "/arguments", arguments_.at(id)}}));
+    for (const Step* call : turn.calls) {
+      const std::string& of = call->id.text;
+      const auto edited = edited_.find(of);
+      std::vector<Member> about, beside;
+      if (edited != edited_.end()) {
+        about.emplace_back("edited", true);
+        beside.emplace_back(of + "/edited", edited->second);
+      }
+      AE_TRY(bring_in(*call, &results_.at(of), std::move(about), std::move(beside)));
+    }
+  }
+  return {};
+}
+
+// A loop that is not over goes on with the turns that stand.
 Status Forking::import_loop(const Node& node, const Step& step) {
   const std::vector<const Step*>& parts = items_[node.index];
   const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
-  if (!is_complete(step, node, node.continue_on_error) || !all_stand) return {};
+  if (!is_complete(step, node, node.continue_on_error) || !all_stand) {
+    const std::vector<Turn> turns = turns_of(node, step);
+    if (turns.empty()) return {};
+    AE_TRY(put(
+        Value::object({{"node_id", node.id}, {"step_id", step.id.text}, {"under_way", true}}), {}));
+    return import_turns(turns);
+  }
   const Value result = then_.seen_result(step);
   AE_TRY(bring_in(step, &result, {}));
   whole_[node.index] = true;
@@ -380,6 +523,7 @@ Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& ev
   const auto node = now.plan->by_id.find(now.ending->node_id);
   if (node == now.plan->by_id.end()) return last;
   const Step& step = now.steps[node->second];
+  if (now.node_of(step).loop) return last;  // all that stands of its turns
   const std::string id = now.node_of(step).kind == NodeKind::map
                              ? failed_item(now, events, step).value_or(step.id.text)
                              : step.id.text;

@@ -2,7 +2,8 @@
 //
 // What was done at that event is brought in: results, under the step ids they had. A step that was pending, in doubt,
 // failed for good, or waiting is not: the fork does it itself, with ids and keys of its own. Nor is one whose effect the
-// origin has undone, and none that needs such a one. The origin is only read, and may be gone tomorrow: the fork's log
+// origin has undone, and none that needs such a one. A map or a loop that was not over, or failed, goes on with what was done of
+// it: of a loop, its turns up to the first of which something is missing. The origin is only read, and may be gone tomorrow: the fork's log
 // holds what it stands on. Threads: pure functions. See docs/decisions/0017-forks.md.
 #pragma once
 
@@ -39,7 +40,7 @@ Result<Fork> fork_at(const State& now, const std::vector<Event>& events, std::ui
                      const PlanSource& plans);
 
 // Where a job that failed is tried again: the first event of the node whose failure ended it (of the item, in a map), or
-// its last event when no node did. Fails with input_invalid: it has not failed.
+// its last event when it had turns, or no node did. Fails with input_invalid: it has not failed.
 Result<std::uint64_t> retry_point(const State& now, const std::vector<Event>& events);
 
 }  // namespace ae::engine

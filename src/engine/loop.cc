@@ -189,6 +189,22 @@ Result<Value> usable(const Plan& plan, const Node& node, const Value& answer) {
   return json;
 }
 
+// What is recorded of a turn whose model is told this. `opening`: of turn 0, the first messages.
+Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, const Value& opening,
+                       const Value& notice) {
+  std::vector<Member> arguments(spec.settings.members().begin(), spec.settings.members().end());
+  if (!opening.is_null()) arguments.emplace_back("messages", opening);
+  if (notice.is_object()) arguments.emplace_back("notice", notice);
+  arguments.emplace_back("conversation", to_hex(conversation.hash));
+  arguments.emplace_back("said", conversation.said);
+  if (!spec.offered_digest.empty()) arguments.emplace_back("tools", spec.offered_digest);
+  if (spec.schema) arguments.emplace_back("schema", spec.schema_digest);
+  return Value::object(std::move(arguments));
+}
+
+Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
+                        std::uint32_t before);
+
 // Is this an answer in our words?
 Status is_answer(const Value& answer) {
   const Value& text = answer["text"];
@@ -251,7 +267,9 @@ std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t
     if (spec.schema) opening.emplace_back("schema", spec.schema_source);
     tokens = input_tokens_of(Value::object(std::move(opening)));
   } else {
-    tokens = step_of_turn(state, loop, turn - 1).call->reserved.input_tokens;
+    const Step& before = step_of_turn(state, loop, turn - 1);
+    tokens = before.call ? before.call->reserved.input_tokens
+                         : turn_tokens_of(state, loop, turn - 1, before.imported->arguments);
     say_turn(state, loop, turn - 1, [&](const Value& message) { tokens += tokens_of(message); });
   }
   const Value& notice = arguments["notice"];
@@ -262,38 +280,42 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
                                 const Value& notice) {
   const Node& node = state.node_of(loop);
   const LoopProgress& progress = *loop.loop;
-  std::vector<Member> arguments(node.loop->settings.members().begin(),
-                                node.loop->settings.members().end());
   Conversation conversation;
+  Value opening;
   if (turn == 0) {
-    AE_ASSIGN(const Value opening, opening_of(state, node));
+    AE_ASSIGN(opening, opening_of(state, node));
     for (const Value& message : opening.items()) conversation.say(message);
-    arguments.emplace_back("messages", opening);
   } else {
     const auto before = hash_from_hex(progress.conversation);
     if (!before) return fail(Code::log_corrupt, "what was said before is not known");
     conversation = {.hash = *before, .said = progress.said};
     say_turn(state, loop, turn - 1, [&](const Value& message) { conversation.say(message); });
   }
-  if (notice.is_object()) {
-    conversation.say(notice_message(notice));
-    arguments.emplace_back("notice", notice);
-  }
+  if (notice.is_object()) conversation.say(notice_message(notice));
   if (conversation.said > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
   }
-  arguments.emplace_back("conversation", to_hex(conversation.hash));
-  arguments.emplace_back("said", conversation.said);
-  if (!node.loop->offered_digest.empty()) {
-    arguments.emplace_back("tools", node.loop->offered_digest);
-  }
-  if (node.loop->schema) arguments.emplace_back("schema", node.loop->schema_digest);
-  return Value::object(std::move(arguments));
+  return stored_arguments(*node.loop, conversation, opening, notice);
+}
+
+const Value& turn_arguments(const Step& turn) {
+  return turn.call ? turn.call->arguments : turn.imported->arguments;
+}
+
+const InvocationId& answer_of(const Step& turn) {
+  return turn.call ? turn.call->id : turn.imported->invocation;
 }
 
 Result<Value> choice_of(const State& state, const Step& loop) {
+  return choice_at(state, loop, loop.loop->turns.size() - 1, loop.loop->repairs);
+}
+
+namespace {
+
+// `before`: turns before this one whose answer was to be mended.
+Result<Value> choice_at(const State& state, const Step& loop, std::size_t turn,
+                        std::uint32_t before) {
   const LoopSpec& spec = *state.node_of(loop).loop;
-  const std::size_t turn = loop.loop->turns.size() - 1;
   const Step& asked = step_of_turn(state, loop, turn);
   AE_TRY(is_answer(asked.result));
   std::vector<Value> calls;
@@ -306,15 +328,85 @@ Result<Value> choice_of(const State& state, const Step& loop) {
     }
     calls.push_back(Value::object(std::move(one)));
   }
-  std::vector<Member> choice{{"of", asked.call->id.text},
+  std::vector<Member> choice{{"of", answer_of(asked).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
-  if (calls.empty() && loop.loop->repairs < spec.repairs && can_be_mended(asked.result)) {
+  if (calls.empty() && before < spec.repairs && can_be_mended(asked.result)) {
     if (const auto json = usable(*state.plan, state.node_of(loop), asked.result); !json) {
       choice.emplace_back("repair", cut(json.error().message, kRepairMax));
     }
   }
   choice.emplace_back("calls", Value::array(std::move(calls)));
   return Value::object(std::move(choice));
+}
+
+// Does what was chosen follow from the answer? What a model is told of a call that is not made, another version may say in
+// other words.
+bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
+  const auto& calls = choice["calls"].items();
+  if (calls.size() != turn.calls.size() ||
+      turn.repair.has_value() != choice["repair"].is_string()) {
+    return false;
+  }
+  for (std::size_t nth = 0; nth < calls.size(); ++nth) {
+    const LoopCall& call = turn.calls[nth];
+    const std::string_view refused = calls[nth]["refused"].text("code");
+    if (call.id != calls[nth].text("id") || (call.refused ? call.refused->code : "") != refused) {
+      return false;
+    }
+    if (!call.refused && state.plan->tools[call.tool].name != calls[nth].text("name")) return false;
+  }
+  return true;
+}
+
+// Was each call of a turn that another job made with what its answer asks for, or with what a person made of it?
+bool is_asked_for(const State& state, const Step& loop, std::uint32_t turn) {
+  const auto& calls = loop.loop->turns[turn].calls;
+  for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {
+    if (calls[nth].step == kNoStep) continue;
+    const Step& step = state.steps[calls[nth].step];
+    if (!step.imported || step.imported->arguments_hash.empty()) continue;
+    const Value& sent =
+        calls[nth].edited ? *calls[nth].edited : asked_arguments_of(state, loop, turn, nth);
+    if (to_hex(sha256(canonical(sent))) != step.imported->arguments_hash) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string unfit_turns(const State& state, const Step& loop) {
+  const LoopSpec& spec = *state.node_of(loop).loop;
+  Conversation conversation;
+  std::uint32_t repairs = 0;
+  for (std::uint32_t turn = 0; turn < loop.loop->turns.size(); ++turn) {
+    const LoopTurn& of = loop.loop->turns[turn];
+    const Step& asked = state.steps[of.step];
+    if (!asked.imported) break;
+    const Value& arguments = asked.imported->arguments;
+    const std::string named =
+        "turn " + std::to_string(turn) + " of node \"" + state.node_of(loop).id + "\" ";
+    const auto say = [&](const Value& message) { conversation.say(message); };
+    const Value& opening = arguments["messages"];
+    if (turn > 0) {
+      say_turn(state, loop, turn - 1, say);
+    } else if (opening.is_array()) {
+      for (const Value& message : opening.items()) say(message);
+    }
+    const Value& notice = arguments["notice"];
+    if (notice.is_object()) say(notice_message(notice));
+    if (!(stored_arguments(spec, conversation, turn == 0 ? opening : Value(), notice) ==
+          arguments) ||
+        to_hex(sha256(canonical(arguments))) != asked.imported->arguments_hash) {
+      return named + "does not follow from what was said before it";
+    }
+    if (!of.chosen) continue;
+    const auto choice = choice_at(state, loop, turn, repairs);
+    if (!choice || !is_chosen(state, of, *choice) || !is_asked_for(state, loop, turn)) {
+      return named + "is not what the model's answer asks for";
+    }
+    repairs += of.repair ? 1 : 0;
+  }
+  return {};
 }
 
 const Value& asked_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
@@ -355,11 +447,11 @@ Result<Value> sent_request(const State& state, const Step& step) {
     conversation.say(message);
     messages.push_back(std::move(message));
   };
-  const Value& opening = step_of_turn(state, loop, 0).call->arguments["messages"];
+  const Value& opening = turn_arguments(step_of_turn(state, loop, 0))["messages"];
   for (std::size_t i = 0; opening.is_array() && i < opening.size(); ++i) say(opening.items()[i]);
   for (std::size_t turn = 0; turn <= step.turn; ++turn) {
     if (turn > 0) say_turn(state, loop, turn - 1, say);
-    const Value& notice = step_of_turn(state, loop, turn).call->arguments["notice"];
+    const Value& notice = turn_arguments(step_of_turn(state, loop, turn))["notice"];
     if (notice.is_object()) say(notice_message(notice));
   }
   if (to_hex(conversation.hash) != recorded.text("conversation")) {

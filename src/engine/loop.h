@@ -16,10 +16,13 @@
 //    "messages": […] of turn 0, "notice"?: {limit: {"left", "of"}} of the job's budget, told as the last message}
 // and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
 // "repair"?: what is wrong with the answer}.
+//
+// A fork goes on with a loop that was not over: its turns stand there as another job had them, with no call of this one.
 // Threads: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/error.h"
 #include "core/value.h"
@@ -53,6 +56,13 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
 // came since.
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
                              const Value& arguments);
+// With what the model of a turn was asked, and which invocation its answer is the result of; here, or in the job that this
+// one was forked from. REQUIRES: it was asked.
+const Value& turn_arguments(const Step& turn);
+const InvocationId& answer_of(const Step& turn);
+// What is wrong with the turns that this loop has from another job: one does not follow from those before it, or something
+// else was chosen than its answer asks for. Empty: nothing.
+std::string unfit_turns(const State& state, const Step& loop);
 // The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
 Result<Value> choice_of(const State& state, const Step& loop);
 // The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.

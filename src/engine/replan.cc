@@ -8,12 +8,15 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "engine/evaluate.h"
+#include "engine/loop.h"
 #include "engine/planner.h"
 
 namespace ae::engine {
 namespace {
 
-bool has_begun(const Step& step) { return step.started || step.skipped || step.map != nullptr; }
+bool has_begun(const Step& step) {
+  return step.started || step.skipped || step.map != nullptr || step.loop != nullptr;
+}
 
 class Replanning {
  public:
@@ -102,13 +105,17 @@ bool Replanning::same_map(const Step& step, const Node& node) const {
   return can_read(node.over) && (!node.has_args || can_read(node.args));
 }
 
-// A loop that is over: it is led by the same model, was told the same, and may call the same.
+// A loop that is over, or that goes on with what another job did and has not begun here: it is led by the same model, was
+// told the same, and may call the same. How many turns it may take is no matter to what it has done.
 bool Replanning::same_loop(const Step& step, const Node& node) const {
-  if (step.phase != StepPhase::done) return false;
+  const bool goes_on = step.phase == StepPhase::ready && step.loop;
+  if (step.phase != StepPhase::done && !goes_on) return false;
   const Value& was = graph_of(*s_.plan, s_.node_of(step));
   const Value& is = graph_of(*next_.plan, node);
   for (const char* name : {"loop", "args", "repair"}) {
-    if (was[name] != is[name]) return false;
+    const bool turns = goes_on && is[name].is_object() && was[name].is_object();
+    const Value then = turns ? was[name].with("max_turns", {}) : was[name];
+    if (then != (turns ? is[name].with("max_turns", {}) : is[name])) return false;
   }
   if (node.has_args && !can_read(node.args)) return false;
   if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {
@@ -117,9 +124,9 @@ bool Replanning::same_loop(const Step& step, const Node& node) const {
   const auto first = std::ranges::find_if(s_.steps, [&](const Step& one) {
     return one.node == step.node && one.role == Role::node && one.turn == 0 && one.is_turn();
   });
-  if (first == s_.steps.end() || !first->call) return false;
+  if (first == s_.steps.end() || (!first->call && !first->imported)) return false;
   const auto opening = opening_of(next_, node);
-  return opening && *opening == first->call->arguments["messages"];
+  return opening && *opening == turn_arguments(*first)["messages"];
 }
 
 // The step that this node of the new plan goes on with; nullptr: it begins anew.

@@ -230,6 +230,17 @@ std::string ReplayProof::plan(const State& state, const Event& event) {
              : "does not carry what the two plans have in common";
 }
 
+// What a fork brings in of a loop that goes on is such a loop.
+std::string ReplayProof::after(const State& state, const Event& event) {
+  if (event.type != EventType::fork_imported || holds_redacted(event.payload["results"])) return {};
+  for (const Node& node : state.plan->nodes) {
+    const Step& step = state.steps[node.index];
+    if (!step.loop) continue;
+    if (auto wrong = unfit_turns(state, step); !wrong.empty()) return at(event) + ": " + wrong;
+  }
+  return {};
+}
+
 std::string ReplayProof::before(const State& state, const Event& event) {
   std::string wrong;
   switch (event.type) {

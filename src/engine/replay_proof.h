@@ -15,6 +15,8 @@ class ReplayProof {
  public:
   // Empty, or what is wrong.
   std::string before(const State& state, const Event& event);
+  // The same of what only shows when it is applied.
+  static std::string after(const State& state, const Event& event);
   std::size_t commands() const { return commands_; }
 
  private:

@@ -193,6 +193,9 @@ struct LoopProgress {
 // What a step stands on whose call another job made: the job that this one is forked from.
 struct Imported {
   std::string tool, arguments_hash;  // of the call; empty: it made none
+  // Of a turn of a loop that goes on here:
+  Value arguments;          // with which its model was asked
+  InvocationId invocation;  // that its answer is the result of
 };
 
 constexpr std::uint32_t kNoItem = 0xffffffff;

@@ -501,7 +501,8 @@ Value error_of(const Step& step, const StepSpan& span) {
 
 Value Tracer::result_of(const Step& step, const StepSpan& span) const {
   if (step.item == kNoItem && step.role == Role::node) return step.result;
-  if (!step.imported || step.failure || step.turn != kNoTurn) return span.result;
+  if (step.imported && step.turn != kNoTurn) return step.result;
+  if (!step.imported || step.failure) return span.result;
   const Step& map = s_.steps[step.node];
   if (map.map) return map.map->results[step.item];
   return map.result.is_array() ? map.result.items()[step.item] : Value();

@@ -171,6 +171,7 @@ void Verifier::walk() {
       break;
     }
     note_ends(event);
+    if (replay_wrong.empty()) replay_wrong = ReplayProof::after(state_, event);
     if (replay_wrong.empty()) replay_wrong = compare_checkpoint(event);
   }
   if (in_.checkpoint && replay_wrong.empty() && in_.checkpoint->first > in_.events.size()) {

@@ -15,6 +15,11 @@ struct Place {
   bool done = false, effect = false, imported = false;
 };
 
+// Does what is brought in say that a map or a loop goes on? That is no step which is done.
+bool goes_on(const Value& entry) {
+  return entry["over"] == Value(true) || entry["under_way"] == Value(true);
+}
+
 // The places of a job, event by event.
 class Places {
  public:
@@ -45,7 +50,7 @@ class Places {
     switch (event.type) {
       case EventType::fork_imported:
         for (const Value& entry : p["commands"].items()) {
-          if (entry["over"] == Value(true)) continue;
+          if (goes_on(entry)) continue;
           const ToolKind* kind = tool_kind(entry.text("tool"));
           const bool committed = entry.text("result_type") == "side_effect_committed" ||
                                  entry["committed"] == Value(true);
@@ -128,8 +133,9 @@ void imports_are_not_done_again(const JobEvidence& e, Judge& judge) {
     const Value& p = event.payload;
     if (event.type == EventType::fork_imported) {
       for (const Value& entry : p["commands"].items()) {
-        if (entry["over"] != Value(true)) imported.emplace(entry.text("step_id"));
+        if (!goes_on(entry)) imported.emplace(entry.text("step_id"));
         judge.mark("fork.brought_in");
+        if (entry["under_way"] == Value(true)) judge.mark("fork.loop_goes_on");
       }
     }
     judge.broken_if(
@@ -149,7 +155,7 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
   for (const Event& event : e.events) {
     if (event.type != EventType::fork_imported) continue;
     for (const Value& entry : event.payload["commands"].items()) {
-      if (entry["over"] != Value(true)) steps.emplace(entry.text("step_id"));
+      if (!goes_on(entry)) steps.emplace(entry.text("step_id"));
     }
   }
   return steps;

@@ -689,6 +689,13 @@ const std::vector<SmallJob>& small_jobs() {
                   .when = "failed",
                   .kind = Deed::Kind::fork,
                   .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
+      {.name =
+           "a loop that used up its turns is tried again, and goes on with those before the last",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":2,
+          "parallel_tools":2,"tools":["put","once"],"prompt":
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}}]})",
+       .deeds = {{.after = 100ms, .when = "failed", .kind = Deed::Kind::fork}}},
       {.name = "a fork of a job that waits, and both go on",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
