@@ -130,7 +130,9 @@ def a_secret_goes_in_and_never_out():
         assert said.json()["result"] == "it is [secret MY_TOKEN]", said
         assert b"very-secret" not in b"".join(f.read_bytes() for f in h.path.rglob("*") if f.is_file())
         missing = h.run("run", "agents.yaml", "--json")
-        assert expect(missing, 1).json()["error"]["code"] == "secret_missing", missing
+        assert expect(missing, 1).json()["code"] == "secret_missing", missing
+        jobs = expect(h.run("jobs", "--json"), 0).json()["jobs"]
+        assert [j["status"] for j in jobs] == ["completed"], "nothing was begun"
     with home() as h, behind_http(h, "legacy", "--token", "very-secret-thing") as url:
         write(h, {"url": url, "headers": {"Authorization": "Bearer secret:MY_TOKEN"}}, ALL)
         expect(h.run("run", "agents.yaml", "echo", env=env), 0)

@@ -160,8 +160,12 @@ def what_a_policy_denies_or_nobody_granted_is_not_done(desk):
     done = desk.job("Be sneaky: refund order 43.", code=1)
     assert "denied" in done.stderr and "more than anybody pays here" in done.stderr, done.stderr
     desk.write(grants=("grants: [payments]", "grants: []"))
+    noted = desk.run("check", "agents.yaml", code=0).stderr
+    assert "agents.planner.planner.tools" in noted and "`refund` (`payments`)" in noted, noted
+    asked = desk.asked()
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
-    assert "denied" in done.stderr and "payments" in done.stderr, done.stderr
+    assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
+    assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "its model is told why, before anything is done"
     assert Till.effects == {}, Till.effects
     desk.proved("ungranted", "failed")
 

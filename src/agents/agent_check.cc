@@ -16,6 +16,14 @@ constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr std::size_t kRulesMax = 256;   // that are about one tool of a plan
 constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
 
+// Is something said of a tool's calls that depends on their arguments?
+bool has_condition(const Value& policy) {
+  const auto asks = [](const Value& rule) { return rule.find("when") != nullptr; };
+  const Value& rules = policy["rules"];
+  return has_expression(policy.text("approval")) ||
+         (rules.is_array() && std::ranges::any_of(rules.items(), asks));
+}
+
 class AgentCheck {
  public:
   AgentCheck(Check& check, std::string_view name, const Spot& spot, const Callable& callable)
@@ -23,7 +31,8 @@ class AgentCheck {
         spot_(spot),
         tools_(callable.tools),
         models_(callable.models),
-        policies_(callable.policies) {
+        policies_(callable.policies),
+        callable_(callable) {
     agent_.name = name;
   }
 
@@ -39,6 +48,7 @@ class AgentCheck {
       return std::move(agent_);
     }
     cost_ = check_settings(check_, spot_, agent_, graph_);
+    grants();
     if (const auto loop = spot_.find("loop")) {
       if (spot_->find("plan") != nullptr) {
         check_.fault(*loop, "an agent has either a `plan` or a `loop`; a plan may hold loops");
@@ -63,7 +73,7 @@ class AgentCheck {
       this->output(*output);
     }
     if (check_.count() == before) priced();
-    if (check_.count() == before) finish();
+    if (check_.count() == before && !clouded_) finish();
     return std::move(agent_);
   }
 
@@ -79,10 +89,23 @@ class AgentCheck {
     Spot where;
   };
 
+  // What a plan that a model makes may use.
+  void grants() {
+    const auto list = spot_.find("grants");
+    if (!list || !(*list)->is_list()) return;
+    for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
+      const Spot item = list->item(i);
+      if (!item->is_string() || !is_capability(item->scalar.as_string())) continue;  // said already
+      granted_.insert(item->scalar.as_string());
+      check_capability_known(check_, item, item->scalar.as_string(), tools_);
+    }
+  }
+
   // A cost is only known of models that have a price.
   void priced() {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
+      if (!tool->good) continue;  // its price is not known
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
       check_.fault(*cost_, "the model " +
                                shown(std::string_view(name).substr(kModelToolPrefix.size())) +
@@ -128,20 +151,19 @@ class AgentCheck {
     nodes_.push_back({.spot = spot_, .id = "planner"});
     by_id_.emplace("planner", 0);
     needs_.resize(1);
-    const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
-    const Value made = check_planner(check_, planner, place_of(callable));
+    const Value made = check_planner(check_, planner, place_of());
     const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
     graph_.emplace_back("nodes", Value::array({node}));
   }
 
   void loop(const Spot& spot, std::vector<Member>& members) {
     members.emplace_back("kind", "loop");
-    const Callable callable{.tools = tools_, .models = models_, .policies = policies_};
-    members.emplace_back("loop", check_loop(check_, spot, place_of(callable)));
+    members.emplace_back("loop", check_loop(check_, spot, place_of()));
   }
 
-  LoopPlace place_of(const Callable& callable) {
-    return {.callable = callable,
+  LoopPlace place_of() {
+    return {.callable = callable_,
+            .grants = granted_,
             .templated = templated_,
             .find_model = [this](const Spot& name) { return find_model(name); },
             .use =
@@ -314,11 +336,13 @@ class AgentCheck {
     if (named) {
       if (const auto name = check_.text(*named)) {
         const auto found = tools_.find(*name);
-        if (found == tools_.end()) {
+        if (found == tools_.end() && !check_.clouded(*name)) {
           check_.fault(*named, "there is no tool " + shown(*name),
                        check_.nearest(*name, tools_, [](const auto& tool_of_file) {
                          return std::string_view(tool_of_file.first);
                        }));
+        } else if (found == tools_.end()) {
+          clouded_ = true;
         } else {
           tool = &found->second;
           used_.emplace(found->first, tool);
@@ -620,6 +644,9 @@ class AgentCheck {
       if (!tool->good) return;  // the file has faults elsewhere
       used.emplace_back(name, policy_of(*tool));
     }
+    if (std::ranges::any_of(used, [](const Member& tool) { return has_condition(tool.second); })) {
+      graph_.emplace_back("conditions", "strict");
+    }
     graph_.emplace_back("tools", Value::object(std::move(used)));
     agent_.task_graph = Value::object(std::move(graph_));
     // The last door agrees, or one of the two is wrong.
@@ -634,6 +661,7 @@ class AgentCheck {
   const CheckedTools& tools_;
   const CheckedModels& models_;
   const std::vector<Policy>& policies_;
+  const Callable& callable_;
   Agent agent_;
   std::vector<Member> graph_;
   std::vector<NodeSpot> nodes_;
@@ -642,12 +670,14 @@ class AgentCheck {
   std::vector<Read> reads_;
   std::map<std::string, const CheckedTool*, std::less<>> used_;
   std::optional<Spot> cost_;                    // of the budget
+  std::set<std::string, std::less<>> granted_;  // capabilities
   std::set<std::string, std::less<>> offered_;  // to models: they are told what a tool is for
   // Where the walk is:
   std::uint32_t node_ = 0;
   std::string item_name_;
   bool in_item_ = false;
   bool in_output_ = false;
+  bool clouded_ = false;  // it names a tool that is not known for a fault elsewhere
 };
 
 }  // namespace

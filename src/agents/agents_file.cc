@@ -98,7 +98,10 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
       const Spot tool{&(*spot)->items[i], spot->path_of(key.text)};
       const bool named = check.name("a tool", key.text, key.at, tool.path);
       if (tool->is_mapping() && tool->find("mcp") != nullptr) {
-        if (!named) continue;
+        if (!named) {
+          check.cloud(key.text);
+          continue;
+        }
         check_server(check, key.text, tool,
                      {offered.tools, offered.made, offered.notes, lines.of(key.at)});
         continue;
@@ -121,7 +124,7 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
   }
   if (check.source().policies) offered.policies = *check.source().policies;
   if (const auto spot = top.find("policies")) {
-    for (Policy& policy : check_policies(check, *spot, &offered.tools)) {
+    for (Policy& policy : check_policies(check, *spot, &offered.tools, &offered.notes)) {
       offered.policies.push_back(std::move(policy));
     }
   }
@@ -154,7 +157,7 @@ void check_file(Check& check, const Located& root, std::string_view text, Agents
       const Located::Key& key = (*spot)->keys[i];
       const Spot agent{&(*spot)->items[i], spot->path_of(key.text)};
       check.name("an agent", key.text, key.at, agent.path);
-      Agent checked = check_agent(check, key.text, agent, {tools, models, policies});
+      Agent checked = check_agent(check, key.text, agent, {tools, models, policies, &notes});
       checked.definition = agent->value();
       checked.line = lines.of(key.at);
       out.agents.insert_or_assign(key.text, std::move(checked));
@@ -212,7 +215,7 @@ std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out)
     if (!check.mapping(top, {"aetheris", "policies"})) return;
     check_version(check, top);
     if (const auto list = check.required(top, "policies", "the rules of this file, in order")) {
-      policies = check_policies(check, *list, nullptr);
+      policies = check_policies(check, *list, nullptr, nullptr);
     }
   });
   if (faults.empty()) out = std::move(policies);

@@ -44,7 +44,8 @@ struct ToolDefinition {
   std::string name;
   std::string kind;  // http | command | native | mcp; of a model its provider: openai
   Value definition;
-  Value verify;  // who looks at what it changed (tools/verify/verify.h); null: nobody
+  Value args_schema = {};  // as it is written, or pinned; null: it takes anything
+  Value verify;            // who looks at what it changed (tools/verify/verify.h); null: nobody
   engine::ToolPolicy policy;
   std::size_t line = 0;  // where it stands in its file, from 1
 };
@@ -107,7 +108,8 @@ std::vector<Fault> load(const Source& source, AgentsFile& out);
 // A policies file, {aetheris: 1, policies: […]}: rules for tools and agents of other files. Empty faults = `out` is complete.
 std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out);
 
-// Those of a policies file that no tool or no agent of these files is under: meant for other files, or misspelt.
+// Those of a policies file that no tool or no agent of these files is under, or whose condition can hold for none of these
+// tools: meant for other files, or misspelt.
 std::vector<Note> idle_policies(const std::vector<Policy>& policies,
                                 const std::vector<const AgentsFile*>& files);
 

@@ -417,7 +417,7 @@ AE_TEST(
   const auto loaded = load_text(R"(aetheris: 1
 tools:
   find: { native: echo, description: Finds it, args_schema: { type: object, required: [q] } }
-  pay: { native: echo, effect: idempotent }
+  pay: { native: echo, effect: idempotent, capabilities: [pay] }
 models: { main: { provider: anthropic, base_url: "http://h:1/v1", model: small } }
 agents:
   a: { planner: { model: main, system: Be quick., tools: [find], max_nodes: 9 }, grants: [pay] }

@@ -143,6 +143,13 @@ void Check::fault_at(Place at, std::string path, std::string message, std::strin
                    .code = code});
 }
 
+bool Check::clouded(std::string_view tool) const {
+  if (tool == "*") return !clouded_.empty();
+  return std::ranges::any_of(clouded_, [&](const std::string& server) {
+    return tool.starts_with(server) && tool.substr(server.size()).starts_with('.');
+  });
+}
+
 bool Check::any_mapping(const Spot& spot) {
   if (spot->is_mapping()) return true;
   fault(spot, "must be a mapping, not " + std::string(kind_name(*spot.value)));

@@ -53,6 +53,10 @@ class Check {
                 Code code = Code::plan_invalid);
   std::size_t count() const { return faults_.size(); }
   bool full() const { return faults_.full(); }
+  // The tools of this MCP server are not known: what names one of them is no fault of its own.
+  void cloud(std::string_view server) { clouded_.emplace_back(server); }
+  // May there be a tool of this name, or of this pattern, that is not known?
+  bool clouded(std::string_view tool) const;
   const Source& source() const { return source_; }
 
   // A mapping without unknown keys; false = it is no mapping at all.
@@ -102,6 +106,7 @@ class Check {
   const Source& source_;
   Faults& faults_;
   std::size_t comparisons_left_ = 50'000;
+  std::vector<std::string> clouded_;
 };
 
 // Nothing is known: for templates that read nothing.
@@ -183,14 +188,19 @@ void check_server(Check& check, std::string_view name, const Spot& spot, ServerC
 // What probes and compensations name, once all tools are known.
 void check_side_calls(Check& check, CheckedTools& tools);
 CheckedModel check_model(Check& check, std::string_view name, const Spot& spot);
-// `policies` of a file. `known`: the tools that it may name; nullptr = those of files that are not known here.
-std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known);
+// `policies` of a file. `known`: the tools that it may name, and then `notes` is not nullptr; nullptr = those of files that are
+// not known here.
+std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known,
+                                   std::vector<Note>* notes);
 // Agents that a file's policies name, once all are known.
 void check_policy_agents(Check& check, const Spot& spot,
                          const std::vector<std::string_view>& known);
 // The rules that are about a tool's calls by an agent, in order, as a task graph holds them.
 std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_view agent,
                              std::string_view tool, const Value& capabilities);
+// Has a tool of the file this capability? A fault at the spot when none has (and all of them are known).
+void check_capability_known(Check& check, const Spot& spot, std::string_view name,
+                            const CheckedTools& tools);
 // A list of capabilities, sorted, each once.
 std::vector<std::string> check_capabilities(Check& check, const Spot& spot);
 // What the nodes of a plan may call, and what is said of that.
@@ -198,6 +208,7 @@ struct Callable {
   const CheckedTools& tools;
   const CheckedModels& models;
   const std::vector<Policy>& policies;
+  std::vector<Note>* notes = nullptr;  // of the agents; borrowed
 };
 Agent check_agent(Check& check, std::string_view name, const Spot& spot, const Callable& callable);
 

@@ -1,6 +1,7 @@
 #include "agents/loop_check.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -15,6 +16,7 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kToolsMax = 256;
 constexpr std::uint32_t kTurnsUsual = 20;
 constexpr std::uint32_t kParallelUsual = 4;
+constexpr std::size_t kKeptShown = 12;
 constexpr std::uint32_t kPlannedMax = 1'000;
 constexpr std::uint32_t kPlannedUsual = 50;
 
@@ -123,6 +125,7 @@ class LoopCheck {
     if (const auto list = spot.find("tools"); list && check_.list(*list)) {
       for (std::size_t i = 0; i < (*list)->items.size(); ++i) grant(list->item(i));
       if (granted_.size() > kToolsMax) check_.fault(*list, "a loop may call at most 256 tools");
+      say_kept(*list);
     }
     loop_.emplace_back("tools", Value::array(std::vector<Value>(granted_.begin(), granted_.end())));
   }
@@ -134,6 +137,7 @@ class LoopCheck {
     if (!name->ends_with('*')) {
       const auto found = all.find(*name);
       if (found != all.end()) return grant(*found);
+      if (check_.clouded(*name)) return;
       return check_.fault(item, "there is no tool " + shown(*name),
                           check_.nearest(*name, all, [](const auto& tool) {
                             return std::string_view(tool.first);
@@ -149,10 +153,42 @@ class LoopCheck {
       grant(tool);
       any = true;
     }
-    if (!any) check_.fault(item, "no tool of this file is named so");
+    if (!any && !check_.clouded(*name)) check_.fault(item, "no tool of this file is named so");
+  }
+
+  // What a tool can do and the agent does not grant to plans of models; "" = all of it is granted.
+  std::string ungranted(const CheckedTool& tool) const {
+    const Value& can = tool.policy["capabilities"];
+    if (!can.is_array()) return {};
+    for (const Value& one : can.items()) {
+      if (!place_.grants.contains(one.as_string())) return one.as_string();
+    }
+    return {};
+  }
+
+  // Tools that no plan of the model could call are not offered to it: a plan that names one is no plan.
+  void say_kept(const Spot& list) {
+    std::string text;
+    std::size_t count = 0;
+    for (const auto& [tool, capability] : kept_) {
+      if (++count > kKeptShown) continue;
+      text += (count == 1 ? "" : ", ") + shown(tool) + " (" + shown(capability) + ")";
+    }
+    if (count == 0 || place_.callable.notes == nullptr) return;
+    if (count > kKeptShown) text += ", …";
+    place_.callable.notes->push_back(
+        {list.path,
+         "the agent does not grant what these can do, so the model is not offered them, "
+         "and a plan that calls one is no plan: " +
+             text + ". `grants` of the agent names capabilities"});
   }
 
   void grant(const CheckedTools::value_type& tool) {
+    const std::string missing = plans_ ? ungranted(tool.second) : std::string();
+    if (!missing.empty()) {
+      kept_.emplace(tool.first, missing);
+      return;
+    }
     place_.use(tool.second, true);
     if (names_.insert(tool.first).second) granted_.emplace_back(tool.first);
   }
@@ -163,6 +199,8 @@ class LoopCheck {
   std::vector<Member> loop_;
   std::vector<std::string> granted_;
   std::set<std::string, std::less<>> names_;
+  std::map<std::string, std::string>
+      kept_;  // from a planner's model: the tool, and what is not granted
 };
 
 }  // namespace

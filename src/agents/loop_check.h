@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ inline constexpr std::string_view kUsualPrompt = "${ .input.message? // .input }
 // What the walk over the agent does for it.
 struct LoopPlace {
   const Callable& callable;
-  std::function<bool(const Spot&)> templated;                  // its expressions read what they may
+  const std::set<std::string, std::less<>>& grants;  // capabilities that a plan of a model may use
+  std::function<bool(const Spot&)> templated;        // its expressions read what they may
   std::function<const CheckedModel*(const Spot&)> find_model;  // faults when there is none
   std::function<void(const CheckedTool&, bool granted)> use;   // the plan has this tool
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agents/check.h"
+#include "agents/condition_check.h"
 #include "core/json.h"
 
 namespace ae::agents {
@@ -91,20 +92,21 @@ class ServerTools {
     connection_ = check_connection(check_, mcp);
     overrides();
     entry_alone();
-    if (check_.count() != before) return;
+    if (check_.count() != before) return check_.cloud(name_);
     const auto& ask = check_.source().server_tools;
     if (!ask) {
       check_.fault(mcp, "nobody can be asked here for the tools of an MCP server", {},
                    Code::unsupported);
-      return;
+      return check_.cloud(name_);
     }
     const auto pinned = ask(name_, connection_);
     if (!pinned) {
       check_.fault(mcp, pinned.error().message, {}, pinned.error().code);
-      return;
+      return check_.cloud(name_);
     }
     known_overrides(*pinned);
     for (const Value& tool : pinned->items()) add(tool);
+    approved_arguments(*pinned);
     suggest(reads_, "readOnlyHint", "`effect: read` lets a call be made again after a crash");
     suggest(repeats_, "idempotentHint",
             "`effect: idempotent` is for those that know the key of a call again");
@@ -196,6 +198,28 @@ class ServerTools {
     CheckedTool checked = check_tool(check_, full, {&into_.made.back(), path}, &of);
     checked.tool.line = into_.line;
     into_.tools.insert_or_assign(full, std::move(checked));
+  }
+
+  // Do the tools take what the conditions of `approval` look up: that of the entry is about all that say nothing of their own.
+  void approved_arguments(const Value& pinned) {
+    const auto of_entry = spot_.find("approval");
+    std::vector<Judged> under_entry;
+    for (const Value& one : pinned.items()) {
+      const auto found = into_.tools.find(std::string(name_) + "." + std::string(one.text("name")));
+      if (found == into_.tools.end() || !found->second.good) return;
+      const Judged judged{.name = found->first,
+                          .args_schema = found->second.policy.find("args_schema"),
+                          .of_server = true};
+      const auto tools = spot_.find("tools");
+      const auto own = tools ? tools->find(one.text("name")) : std::nullopt;
+      const auto condition = own ? own->find("approval") : std::nullopt;
+      if (condition) {
+        check_condition(check_, *condition, {judged}, nullptr);
+      } else {
+        under_entry.push_back(judged);
+      }
+    }
+    if (of_entry) check_condition(check_, *of_entry, under_entry, &into_.notes);
   }
 
   // What the server says of its arguments and results, where we can hold a call to it.

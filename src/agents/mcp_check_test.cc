@@ -94,5 +94,34 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
   }
 }
 
+AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault of its own") {
+  constexpr std::string_view kText =
+      "aetheris: 1\n"
+      "tools:\n"
+      "  files: { mcp: { command: [npx] }, capabilities: [disk] }\n"
+      "  look: { native: echo, effect: at_most_once, on_in_doubt: probe,"
+      " probe: { tool: files.read, happened: \"${ .result }\" } }\n"
+      "models: { m: { provider: openai, base_url: \"http://m/v1\", model: x } }\n"
+      "policies:\n"
+      "  - { tools: [files.read, \"files.*\"], action: deny, when: \"${ .args.path == 1 }\" }\n"
+      "  - { capability: disk, action: deny }\n"
+      "agents:\n"
+      "  a: { grants: [disk], plan: [ { id: n, tool: files.read } ] }\n"
+      "  b: { loop: { model: m, tools: [\"files.*\", files.write] } }\n"
+      "  c: { loop: { model: m, tools: [\"*\", filse.write] } }\n";
+  AgentsFile file;
+  const auto faults = load({.name = "agents.yaml",
+                            .text = kText,
+                            .env = {},
+                            .native = [](std::string_view) { return true; },
+                            .server_tools = [](std::string_view, const Value&) -> Result<Value> {
+                              return fail(Code::unavailable, "it did not answer");
+                            }},
+                           file);
+  EXPECT_EQ(testing::faults_as_text(faults),
+            "3:17 unavailable tools.files.mcp: it did not answer\n"
+            "12:39 plan_invalid agents.c.loop.tools[1]: there is no tool `filse.write`\n");
+}
+
 }  // namespace
 }  // namespace ae::agents

@@ -1,8 +1,10 @@
 // Policies of an agents file, or of a file of their own: which calls may be made, and about which a person is asked.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "agents/check.h"
+#include "agents/condition_check.h"
 
 namespace ae::agents {
 namespace {
@@ -24,6 +26,12 @@ bool is_about_tool(const Policy& policy, std::string_view tool) {
          });
 }
 
+bool can(const Value& capabilities, std::string_view wanted) {
+  return wanted.empty() ||
+         (capabilities.is_array() &&
+          std::ranges::find(capabilities.items(), Value(wanted)) != capabilities.items().end());
+}
+
 bool is_about_agent(const Policy& policy, std::string_view agent) {
   return policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
 }
@@ -40,9 +48,11 @@ std::string some(const std::vector<std::string>& names) {
 
 class PolicyCheck {
  public:
-  PolicyCheck(Check& check, const CheckedTools* known) : check_(check), known_(known) {}
+  PolicyCheck(Check& check, const CheckedTools* known, std::vector<Note>* notes)
+      : check_(check), known_(known), notes_(notes) {}
 
   Policy run(const Spot& spot) {
+    const std::size_t before = check_.count();
     if (!check_.mapping(spot, {"tools", "agents", "capability", "when", "label", "action", "reason",
                                "expires"})) {
       return {};
@@ -55,6 +65,7 @@ class PolicyCheck {
     if (const auto one = spot.find("label")) label(*one);
     if (const auto text = spot.find("reason")) reason(*text);
     if (const auto span = spot.find("expires")) expires(*span);
+    if (const auto when = spot.find("when"); when && check_.count() == before) arguments(*when);
     policy_.rule = Value::object(std::move(rule_));
     policy_.path = spot.path;
     return std::move(policy_);
@@ -97,7 +108,7 @@ class PolicyCheck {
       if (known_ == nullptr || name == "*") return;
       const bool any =
           std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
-      if (any) return;
+      if (any || check_.clouded(name)) return;
       check_.fault(
           item,
           is_pattern(name) ? "no tool of this file is named so" : "there is no tool " + shown(name),
@@ -121,13 +132,7 @@ class PolicyCheck {
     }
     policy_.capability = *name;
     if (known_ == nullptr) return;
-    const bool any = std::ranges::any_of(*known_, [&](const auto& tool) {
-      const Value& has = tool.second.policy["capabilities"];
-      return has.is_array() && std::ranges::find(has.items(), Value(*name)) != has.items().end();
-    });
-    const bool faulty =
-        std::ranges::any_of(*known_, [](const auto& tool) { return !tool.second.good; });
-    if (!any && !faulty) check_.fault(spot, "no tool of this file has this capability");
+    check_capability_known(check_, spot, *name, *known_);
   }
 
   void when(const Spot& spot) {
@@ -136,6 +141,21 @@ class PolicyCheck {
       check_.fault(spot, "`when` is one ${ … } over .args and .job");
     }
     if (check_.count() == before) rule_.emplace_back("when", spot->scalar);
+  }
+
+  // Does a tool that the rule is about take what its condition looks up?
+  void arguments(const Spot& when) {
+    if (known_ == nullptr) return;
+    std::vector<Judged> judged;
+    for (const auto& [name, tool] : *known_) {
+      if (!is_about_tool(policy_, name)) continue;
+      if (!tool.good || check_.clouded("*")) return;  // what they take is not known
+      if (!can(tool.policy["capabilities"], policy_.capability)) continue;
+      judged.push_back({.name = name,
+                        .args_schema = tool.policy.find("args_schema"),
+                        .of_server = tool.tool.kind == "mcp"});
+    }
+    check_condition(check_, when, judged, notes_);
   }
 
   void label(const Spot& spot) {
@@ -168,6 +188,7 @@ class PolicyCheck {
 
   Check& check_;
   const CheckedTools* known_;
+  std::vector<Note>* notes_;
   Policy policy_;
   std::vector<Member> rule_;
   bool asks_ = false;
@@ -175,12 +196,13 @@ class PolicyCheck {
 
 }  // namespace
 
-std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known) {
+std::vector<Policy> check_policies(Check& check, const Spot& spot, const CheckedTools* known,
+                                   std::vector<Note>* notes) {
   std::vector<Policy> policies;
   if (!check.list(spot)) return policies;
   if (spot->items.size() > kPoliciesMax) check.fault(spot, "at most 1,000 policies");
   for (std::size_t i = 0; i < spot->items.size() && !check.full(); ++i) {
-    policies.push_back(PolicyCheck(check, known).run(spot.item(i)));
+    policies.push_back(PolicyCheck(check, known, notes).run(spot.item(i)));
   }
   return policies;
 }
@@ -206,16 +228,41 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
                              std::string_view tool, const Value& capabilities) {
   std::vector<Value> rules;
   for (const Policy& policy : policies) {
-    const bool can = policy.capability.empty() ||
-                     (capabilities.is_array() &&
-                      std::ranges::find(capabilities.items(), Value(policy.capability)) !=
-                          capabilities.items().end());
-    if (is_about_tool(policy, tool) && is_about_agent(policy, agent) && can) {
+    if (is_about_tool(policy, tool) && is_about_agent(policy, agent) &&
+        can(capabilities, policy.capability)) {
       rules.push_back(policy.rule);
     }
   }
   return rules;
 }
+
+namespace {
+
+// Of the tools of these files that the rule is about, does one take what its condition looks up? "" = it does, or may.
+std::string misspelt_argument(const Policy& policy, const std::vector<const AgentsFile*>& files) {
+  const auto read = roots_of(policy.rule["when"]);
+  if (!read) return {};
+  std::vector<Judged> judged;
+  for (const AgentsFile* file : files) {
+    for (const auto& [name, tool] : file->tools) {
+      const auto& has = tool.policy.capabilities;
+      if (!is_about_tool(policy, name)) continue;
+      if (!policy.capability.empty() && std::ranges::find(has, policy.capability) == has.end()) {
+        continue;
+      }
+      judged.push_back({.name = name,
+                        .args_schema = tool.args_schema.is_null() ? nullptr : &tool.args_schema,
+                        .of_server = tool.kind == "mcp"});
+    }
+  }
+  const ConditionWords words = judge_condition(*read, judged);
+  if (!words.fault.empty() && !words.suggestion.empty()) {
+    return words.fault + " (did you mean " + words.suggestion + "?)";
+  }
+  return words.fault.empty() ? words.note : words.fault;
+}
+
+}  // namespace
 
 std::vector<Note> idle_policies(const std::vector<Policy>& policies,
                                 const std::vector<const AgentsFile*>& files) {
@@ -245,10 +292,30 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
     } else if (!std::ranges::any_of(files, about_an_agent)) {
       names = "n agent named " + some(policy.agents);
     }
-    if (names.empty()) continue;
+    if (names.empty()) {
+      std::string misspelt = misspelt_argument(policy, files);
+      if (!misspelt.empty()) idle.push_back({policy.path + ".when", std::move(misspelt)});
+      continue;
+    }
     idle.push_back({policy.path, "nothing here is under this rule: no file has a" + names});
   }
   return idle;
+}
+
+void check_capability_known(Check& check, const Spot& spot, std::string_view name,
+                            const CheckedTools& tools) {
+  if (check.clouded("*")) return;
+  std::set<std::string, std::less<>> known;
+  for (const auto& [tool, checked] : tools) {
+    if (!checked.good) return;
+    const Value& has = checked.policy["capabilities"];
+    if (!has.is_array()) continue;
+    for (const Value& one : has.items()) known.insert(one.as_string());
+  }
+  if (known.contains(name)) return;
+  check.fault(
+      spot, "no tool of this file has this capability",
+      check.nearest(name, known, [](const std::string& one) -> std::string_view { return one; }));
 }
 
 std::vector<std::string> check_capabilities(Check& check, const Spot& spot) {

@@ -1,6 +1,7 @@
 // Policies of an agents file, and of a file of their own: which rules a plan gets for which of its tools.
 #include "agents/test_load.h"
 #include "core/json.h"
+#include "engine/planner.h"
 #include "testing/test.h"
 
 namespace ae::agents {
@@ -139,6 +140,190 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
       "agents: { other: { plan: [ { id: a, tool: other } ] } }\n");
   ASSERT_EQ(faults_as_text(other.faults), "");
   EXPECT_EQ(idle({&one.file, &other.file}), found) << "one list is for many files";
+}
+
+constexpr std::string_view kClosed =
+    "tools:\n"
+    "  pay: { native: echo, capabilities: [payments], args_schema: { type: object, "
+    "additionalProperties: false,"
+    " properties: { amount: { type: number }, to: { type: object, additionalProperties: false,"
+    " properties: { iban: { type: string } } } } } }\n"
+    "  back: { native: echo, capabilities: [payments], args_schema: { type: object, "
+    "additionalProperties: false,"
+    " properties: { order: { type: string } } } }\n"
+    "  open: { native: echo, args_schema: { type: object, properties: { amount: { type: number } } "
+    "} }\n"
+    "  s: { mcp: { command: [npx] } }\n"
+    "agents: { one: { plan: [ { id: a, tool: pay } ] } }\n";
+
+AE_TEST(
+    "policies/a condition over an argument that no tool of the rule takes is a fault, with the "
+    "near name") {
+  const auto faults = [](const std::string& rule) {
+    const auto loaded =
+        load_text("aetheris: 1\npolicies:\n  - " + rule + "\n" + std::string(kClosed));
+    std::string text = faults_as_text(loaded.faults);
+    for (const Note& note : loaded.file.notes) {
+      if (note.path.starts_with("policies")) text += note.path + ": " + note.message + "\n";
+    }
+    return text;
+  };
+  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }"),
+            "3:50 plan_invalid policies[0].when: there is no .args.amuont: the tool `pay` takes no "
+            "such argument (did you mean amount?)\n");
+  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ (.args.amuont // 0) > 500 }\" }"),
+            "3:51 plan_invalid policies[0].when: there is no .args.amuont: the tool `pay` takes no "
+            "such argument (did you mean amount?)\n");
+  EXPECT_EQ(faults("{ tools: [pay], action: deny, when: \"${ .args.to.iabn == 1 }\" }"),
+            "3:53 plan_invalid policies[0].when: there is no .args.to.iabn: the tool `pay` takes "
+            "no such argument (did you mean iban?)\n");
+  EXPECT_EQ(
+      faults("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
+      "3:58 plan_invalid policies[0].when: there is no .args.sum: none of `back`, `pay` takes "
+      "such an argument\n");
+  // The tools of a server are pinned: what they take is known.
+  EXPECT_EQ(faults("{ tools: [s.find], action: deny, when: \"${ .args.qq == 1 }\" }"),
+            "3:53 plan_invalid policies[0].when: there is no .args.qq: the tool `s.find` takes no "
+            "such argument\n");
+  // Some take it: calls of the others would fail, if it must be there.
+  EXPECT_EQ(faults("{ capability: payments, action: deny, when: \"${ .args.amount > 500 }\" }"),
+            "policies[0].when: every call of `back` will fail: it takes no .args.amount. Name the "
+            "`tools` that the rule is about, or say what else to take: `.args.amount // other`\n");
+  for (const char* good :
+       {"{ capability: payments, action: deny, when: \"${ (.args.amount // 0) > 500 }\" }",
+        "{ tools: [pay], action: deny, when: \"${ .args.amount > 500 }\" }",
+        "{ tools: [pay], action: deny, when: \"${ .args.to.iban[2:4] == \\\"x\\\" }\" }",
+        "{ tools: [open], action: deny, when: \"${ .args.amuont > 500 }\" }",
+        "{ tools: [s.find], action: deny, when: \"${ .args.q == 1 }\" }",
+        "{ tools: [s.put], action: deny, when: \"${ .args.any == 1 }\" }"}) {
+    EXPECT_EQ(faults(good), "") << good;
+  }
+}
+
+AE_TEST(
+    "policies/an approval over an argument that its tool does not take is a fault, with the near "
+    "name") {
+  const auto faults = [](const std::string& tool) {
+    return faults_as_text(
+        load_text("aetheris: 1\ntools:\n  pay: " + tool +
+                  "\nagents: { one: { plan: [ { id: a, wait: { type: timer, for: 1s } } ] } }\n")
+            .faults);
+  };
+  const std::string schema =
+      "args_schema: { type: object, additionalProperties: false, properties: { n: {} } }";
+  EXPECT_EQ(
+      faults("{ native: echo, approval: \"${ .args.m > 5 }\", " + schema + " }"),
+      "3:43 plan_invalid tools.pay.approval: there is no .args.m: the tool `pay` takes no such "
+      "argument\n");
+  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.n > 5 }\", " + schema + " }"), "");
+  EXPECT_EQ(faults("{ native: echo, approval: \"${ .args.m > 5 }\" }"), "");
+  // Of a server: the entry speaks of all tools, `tools` of one.
+  EXPECT_EQ(faults("{ mcp: { command: [npx] }, approval: \"${ .args.qq == 1 }\" }"), "")
+      << "`odd` and `put` may take anything";
+  EXPECT_EQ(
+      faults("{ mcp: { command: [npx] }, tools: { find: { approval: \"${ .args.qq == 1 }\" } } }"),
+      "3:71 plan_invalid tools.pay.tools.find.approval: there is no .args.qq: the tool "
+      "`pay.find` takes no such argument\n");
+}
+
+constexpr std::string_view kPlanner =
+    "tools:\n"
+    "  pay: { native: echo, capabilities: [payments, net] }\n"
+    "  look: { native: echo, effect: read, capabilities: [net] }\n"
+    "  free: { native: echo, effect: read }\n"
+    "models: { m: { provider: openai, base_url: \"http://m/v1\", model: x } }\n"
+    "agents:\n"
+    "  a: { grants: [GRANTS], planner: { model: m, tools: [TOOLS] } }\n";
+
+testing::Loaded plans(std::string_view grants, std::string_view tools) {
+  std::string text = "aetheris: 1\n" + std::string(kPlanner);
+  text.replace(text.find("GRANTS"), 6, grants);
+  text.replace(text.find("TOOLS"), 5, tools);
+  return load_text(text);
+}
+
+AE_TEST("grants/a capability that no tool of the file has is a fault, with the near name") {
+  EXPECT_EQ(
+      faults_as_text(plans("paymnts, net", "free").faults),
+      "8:17 plan_invalid agents.a.grants[0]: no tool of this file has this capability (did you "
+      "mean payments?)\n");
+  EXPECT_EQ(faults_as_text(plans("", "free").faults), "");
+  EXPECT_EQ(
+      faults_as_text(load_text("aetheris: 1\npolicies: [ { capability: nett, action: deny } ]\n" +
+                               std::string(kRest))
+                         .faults),
+      "2:27 plan_invalid policies[0].capability: no tool of this file has this capability (did "
+      "you mean net?)\n");
+}
+
+AE_TEST("grants/a planner's model is not offered what its plan could not call, and check says so") {
+  const auto loaded = plans("net", "look, pay, free");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  ASSERT_EQ(loaded.file.notes.size(), 1u);
+  EXPECT_EQ(
+      loaded.file.notes[0].path + ": " + loaded.file.notes[0].message,
+      "agents.a.planner.tools: the agent does not grant what these can do, so the model is not "
+      "offered them, and a plan that calls one is no plan: `pay` (`payments`). `grants` of the "
+      "agent names capabilities");
+  const Value& graph = loaded.file.agents.at("a").task_graph;
+  const Value& planner = graph["nodes"].items()[0]["planner"];
+  EXPECT_EQ(canonical(planner["tools"]), R"(["look","free"])");
+  EXPECT_EQ(planner.text("told").find("\"pay\""), std::string_view::npos);
+  EXPECT_EQ(graph["tools"].find("pay"), nullptr);
+  const auto all = plans("net, payments", "\"*\"");
+  ASSERT_EQ(faults_as_text(all.faults), "");
+  EXPECT_TRUE(all.file.notes.empty());
+  EXPECT_EQ(canonical(all.file.agents.at("a").task_graph["nodes"].items()[0]["planner"]["tools"]),
+            R"(["free","look","pay"])");
+}
+
+AE_TEST("grants/a plan of a model that calls a tool which is not granted is no plan") {
+  const auto loaded = plans("net", "pay, look");
+  ASSERT_EQ(faults_as_text(loaded.faults), "");
+  const auto plan = engine::Plan::compile(loaded.file.agents.at("a").task_graph);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto made = [&](const char* tool) {
+    const std::string text = std::string(R"({"nodes":[{"id":"n","tool":")") + tool + R"("}]})";
+    const auto next = engine::planned(**plan, Value::object({{"text", text}}));
+    return next ? std::string("a plan") : next.error().message;
+  };
+  EXPECT_EQ(made("look"), "a plan");
+  EXPECT_EQ(made("pay"), "node `n` calls `pay`, which may not be called; there are: look");
+}
+
+AE_TEST("policies/a plan whose calls are judged by their arguments says so, and no other") {
+  const auto conditions = [](const std::string& policies) {
+    const auto loaded = load_text("aetheris: 1\n" + policies + std::string(kClosed));
+    EXPECT_EQ(faults_as_text(loaded.faults), "");
+    return canonical(loaded.file.agents.at("one").task_graph["conditions"]);
+  };
+  EXPECT_EQ(conditions("policies: [ { action: deny, when: \"${ .job.id == 1 }\" } ]\n"),
+            R"("strict")");
+  EXPECT_EQ(conditions("policies: [ { action: require_approval } ]\n"), "null");
+  EXPECT_EQ(conditions(""), "null");
+}
+
+AE_TEST(
+    "policies/a condition of a file of its own over an argument that none of these tools takes is "
+    "told") {
+  std::vector<Policy> policies;
+  ASSERT_EQ(faults_as_text(load_policies(
+                {.name = "p.yaml",
+                 .text = "aetheris: 1\npolicies:\n"
+                         "  - { tools: [pay], action: deny, when: \"${ .args.amuont > 500 }\" }\n"
+                         "  - { tools: [pay], action: deny, when: \"${ .args.amount > 500 }\" }\n",
+                 .env = {},
+                 .native = {},
+                 .usable = {}},
+                policies)),
+            "");
+  const auto loaded = load_text("aetheris: 1\n" + std::string(kClosed));
+  const auto idle = idle_policies(policies, {&loaded.file});
+  ASSERT_EQ(idle.size(), 1u);
+  EXPECT_EQ(
+      idle[0].path + ": " + idle[0].message,
+      "policies[0].when: there is no .args.amuont: the tool `pay` takes no such argument (did "
+      "you mean amount?)");
 }
 
 AE_TEST("policies/faults of a file of its own are told with their places") {

@@ -4,6 +4,7 @@
 
 #include "agents/change_check.h"
 #include "agents/check.h"
+#include "agents/condition_check.h"
 #include "agents/tool_text.h"
 #include "core/hash.h"
 #include "core/http_status.h"
@@ -60,6 +61,7 @@ class ToolCheck {
       const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
       changes_ = check_changes(check_, spot_, reads);
     }
+    if (check_.count() == before) approved_arguments();
     checked_.good = check_.count() == before;
     if (checked_.good) finish();
     return std::move(checked_);
@@ -205,6 +207,16 @@ class ToolCheck {
     if (is_one_expression(*spot.value)) return true;
     check_.fault(spot, "`approval` is never, required, or one ${ … } over .args");
     return false;
+  }
+
+  // Does it take what its own condition looks up? Of a server's tools their server's entry asks (mcp_check.cc).
+  void approved_arguments() {
+    const auto condition = spot_.find("approval");
+    const auto schema = spot_.find("args_schema");
+    if (of_ != nullptr || !condition || !schema) return;
+    const Value taken = (*schema)->value();
+    check_condition(check_, *condition, {{.name = checked_.tool.name, .args_schema = &taken}},
+                    nullptr);
   }
 
   // ---- calls about a call
@@ -568,7 +580,8 @@ class ToolCheck {
         {"dedupe_window", policy.dedupe_window ? to_text(*policy.dedupe_window) : "unlimited"},
         {"retry", retry_value(policy.retry)}};
     if (const auto schema = spot_.find("args_schema")) {
-      members.emplace_back("args_schema", (*schema)->value());
+      checked_.tool.args_schema = (*schema)->value();
+      members.emplace_back("args_schema", checked_.tool.args_schema);
     }
     if (const auto schema = spot_.find("result_schema")) {
       members.emplace_back("result_schema", (*schema)->value());
@@ -639,6 +652,10 @@ void check_side_calls(Check& check, CheckedTools& tools) {
   const auto look_up = [&](CheckedTool& tool, const Spot& named, bool probe) {
     const std::string& name = named->scalar.as_string();
     const auto found = tools.find(name);
+    if (found == tools.end() && check.clouded(name)) {
+      tool.good = false;
+      return;
+    }
     if (found == tools.end()) {
       check.fault(
           named, "there is no tool " + shown(name),

@@ -13,6 +13,7 @@
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
+#include "app/secret_names.h"
 #include "app/server_lock.h"
 #include "app/toolbox.h"
 #include "core/ids.h"
@@ -81,13 +82,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     AE_TRY(open_store());
     measured_.emplace(*store_, steady_);
     if (options_.agents && options_.mode == SiteOptions::Mode::run) {
-      std::string secrets = environment("AETHERIS_SECRETS_FILE");
-      if (secrets.empty() && options_.store.kind == StoreUrl::Kind::sqlite) {
-        secrets = options_.store.folder() + "/secrets";
-      }
       AE_ASSIGN(toolbox_, Toolbox::make(loop_, steady_, *options_.agents,
-                                        {options_.agents_folder, options_.folders}, secrets,
-                                        options_.descriptors));
+                                        {options_.agents_folder, options_.folders},
+                                        secrets_file_of(options_.store), options_.descriptors));
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
                            std::to_string(tools::kSecretHiddenMin) +
@@ -193,6 +190,11 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
         until<Status>([&](auto done) { api_->registry().within(Duration(0), std::move(done)); }));
     if (options_.read_agent && !options_.looks_only) {
       AE_TRY(keep_agents());
+    }
+    if (toolbox_) {
+      for (const MissingSecret& one : missing_secrets(*options_.agents, options_.store)) {
+        on_warning({}, one.tool + " cannot be called: " + one.why.message);
+      }
     }
     options.warn = [this](const std::string& what) { on_warning({}, what); };
     served_.emplace(loop_, steady_, *store_, *api_, sayings_, std::move(options));

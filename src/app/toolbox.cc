@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "app/secret_names.h"
 #include "app/site.h"
 #include "core/json.h"
 #include "llm/provider.h"
@@ -50,12 +51,7 @@ class Drivers final : public Toolbox {
       verifier = *std::move(looks);
     }
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
-    for (const char* key : {"env", "headers"}) {
-      note_secrets(tool.definition[key]);
-      note_secrets(tool.definition["connection"][key]);
-    }
-    if (llm::is_provider(tool.kind)) note_secrets(tool.definition);
-    note_secrets(tool.verify["headers"]);
+    for (std::string& name : secret_names_of(tool)) secret_names_.insert(std::move(name));
     return {};
   }
   runtime::Performers& performers() override { return performers_; }
@@ -71,22 +67,6 @@ class Drivers final : public Toolbox {
   }
 
  private:
-  // A source that has everything: what was asked for?
-  struct Anything final : tools::SecretSource {
-    Result<tools::Secret> get(std::string_view) override { return tools::Secret("any"); }
-  };
-  void note_secrets(const Value& texts) {
-    if (!texts.is_object()) return;
-    Anything anything;
-    std::vector<tools::UsedSecret> used;
-    for (const auto& [name, text] : texts.members()) {
-      if (!text.is_string()) continue;
-      [[maybe_unused]] const auto replaced =
-          tools::replace_secrets(text.as_string(), anything, used);
-    }
-    for (tools::UsedSecret& secret : used) secret_names_.insert(std::move(secret.name));
-  }
-
   Result<std::unique_ptr<tools::Tool>> make(const agents::ToolDefinition& tool,
                                             const std::string& folder) {
     if (tool.kind == "http") {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "app/secret_names.h"
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
@@ -22,6 +23,8 @@ std::string count(std::size_t n, const char* what) {
 }  // namespace
 
 int check_command(const Options& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
   std::vector<agents::Fault> faults;
   std::string good;
   std::vector<Value> notes;
@@ -41,6 +44,9 @@ int check_command(const Options& options, Terminal& terminal) {
       continue;
     }
     for (const agents::Note& note : loaded->file.notes) noted(file, note);
+    for (const app::MissingSecret& one : app::missing_secrets(loaded->file, *store)) {
+      noted(file, {one.tool, one.why.message});
+    }
     policies = loaded->policies;
     files.push_back(loaded->file);
     if (options.graph) {

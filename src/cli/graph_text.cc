@@ -102,9 +102,10 @@ std::string node_words(const Value& node, const Value& task_graph) {
     return "for each of " + template_words(node["over"]) + ": " +
            call_words(node["do"], task_graph);
   }
-  if (kind == "loop") {
-    const Value& loop = node["loop"];
-    std::string words = "a loop of " + safe(loop.text("tool")) + " with";
+  if (kind == "loop" || kind == "planner") {
+    const Value& loop = node[kind];
+    std::string words = kind == "loop" ? "a loop of " + safe(loop.text("tool")) + " with"
+                                       : "a plan that " + safe(loop.text("tool")) + " makes, of";
     if (loop["tools"].size() == 0) words += " no tools";
     for (std::size_t i = 0; i < loop["tools"].size(); ++i) {
       const Value& tool = loop["tools"].items()[i];

@@ -23,5 +23,16 @@ AE_TEST("cli/a node stands below the deepest of its needs") {
             "└─ e  wait for signal k  goes on after errors\n");
 }
 
+AE_TEST(
+    "cli/a planner is drawn as a plan that a model will make, of the tools that it is offered") {
+  const auto graph =
+      parse_json(R"({"schema":1,"tools":{"model:main":{"provider":"openai"}},"nodes":[
+    {"id":"planner","kind":"planner","planner":{"tool":"model:main","tools":["look","pay"]}}]})");
+  ASSERT_TRUE(graph);
+  EXPECT_EQ(graph_text("x", *graph, Paint(false)),
+            "x\n"
+            "└─ planner  a plan that model:main makes, of look, pay\n");
+}
+
 }  // namespace
 }  // namespace ae::cli

@@ -8,6 +8,7 @@
 
 #include "api/problem.h"
 #include "app/door.h"
+#include "app/secret_names.h"
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
@@ -402,8 +403,15 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
     }
   }
-  const auto job = find_or_make(wish, options, loaded.file, {},
-                                [&](const api::ApiRequest& request) { return site.ask(request); });
+  const auto job =
+      find_or_make(wish, options, loaded.file, {},
+                   [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+                     if (request.method == "POST" && !options.detach) {
+                       AE_TRY(app::has_secrets(loaded.file, wish.store,
+                                               loaded.file.agents.find(wish.agent)->second));
+                     }
+                     return site.ask(request);
+                   });
   if (!job) return terminal.fail_with(job.error());
   const std::string id(job->text("id"));
   if (options.detach) {

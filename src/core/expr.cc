@@ -23,6 +23,32 @@ bool builds(const expr::Node& n) {
   return std::ranges::any_of(n.kids, [](const expr::NodePtr& kid) { return builds(*kid); });
 }
 
+// What is looked up in the arguments by name. `needed`: null will not do here.
+void note_arguments(const expr::Node& n, bool needed, ExprRoots& into) {
+  using expr::Op;
+  if (n.op == Op::path && n.kids[0]->op == Op::root && n.kids[0]->name == "args") {
+    std::vector<std::string> names;
+    for (const expr::Suffix& s : n.suffixes) {
+      if (s.kind != expr::Suffix::Kind::field) break;
+      names.push_back(s.name);
+      if (s.optional) needed = false;
+    }
+    if (!names.empty()) {
+      bool& so_far = into.args[std::move(names)];
+      so_far = so_far || needed;
+    }
+  }
+  for (const expr::Suffix& s : n.suffixes) {
+    if (s.from) note_arguments(*s.from, true, into);
+    if (s.to) note_arguments(*s.to, true, into);
+  }
+  for (std::size_t i = 0; i < n.kids.size(); ++i) {
+    const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.kids[0])) ||
+                         n.op == Op::attempt || asks_for_null(n);
+    note_arguments(*n.kids[i], needed && !will_do, into);
+  }
+}
+
 }  // namespace
 
 Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
@@ -33,6 +59,7 @@ Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
   program->tree = std::move(parsed.tree);
   program->slots = parsed.slots;
   program->roots = std::move(parsed.roots);
+  note_arguments(*program->tree, true, program->roots);
   Expr result;
   result.program_ = std::move(program);
   return result;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -32,6 +33,9 @@ class ExprScope {
   virtual const Value* step(std::string_view node_id) const = 0;
   // Bare `.steps`: the object of all nodes' results.
   virtual Value steps() const = 0;
+  // Does it fail to look up what is not there, or null, below this root ("": below anything else)? Not where null will do:
+  // before `//`, and compared with null. For conditions that hold something back.
+  virtual bool null_fails(std::string_view) const { return false; }
 };
 
 struct ExprLimits {
@@ -46,6 +50,8 @@ struct ExprRoots {
   std::set<std::string, std::less<>> roots;  // "input", "steps", "item", …
   std::set<std::string, std::less<>> steps;  // X of every `.steps.X` / `.steps["X"]`
   bool all_steps = false;                    // bare `.steps`, or `.steps[expression]`
+  // Every `.args.a.b`, as {a, b}; and whether one of them stands where null will not do (ExprScope::null_fails).
+  std::map<std::vector<std::string>, bool> args;
 };
 
 class Expr {

@@ -155,12 +155,20 @@ bool Eval::each_logic(const Node& n, const Value& in, Sink sink) {
 
 bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
   bool found = false;
+  const bool before = null_will_do_;
+  const bool inside = before || is_plain_path(*n.kids[0]);
   auto take = [&](const Value& v) {
     if (!truthy(v)) return true;
     found = true;
-    return sink(v);
+    null_will_do_ = before;
+    const bool more = sink(v);
+    null_will_do_ = inside;
+    return more;
   };
-  if (!each(*n.kids[0], in, take)) return false;
+  null_will_do_ = inside;
+  const bool good = each(*n.kids[0], in, take);
+  null_will_do_ = before;
+  if (!good) return false;
   return found || each(*n.kids[1], in, sink);
 }
 

@@ -182,7 +182,11 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::greater_equal: {
       Value a;
       Value b;
-      return one(*n.kids[1], in, b) && one(*n.kids[0], in, a) && apply_binary(n, a, b, out);
+      const bool before = null_will_do_;
+      null_will_do_ = before || asks_for_null(n);
+      const bool good = one(*n.kids[1], in, b) && one(*n.kids[0], in, a);
+      null_will_do_ = before;
+      return good && apply_binary(n, a, b, out);
     }
     case Op::both:
     case Op::either: {

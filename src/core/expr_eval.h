@@ -74,7 +74,8 @@ class Eval {
   bool make_object(const Node& n, const std::vector<Value>& flat, Value& out);
 
   bool each_path(const Node& n, const Value& in, std::size_t suffixes, Sink sink);
-  bool each_suffix(const Suffix& s, const Value& v, const Value* from, const Value* to, Sink sink);
+  bool each_suffix(const Node& n, const Suffix& s, const Value& v, const Value* from,
+                   const Value* to, Sink sink);
   bool each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink);
   bool each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink);
   bool each_text(const Node& n, const Value& in, std::size_t left, std::vector<std::string>& texts,
@@ -88,6 +89,10 @@ class Eval {
 
   // What a suffix finds. `missing` is only for optional suffixes: no value, and no failure either.
   enum class Found { yes, missing, failed };
+  bool null_fails(const Node& path) const;
+  // The same, of a path: fails where its scope wants no null.
+  Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
+                const Value* to, const Value*& found, Value& made);
   Found look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
                 const Value*& found, Value& made);
   Found not_found(const Suffix& s, std::string message);
@@ -105,6 +110,7 @@ class Eval {
   std::size_t& fuel_;
   std::vector<Value>
       slots_;  // of variables; no part of a tree runs inside itself, so one each is enough
+  bool null_will_do_ = false;  // for the paths that are evaluated now (ExprScope::null_fails)
   bool failed_ = false;
   bool fatal_ = false;  // failed in a way that `?` does not catch
   std::uint32_t fault_at_ = 0;

@@ -79,6 +79,24 @@ Eval::Found Eval::slice(const Suffix& s, const Value& v, const Value* from, cons
   return not_found(s, std::string("cannot take a slice of ").append(kind_name(v)));
 }
 
+bool Eval::null_fails(const Node& path) const {
+  if (null_will_do_) return false;
+  const Node& source = *path.kids[0];
+  return scope_.null_fails(source.op == Op::root ? std::string_view(source.name)
+                                                 : std::string_view());
+}
+
+Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
+                          const Value* to, const Value*& found, Value& made) {
+  const Found result = look_up(s, v, from, to, found, made);
+  if (result != Found::yes || !found->is_null() || !null_fails(path)) return result;
+  const std::string name = s.kind == Suffix::Kind::field ? s.name
+                           : from && from->is_string()   ? from->as_string()
+                                                         : std::string();
+  return not_found(s, (name.empty() ? "what is looked up here" : "`" + name.substr(0, 80) + "`") +
+                          " is null or not there; say what else to take: `… // other`");
+}
+
 // `found` points into `v`, to null, or to `made`.
 Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
                           const Value*& found, Value& made) {
@@ -136,7 +154,7 @@ bool Eval::one_path(const Node& n, const Value& in, Value& out) {
     if (s.to != nullptr && !one(*s.to, in, to)) return false;
     const Value* found = nullptr;
     Value made;
-    if (look_up(s, *at, s.from ? &from : nullptr, s.to ? &to : nullptr, found, made) !=
+    if (look_up(n, s, *at, s.from ? &from : nullptr, s.to ? &to : nullptr, found, made) !=
         Found::yes) {
       return false;
     }
@@ -155,7 +173,7 @@ bool Eval::each_path(const Node& n, const Value& in, std::size_t suffixes, Sink 
   if (suffixes == 0) return each(*n.kids[0], in, sink);
   const Suffix& s = n.suffixes[suffixes - 1];
   const auto with_bounds = [&](const Value* from, const Value* to) {
-    auto take = [&](const Value& v) { return each_suffix(s, v, from, to, sink); };
+    auto take = [&](const Value& v) { return each_suffix(n, s, v, from, to, sink); };
     return each_path(n, in, suffixes - 1, take);
   };
   const auto with_from = [&](const Value* from) {
@@ -168,13 +186,13 @@ bool Eval::each_path(const Node& n, const Value& in, std::size_t suffixes, Sink 
   return each(*s.from, in, take);
 }
 
-bool Eval::each_suffix(const Suffix& s, const Value& v, const Value* from, const Value* to,
-                       Sink sink) {
+bool Eval::each_suffix(const Node& n, const Suffix& s, const Value& v, const Value* from,
+                       const Value* to, Sink sink) {
   if (!spend_at(s.at, 1)) return false;
   if (s.kind != Suffix::Kind::iterate) {
     const Value* found = nullptr;
     Value made;
-    const Found result = look_up(s, v, from, to, found, made);
+    const Found result = look_up(n, s, v, from, to, found, made);
     return result == Found::yes ? sink(*found) : result == Found::missing;
   }
   if (v.is_array()) {

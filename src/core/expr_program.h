@@ -105,6 +105,20 @@ struct Node {
   std::vector<std::string> texts;
 };
 
+// A path, and nothing else: before `//`, or compared with null, it may find null where that fails elsewhere.
+inline bool is_plain_path(const Node& node) {
+  return node.op == Op::path || (node.op == Op::attempt && node.kids[0]->op == Op::path);
+}
+inline bool is_null_literal(const Node& node) {
+  return node.op == Op::literal && node.value.is_null();
+}
+// `A == null`, `null != A`.
+inline bool asks_for_null(const Node& node) {
+  return (node.op == Op::equal || node.op == Op::unequal) &&
+         ((is_null_literal(*node.kids[0]) && is_plain_path(*node.kids[1])) ||
+          (is_null_literal(*node.kids[1]) && is_plain_path(*node.kids[0])));
+}
+
 // Parentheses, brackets, ifs, bindings, operators: how deep a tree may be in all.
 inline constexpr std::uint32_t kHeightMax = 256;
 

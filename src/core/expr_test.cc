@@ -738,6 +738,88 @@ AE_TEST_SLOW("core/expr/hostile expressions stop with the usual fuel, too") {
   for (const std::string& source : hostile()) expect_stopped(source, {});
 }
 
+// As the conditions of policies have it: what is looked up in `.args` must be there.
+class NeedyScope final : public ExprScope {
+ public:
+  explicit NeedyScope(Value roots) : roots_(std::move(roots)) {}
+  const Value* root(std::string_view name) const override { return roots_.find(name); }
+  const Value* step(std::string_view) const override { return nullptr; }
+  Value steps() const override { return {}; }
+  bool null_fails(std::string_view root) const override { return root != "job"; }
+
+ private:
+  Value roots_;
+};
+
+AE_TEST(
+    "core/expr/where null fails, what is looked up must be there, or it is said what else will "
+    "do") {
+  const NeedyScope scope(json(R"({"args":{"n":5,"no":null,"f":false,"l":[{"n":1},{}],"o":{}},)"
+                              R"("job":{"labels":{}}})"));
+  for (const char* fails : {".args.m > 500",
+                            ".args.no > 1",
+                            ".args.m",
+                            "500 < .args.m",
+                            ".args.m == 5",
+                            ".args.m != 5",
+                            ".args.m + 1 > 0",
+                            ".args.o.m > 1",
+                            ".args[\"m\"] > 1",
+                            ".args[.args.m] > 1",
+                            ".args | .m > 1",
+                            ".args as $a | $a.m > 1",
+                            ".args.m | length > 3",
+                            ".args.m | IN(1, 2)",
+                            "(.args.m > 5) // false",
+                            "any(.args.l[]; .n > 5)",
+                            ".args.l[7] == {}",
+                            ".args.m and true",
+                            ".args.m | not",
+                            "(.args.f // .args.m) > 1",
+                            "(.args.m == null) and .args.m > 1",
+                            "if .args.n == 5 then .args.m > 1 else false end",
+                            "[.args.m // 1, .args.m] | length > 1",
+                            "(.args.m // 1) as $x | .args.m > $x"}) {
+    EXPECT_NE(shown(eval(fails, scope)).find("is null or not there"), std::string::npos)
+        << fails << " gives " << shown(eval(fails, scope));
+  }
+  const std::pair<const char*, const char*> kGive[] = {
+      {".args.n > 4", "true"},
+      {"(.args.m // 0) > 4", "false"},
+      {"(.args.m? // 9) > 4", "true"},
+      {"(.args.o.m.x // 9) > 4", "true"},
+      {".args.m == null", "true"},
+      {"null != .args.m", "false"},
+      {".args.f", "false"},
+      {".args | has(\"m\")", "false"},
+      {"(.args | has(\"m\")) and .args.m > 4", "false"},
+      {"if .args.n > 9 then .args.m > 1 else false end", "false"},
+      {".job.labels.tier == \"free\"", "false"},
+      {"any(.args.l[]; (.n // 0) > 5)", "false"}};
+  for (const auto& [source, value] : kGive) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  EXPECT_EQ(at_top(".input.m > 500"), "false") << "elsewhere null is a value";
+}
+
+AE_TEST("core/expr/what is looked up in the arguments is known, and whether it must be there") {
+  const auto read = [](std::string_view source) {
+    std::string text;
+    const auto expr = Expr::parse(source);
+    if (!expr) return expr.error().message;
+    for (const auto& [names, needed] : expr->roots().args) {
+      for (const std::string& name : names) text += "." + name;
+      text += needed ? "! " : " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(read(".args.a > 1 and .args.b.c == \"x\""), ".a! .b.c! ");
+  EXPECT_EQ(read("(.args.a // 1) > 2"), ".a ");
+  EXPECT_EQ(read("(.args.a // 1) > .args.a"), ".a! ");
+  EXPECT_EQ(read("(.args.a > 1) // false"), ".a! ");
+  EXPECT_EQ(read(".args.a == null or .args[\"b c\"][0] > 1"), ".a .b c! ");
+  EXPECT_EQ(read("any(.args.l[]; .n > 1) and (.args | length > 2)"), ".l! ");
+  EXPECT_EQ(read(".input.a > 1"), "");
+}
+
 AE_TEST("core/expr/what nests too deep is no result") {
   EXPECT_NE(at_top("reduce range(1000) as $x (1; [.])").find("nests deeper than 64 levels"),
             std::string::npos);

@@ -84,6 +84,10 @@ std::string pointer_token(std::string_view key) {
 
 void merge(const ExprRoots& from, ExprRoots& into) {
   into.roots.insert(from.roots.begin(), from.roots.end());
+  for (const auto& [names, needed] : from.args) {
+    bool& so_far = into.args[names];
+    so_far = so_far || needed;
+  }
   into.steps.insert(from.steps.begin(), from.steps.end());
   into.all_steps = into.all_steps || from.all_steps;
 }

@@ -8,7 +8,8 @@
 namespace ae::engine {
 namespace {
 
-// `.args` and `.job`.
+// `.args` and `.job`. An argument that is looked up and is null, or not there, makes a condition fail (a label that a job
+// does not have is null).
 class JudgeScope : public ExprScope {
  public:
   JudgeScope(const State& state, const Value& args) : state_(state), args_(args) {}
@@ -18,6 +19,9 @@ class JudgeScope : public ExprScope {
   }
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
+  bool null_fails(std::string_view root) const override {
+    return state_.plan->strict_conditions && root != "job";
+  }
 
  private:
   const State& state_;

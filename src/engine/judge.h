@@ -21,7 +21,8 @@ struct Judgement {
   std::optional<Duration> expires;  // of the request; nullopt = never
 };
 
-// Fails with expression_failed: a condition that gives no value lets nothing through.
+// Fails with expression_failed: a condition that gives no value lets nothing through; nor does one that looks up an argument
+// which is null or not there, but where it says what else to take (plans with "conditions": "strict").
 Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args);
 // The same for the call of a step. nullptr: of a part that is about to begin.
 Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& tool,

@@ -239,13 +239,17 @@ class Compiler {
   Status run() {
     const Value& graph = plan_.task_graph;
     AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools",
-                             "versions", "confirm", "budget", "grants"}));
+                             "versions", "confirm", "budget", "grants", "conditions"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
     AE_TRY(tools(graph["tools"]));
     AE_TRY(confirm(graph));
     AE_ASSIGN(plan_.grants, capabilities_at(graph, "grants"));
+    if (graph.find("conditions") != nullptr) {
+      AE_TRY(required_word_at(graph, "conditions", {"strict"}));
+      plan_.strict_conditions = true;
+    }
     AE_TRY(nodes(graph["nodes"]));
     AE_TRY(edges(graph["nodes"]));
     AE_TRY(reach());

@@ -43,7 +43,9 @@
 //                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
 //     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" names none
 //     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?},   engine/budget.h
-//     "grants"?: [text…] }                          capabilities that a plan made by a model may use
+//     "grants"?: [text…],                           capabilities that a plan made by a model may use
+//     "conditions"?: "strict" }                     `when` of rules and `approval` fail where an argument that they look up
+//                                                   is null or not there (engine/judge.h); without: null is a value
 //   rule = {"action": "allow" | "require_approval" | "deny", "when"?: template over .args and .job, "label"?: "name:value",
 //           "reason"?: text, "expires"?: duration}       the first one that holds is the one (engine/judge.h)
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,
@@ -280,6 +282,7 @@ struct Plan {
   VersionPolicy versions = VersionPolicy::warn;
   Limits budget;                    // of each job
   std::vector<std::string> grants;  // capabilities that it may use when a model made it, sorted
+  bool strict_conditions = false;   // of policies and approvals
 
   // Has every model of it a price? Only then can a cost be limited.
   bool prices_all() const;

@@ -140,6 +140,39 @@ AE_TEST(
   EXPECT_TRUE(job.sent.empty());
 }
 
+AE_TEST("policy/a condition that looks up an argument which is not there lets nothing through") {
+  const auto strict = [](std::string_view rules, std::string_view more = "") {
+    return "{'conditions':'strict', " + ruled(rules, more).substr(1);
+  };
+  const auto ends = [](const std::string& more, std::string_view input = "{'n':250}") {
+    GivenJob job = buys(more, input);
+    job.claim();
+    proves(job);
+    if (!job.sent.empty()) return std::string("sent");
+    return job.state.error ? job.state.error->code : std::string(job.status());
+  };
+  // Misspelt, or given as null: it neither holds nor does not.
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    const std::string rule =
+        "{'action':'" + std::string(action) + "', 'when':'${ .args.nn > 500 }'}";
+    EXPECT_EQ(ends(strict(rule)), "expression_failed") << action;
+    EXPECT_EQ(ends(ruled(rule)), "sent") << "a plan of before keeps what it began with";
+  }
+  const std::string over = "{'action':'deny', 'when':'${ .args.n > 500 }'}";
+  EXPECT_EQ(ends(strict(over), "{'n':null}"), "expression_failed");
+  EXPECT_EQ(ends(strict(over)), "sent");
+  EXPECT_EQ(ends(strict(over), "{'n':501}"), "denied");
+  EXPECT_EQ(ends(strict("{'action':'allow'}", ", 'approval':'${ .args.nn > 500 }'")),
+            "expression_failed");
+  // What else to take is said.
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ (.args.nn // 0) > 500 }'}")), "sent");
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .args.nn == null }'}")), "denied");
+  // A label that a job does not have is no argument.
+  EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .job.labels.tier == \\\"free\\\" }'}")),
+            "sent");
+  EXPECT_FALSE(Plan::compile(graph(kBuy, "{'conditions':'lax', 'tools':{'buy':{}}}")).has_value());
+}
+
 AE_TEST("policy/how long a person has is the rule's to say, and else the tool's") {
   const auto expires = [](std::string_view more) {
     GivenJob job(kBuy, {.more = more, .input = "{'n':1}"});
