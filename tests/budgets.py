@@ -232,6 +232,30 @@ def the_command_that_is_shown_for_a_parked_job_goes_on_with_it():
         expect(h.run("verify", "t"), 0)
 
 
+@test
+def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
+    with home() as h, Models(h):
+        (h.path / "led.yaml").write_text(LED + """\
+  both: { budget: { tokens: 60, cost: "0.000001", model_calls: 0 }, loop: { model: main, tools: [look], max_tokens: 50 } }
+""")
+        ran = expect(h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS), 4)
+        job = expect(h.run("job", "b", "--json"), 0).json()
+        lacking = job["budget"]["lacking"]
+        assert [one["limit"] for one in lacking] == ["tokens", "cost", "model_calls"], lacking
+        assert all(one["used"] == 0 and one["asked"] > one["most"] for one in lacking), lacking
+        text = expect(h.run("job", "b"), 0).err
+        for seen in (ran.err, text):
+            assert f"tokens: 0 of 60 used, and the next call asks for {lacking[0]['asked']}" in seen, seen
+            assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call asks for 1" in seen, seen
+            assert job["parked"]["command"] + "\n" in seen, seen
+        expect(h.run(*job["parked"]["command"].split()[1:]), 0)
+        h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS)
+        assert expect(h.run("job", "b", "--json"), 0).json()["budget"]["spent"]["model_calls"] >= 1
+        expect(h.run("run", "led.yaml", "wall", "--job-id", "w", "--input", TURNS), 4)
+        assert "wall: its time, 500ms, has passed" in expect(h.run("job", "w"), 0).err
+        assert expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "--json"), 0).json()["budget"] is None
+
+
 def notices(h, job):
     started = expect(h.run("events", job, "--type", "tool_invocation_started", "--json"), 0).json()["events"]
     return [e["payload"]["arguments"]["notice"] for e in started if "notice" in e["payload"]["arguments"]]

@@ -1486,6 +1486,11 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert "nobody knows whether the call of doubt happened" in said.err and "in the place of '{}'" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
+        # Who is to find out what became of it is shown the call, wherever they look.
+        call = (json.dumps(doubt["arguments"], separators=(",", ":")), doubt["external_key"], doubt["tool"])
+        assert doubt["arguments"] == {"message": "lost"} and doubt["external_key"], doubt
+        for seen in (said.err, expect(h.run("job", "d"), 0).err, expect(h.run("jobs", "--in-doubt"), 0).out):
+            assert all(word in seen for word in call), (call, seen)
         key = doubt["idempotency_key"]
         assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         expect(h.run("resolve", "d", key, "perhaps"), 2)
@@ -1611,6 +1616,11 @@ def people_are_asked_and_answer():
         assert [shlex.split(c)[1] for c in commands] == ["approve", "reject", "run"], said
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
+        for seen in (said.err, expect(h.run("job", "b"), 0).err):
+            assert "who approves its call of buy" in seen and 'arguments: {"n":5}' in seen, seen
+            assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
+        wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
+        assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
         assert commands[0] in expect(h.run("trace", "b"), 0).out
         expect(h.run("pause", "b"), 0)
         assert expect(h.run("job", "b", "--json"), 0).json()["parked"]["until"] == "resume"

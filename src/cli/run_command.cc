@@ -274,10 +274,7 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
-  // A failure for this very reason has said so.
-  if (job["error"].text("code") != code_name(Code::invocation_in_doubt)) {
-    for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
-  }
+  for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
   return exit_code_of_status(status);
 }
 
