@@ -291,6 +291,14 @@ def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
 
 def what_nobody_answers_expires_and_is_not_made(desk):
     desk.expires("300ms")
+    said = desk.job(code=4)
+    one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
+    time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
+    assert desk.asked() == [], "it is asked no more"
+    for words in (("approve", one["approval_id"]), ("reject", one["approval_id"]),
+                  ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
+        late = desk.run(*words, code=5)
+        assert "wait_expired" in late.stderr and one["expires_at"] in late.stderr, late.stderr
     said = desk.job(code=None)
     for _ in range(100):
         if said.returncode != 4:

@@ -1790,8 +1790,16 @@ def a_killed_run_goes_on_where_it_stopped():
         runner.kill()
         runner.wait()
         h.go()
-        assert expect(h.run("job", "r", "--json"), 0).json()["status"] == "running"
+        left = expect(h.run("job", "r", "--json"), 0).json()
+        assert left["status"] == "running" and left["unattended"]["commands"][0] == "aetheris run FILE --job-id r", left
+        seen = expect(h.run("job", "r"), 0).err
+        assert f":{runner.pid}, which ran it, is gone" in seen and "aetheris run FILE --job-id r\n" in seen, seen
+        stuck = expect(h.run("jobs", "--stuck"), 0).out
+        assert "no_worker: no process runs the jobs of this store" in stuck and "1970" not in stuck, stuck
+        assert "aetheris run FILE --job-id r\n" in stuck and "aetheris worker" not in stuck, stuck
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+        assert expect(h.run("job", "r", "--json"), 0).json()["unattended"] is None
+        assert "no job is stuck" in expect(h.run("jobs", "--stuck"), 0).err
         events = expect(h.run("events", "r", "--json"), 0).json()["events"]
         assert sum(e["type"] == "job_running" for e in events) == 2
         assert sum(e["type"] == "job_created" for e in events) == 1

@@ -98,7 +98,7 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   const std::string flag = store_flag(store);
   if (flag.empty() || !job.is_object()) return job;
   Value out = job;
-  for (const char* name : {"parked", "waiting"}) {
+  for (const char* name : {"parked", "waiting", "unattended"}) {
     if (job[name].is_object()) out = out.with(name, flagged(job[name], flag));
   }
   for (const char* name : {"in_doubt", "waits", "confirmations"}) {
@@ -212,6 +212,12 @@ std::string waits_text(const Value& job) {
   return text;
 }
 
+void say_commands(const std::vector<std::string>& commands, Terminal& terminal) {
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
+  }
+}
+
 bool asks_people(const Value& job) {
   return job["waits"].is_array() &&
          std::ranges::any_of(job["waits"].items(),
@@ -223,6 +229,10 @@ bool asks_people(const Value& job) {
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
+  if (job["unattended"].is_object()) {
+    terminal.note("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
+    say_commands(commands_of(job["unattended"]["commands"], store_flag(store)), terminal);
+  }
   if (status != "waiting" && status != "parked") return;
   terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) +
                 waits_text(job));
@@ -239,11 +249,7 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   if ((until == "resume" || until == "budget") && job["parked"]["command"].is_string()) {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }
-  for (const std::vector<std::string>& commands : all) {
-    for (std::size_t i = 0; i < commands.size(); ++i) {
-      terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
-    }
-  }
+  for (const std::vector<std::string>& commands : all) say_commands(commands, terminal);
   if (job["in_doubt"].size() > 0 && !all.empty()) terminal.note(std::string(kResultBelongs));
 }
 
