@@ -231,6 +231,11 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
     assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
     assert Till.paid == [("/refunds/43", less)], Till.paid
+    shown = desk.run("trace", "t", code=0).stdout
+    assert json.dumps(less, separators=(",", ":")) in shown and "said: edited" in shown, shown
+    again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
+    assert "it had been answered before: edited" in again.stdout, again.stdout
+    desk.run("approve", one["id"], "--arguments", '{"amount": 6, "order": "43"}', code=5)
     edited = [d for d in desk.decisions() if d["state"] == "edited"]
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
     assert edited[0]["payload"]["arguments_hash"] == hash_of(less), edited

@@ -1704,6 +1704,36 @@ def a_running_job_is_cancelled_from_a_second_terminal():
 
 
 @test
+def who_cannot_have_the_store_is_told_how_to_leave_the_job_to_its_owner():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        said = expect(h.run("run", "agents.yaml", "echo"), 7)
+        assert f"process {runner.pid}" in said.err and "`aetheris run agents.yaml echo … --detach`" in said.err, said
+        assert "AETHERIS_URL" in said.err and "[store_locked]" in said.err, said
+        h.go()
+        expect(h.end(runner), 0)
+
+
+@test
+def no_command_is_printed_that_cannot_work():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "asks", "--store", "memory:", "--job-id", "m"), 4)
+        assert "aetheris signal" not in said.err and "then:" not in said.err and "gone with this process" in said.err, said
+        said = expect(h.run("aproove", "x"), 2)
+        assert "did you mean approve?" in said.err, said
+        assert "did you mean" not in expect(h.run("xyzzy"), 2).err
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
+        said = expect(h.run("fork", "e", "--at", "0"), 2)
+        assert "--at must be 1 or more" in said.err and "missing" not in said.err, said
+        # The same refusal for whatever comes too late, also for the plan that it had.
+        for words in (("plan", "e", "agents.yaml"), ("pause", "e"), ("cancel", "e"), ("budget", "e", "--tokens", "4")):
+            assert "[job_terminal]" in expect(h.run(*words), 5).err, words
+        said = expect(h.run("budget", "e", "--note", "x"), 2)
+        assert "--model-calls" in said.err and "aetheris job e" in said.err, said
+
+
+@test
 def a_job_left_with_a_busy_owner_is_run_by_it():
     with home() as h:
         runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")

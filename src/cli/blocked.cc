@@ -240,6 +240,12 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
                   safe(job["parked"].text("until")) + lacking_text(job["budget"]));
   }
+  if (store.kind == app::StoreUrl::Kind::memory) {
+    terminal.note(
+        "the store was in memory, and is gone with this process: nobody can answer; use one in a "
+        "file (--store sqlite:PATH)");
+    return;
+  }
   if (asks_people(job)) {
     terminal.note("see:    " +
                   terminal.err()(Tint::bold, "aetheris approvals" + store_flag(store)));

@@ -266,8 +266,10 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
     say_blocked(job, wish.store, terminal);
-    terminal.note("then:   " +
-                  terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    if (wish.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("then:   " +
+                    terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    }
   }
   if (!rests(job)) {  // what it waited for came to pass while we were leaving
     terminal.note("job " + safe(id) + " can go on: " +
@@ -306,7 +308,14 @@ int with_owner(const Wish& wish, const Options& options, const agents::AgentsFil
       return say_end(found->body, wish, terminal);
     }
   }
-  return terminal.fail_with(locked);
+  Error said = locked;
+  said.message +=
+      "; `aetheris run " + quoted(wish.file) +
+      (wish.agent.empty() ? "" : " " + quoted(wish.agent)) + " … --detach" +
+      store_flag(wish.store) +
+      "` leaves the job to it; when it is a server, AETHERIS_URL=http://HOST:PORT before "
+      "this command runs the job there and waits for it";
+  return terminal.fail_with(said);
 }
 
 // At a server: it runs the job, we wait for it to rest.
@@ -418,8 +427,11 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
       const api::ApiResponse now = site.ask(get_job(id));
       terminal.print_json(now.status == 200 ? with_store(now.body, wish.store) : now.body);
     }
-    terminal.note("stopped; go on with: " +
-                  terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
+    const bool lost = wish.store.kind == app::StoreUrl::Kind::memory;
+    terminal.note(
+        lost ? "stopped; the store was in memory, and the job is gone with it"
+             : "stopped; go on with: " +
+                   terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
     return 128 + signal;
   }
   const api::ApiResponse end = site.ask(get_job(id));
