@@ -200,6 +200,16 @@ def only_who_answers_for_people_raises_it_and_a_server_goes_on_at_once():
 
 
 @test
+def who_looks_on_is_told_each_turn_of_a_loop_and_each_call():
+    with home() as h, Models(h):
+        said = expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "-v"), 0).err
+        lines = [line.split(None, 2)[2].rsplit(",", 1)[0] for line in said.splitlines() if line.startswith("  ✓ loop")]
+        assert lines[:6] == ["turn 1: model main", 'look {"n":1}', "turn 2: model main", 'look {"n":2}', "turn 3: model main",
+                             'look {"n":3}'], said
+        assert "an item" not in said, said
+
+
+@test
 def each_limit_parks_the_job_and_its_own_raise_goes_on():
     with home() as h, Models(h):
         whole = expect(h.run("run", "led.yaml", "open", "--job-id", "open", "--input", TURNS), 0).json()

@@ -100,15 +100,15 @@ Result<Value> asked_of(app::Door& door, const Options& options, const agents::Ag
   look.path = {"api", "jobs", options.id};
   AE_ASSIGN(const api::ApiResponse job, door.ask(look));
   if (job.status >= 400) return std::unexpected(api::error_of_problem(job.body, job.status));
-  const std::string_view status = job.body.text("status");
-  if (status == "completed" || status == "failed" || status == "cancelled") {
-    return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
-  }
   const std::string name(job.body.text("agent"));
   const auto agent = file.agents.find(name);
   if (agent == file.agents.end()) {
     return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
                                         "\", which is not in " + options.file);
+  }
+  const std::string_view status = job.body.text("status");
+  if (status == "completed" || status == "failed" || status == "cancelled") {
+    return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
   }
   Value body = Value::object({{"task_graph", agent->second.task_graph}});
   if (!options.reason.empty()) body = body.with("reason", options.reason);
