@@ -231,6 +231,11 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
     assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
     assert Till.paid == [("/refunds/43", less)], Till.paid
+    shown = desk.run("trace", "t", code=0).stdout
+    assert json.dumps(less, separators=(",", ":")) in shown and "said: edited" in shown, shown
+    again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
+    assert "it had been answered before: edited" in again.stdout, again.stdout
+    desk.run("approve", one["id"], "--arguments", '{"amount": 6, "order": "43"}', code=5)
     edited = [d for d in desk.decisions() if d["state"] == "edited"]
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
     assert edited[0]["payload"]["arguments_hash"] == hash_of(less), edited
@@ -291,6 +296,14 @@ def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
 
 def what_nobody_answers_expires_and_is_not_made(desk):
     desk.expires("300ms")
+    said = desk.job(code=4)
+    one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
+    time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
+    assert desk.asked() == [], "it is asked no more"
+    for words in (("approve", one["approval_id"]), ("reject", one["approval_id"]),
+                  ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
+        late = desk.run(*words, code=5)
+        assert "wait_expired" in late.stderr and one["expires_at"] in late.stderr, late.stderr
     said = desk.job(code=None)
     for _ in range(100):
         if said.returncode != 4:

@@ -200,6 +200,16 @@ def only_who_answers_for_people_raises_it_and_a_server_goes_on_at_once():
 
 
 @test
+def who_looks_on_is_told_each_turn_of_a_loop_and_each_call():
+    with home() as h, Models(h):
+        said = expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "-v"), 0).err
+        lines = [line.split(None, 2)[2].rsplit(",", 1)[0] for line in said.splitlines() if line.startswith("  ✓ loop")]
+        assert lines[:6] == ["turn 1: model main", 'look {"n":1}', "turn 2: model main", 'look {"n":2}', "turn 3: model main",
+                             'look {"n":3}'], said
+        assert "an item" not in said, said
+
+
+@test
 def each_limit_parks_the_job_and_its_own_raise_goes_on():
     with home() as h, Models(h):
         whole = expect(h.run("run", "led.yaml", "open", "--job-id", "open", "--input", TURNS), 0).json()
@@ -230,6 +240,30 @@ def the_command_that_is_shown_for_a_parked_job_goes_on_with_it():
             assert expect(h.run("job", "t", "--json"), 0).json()["budget"]["spent"]["model_calls"] > before
         assert job["status"] == "completed", job
         expect(h.run("verify", "t"), 0)
+
+
+@test
+def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
+    with home() as h, Models(h):
+        (h.path / "led.yaml").write_text(LED + """\
+  both: { budget: { tokens: 60, cost: "0.000001", model_calls: 0 }, loop: { model: main, tools: [look], max_tokens: 50 } }
+""")
+        ran = expect(h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS), 4)
+        job = expect(h.run("job", "b", "--json"), 0).json()
+        lacking = job["budget"]["lacking"]
+        assert [one["limit"] for one in lacking] == ["tokens", "cost", "model_calls"], lacking
+        assert all(one["used"] == 0 and one["asked"] > one["most"] for one in lacking), lacking
+        text = expect(h.run("job", "b"), 0).err
+        for seen in (ran.err, text):
+            assert f"tokens: 0 of 60 used, and the next call asks for {lacking[0]['asked']}" in seen, seen
+            assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call asks for 1" in seen, seen
+            assert job["parked"]["command"] + "\n" in seen, seen
+        expect(h.run(*job["parked"]["command"].split()[1:]), 0)
+        h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS)
+        assert expect(h.run("job", "b", "--json"), 0).json()["budget"]["spent"]["model_calls"] >= 1
+        expect(h.run("run", "led.yaml", "wall", "--job-id", "w", "--input", TURNS), 4)
+        assert "wall: its time, 500ms, has passed" in expect(h.run("job", "w"), 0).err
+        assert expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "--json"), 0).json()["budget"] is None
 
 
 def notices(h, job):

@@ -1486,6 +1486,11 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert "nobody knows whether the call of doubt happened" in said.err and "in the place of '{}'" in said.err, said
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
+        # Who is to find out what became of it is shown the call, wherever they look.
+        call = (json.dumps(doubt["arguments"], separators=(",", ":")), doubt["external_key"], doubt["tool"])
+        assert doubt["arguments"] == {"message": "lost"} and doubt["external_key"], doubt
+        for seen in (said.err, expect(h.run("job", "d"), 0).err, expect(h.run("jobs", "--in-doubt"), 0).out):
+            assert all(word in seen for word in call), (call, seen)
         key = doubt["idempotency_key"]
         assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         expect(h.run("resolve", "d", key, "perhaps"), 2)
@@ -1611,6 +1616,11 @@ def people_are_asked_and_answer():
         assert [shlex.split(c)[1] for c in commands] == ["approve", "reject", "run"], said
         asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
         assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
+        for seen in (said.err, expect(h.run("job", "b"), 0).err):
+            assert "who approves its call of buy" in seen and 'arguments: {"n":5}' in seen, seen
+            assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
+        wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
+        assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
         assert commands[0] in expect(h.run("trace", "b"), 0).out
         expect(h.run("pause", "b"), 0)
         assert expect(h.run("job", "b", "--json"), 0).json()["parked"]["until"] == "resume"
@@ -1691,6 +1701,36 @@ def a_running_job_is_cancelled_from_a_second_terminal():
         said = expect(h.end(runner), 1)
         assert said.json()["status"] == "cancelled"
         expect(h.run("verify", "r"), 0)
+
+
+@test
+def who_cannot_have_the_store_is_told_how_to_leave_the_job_to_its_owner():
+    with home() as h:
+        runner = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        said = expect(h.run("run", "agents.yaml", "echo"), 7)
+        assert f"process {runner.pid}" in said.err and "`aetheris run agents.yaml echo … --detach`" in said.err, said
+        assert "AETHERIS_URL" in said.err and "[store_locked]" in said.err, said
+        h.go()
+        expect(h.end(runner), 0)
+
+
+@test
+def no_command_is_printed_that_cannot_work():
+    with home() as h:
+        said = expect(h.run("run", "agents.yaml", "asks", "--store", "memory:", "--job-id", "m"), 4)
+        assert "aetheris signal" not in said.err and "then:" not in said.err and "gone with this process" in said.err, said
+        said = expect(h.run("aproove", "x"), 2)
+        assert "did you mean approve?" in said.err, said
+        assert "did you mean" not in expect(h.run("xyzzy"), 2).err
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
+        said = expect(h.run("fork", "e", "--at", "0"), 2)
+        assert "--at must be 1 or more" in said.err and "missing" not in said.err, said
+        # The same refusal for whatever comes too late, also for the plan that it had.
+        for words in (("plan", "e", "agents.yaml"), ("pause", "e"), ("cancel", "e"), ("budget", "e", "--tokens", "4")):
+            assert "[job_terminal]" in expect(h.run(*words), 5).err, words
+        said = expect(h.run("budget", "e", "--note", "x"), 2)
+        assert "--model-calls" in said.err and "aetheris job e" in said.err, said
 
 
 @test
@@ -1780,8 +1820,16 @@ def a_killed_run_goes_on_where_it_stopped():
         runner.kill()
         runner.wait()
         h.go()
-        assert expect(h.run("job", "r", "--json"), 0).json()["status"] == "running"
+        left = expect(h.run("job", "r", "--json"), 0).json()
+        assert left["status"] == "running" and left["unattended"]["commands"][0] == "aetheris run FILE --job-id r", left
+        seen = expect(h.run("job", "r"), 0).err
+        assert f":{runner.pid}, which ran it, is gone" in seen and "aetheris run FILE --job-id r\n" in seen, seen
+        stuck = expect(h.run("jobs", "--stuck"), 0).out
+        assert "no_worker: no process runs the jobs of this store" in stuck and "1970" not in stuck, stuck
+        assert "aetheris run FILE --job-id r\n" in stuck and "aetheris worker" not in stuck, stuck
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
+        assert expect(h.run("job", "r", "--json"), 0).json()["unattended"] is None
+        assert "no job is stuck" in expect(h.run("jobs", "--stuck"), 0).err
         events = expect(h.run("events", "r", "--json"), 0).json()["events"]
         assert sum(e["type"] == "job_running" for e in events) == 2
         assert sum(e["type"] == "job_created" for e in events) == 1

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -395,6 +396,36 @@ def a_person_answers_by_the_client():
                            inputResponses={key: {"action": "accept", "content": {"decision": "approve"}}})
         assert done["structuredContent"] == "went on", done
         assert len(server.get("/api/jobs")[1]["jobs"]) == 2
+
+
+@test
+def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
+    with home() as h:
+        (h.path / "buys.yaml").write_text(
+            "aetheris: 1\ntools:\n  buy: { native: echo, approval: \"${ .args.n > 1 }\" }\nagents:\n"
+            "  buys: { plan: [ { id: b, tool: buy, args: { n: 5 } } ], output: \"${ .steps.b }\" }\n"
+            "  told: { plan: [ { id: w, wait: { type: human, key: sum, answer: data } } ], output: \"${ .steps.w }\" }\n")
+        server = Server(h, "buys.yaml")
+        for revision in ("2024-11-05", "2025-06-18", LEGACY):
+            client = Http(server, revision).begin()
+            asked = client.call("buys")
+            job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
+            approval = server.ask("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
+            for word in ("the call of buy", '{"n":5}', approval["id"], "aetheris_answer"):
+                assert word in text, (revision, word, text)
+            if "structuredContent" in asked:
+                wait, = asked["structuredContent"]["waits"]
+                assert (wait["tool"], wait["arguments"], wait["approval_id"]) == ("buy", {"n": 5}, approval["id"]), wait
+                assert wait["correlation_key"] == approval["correlation_key"], wait
+            else:
+                assert revision < "2025-06-18", asked
+            # What it was told is what answers it.
+            said = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
+            assert not client.call("aetheris_answer", said)["isError"]
+            assert json.loads(client.call("aetheris_job", {"job_id": job, "wait_seconds": 30})["content"][0]["text"]) == {"n": 5}
+            text = client.call("told")["content"][0]["text"]
+            assert '"payload": …' in text and '"sum"' in text and '"decision"' not in text, text
+        expect(server.stop(), 0)
 
 
 def oracle(*words, env=None):

@@ -5,9 +5,11 @@
 
 #include "api/asked.h"
 #include "api/gate.h"
+#include "api/stuck.h"
 #include "api/views.h"
 #include "core/json.h"
 #include "engine/plan.h"
+#include "store/rules.h"
 
 namespace ae::api {
 namespace {
@@ -115,7 +117,9 @@ Value Api::job_json(const runtime::Runtime::Read& read) {
   const Value body = job_body(read);
   const store::AgentVersion* const version =
       registry_.registry().with_plan(body.text("agent"), body.text("plan_hash"));
-  return body.with("agent_version", version == nullptr ? Value() : Value(version->version));
+  const bool left = store::may_run(read.row.status) && nobody_is_there();
+  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
+      .with("unattended", left ? unattended_json(read.row) : Value());
 }
 
 // ---------------------------------------------------------------- registering

@@ -120,6 +120,9 @@ class Api {
   void follow_registry(async::Done<Status> done);
   // Somebody was sent away for asking too much: counted.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
+  // We only look at a store that one process alone can run, and are not that one: is there one? Then a job that nobody runs
+  // is said to be that.
+  void stand_beside(std::function<bool()> owner_lives) { owner_lives_ = std::move(owner_lives); }
   // The process is about to end: it is not ready from now on.
   void leave() { leaving_ = true; }
 
@@ -226,6 +229,7 @@ class Api {
                      async::Done<Status> done);
   void look_for_agents();
   Value job_json(const runtime::Runtime::Read& read);
+  bool nobody_is_there() const { return owner_lives_ && !owner_lives_(); }
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
   void created(Ask ask, const JobId& job, int status);
   void exists(Ask ask, runtime::NewJobRequest wish);
@@ -234,6 +238,7 @@ class Api {
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
   void signal_as_operator(Ask ask, engine::Act act);
+  void act_in_time(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {
     store::JobRow row;
@@ -258,6 +263,7 @@ class Api {
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const Standing> standing_;  // as of a few seconds ago
   bool leaving_ = false;
+  std::function<bool()> owner_lives_;  // empty: we own the store, or many processes share it
   // Where a log was read to, so that who follows it does not read it again from the beginning.
   struct Mark {
     std::uint64_t seq = 0;  // the last of a commit

@@ -67,8 +67,9 @@ void Api::fork(Ask ask) {
     AE_ASSIGN(runtime::ForkRequest made, wish_of(ask->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
+      const std::string what = at.is_null() ? "is missing: the" : "must be 1 or more: the";
       return fail(Code::input_invalid,
-                  "\"at_seq\" is missing: the number of the event at which the fork begins");
+                  "\"at_seq\" " + what + " number of the event at which the fork begins");
     }
     made.at = static_cast<std::uint64_t>(at.as_int());
     if (const Value* input = fields.find("input")) made.input = *input;

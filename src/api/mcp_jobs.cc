@@ -16,6 +16,8 @@ constexpr Duration kHoldOn = std::chrono::seconds(15);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPauseSilent = std::chrono::seconds(1);
 constexpr std::string_view kJobMeta = "aetheris/job";
+constexpr std::size_t kShownMax =
+    4'000;  // bytes of a call's arguments, or of a question, in a text
 
 Value content(std::string text) {
   return Value::array({Value::object({{"text", std::move(text)}, {"type", "text"}})});
@@ -40,15 +42,41 @@ Value standing(const Value& job) {
   return Value::object(std::move(members));
 }
 
+std::string clipped(std::string text) {
+  if (text.size() <= kShownMax) return text;
+  std::size_t size = kShownMax;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
+  return text.substr(0, size) + "… (cut)";
+}
+
+// What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.
+std::string person_text(const std::string& job, const Value& wait) {
+  std::string text = "- a person (" + std::string(wait.text("node_id")) + ")";
+  const std::string tool(wait.text("tool"));
+  const Value& question = wait["question"];
+  const bool fills_in = question.text("mode") == "form" || wait.text("answer") == "data";
+  if (question.is_object()) {
+    text += ", whom " + tool +
+            " asks in the middle of its call: " + clipped(std::string(question.text("message")));
+  } else if (!tool.empty()) {
+    text += " who approves the call of " + tool + " with " + clipped(canonical(wait["arguments"]));
+  } else {
+    text += ", under the key " + canonical(wait["correlation_key"]);
+  }
+  if (wait["reason"].is_string()) text += ", because: " + std::string(wait.text("reason"));
+  if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
+  text += ": when one has decided, aetheris_answer {\"job_id\": \"" + job + "\", ";
+  if (wait["approval_id"].is_string()) {
+    text += "\"approval_id\": " + canonical(wait["approval_id"]) + ", ";
+  }
+  return text + (fills_in ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
+}
+
 std::string wait_text(const Value& job, const Value& wait) {
   const std::string id = std::string(job.text("id"));
   const std::string key = canonical(wait["correlation_key"]);
   const std::string_view type = wait.text("wait_type");
-  if (type == "human") {
-    return "- a person (" + std::string(wait.text("node_id")) +
-           "): when one has decided, aetheris_answer {\"job_id\": \"" + id +
-           "\", \"decision\": \"approve\" or \"reject\"}";
-  }
+  if (type == "human") return person_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
   if (type == "message") {
     return "- a message on channel " + canonical(wait["channel"]) + ": " +

@@ -40,6 +40,7 @@ int http_status(Code code) {
     case Code::sequence_conflict:
     case Code::signals_limit:
     case Code::stale_attempt:
+    case Code::wait_expired:
       return 409;
     case Code::payload_too_large:
       return 413;
@@ -68,7 +69,6 @@ int http_status(Code code) {
     case Code::tool_not_granted:
     case Code::tool_output_invalid:
     case Code::turns_limit:
-    case Code::wait_expired:
       return 500;
   }
   return 500;

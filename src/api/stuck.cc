@@ -104,9 +104,12 @@ std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older
   }
   if (!store::may_run(row.status)) return std::nullopt;
   if (row.claim) {
-    if (!row.lease_until || *row.lease_until + older_than > now) return std::nullopt;
+    if (!row.lease_until) return std::nullopt;
+    // Who comes to own a store ends every earlier lease, as of no time at all.
+    const Instant since = std::max(*row.lease_until, row.updated_at);
+    if (since + older_than > now) return std::nullopt;
     auto why = nobody(row, offers);
-    Stuck stuck{.reason = "lease_expired", .since = *row.lease_until, .missing = {}, .message = {}};
+    Stuck stuck{.reason = "lease_expired", .since = since, .missing = {}, .message = {}};
     stuck.message = "its worker " + row.claim_worker + " is gone";
     if (why) {
       stuck.message += ", and " + why->message;
@@ -119,6 +122,22 @@ std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older
   auto why = nobody(row, offers);
   if (why) why->since = since;
   return why;
+}
+
+Stuck unattended(const store::JobRow& row) {
+  Stuck stuck{.reason = "no_worker", .since = row.updated_at, .missing = {}, .message = {}};
+  stuck.message = "no process runs the jobs of this store";
+  if (row.claim) stuck.message += "; " + row.claim_worker + ", which ran it, is gone";
+  return stuck;
+}
+
+std::vector<Value> unattended_commands(const store::JobRow& row) {
+  return {Value("aetheris run FILE --job-id " + row.id.text), Value("aetheris serve FILE")};
+}
+
+Value unattended_json(const store::JobRow& row) {
+  return Value::object(
+      {{"commands", Value::array(unattended_commands(row))}, {"message", unattended(row).message}});
 }
 
 std::vector<WorkerOffer> Api::worker_offers(const store::Census& census) const {
@@ -143,7 +162,8 @@ struct Api::Walk {
   std::string after;
   std::size_t wanted = kListDefault;
   Duration older_than = kOlderThan;
-  bool doubts = false;   // calls in doubt; else what is stuck
+  bool doubts = false;  // calls in doubt; else what is stuck
+  bool unattended = false;
   std::size_t logs = 0;  // that were read
   std::vector<WorkerOffer> offers;
   std::deque<store::JobRow> rows;
@@ -197,6 +217,7 @@ void Api::stuck_jobs(Ask ask) {
     if (!alive.lock()) return;
     if (!census) return ask->refuse(census.error());
     walk->offers = worker_offers(*census);
+    walk->unattended = nobody_is_there();
     begin_walk(ask, walk);
   });
 }
@@ -237,7 +258,7 @@ void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
   go_on_after(walk->after, filter);
   filter.limit = kRowsAtOnce;
   // A job that has stood still for long was not written to; of a lease that ran out the row says when.
-  if (!walk->doubts && filter.status == "queued") {
+  if (!walk->doubts && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ask,
@@ -267,17 +288,21 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
     walk->after = cursor_of(row);
     std::optional<Stuck> why;
     if (!walk->doubts) {
-      why = stuck(row, store_.now(), walk->older_than, walk->offers);
+      const bool left = walk->unattended && store::may_run(row.status);
+      why = left ? unattended(row) : stuck(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      std::string command = store_.owned() ? "aetheris serve FILE" : "aetheris worker FILE";
+      const bool alone = store_.owned() || owner_lives_;  // one process runs this store
+      std::string command = alone ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;
       }
+      std::vector<Value> commands{Value(command)};
+      if (walk->unattended) commands = unattended_commands(row);
       walk->found.push_back(
-          shown.with("stuck", Value::object({{"commands", Value::array({Value(command)})},
+          shown.with("stuck", Value::object({{"commands", Value::array(std::move(commands))},
                                              {"message", why->message},
                                              {"missing", texts(why->missing)},
                                              {"reason", why->reason},

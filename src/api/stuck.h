@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/time.h"
+#include "core/value.h"
 #include "store/store.h"
 
 namespace ae::api {
@@ -34,5 +35,10 @@ struct Stuck {
 // `older_than`: how long a job may stand still before it counts, but for a parked one.
 std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older_than,
                            const std::vector<WorkerOffer>& offers);
+// A job that could go on, in a store that one process alone can run, and none does: at once.
+Stuck unattended(const store::JobRow& row);
+std::vector<Value> unattended_commands(const store::JobRow& row);
+// The same as the job's page says it: {message, commands}.
+Value unattended_json(const store::JobRow& row);
 
 }  // namespace ae::api

@@ -83,6 +83,24 @@ AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
             "lease_expired its worker w1 is gone, and no worker offers gpu, for 9m, missing gpu");
 }
 
+AE_TEST("stuck/a lease that a new owner ended is not told as of no time at all") {
+  store::JobRow job = row("running", minutes(9));
+  job.claim = store::Fence{AttemptId("A"), 1};
+  job.claim_worker = "w1";
+  job.lease_until = Instant{0};
+  EXPECT_EQ(told(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
+}
+
+AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, with who ran it") {
+  store::JobRow job = row("running", minutes(0));
+  job.claim = store::Fence{AttemptId("A"), 1};
+  job.claim_worker = "host:7";
+  const Stuck left = unattended(job);
+  EXPECT_EQ(left.message, "no process runs the jobs of this store; host:7, which ran it, is gone");
+  EXPECT_EQ(left.since, job.updated_at);
+  EXPECT_EQ(unattended_json(job)["commands"].items()[0], Value("aetheris run FILE --job-id j"));
+}
+
 AE_TEST("stuck/a parked one at once, whoever is there") {
   EXPECT_EQ(told(row("parked", minutes(0)), {{{}, {}}}), "parked , for 0m, missing");
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "api/lacking.h"
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/trace.h"
@@ -11,9 +12,31 @@
 #include "runtime/redact.h"
 
 namespace ae::api {
+namespace {
+
+// Each wait with what a person is asked there: the call that is to be approved, or what its tool asks. null = nobody is.
+Value with_asked(const Value& wait, const std::vector<Value>& asked) {
+  const Value none{nullptr};
+  const Value* found = &none;
+  for (const Value& one : asked) {
+    if (one["correlation_key"] == wait["correlation_key"]) found = &one;
+  }
+  return wait.with("answer", (*found)["answer"])
+      .with("approval_id", (*found)["id"])
+      .with("arguments", (*found)["arguments"])
+      .with("question", (*found)["question"])
+      .with("tool", (*found)["tool"]);
+}
+
+}  // namespace
 
 Value job_body(const runtime::Runtime::Read& read) {
-  Value body = engine::job_view(read.state);
+  Value body = with_lacking(read.state, engine::job_view(read.state));
+  const std::vector<Value> asked = engine::approvals_view(read.state);
+  std::vector<Value> waits;
+  for (const Value& wait : body["waits"].items()) waits.push_back(with_asked(wait, asked));
+  if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
+  body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
   // How it stands in line.
   const Value needed =

@@ -19,6 +19,8 @@
 #include "core/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
+#include "store/sqlite/files.h"
+#include "store/sqlite/lock_file.h"
 
 namespace ae::app {
 namespace {
@@ -262,7 +264,14 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
     options.create = purpose == Purpose::make;
     options.mode = purpose == Purpose::read ? SiteOptions::Mode::read : SiteOptions::Mode::write;
     auto site = Site::open(std::move(options));
-    if (site) return std::make_unique<SiteDoor>(std::move(*site));
+    if (site) {
+      if (purpose == Purpose::read && store.kind == StoreUrl::Kind::sqlite) {
+        (*site)->api().stand_beside([lock = store::sqlite::lock_path(store.path)] {
+          return store::sqlite::LockFile::is_taken(lock);
+        });
+      }
+      return std::make_unique<SiteDoor>(std::move(*site));
+    }
     if (site.error().code != Code::store_locked || std::chrono::steady_clock::now() > give_up) {
       return std::unexpected(site.error());
     }

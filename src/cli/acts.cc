@@ -1,4 +1,6 @@
 // signal, message, approve, reject, cancel, pause, resume, budget, resolve: what others want of a job.
+#include <algorithm>
+
 #include "api/problem.h"
 #include "app/door.h"
 #include "cli/commands.h"
@@ -142,6 +144,14 @@ int budget_command(const Options& options, Terminal& terminal) {
         std::pair("tool_calls", &options.tool_calls)}) {
     if (!text->empty()) body.emplace_back(name, number_or_text(*text));
   }
+  const bool says_nothing =
+      std::ranges::none_of(body, [](const Member& member) { return member.first != "note"; });
+  if (says_nothing) {
+    return terminal.fail_with({Code::usage,
+                               "say what the job may use in all: --tokens, --cost, --model-calls, "
+                               "--tool-calls or --wall; `aetheris job " +
+                                   quoted(options.id) + "` shows what it may use and has used"});
+  }
   const auto asked = post(options, "budget", std::move(body));
   const bool had = asked && (*asked)["raised"] == Value(false);
   return say(asked, options, terminal, had ? "it may use as much already" : "raised");
@@ -172,8 +182,9 @@ int approve_command(const Options& options, Terminal& terminal) {
   } else {
     terminal.print(edited ? "approved with other arguments\n" : std::string(wanted) + "\n");
   }
+  // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
   const bool overtaken = !options.arguments.empty() && asked->find("duplicate") != nullptr &&
-                         (*asked)["applied"] == Value(false);
+                         (*asked)["applied"] == Value(false) && outcome != "edited";
   return outcome == wanted && !overtaken ? kDone : kConflict;
 }
 

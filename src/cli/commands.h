@@ -87,6 +87,8 @@ std::string who();
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store);
 // A call in doubt in words: what is not known, and why.
 std::string doubt_text(const Value& doubt);
+// Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
+std::vector<std::string> call_lines(const Value& call);
 // Said beneath the commands that resolve one.
 constexpr std::string_view kResultBelongs =
     "if it happened: what the call answered, as JSON, belongs in the place of '{}'";
@@ -94,7 +96,7 @@ constexpr std::string_view kResultBelongs =
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
-// What stays unknown of a job that has ended: "node NODE: nobody knows whether …", each.
+// What stays unknown of a job that has ended: "node NODE: nobody knows whether …", each with what is known of the call.
 std::vector<std::string> doubts_of_end(const Value& job);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);

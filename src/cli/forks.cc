@@ -106,6 +106,10 @@ Result<Value> asked_of(app::Door& door, const Options& options, const agents::Ag
     return fail(Code::plan_invalid, "job " + options.id + " is one of agent \"" + name +
                                         "\", which is not in " + options.file);
   }
+  const std::string_view status = job.body.text("status");
+  if (status == "completed" || status == "failed" || status == "cancelled") {
+    return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
+  }
   Value body = Value::object({{"task_graph", agent->second.task_graph}});
   if (!options.reason.empty()) body = body.with("reason", options.reason);
   if (options.drop.empty()) return body;

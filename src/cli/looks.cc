@@ -232,6 +232,7 @@ std::string stuck_text(const Value& job, const std::string& flag) {
   for (const Value& doubt : job["in_doubt"].items()) {
     text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
+    for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
     commands(doubt["commands"]);
   }
   return text;
@@ -405,7 +406,9 @@ int job_command(const Options& options, Terminal& terminal) {
     line("error", paint(Tint::bad, safe((*job)["error"].text("code"))) + ": " +
                       safe((*job)["error"].text("message")));
   }
-  for (const std::string& doubt : doubts_of_end(*job)) line("in doubt", doubt);
+  for (const std::string& doubt : doubts_of_end(*job)) {
+    line(doubt.starts_with(' ') ? "" : "in doubt", doubt);
+  }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   say_blocked(*job, *store, terminal);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "agents/agents_file.h"
+#include "agents/faults.h"
 #include "app/site.h"
 #include "cli/completion.h"
 #include "cli/options.h"
@@ -648,8 +649,15 @@ Parsed parse(int said, char** words) {
     }
     const std::string command(command_of(argc, argv));
     if (!command.empty() && !grammar.knows(command)) {
-      parsed.error = Error{Code::usage, "there is no command \"" + command.substr(0, 64) +
-                                            "\"; `aetheris --help` lists them"};
+      agents::Nearest nearest(command);
+      for (const CLI::App* one : grammar.app().get_subcommands([](CLI::App*) { return true; })) {
+        nearest.look_at(one->get_name());
+      }
+      const std::string meant = nearest.take();
+      parsed.error =
+          Error{Code::usage, "there is no command \"" + command.substr(0, 64) + "\"" +
+                                 (meant.empty() ? "" : " (did you mean " + meant + "?)") +
+                                 "; `aetheris --help` lists them"};
       return parsed;
     }
     try {

@@ -3,15 +3,16 @@
 #include <csignal>
 #include <utility>
 
+#include "api/views.h"
 #include "cli/commands.h"
 #include "core/json.h"
-#include "engine/view.h"
 
 namespace ae::cli {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(50);
 constexpr Duration kLookFloor = std::chrono::seconds(1);
+constexpr std::size_t kArgumentsShown = 60;                // columns, in a line of progress
 constexpr Duration kLate = std::chrono::milliseconds(25);  // of a timer
 
 std::string duration_text(Duration d) {
@@ -277,7 +278,7 @@ void Run::say_rest(const JobId& job) {
     saying_--;
     look_soon();
     if (!read || !engine::is_blocked(read->state.status)) return;
-    const auto all = answers(engine::job_view(read->state), wishes_.store);
+    const auto all = answers(api::job_body(*read), wishes_.store);
     if (all.empty()) return;
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;
@@ -327,6 +328,24 @@ void Run::step_line(Tint tint, const char* mark, const std::string& node, const 
                       : pad(safe(node), 20) + " " + terminal_.err()(Tint::dim, safe(what))));
 }
 
+// What a part of a map or a loop calls.
+void Run::tell_call(const Value& started) {
+  const std::string tool(started.text("tool_name"));
+  const bool model = tool.starts_with(kModelToolPrefix);
+  calls_[std::string(started.text("step_id"))] =
+      model ? "model " + tool.substr(kModelToolPrefix.size())
+            : tool + " " + cut(canonical(started["arguments"]), kArgumentsShown);
+}
+
+// "turn 2: model main" or "look {…}"; of what was declared before we came, "an item".
+std::string Run::part_text(const std::string& node, const std::string& step) {
+  const auto call = calls_.find(step);
+  if (call == calls_.end()) return "an item";
+  const auto turn = turns_.find(node);
+  const bool asks = call->second.starts_with("model ") && turn != turns_.end();
+  return (asks ? "turn " + std::to_string(turn->second + 1) + ": " : "") + call->second;
+}
+
 void Run::tell(const Event& event) {
   const Value& p = event.payload;
   const std::string node(p.text("node_id"));
@@ -342,16 +361,28 @@ void Run::tell(const Event& event) {
       const auto begun = steps_.find(step);
       const std::string took =
           begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
+      const std::string part = item ? part_text(node, step) : "";
       if (p["error"].is_object()) {
-        return step_line(
-            Tint::bad, "✗", node,
-            std::string(p["error"].text("code")) + ": " + std::string(p["error"].text("message")));
+        return step_line(Tint::bad, "✗", node,
+                         (part.empty() ? "" : part + ": ") + std::string(p["error"].text("code")) +
+                             ": " + std::string(p["error"].text("message")));
       }
-      if (item && !wishes_.verbose) return;
+      if (item && !wishes_.verbose && !turns_.contains(node)) return;
       if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", node, "skipped");
-      return step_line(Tint::good, "✓", node, item ? "an item, " + took : took);
+      return step_line(Tint::good, "✓", node, item ? part + ", " + took : took);
     }
+    case EventType::plan_generated:
+      if (!p["task_graph"]["nodes"].is_array()) return;
+      for (const Value& one : p["task_graph"]["nodes"].items()) {
+        if (one.text("kind") == "loop") turns_.try_emplace(std::string(one.text("id")), 0);
+      }
+      return;
+    case EventType::tool_invocation_started:
+      return tell_call(p);
     case EventType::decision_recorded:
+      if (p.text("kind") == "tool_choice" && p["payload"]["turn"].is_integer()) {
+        turns_[node] = static_cast<std::uint64_t>(p["payload"]["turn"].as_int()) + 1;
+      }
       if (p.text("kind") == "retry") {
         step_line(Tint::warn, "↻", node, "again: " + std::string(p.text("reason")));
       }

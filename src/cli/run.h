@@ -59,6 +59,8 @@ class Run final : public runtime::RuntimeObserver {
   void say_untold();
   void say_pieces();
   void tell(const Event& event);
+  void tell_call(const Value& started);
+  std::string part_text(const std::string& node, const std::string& step);
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
   Terminal& terminal_;
@@ -86,6 +88,8 @@ class Run final : public runtime::RuntimeObserver {
   };
   std::map<std::string, Started, std::less<>> nodes_;
   std::map<std::string, Instant, std::less<>> steps_;
+  std::map<std::string, std::string, std::less<>> calls_;    // by step: what is called, with what
+  std::map<std::string, std::uint64_t, std::less<>> turns_;  // of loops: the number of the next one
 };
 
 }  // namespace ae::cli

@@ -267,18 +267,17 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
     say_blocked(job, wish.store, terminal);
-    terminal.note("then:   " +
-                  terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    if (wish.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("then:   " +
+                    terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    }
   }
   if (!rests(job)) {  // what it waited for came to pass while we were leaving
     terminal.note("job " + safe(id) + " can go on: " +
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
-  // A failure for this very reason has said so.
-  if (job["error"].text("code") != code_name(Code::invocation_in_doubt)) {
-    for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
-  }
+  for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
   return exit_code_of_status(status);
 }
 
@@ -310,7 +309,14 @@ int with_owner(const Wish& wish, const Options& options, const agents::AgentsFil
       return say_end(found->body, wish, terminal);
     }
   }
-  return terminal.fail_with(locked);
+  Error said = locked;
+  said.message +=
+      "; `aetheris run " + quoted(wish.file) +
+      (wish.agent.empty() ? "" : " " + quoted(wish.agent)) + " … --detach" +
+      store_flag(wish.store) +
+      "` leaves the job to it; when it is a server, AETHERIS_URL=http://HOST:PORT before "
+      "this command runs the job there and waits for it";
+  return terminal.fail_with(said);
 }
 
 // At a server: it runs the job, we wait for it to rest.
@@ -429,8 +435,11 @@ int run_here(const Wish& wish, const Options& options, const app::LoadedAgents& 
       const api::ApiResponse now = site.ask(get_job(id));
       terminal.print_json(now.status == 200 ? with_store(now.body, wish.store) : now.body);
     }
-    terminal.note("stopped; go on with: " +
-                  terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
+    const bool lost = wish.store.kind == app::StoreUrl::Kind::memory;
+    terminal.note(
+        lost ? "stopped; the store was in memory, and the job is gone with it"
+             : "stopped; go on with: " +
+                   terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
     return 128 + signal;
   }
   const api::ApiResponse end = site.ask(get_job(id));

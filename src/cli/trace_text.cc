@@ -553,6 +553,10 @@ class Trace {
                        std::string(decision.text("state", kind));
     if (!reason.empty()) text += ", \"" + reason + "\"";
     detail(trunk, Tint::accent, text);
+    if (decision.text("state") != "edited") return;
+    // What was sent in the place of what was asked for. Never cut: it is what the answer was.
+    out_ += style_.paint(Tint::dim, trunk + "  to ") +
+            safe_json(canonical(decision["payload"]["arguments"])) + "\n";
   }
 
   void wait(const Value& node, const Value& wait, const std::string& trunk) {

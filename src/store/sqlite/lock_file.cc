@@ -44,6 +44,15 @@ Result<LockFile> LockFile::take(const std::string& path) {
   return lock;
 }
 
+bool LockFile::is_taken(const std::string& path) {
+  const LockFile look(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (look.fd_ < 0) return errno != ENOENT;
+  while (::flock(look.fd_, LOCK_SH | LOCK_NB) != 0) {
+    if (errno != EINTR) return true;
+  }
+  return false;
+}
+
 LockFile::~LockFile() {
   if (fd_ >= 0) ::close(fd_);
 }

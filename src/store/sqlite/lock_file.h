@@ -13,6 +13,8 @@ class LockFile {
  public:
   // Fails with store_locked (another owner lives; names its pid) · unavailable.
   static Result<LockFile> take(const std::string& path);
+  // Does somebody hold it now? Who cannot tell says yes. Whoever takes it in this very moment is refused.
+  static bool is_taken(const std::string& path);
   LockFile() = default;
   LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   LockFile& operator=(LockFile&& other) noexcept {

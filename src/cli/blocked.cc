@@ -1,0 +1,262 @@
+// Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "core/json.h"
+#include "engine/budget.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kArgumentsShown = 2'000;  // columns
+
+std::vector<std::string> commands_of(const Value& commands, const std::string& flag) {
+  std::vector<std::string> out;
+  if (!commands.is_array()) return out;
+  for (const Value& command : commands.items()) {
+    if (command.is_string()) out.push_back(safe(command.as_string()) + flag);
+  }
+  return out;
+}
+
+Value flagged(const Value& object, const std::string& flag) {
+  if (!object.is_object()) return object;
+  Value out = object;
+  if (const std::string_view command = object.text("command"); !command.empty()) {
+    out = out.with("command", std::string(command) + flag);
+  }
+  if (object["commands"].is_array()) {
+    std::vector<Value> commands;
+    for (const Value& command : object["commands"].items()) {
+      commands.push_back(command.is_string() ? Value(command.as_string() + flag) : command);
+    }
+    out = out.with("commands", Value::array(std::move(commands)));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string doubt_text(const Value& doubt) {
+  const std::string tool = safe(doubt.text("tool"));
+  std::string reason = safe(doubt.text("reason"));
+  if (reason == "nobody knows whether it happened")
+    reason.clear();  // no more than what is said here
+  // What should undo a step may have failed for certain: the step stands all the same.
+  if (doubt["compensates"].is_string()) {
+    return "not known to be undone by " + tool + (reason.empty() ? "" : ": " + reason);
+  }
+  return "nobody knows whether the call of " + tool + " happened" +
+         (reason.empty() ? "" : " (" + reason + ")");
+}
+
+std::string confirmed_text(const Value& resources) {
+  std::string text;
+  if (!resources.is_array()) return text;
+  for (const Value& resource : resources.items()) {
+    text += (text.empty() ? " " : ", ") + safe(resource.text("resource_type")) + " " +
+            safe(resource.text("resource_id"));
+    const bool gone = resource.text("observed") == "absent";
+    text += resource.text("verdict") == "unreachable" ? ", which cannot be looked at"
+            : gone                                    ? ", which is gone"
+                                                      : ", which is not as it was";
+  }
+  return text;
+}
+
+std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
+  std::vector<std::vector<std::string>> all;
+  const std::string flag = store_flag(store);
+  if (job["in_doubt"].is_array()) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      if (auto commands = commands_of(doubt["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
+    }
+  }
+  if (job["confirmations"].is_array()) {
+    for (const Value& asked : job["confirmations"].items()) {
+      if (auto commands = commands_of(asked["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
+    }
+  }
+  if (job["waits"].is_array()) {
+    for (const Value& wait : job["waits"].items()) {
+      if (auto commands = commands_of(wait["commands"], flag); !commands.empty()) {
+        all.push_back(std::move(commands));
+      }
+    }
+  }
+  return all;
+}
+
+Value with_store(const Value& job, const app::StoreUrl& store) {
+  const std::string flag = store_flag(store);
+  if (flag.empty() || !job.is_object()) return job;
+  Value out = job;
+  for (const char* name : {"parked", "waiting", "unattended"}) {
+    if (job[name].is_object()) out = out.with(name, flagged(job[name], flag));
+  }
+  for (const char* name : {"in_doubt", "waits", "confirmations"}) {
+    if (!job[name].is_array()) continue;
+    std::vector<Value> items;
+    for (const Value& item : job[name].items()) items.push_back(flagged(item, flag));
+    out = out.with(name, Value::array(std::move(items)));
+  }
+  return out;
+}
+
+std::vector<std::string> call_lines(const Value& call) {
+  std::vector<std::string> lines;
+  if (!call["arguments"].is_null()) {
+    const std::string all = safe_json(canonical(call["arguments"]));
+    const std::string shown = cut(all, kArgumentsShown);
+    lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
+  }
+  if (call["external_key"].is_string()) {
+    lines.push_back("external key: " + safe(call.text("external_key")));
+  }
+  return lines;
+}
+
+std::vector<std::string> doubt_lines(const Value& doubt) {
+  std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
+  for (const std::string& line : call_lines(doubt)) lines.push_back("  " + line);
+  return lines;
+}
+
+std::vector<std::string> doubts_of_end(const Value& job) {
+  std::vector<std::string> all;
+  const std::string_view status = job.text("status");
+  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
+  if (!ended || !job["in_doubt"].is_array()) return all;
+  for (const Value& doubt : job["in_doubt"].items()) {
+    for (std::string& line : doubt_lines(doubt)) all.push_back(std::move(line));
+  }
+  return all;
+}
+
+namespace {
+
+// A wait that somebody or something ends.
+std::string wait_text(const Value& wait) {
+  std::string text = "\n  node " + safe(wait.text("node_id"));
+  const std::string tool = safe(wait.text("tool"));
+  const bool asks = wait["question"].is_object();
+  if (asks) {
+    text += ": " + tool + " asks in the middle of its call";
+  } else {
+    text += " waits for a " + safe(wait.text("wait_type"));
+    if (wait.text("wait_type") == "message") {
+      text += " on the channel " + safe(wait.text("channel"));
+    } else if (wait.text("correlation_key").starts_with("approval/")) {
+      text += " who approves its call" + (tool.empty() ? "" : " of " + tool);
+    } else if (wait.text("wait_type") != "timer") {
+      text += " with the key " + safe(wait.text("correlation_key"));
+    }
+  }
+  if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
+  if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
+  if (asks) text += "\n    it says: " + safe(wait["question"].text("message"));
+  if (wait["reason"].is_string()) text += "\n    because: " + safe(wait.text("reason"));
+  for (const std::string& line : call_lines(wait)) text += "\n    " + line;
+  return text;
+}
+
+// Which limits leave no room for the next call, what is used, and what it asks for.
+std::string lacking_text(const Value& budget) {
+  std::string text;
+  if (!budget["lacking"].is_array()) return text;
+  for (const Value& one : budget["lacking"].items()) {
+    const std::string limit = safe(one.text("limit"));
+    const auto shown = [&](const Value& amount) {
+      const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
+      return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
+    };
+    text += "\n  " + limit + ": ";
+    if (limit == "wall") {
+      text += "its time, " + safe(budget["limits"].text("wall")) + ", has passed";
+    } else if (one["most"].is_null()) {
+      text += "the next call asks for " + shown(one["asked"]);
+    } else {
+      text += shown(one["used"]) + " of " + shown(one["most"]) +
+              " used, and the next call asks for " + shown(one["asked"]);
+    }
+  }
+  return text;
+}
+
+// All that it waits for.
+std::string waits_text(const Value& job) {
+  std::string text;
+  if (job["in_doubt"].is_array()) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      for (const std::string& line : doubt_lines(doubt)) text += "\n  " + line;
+    }
+  }
+  if (job["confirmations"].is_array()) {
+    for (const Value& asked : job["confirmations"].items()) {
+      text += "\n  node " + safe(asked.text("node_id")) + " has changed" +
+              confirmed_text(asked["resources"]);
+    }
+  }
+  if (job["waits"].is_array()) {
+    for (const Value& wait : job["waits"].items()) {
+      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait);
+    }
+  }
+  return text;
+}
+
+void say_commands(const std::vector<std::string>& commands, Terminal& terminal) {
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    terminal.note((i == 0 ? "answer: " : "    or: ") + terminal.err()(Tint::bold, commands[i]));
+  }
+}
+
+bool asks_people(const Value& job) {
+  return job["waits"].is_array() &&
+         std::ranges::any_of(job["waits"].items(),
+                             [](const Value& wait) { return wait["approval_id"].is_string(); });
+}
+
+}  // namespace
+
+void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
+  const std::string id(job.text("id"));
+  const std::string status(job.text("status"));
+  if (job["unattended"].is_object()) {
+    terminal.note("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
+    say_commands(commands_of(job["unattended"]["commands"], store_flag(store)), terminal);
+  }
+  if (status != "waiting" && status != "parked") return;
+  terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) +
+                waits_text(job));
+  if (job["parked"].is_object()) {
+    terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
+                  safe(job["parked"].text("until")) + lacking_text(job["budget"]));
+  }
+  if (store.kind == app::StoreUrl::Kind::memory) {
+    terminal.note(
+        "the store was in memory, and is gone with this process: nobody can answer; use one in a "
+        "file (--store sqlite:PATH)");
+    return;
+  }
+  if (asks_people(job)) {
+    terminal.note("see:    " +
+                  terminal.err()(Tint::bold, "aetheris approvals" + store_flag(store)));
+  }
+  auto all = answers(job, store);
+  const std::string_view until = job["parked"].text("until");
+  if ((until == "resume" || until == "budget") && job["parked"]["command"].is_string()) {
+    all = {{safe(job["parked"].text("command")) + store_flag(store)}};
+  }
+  for (const std::vector<std::string>& commands : all) say_commands(commands, terminal);
+  if (job["in_doubt"].size() > 0 && !all.empty()) terminal.note(std::string(kResultBelongs));
+}
+
+}  // namespace ae::cli
