@@ -121,6 +121,7 @@ std::string sends_text(const Value& sends) {
     }
   }
   if (sends["argv"].is_array()) line("runs:      ", safe_json(canonical(sends["argv"])));
+  if (sends["stdin"].is_string()) line("           stdin ", safe(sends.text("stdin")));
   if (sends["env"].is_object()) line("           env ", safe_json(canonical(sends["env"])));
   if (sends["cwd"].is_string()) line("           in ", safe(sends.text("cwd")));
   if (sends["server"].is_string()) {
@@ -474,16 +475,17 @@ class Follow {
       }
       lost = 0;
       if (over_ || !terminal_.flush()) return {};  // or nobody reads any more
+      // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for, and
+      // what answers say.
+      if (!door->is_socket()) {
+        if (auto owner = app::find_owner(store)) door = std::move(owner);
+      }
       if (*heard) continue;
       // Nothing came: has it ended before, or is what ends it filtered out?
       auto job = get(*door, {"api", "jobs", options_.id}, {});
       if (!job) continue;
       const std::string_view status = job->text("status");
       if (status == "completed" || status == "failed" || status == "cancelled") return {};
-      // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for.
-      if (!door->is_socket()) {
-        if (auto owner = app::find_owner(store)) door = std::move(owner);
-      }
     }
   }
 

@@ -272,7 +272,7 @@ constexpr auto kConfirmationChecked = std::to_array<Field>({
 
 using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
-    {EventType::job_created, "job_created", history, 1, kJobCreated},
+    {EventType::job_created, "job_created", history, 2, kJobCreated},
     {EventType::plan_generated, "plan_generated", history, 1, kPlanGenerated},
     {EventType::decision_recorded, "decision_recorded", history, 2, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
@@ -319,6 +319,8 @@ std::span<const EventKind> event_kinds() { return kKinds; }
 
 std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
   switch (kind.type) {
+    case EventType::job_created:  // 1 knows of no job that has spent something already
+      return payload["budget"].find("spent") != nullptr ? 2 : 1;
     case EventType::
         decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
       const std::string_view state = payload.text("state");

@@ -191,6 +191,13 @@ AE_TEST("core/seal/what an earlier program would take for something else has a l
   EXPECT_EQ(decided("approval", "edited"), 2);
   EXPECT_EQ(decided("approval", "denied"), 2);
   EXPECT_EQ(decided("retry", "denied"), 1);
+  const auto created = [&](std::string_view budget) {
+    return schema(
+        EventType::job_created,
+        json(R"({"agent":"a","execution_version":"1","input":{}})").with("budget", json(budget)));
+  };
+  EXPECT_EQ(created(R"({"tokens":1})"), 1);
+  EXPECT_EQ(created(R"({"tokens":1,"spent":{"tokens":1}})"), 2);
 }
 
 AE_TEST("core/seal/batches chain: the head of one is the start of the next") {

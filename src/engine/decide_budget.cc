@@ -65,7 +65,8 @@ void Decider::exceed() {
   const Limit limit = over_->limit;
   std::vector<Member> payload{{"limit", to_text(limit)}};
   if (limit == Limit::wall) {
-    payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
+    // Unknown, when what raised it was erased.
+    if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
     payload.emplace_back("asked", over_->asked);
     payload.emplace_back("most", *s_.budget.limits.most(limit));

@@ -125,6 +125,26 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
   EXPECT_EQ(job.status(), "waiting");
 }
 
+AE_TEST("question/the command that answers a form has the fields that must be filled in") {
+  const auto command = [](std::string_view schema) {
+    GivenJob job(kBook);
+    job.claim();
+    const std::string requests =
+        "{'k':{'message':'m', 'mode':'form', 'schema':" + std::string(schema) + "}}";
+    job.answer("a", asks(json(requests)));
+    const Value view = job_view(job.state);
+    return std::string(view["waits"].items().front().text("command"));
+  };
+  EXPECT_NE(command("{'type':'object', 'required':['n','s','e','b','d','n'], 'properties':{"
+                    "'n':{'type':'integer'}, 's':{'type':'string'}, 'e':{'enum':['x','y']},"
+                    "'b':{'type':'boolean'}, 'd':{'type':'string', 'default':'usual'}}}")
+                .find(R"(--arguments '{"b":false,"d":"usual","e":"x","n":0,"s":"…"}')"),
+            std::string::npos);
+  for (const char* schema : {"{'type':'object'}", "{'required':7}", "{'required':[7]}"}) {
+    EXPECT_NE(command(schema).find("--arguments '{}'"), std::string::npos) << schema;
+  }
+}
+
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
   GivenJob job(kBook);
   job.claim();

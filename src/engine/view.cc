@@ -333,6 +333,29 @@ std::vector<Value> resolve_commands(const State& state, const Step& step) {
           Value(resolve + " fail")};
 }
 
+// What a form must have, to be filled in. The schema is a server's: anything may stand in it.
+Value form_to_fill(const Value& schema) {
+  Value form = Value::object({});
+  if (!schema["required"].is_array()) return form;
+  for (const Value& name : schema["required"].items()) {
+    if (!name.is_string()) continue;
+    const Value& field = schema["properties"][name.as_string()];
+    const std::string_view type = field.text("type");
+    Value filled("…");
+    if (const Value* usual = field.find("default")) {
+      filled = *usual;
+    } else if (field["enum"].is_array() && field["enum"].size() > 0) {
+      filled = field["enum"].items().front();
+    } else if (type == "integer" || type == "number") {
+      filled = Value(0);
+    } else if (type == "boolean") {
+      filled = Value(false);
+    }
+    form = form.with(name.as_string(), std::move(filled));
+  }
+  return form;
+}
+
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   Value command;
@@ -341,7 +364,8 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
     command = "aetheris approve " + state.job.text + "." + id;
     const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
     if (asks && asks->second.text("mode") == "form") {
-      command = command.as_string() + " --arguments '{}'";
+      command = command.as_string() + " --arguments " +
+                shell_word(canonical(form_to_fill(asks->second["schema"])));
     }
     commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {

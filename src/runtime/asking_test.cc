@@ -104,9 +104,12 @@ AE_TEST(
   for (const char* more : {"", ", 'on_error':'continue'"}) {
     Ground ground;
     Desk desk(ground, "a", {.owned = true});
-    desk.create(plan("idempotent",
-                     std::string("[{'id':'a', 'kind':'tool', 'tool':'do', 'map':[1,2]") + more +
-                         "}, {'id':'b', 'kind':'wait_for', 'for':'1h', 'needs':['a']}]"));
+    desk.create(
+        plan("idempotent",
+             "[{'id':'m', 'kind':'map', 'over':[1,2], 'max_parallel':2, 'do':{'tool':'do'}" +
+                 std::string(more) +
+                 "}, {'id':'w', 'kind':'wait', 'needs':['m'],"
+                 "   'wait':{'type':'signal', 'key':'k'}}]"));
     ASSERT_EQ(desk.calls.size(), 2u);
     desk.answer(0, kAsks);
     EXPECT_FALSE(desk.calls[0].abandoned);
