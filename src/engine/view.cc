@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
 #include "core/trace_context.h"
 #include "engine/confirm.h"
 
