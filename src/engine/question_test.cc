@@ -135,14 +135,16 @@ AE_TEST("question/the command that answers a form has the fields that must be fi
     const Value view = job_view(job.state);
     return std::string(view["waits"].items().front().text("command"));
   };
-  EXPECT_NE(command("{'type':'object', 'required':['n','s','e','b','d','n'], 'properties':{"
-                    "'n':{'type':'integer'}, 's':{'type':'string'}, 'e':{'enum':['x','y']},"
-                    "'b':{'type':'boolean'}, 'd':{'type':'string', 'default':'usual'}}}")
-                .find(R"(--arguments '{"b":false,"d":"usual","e":"x","n":0,"s":"…"}')"),
-            std::string::npos);
-  for (const char* schema : {"{'type':'object'}", "{'required':7}", "{'required':[7]}"}) {
-    EXPECT_NE(command(schema).find("--arguments '{}'"), std::string::npos) << schema;
-  }
+  EXPECT_NE(
+      command(
+          "{'type':'object', 'required':['n','s','e','b','d'], 'properties':{"
+          "'n':{'type':'integer'}, 's':{'type':'string'}, 'e':{'type':'string', 'enum':['x','y']},"
+          "'b':{'type':'boolean'}, 'd':{'type':'string', 'default':'usual'}}}")
+          .find(R"(--arguments '{"b":false,"d":"usual","e":"x","n":0,"s":"…"}')"),
+      std::string::npos);
+  EXPECT_NE(
+      command("{'type':'object', 'properties':{'n':{'type':'integer'}}}").find("--arguments '{}'"),
+      std::string::npos);
 }
 
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
