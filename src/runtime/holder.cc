@@ -64,13 +64,19 @@ Result<Value> read_ledger(const JobId& job, const store::LedgerRow& row) {
 
 }  // namespace
 
-void stop_asking(Performers& performers, const engine::State& state) {
+std::vector<Asker> askers_of(const engine::State& state) {
+  std::vector<Asker> askers;
   for (const engine::Step& step : state.steps) {
-    if (!step.call || step.call->open || step.call->outcome != OutcomeKind::input_required)
-      continue;
-    if (auto* entry = performers.find(step.call->tool)) {
-      entry->tool->abandon(step.call->id, step.call->try_no);
-    }
+    const engine::Invocation* call = step.call ? &*step.call : nullptr;
+    if (call == nullptr || call->open || call->outcome != OutcomeKind::input_required) continue;
+    askers.push_back({step.id, call->tool, call->id, call->try_no});
+  }
+  return askers;
+}
+
+void stop_asking(Performers& performers, const Asker& asker) {
+  if (auto* entry = performers.find(asker.tool)) {
+    entry->tool->abandon(asker.invocation, asker.try_no);
   }
 }
 
@@ -146,7 +152,7 @@ void Holder::loaded(Result<Stood> stood) {
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
   repair_ledger(*loaded);
-  find_askers();
+  askers_ = askers_of(state_);
   pump();
 }
 
@@ -761,15 +767,6 @@ void Holder::all_durable() {
   pump();
 }
 
-void Holder::find_askers() {
-  askers_.clear();
-  for (const engine::Step& step : state_.steps) {
-    const engine::Invocation* call = step.call ? &*step.call : nullptr;
-    if (call == nullptr || call->open || call->outcome != OutcomeKind::input_required) continue;
-    askers_.push_back({step.id, call->tool, call->id, call->try_no});
-  }
-}
-
 // Whose job ends, or whose step is over, waits for no answer. What a later try went on with is not there any more.
 void Holder::let_go_of_askers() {
   std::erase_if(askers_, [&](const Asker& asker) {
@@ -779,9 +776,7 @@ void Holder::let_go_of_askers() {
                        step->phase != engine::StepPhase::done && step->call &&
                        step->call->id == asker.invocation;
     if (waits) return false;
-    if (auto* entry = world_.performers.find(asker.tool)) {
-      entry->tool->abandon(asker.invocation, asker.try_no);
-    }
+    stop_asking(world_.performers, asker);
     return true;
   });
 }

@@ -30,9 +30,16 @@ enum class Durability { fused, split };
 
 struct Stood;
 
-// Nobody is asked in a job that ends while nobody holds it: a call that is still open for a person's answer is given up, if
-// it is open here.
-void stop_asking(Performers& performers, const engine::State& state);
+// A try that ended with a question: here may be a call that is kept open for the answer (Tool::abandon).
+struct Asker {
+  StepId step;
+  std::string tool;
+  InvocationId invocation;
+  std::uint32_t try_no;
+};
+std::vector<Asker> askers_of(const engine::State& state);
+// Nobody will be asked for it: its call is given up, if it is kept here.
+void stop_asking(Performers& performers, const Asker& asker);
 
 class Holder;
 
@@ -155,7 +162,6 @@ class Holder : public std::enable_shared_from_this<Holder> {
   Error cannot_write() const;
   void on_committed(Result<store::Committed> result);
   void all_durable();
-  void find_askers();
   void let_go_of_askers();
   void hush();
   void perform(const StepId& step);
@@ -234,13 +240,6 @@ class Holder : public std::enable_shared_from_this<Holder> {
     Instant may_tell() const;
   };
   std::map<StepId, InFlight> in_flight_;
-  // Tries that ended with a question: here may be a call that is kept open for the answer (Tool::abandon).
-  struct Asker {
-    StepId step;
-    std::string tool;
-    InvocationId invocation;
-    std::uint32_t try_no;
-  };
   std::vector<Asker> askers_;
   std::map<StepId, Report> reports_;                   // of these
   Instant batch_time_;                                 // of all events drafted together

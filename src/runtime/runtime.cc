@@ -669,7 +669,11 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
                     return acting->done(std::unexpected(result.error()));
                   }
                   committed(acting->job, shown);
-                  if (read.state.ending) stop_asking(world_.performers, read.state);
+                  if (read.state.ending) {
+                    for (const Asker& asker : askers_of(read.state)) {
+                      stop_asking(world_.performers, asker);
+                    }
+                  }
                   const bool ours = claims(read.row.agent, read.row.capabilities);
                   if (as_logged) keep_resting(acting->job, std::move(read));
                   acting->done(answer);
