@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include "core/json.h"
@@ -158,13 +160,19 @@ AE_TEST("command/a supervisor that cannot be started is a definite failure") {
 }
 
 AE_TEST("command/a program that cannot be started for want of descriptors is started later") {
+  const auto held = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
   World w;
+  const auto idle = held();
   EXPECT_EQ(w.run(sh("echo 1")).result, Value("1"));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   // Nothing can be opened, or some of what it needs.
   for (const std::size_t free : {0u, 3u, 9u}) {
     const rlimit few{256, before.rlim_max};
+    // What the call before held would be free too soon.
+    ASSERT_TRUE(w.loop.run_until([&] { return held() <= idle; })) << held() << " not " << idle;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
     std::vector<int> taken;
     for (int fd = ::dup(2); fd >= 0; fd = ::dup(2)) taken.push_back(fd);
