@@ -94,8 +94,9 @@ ConditionWords judge_condition(const ExprRoots& read, const std::vector<Judged>&
     if (!needed || !words.note.empty()) continue;
     words.note = "every call of " + some_of(without) + " will fail: ";
     words.note += without.size() == 1 ? "it takes no " : "they take no ";
-    words.note += what + ". Name the `tools` that the rule is about, or say what else to take: `" +
-                  what + " // other`";
+    words.note.append(what).append(
+        ". Name the `tools` that the rule is about, or say what else to take: `");
+    words.note.append(what).append(" // other`");
   }
   return words;
 }

@@ -125,7 +125,7 @@ void Server::go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done
           "the process that kept it"));
     });
   }
-  const std::shared_ptr<Open> open = found.mapped();
+  const std::shared_ptr<Open>& open = found.mapped();
   loop_.forget(open->timer);
   const Key key{call.invocation, call.try_no};
   if (open->outcome) {
