@@ -191,6 +191,26 @@ def a_recovery_tells_what_it_found():
 
 
 @test
+def what_expired_while_nobody_ran_it_is_gone_on_with_at_once():
+    with home() as h:
+        (h.path / "agents.yaml").write_text("""\
+aetheris: 1
+agents:
+  human: { plan: [ { id: ok, wait: { type: human, expires: 300ms, on_expire: continue } } ], output: "${ .steps.ok }" }
+  signal: { plan: [ { id: ok, wait: { type: signal, key: k, expires: 300ms, on_expire: continue } } ], output: "${ .steps.ok }" }
+  late: { deadline: 300ms, plan: [ { id: ok, wait: { type: human } } ] }
+""")
+        for agent in ("human", "signal", "late"):
+            expect(h.run("run", "agents.yaml", agent, "--only", "--job-id", agent), 4)
+        time.sleep(0.4)
+        for agent in ("human", "signal"):
+            said = expect(h.run("run", "agents.yaml", agent, "--only", "--job-id", agent), 0)
+            assert "timed_out" in said.out, said
+        said = expect(h.run("run", "agents.yaml", "late", "--only", "--job-id", "late"), 1)
+        assert "deadline" in said.err, said
+
+
+@test
 def silence_that_nobody_can_keep_is_a_fault():
     with home() as h:
         (h.path / "agents.yaml").write_text(AGENTS.replace(

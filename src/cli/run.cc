@@ -135,23 +135,24 @@ void Run::look() {
 void Run::looked(const runtime::Runtime::Read& read) {
   const engine::State& state = read.state;
   if (engine::is_terminal(state.status)) return look_at_others();
-  if (state.status == engine::JobStatus::waiting) {
-    const auto due = next_timer(state);
-    if (!due) return look_at_others();
-    // The runtime fires it; we do only if nobody did.
-    const Duration left = *due + kLate - site_->store().now();
-    if (left.count() > 0) return again(std::min(left + std::chrono::milliseconds(1), kLookFloor));
-    site_->runtime().act(job_, {.kind = engine::Act::Kind::timers},
-                         [this](Result<Value>) { again(kLookAgain); });
-    return;
+  const Instant now = site_->store().now();
+  if (engine::is_blocked(state.status)) {
+    // The runtime fires what is due, also expiries and the deadline; we do only if nobody did.
+    if (const auto due = state.next_due(); due && *due + kLate <= now) {
+      site_->runtime().act(job_, {.kind = engine::Act::Kind::timers},
+                           [this](Result<Value>) { again(kLookAgain); });
+      return;
+    }
+    const auto timer =
+        state.status == engine::JobStatus::waiting ? next_timer(state) : std::nullopt;
+    if (!timer) return look_at_others();
+    return again(std::min(*timer + kLate - now + std::chrono::milliseconds(1), kLookFloor));
   }
-  if (engine::is_blocked(state.status)) return look_at_others();
   if (cannot_.contains(job_)) return finish();
   if (const auto missing = site_->runtime().missing(read.row); !missing.empty()) {
     problem_ = needs(missing.front());
     return finish();
   }
-  const Instant now = site_->store().now();
   if (read.row.not_before && *read.row.not_before > now) {
     return again(std::min(*read.row.not_before - now + std::chrono::milliseconds(1), kLookFloor));
   }

@@ -1,5 +1,6 @@
 // The event table itself. Stored for ever: numbers are never changed or reused; new fields get the next number.
 // Fields stand in the canonical order of their names, which is the order in which they are hashed.
+#include <algorithm>
 #include <array>
 
 #include "core/event.h"
@@ -273,7 +274,7 @@ constexpr auto kConfirmationChecked = std::to_array<Field>({
 using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_created, "job_created", history, 2, kJobCreated},
-    {EventType::plan_generated, "plan_generated", history, 1, kPlanGenerated},
+    {EventType::plan_generated, "plan_generated", history, 2, kPlanGenerated},
     {EventType::decision_recorded, "decision_recorded", history, 2, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
     {EventType::command_emitted, "command_emitted", history, 1, kCommandEmitted},
@@ -289,7 +290,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_completed, "job_completed", history, 1, kJobCompleted},
     {EventType::job_failed, "job_failed", history, 1, kJobFailed},
     {EventType::job_cancelled, "job_cancelled", history, 1, kJobCancelled},
-    {EventType::fork_imported, "fork_imported", history, 1, kForkImported},
+    {EventType::fork_imported, "fork_imported", history, 2, kForkImported},
     {EventType::job_running, "job_running", coordination, 1, kJobRunning},
     {EventType::job_requeued, "job_requeued", coordination, 1, kJobRequeued},
     {EventType::job_waiting, "job_waiting", coordination, 1, kJobWaiting},
@@ -321,6 +322,16 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
   switch (kind.type) {
     case EventType::job_created:  // 1 knows of no job that has spent something already
       return payload["budget"].find("spent") != nullptr ? 2 : 1;
+    case EventType::plan_generated:  // 1 knows of no conditions that are judged strictly
+      return payload["task_graph"].find("conditions") != nullptr ? 2 : 1;
+    case EventType::fork_imported: {  // 1 knows of no loop that goes on in the middle
+      const Value& commands = payload["commands"];
+      const bool newer =
+          commands.is_array() && std::ranges::any_of(commands.items(), [](const Value& entry) {
+            return entry.find("under_way") != nullptr;
+          });
+      return newer ? 2 : 1;
+    }
     case EventType::
         decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
       const std::string_view state = payload.text("state");

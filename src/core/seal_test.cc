@@ -198,6 +198,21 @@ AE_TEST("core/seal/what an earlier program would take for something else has a l
   };
   EXPECT_EQ(created(R"({"tokens":1})"), 1);
   EXPECT_EQ(created(R"({"tokens":1,"spent":{"tokens":1}})"), 2);
+  const auto planned = [&](std::string_view graph) {
+    return schema(EventType::plan_generated,
+                  json(R"({"decision_id":"baeb6f1c8b06de2e","schema_version":1})")
+                      .with("plan_hash", std::string(64, '0'))
+                      .with("plan_input_hash", std::string(64, '0'))
+                      .with("task_graph", json(graph)));
+  };
+  EXPECT_EQ(planned(R"({"nodes":[],"schema":1})"), 1);
+  EXPECT_EQ(planned(R"({"conditions":"strict","nodes":[],"schema":1})"), 2);
+  const auto imported = [&](std::string_view commands) {
+    return schema(EventType::fork_imported,
+                  json(R"({"results":{}})").with("commands", json(commands)));
+  };
+  EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s"}])"), 1);
+  EXPECT_EQ(imported(R"([{"node_id":"a","step_id":"s","under_way":true},{"turn":0}])"), 2);
 }
 
 AE_TEST("core/seal/batches chain: the head of one is the start of the next") {
