@@ -238,7 +238,6 @@ class Api {
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
   void signal_as_operator(Ask ask, engine::Act act);
-  void act_in_time(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {
     store::JobRow row;

@@ -161,29 +161,7 @@ void Api::answer_approval(Ask ask) {
     return wish;
   }();
   if (!act) return ask->refuse(act.error());
-  act_in_time(std::move(ask), std::move(*act));
-}
-
-// An answer to what has expired would be recorded, and worth nothing: it is refused, also before anybody notes the expiry.
-void Api::act_in_time(Ask ask, engine::Act act) {
-  const auto job = job_id_from_text(ask->id);
-  if (!job) return ask->refuse({Code::not_found, job.error().message});
-  runtime_.read_state(*job, [this, alive = std::weak_ptr(alive_), ask,
-                             act = std::move(act)](Result<runtime::Runtime::Read> read) mutable {
-    if (!alive.lock()) return;
-    if (read) {  // otherwise the act itself says why not
-      for (const auto& [key, wait] : read->state.waits) {
-        const bool meant = act.approval.empty() ? key == act.correlation_key
-                                                : read->state.approval_id(wait) == act.approval;
-        if (!meant || !wait.expires_at || *wait.expires_at > store_.now()) continue;
-        return ask->refuse(
-            {Code::wait_expired, "nobody answered in time: the request expired at " +
-                                     to_text(*wait.expires_at) + ", and job " + ask->id +
-                                     " goes on without an answer as soon as somebody runs it"});
-      }
-    }
-    this->act(ask, std::move(act), 200);
-  });
+  this->act(ask, std::move(*act), 200);
 }
 
 }  // namespace ae::api

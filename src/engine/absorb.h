@@ -135,4 +135,8 @@ bool was_taken(const State& state, const Act& act);
 // wait for are kept: the terminal event lists them as undelivered (SPEC §10). Empty when there is nothing to say.
 std::vector<EventDraft> overtake(const State& state, const Act& act);
 
+// Fails with wait_expired: a person's answer to what has expired would be recorded and worth nothing, also before anybody
+// has noted the expiry. For acts that have not been accepted yet: one that was came in time.
+Status in_time(const State& state, const Act& act, Instant now);
+
 }  // namespace ae::engine

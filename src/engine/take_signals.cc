@@ -31,6 +31,14 @@ Result<std::string> key_of(const State& state, const Act& act) {
               "lists what is asked for");
 }
 
+// The open wait that the act names.
+auto wait_of(const State& state, const Act& act) {
+  return std::ranges::find_if(state.waits, [&](const auto& open) {
+    return act.approval.empty() ? open.first == act.correlation_key
+                                : state.approval_id(open.second) == act.approval;
+  });
+}
+
 // An answer as its wait keeps it: one that changes the arguments names what they become.
 Value answer_of(const Act& act) {
   if (!act.arguments) return act.payload;
@@ -228,10 +236,7 @@ const Kept* fitting(const std::deque<Kept>& early, const Node& node) {
 std::vector<EventDraft> overtake(const State& state, const Act& act) {
   if (is_terminal(state.status) || act.id.empty()) return {};
   const bool signal = act.kind == Act::Kind::signal;
-  const auto wait = std::ranges::find_if(state.waits, [&](const auto& open) {
-    return act.approval.empty() ? open.first == act.correlation_key
-                                : state.approval_id(open.second) == act.approval;
-  });
+  const auto wait = wait_of(state, act);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
     std::vector<Member> more{
         {"outcome", "cancelled"}, {"payload", act.payload}, {"signal_id", act.id}};
@@ -250,6 +255,17 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
   const bool taken =
       early && closed != state.closed_waits.end() && closed->second.signal_id == act.id;
   return taken ? std::vector<EventDraft>() : std::vector<EventDraft>{kept_event(act)};
+}
+
+Status in_time(const State& state, const Act& act, Instant now) {
+  if (act.kind != Act::Kind::signal) return {};
+  const auto wait = wait_of(state, act);
+  if (wait == state.waits.end() || wait->second.type != WaitType::human) return {};
+  const std::optional<Instant>& until = wait->second.expires_at;
+  if (!until || now < *until) return {};
+  return fail(Code::wait_expired, "nobody answered in time: the request expired at " +
+                                      to_text(*until) + ", and job " + state.job.text +
+                                      " goes on without an answer as soon as somebody runs it");
 }
 
 Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp) {

@@ -47,6 +47,48 @@ AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing aga
   }
 }
 
+AE_TEST(
+    "inbox/a person's answer that came in time is one, also when it is given again after the "
+    "expiry") {
+  for (const Durability durability : {Durability::fused, Durability::split}) {
+    Ground ground;
+    Desk other(ground, "other", {.owned = false});
+    const auto answer = [&](const char* key, const char* id) {
+      return other.act({.kind = engine::Act::Kind::signal,
+                        .id = id,
+                        .correlation_key = key,
+                        .payload = json(R"({"decision":"approve"})")});
+    };
+    {
+      Desk desk(ground, "w", {.owned = true, .durability = durability});
+      desk.create(
+          plan("idempotent",
+               "[{'id':'w', 'kind':'wait', 'wait': {'type':'human', 'key':'w', 'expires':'10s'}},"
+               " {'id':'v', 'kind':'wait', 'wait': {'type':'human', 'key':'v', 'expires':'10s',"
+               " 'on_expire':'continue'}},"
+               " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
+      ASSERT_TRUE(answer("w", "s1"));  // whoever holds the job does not see it any more
+    }
+    ground.loop.advance(20s);
+    const auto again = answer("w", "s2");
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ((*again)["duplicate"], Value(true));
+    EXPECT_EQ(again->text("outcome"), "approved");
+    EXPECT_TRUE(answer("w", "s1")) << "the same answer, sent again";
+    const auto late = answer("v", "s3");
+    ASSERT_FALSE(late);
+    EXPECT_EQ(late.error().code, Code::wait_expired);
+    Desk next(ground, "next", {.owned = true, .durability = durability, .seed = 99});
+    next.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(next.calls.size(), 1u);
+    next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_EQ(next.status(), "completed");
+    EXPECT_EQ(next.read().state.closed_waits.at("w").outcome, "approved");
+    EXPECT_EQ(next.read().state.closed_waits.at("v").outcome, "timed_out");
+  }
+}
+
 AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     Ground ground;

@@ -587,6 +587,13 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   const bool as_logged =
       !taken_ahead(read.state, read.inbox, acting->act, stamp, over, plans_.source());
   auto taken = engine::take_in(read.state, acting->act, stamp, over);
+  const bool accepted_before =
+      std::ranges::count(read.inbox, inbox_id(acting->act), &store::InboxEntry::id) > 0;
+  if (taken && !taken->events.empty() && !accepted_before) {
+    if (auto timely = engine::in_time(read.state, acting->act, now); !timely) {
+      taken = std::unexpected(timely.error());
+    }
+  }
   const Result<Value> answer =
       taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
   const bool tells = acting->tells && read.row.claim;
