@@ -331,6 +331,8 @@ def answered_aside(tool):
         server = Server(h)
         for mail in ("ada@example.org", "grace@example.org"):
             job = waits(server)
+            refused = expect(h.run("approve", open_question(h, job), "--arguments", '{"mail": "nobody"}', "--json"), 2).json()
+            assert refused["code"] == "input_invalid" and "/mail must be an email address" in refused["detail"], refused
             expect(h.run("approve", open_question(h, job), "--arguments", json.dumps({"mail": mail})), 0)
             assert ends(h, server, job)["result"] == f"accept {mail}"
             assert tries(h, job) == ["input_required", "success"]
