@@ -33,7 +33,7 @@ bool dotted(std::string_view text, IsGood is_good) {
 // As people write them: name@host. No quoted names, no numbers of hosts.
 bool is_email(std::string_view text) {
   const std::size_t at = text.find('@');
-  if (at == std::string_view::npos || at > kLocalMax) return false;
+  if (at > kLocalMax) return false;  // or there is none
   const std::string_view domain = text.substr(at + 1);
   const bool named = dotted(text.substr(0, at), [](std::string_view part) {
     return std::ranges::all_of(part, [](char c) {

@@ -57,7 +57,7 @@ void GetStream::settle() {
 
 void GetStream::keep_while_wanted() {
   forget(idle_timer_);
-  idle_timer_ = needs_.loop.after(kHearAfter, [this] {
+  idle_timer_ = needs_.loop.after(needs_.stays, [this] {
     if (needs_.wanted()) return keep_while_wanted();
     stop(Phase::off);
   });

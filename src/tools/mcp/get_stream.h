@@ -38,6 +38,7 @@ class GetStream {
     std::function<net::HttpCall()> call;               // with its URL and headers
     std::function<bool()> wanted;                      // is anything open that it may be about?
     std::function<void(std::string_view data)> heard;  // of one event; may close it
+    Duration stays = kHearAfter;
   };
   explicit GetStream(Needs needs) : needs_(std::move(needs)) {}
   ~GetStream() { close(); }

@@ -32,7 +32,7 @@ class NoSecrets final : public SecretSource {
 // A session of the old era with a server that answers each GET as the test says.
 struct Heard {
   std::function<void(Conversation&, int nth)> on_get;
-  std::string session = "Mcp-Session-Id: s1\r\n";
+  std::string session;  // a header
   std::atomic<int> gets{0};
   net::AsioLoop loop;
   net::HttpClient client{loop};
@@ -41,7 +41,9 @@ struct Heard {
   std::optional<testing::RawHttpServer> server;
   std::optional<HttpTransport> transport;
 
-  explicit Heard(std::function<void(Conversation&, int nth)> how) : on_get(std::move(how)) {
+  explicit Heard(std::function<void(Conversation&, int nth)> how,
+                 std::string its_session = "Mcp-Session-Id: s1\r\n")
+      : on_get(std::move(how)), session(std::move(its_session)) {
     server.emplace([this](Conversation& c) {
       const auto request = c.read_request();
       if (!request) return;
@@ -142,6 +144,43 @@ AE_TEST("mcp/get/where it ended, it is taken up again while a request is open") 
   EXPECT_EQ(idle.gets, 1) << "nothing is open that it could be about";
 }
 
+AE_TEST("mcp/get/when nothing is open any more it ends, and the next call finds it where it was") {
+  std::atomic<bool> gone = false;
+  Heard heard([&gone](Conversation& c, int) {
+    c.send(kBegin);
+    c.send(kAsks);
+    c.hang();
+    gone = true;
+  });
+  heard.begin(false);
+  int events = 0;
+  bool wanted = true;
+  GetStream stream({.loop = heard.loop,
+                    .client = heard.client,
+                    .call = [&] { return net::HttpCall{.url = heard.server->url("/mcp")}; },
+                    .wanted = [&] { return wanted; },
+                    .heard =
+                        [&](std::string_view) {
+                          ++events;
+                          heard.loop.stop();
+                        },
+                    .stays = 50ms});
+  const auto rests = [&heard] {
+    heard.loop.after(200ms, [&heard] { heard.loop.stop(); });
+    heard.loop.run();
+  };
+  EXPECT_FALSE(stream.listen([] {}));
+  while (events < 1) heard.loop.run();
+  rests();
+  EXPECT_FALSE(gone) << "a call is open";
+  wanted = false;
+  while (!gone) rests();
+  EXPECT_FALSE(stream.listen([] {}));
+  while (events < 2) heard.loop.run();
+  EXPECT_EQ(heard.asked().back().header("Last-Event-ID"), "e1");
+  stream.close();
+}
+
 AE_TEST("mcp/get/a call waits for a silent server once, and not long") {
   Heard heard([](Conversation& c, int) { c.hang(); });
   heard.begin();
@@ -151,8 +190,7 @@ AE_TEST("mcp/get/a call waits for a silent server once, and not long") {
 }
 
 AE_TEST("mcp/get/a server without sessions is not asked: it could not tell us from others") {
-  Heard heard([](Conversation& c, int) { c.send(kBegin); });
-  heard.session = "";
+  Heard heard([](Conversation& c, int) { c.send(kBegin); }, "");
   heard.begin();
   EXPECT_FALSE(heard.listen());
   EXPECT_EQ(heard.gets, 0);
