@@ -286,6 +286,20 @@ def a_server_that_cannot_be_started_or_reached_is_a_fault_that_says_why():
             assert not (h.path / "agents.lock.json").exists()
 
 
+@test
+def a_tool_that_can_be_called_as_a_task_only_is_not_offered_and_check_says_why():
+    with home() as h:
+        (h.path / "tools.json").write_text(json.dumps({"pay": {"execution": {"taskSupport": "required"}},
+                                                       "echo": {"execution": {"taskSupport": "optional"}}}))
+        write(h, {"command": command(h)}, {"echo": ("s.echo", {"text": "hello"})})
+        notes = " ".join(note["message"] for note in expect(h.run("check", "agents.yaml", "--json"), 0).json()["notes"])
+        assert "`pay` can be called as a task of MCP only" in notes and "`echo`" not in notes, notes
+        assert expect(h.run("run", "agents.yaml", "echo"), 0).out.strip() == "hello"
+        write(h, {"command": command(h)}, {"pay": ("s.pay", {})})
+        [fault] = expect(h.run("check", "agents.yaml", "--json"), 2).json()["faults"]
+        assert fault["message"].startswith("`s.pay` can be called as a task of MCP only") and fault["path"] == "agents.pay.plan[0].tool", fault
+
+
 # ---------------------------------------------------------------- servers that others made
 
 

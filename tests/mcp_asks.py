@@ -6,15 +6,18 @@ call is open.
 Prints `ok NAME` or `not ok NAME` per test.
   mcp_asks.py [WORDS]   only tests whose name contains WORDS
 """
+import contextlib
 import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import oracles  # noqa: E402
 from cli import expect, home, run_tests, until  # noqa: E402
 from mcp import behind_http, calls, command, real, write  # noqa: E402
 from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
@@ -306,6 +309,70 @@ def over_http_several_open_calls_wait_at_once_and_none_is_made_twice():
         assert [ends(h, server, job)["result"] for job in jobs] == ["accept", "decline", "accept"]
         assert len(calls(h, "ask")) == 3
         expect(server.stop(), 0)
+
+
+@contextlib.contextmanager
+def asks_aside():
+    """A server of the official SDK that asks on the stream of GET, which belongs to no call."""
+    program = pathlib.Path(oracles.__file__).parent / "asking_server.mjs"
+    process = subprocess.Popen([oracles.node(), program, oracles.modules()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def answered_aside(tool):
+    with home() as h, asks_aside() as url:
+        write(h, {"url": url}, {"ask": (tool, {})})
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        for mail in ("ada@example.org", "grace@example.org"):
+            job = waits(server)
+            refused = expect(h.run("approve", open_question(h, job), "--arguments", '{"mail": "nobody"}', "--json"), 2).json()
+            assert refused["code"] == "input_invalid" and "/mail must be an email address" in refused["detail"], refused
+            expect(h.run("approve", open_question(h, job), "--arguments", json.dumps({"mail": mail})), 0)
+            assert ends(h, server, job)["result"] == f"accept {mail}"
+            assert tries(h, job) == ["input_required", "success"]
+        began = time.monotonic()
+        expect(server.stop(), 0)
+        assert time.monotonic() - began < 5, "an open stream holds nothing up"
+
+
+@test
+def a_real_server_that_asks_aside_of_its_call_is_heard():
+    answered_aside("s.ask")
+
+
+@test
+def a_stream_that_ended_is_taken_up_again_before_the_question_comes():
+    answered_aside("s.later")
+
+
+@test
+def with_two_calls_open_nobody_knows_which_asks_aside_and_the_job_says_so():
+    with home() as h, asks_aside() as url:
+        write(h, {"url": url}, {"ask": ("s.ask", {})})
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        first = waits(server)
+        second = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
+        assert ends(h, server, second)["result"] == "decline"
+        assert "several calls are open" in expect(h.run("events", second, "--json"), 0).out
+        expect(h.run("reject", open_question(h, first)), 0)
+        assert ends(h, server, first)["result"] == "decline"
+        expect(server.stop(), 0)
+
+
+@test
+def a_run_hears_what_is_asked_aside_and_declines_it_at_once():
+    with home() as h, asks_aside() as url:
+        write(h, {"url": url}, {"ask": ("s.ask", {})}, timeout="20s")
+        began = time.monotonic()
+        assert expect(h.run("run", "agents.yaml", "ask", "--json"), 0).json()["result"] == "decline"
+        assert time.monotonic() - began < 10
 
 
 @test

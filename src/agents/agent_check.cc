@@ -337,7 +337,7 @@ class AgentCheck {
       if (const auto name = check_.text(*named)) {
         const auto found = tools_.find(*name);
         if (found == tools_.end() && !check_.clouded(*name)) {
-          check_.fault(*named, "there is no tool " + shown(*name),
+          check_.fault(*named, check_.no_tool(*name),
                        check_.nearest(*name, tools_, [](const auto& tool_of_file) {
                          return std::string_view(tool_of_file.first);
                        }));

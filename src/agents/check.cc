@@ -143,6 +143,12 @@ void Check::fault_at(Place at, std::string path, std::string message, std::strin
                    .code = code});
 }
 
+std::string Check::no_tool(std::string_view name) const {
+  const auto known = unusable_.find(name);
+  return known == unusable_.end() ? "there is no tool " + shown(name)
+                                  : shown(name) + " " + known->second;
+}
+
 bool Check::clouded(std::string_view tool) const {
   if (tool == "*") return !clouded_.empty();
   return std::ranges::any_of(clouded_, [&](const std::string& server) {

@@ -57,6 +57,12 @@ class Check {
   void cloud(std::string_view server) { clouded_.emplace_back(server); }
   // May there be a tool of this name, or of this pattern, that is not known?
   bool clouded(std::string_view tool) const;
+  // This tool is there, and no call of ours can be made of it.
+  void unusable(std::string tool, std::string why) {
+    unusable_.insert_or_assign(std::move(tool), std::move(why));
+  }
+  // What is said where a tool is named that no call can be made of.
+  std::string no_tool(std::string_view name) const;
   const Source& source() const { return source_; }
 
   // A mapping without unknown keys; false = it is no mapping at all.
@@ -107,6 +113,7 @@ class Check {
   Faults& faults_;
   std::size_t comparisons_left_ = 50'000;
   std::vector<std::string> clouded_;
+  std::map<std::string, std::string, std::less<>> unusable_;
 };
 
 // Nothing is known: for templates that read nothing.

@@ -138,7 +138,7 @@ class LoopCheck {
       const auto found = all.find(*name);
       if (found != all.end()) return grant(*found);
       if (check_.clouded(*name)) return;
-      return check_.fault(item, "there is no tool " + shown(*name),
+      return check_.fault(item, check_.no_tool(*name),
                           check_.nearest(*name, all, [](const auto& tool) {
                             return std::string_view(tool.first);
                           }));

@@ -73,6 +73,14 @@ Value without_dialect(const Value& schema) {
   return Value::object(std::move(members));
 }
 
+constexpr std::string_view kTasksOnly =
+    "can be called as a task of MCP only (`taskSupport: required`), which is not done here";
+
+// Of revision 2025-11-25: a plain call of it is refused.
+bool is_task_only(const Value& pinned) {
+  return pinned["execution"].text("taskSupport") == "required";
+}
+
 class ServerTools {
  public:
   ServerTools(Check& check, std::string_view name, const Spot& spot, ServerCheck into)
@@ -163,6 +171,11 @@ class ServerTools {
   void add(const Value& pinned) {
     if (check_.full()) return;
     const std::string tool(pinned.text("name"));
+    if (is_task_only(pinned)) {
+      const std::string why(kTasksOnly);
+      into_.notes.push_back({spot_.path, "`" + tool + "` " + why + ": it is not offered"});
+      return check_.unusable(std::string(name_) + "." + tool, why);
+    }
     const Place at = spot_.find("mcp")->at();
     Located merged = policy();
     std::string path = spot_.path;
@@ -205,6 +218,7 @@ class ServerTools {
     const auto of_entry = spot_.find("approval");
     std::vector<Judged> under_entry;
     for (const Value& one : pinned.items()) {
+      if (is_task_only(one)) continue;
       const auto found = into_.tools.find(std::string(name_) + "." + std::string(one.text("name")));
       if (found == into_.tools.end() || !found->second.good) return;
       const Judged judged{.name = found->first,

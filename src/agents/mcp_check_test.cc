@@ -123,5 +123,42 @@ AE_TEST("mcp/of a server that cannot be asked, what names its tools is no fault 
             "12:39 plan_invalid agents.c.loop.tools[1]: there is no tool `filse.write`\n");
 }
 
+AE_TEST(
+    "agents/a tool that can be called as a task only is not offered, and a fault where it is "
+    "named") {
+  AgentsFile file;
+  const auto loaded = [&file](const std::string& tools) {
+    const std::string text =
+        "aetheris: 1\n"
+        "tools: { s: { mcp: { command: [npx] }, approval: \"${ .args.q == 1 }\" } }\n"
+        "models: { m: { provider: openai, base_url: \"http://m/v1\", model: x } }\n"
+        "agents:\n  a: { loop: { model: m, tools: " +
+        tools + " } }\n";
+    file = {};
+    return load({.name = "agents.yaml",
+                 .text = text,
+                 .env = {},
+                 .native = [](std::string_view) { return true; },
+                 .server_tools = [](std::string_view, const Value&) -> Result<Value> {
+                   return parse_json(R"([
+      {"name":"book","digest":"d1","inputSchema":{"type":"object"},
+       "execution":{"taskSupport":"required"}},
+      {"name":"find","digest":"d2","inputSchema":{"type":"object"}}])");
+                 }},
+                file);
+  };
+  ASSERT_EQ(testing::faults_as_text(loaded("[\"s.*\"]")), "");
+  EXPECT_TRUE(file.tools.contains("s.find"));
+  EXPECT_FALSE(file.tools.contains("s.book"));
+  ASSERT_FALSE(file.notes.empty());
+  EXPECT_EQ(file.notes[0].message,
+            "`book` can be called as a task of MCP only (`taskSupport: required`), which is not "
+            "done here: it is not offered");
+  const std::string faults = testing::faults_as_text(loaded("[s.find, s.book]"));
+  EXPECT_NE(faults.find("agents.a.loop.tools[1]: `s.book` can be called as a task of MCP only"),
+            std::string::npos)
+      << faults;
+}
+
 }  // namespace
 }  // namespace ae::agents

@@ -110,8 +110,7 @@ class PolicyCheck {
           std::ranges::any_of(*known_, [&](const auto& tool) { return matches(name, tool.first); });
       if (any || check_.clouded(name)) return;
       check_.fault(
-          item,
-          is_pattern(name) ? "no tool of this file is named so" : "there is no tool " + shown(name),
+          item, is_pattern(name) ? "no tool of this file is named so" : check_.no_tool(name),
           is_pattern(name) ? std::string() : check_.nearest(name, *known_, [](const auto& tool) {
             return std::string_view(tool.first);
           }));

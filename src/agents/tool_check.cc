@@ -657,9 +657,9 @@ void check_side_calls(Check& check, CheckedTools& tools) {
       return;
     }
     if (found == tools.end()) {
-      check.fault(
-          named, "there is no tool " + shown(name),
-          check.nearest(name, tools, [](const auto& one) { return std::string_view(one.first); }));
+      check.fault(named, check.no_tool(name), check.nearest(name, tools, [](const auto& one) {
+        return std::string_view(one.first);
+      }));
       tool.good = false;
       return;
     }

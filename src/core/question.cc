@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "core/schema.h"
+#include "core/text_format.h"
 
 namespace ae {
 namespace {
@@ -37,6 +38,19 @@ Value as_it_stands(const Value& question) {
     if (const Value* usual = field.find("default")) content.emplace_back(name, *usual);
   }
   return Value::object(std::move(content));
+}
+
+// Its fields are texts, numbers and choices: no format stands deeper.
+Status check_formats(const Value& question, const Value& filled) {
+  const Value& fields = question["schema"]["properties"];
+  if (!fields.is_object()) return {};
+  for (const auto& [name, field] : fields.members()) {
+    const std::string_view format = field.text("format");
+    const Value* said = filled.find(name);
+    if (said == nullptr || !said->is_string() || has_format(format, said->as_string())) continue;
+    return fail(Code::input_invalid, "/" + name + " must be " + std::string(format_words(format)));
+  }
+  return {};
 }
 
 }  // namespace
@@ -101,6 +115,9 @@ Result<Value> answer_to(const Value& question, std::string_view action,
   }
   AE_ASSIGN(const Schema schema, schema_of(question));
   if (auto fits = schema.check(filled); !fits) {
+    return std::unexpected(std::move(fits).error().in("the answer"));
+  }
+  if (auto fits = check_formats(question, filled); !fits) {
     return std::unexpected(std::move(fits).error().in("the answer"));
   }
   return Value::object({{"action", action}, {"content", std::move(filled)}});

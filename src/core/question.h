@@ -29,7 +29,7 @@ Status check_question(const Value& question);
 Status check_questions(const Value& asked);
 
 // The answer, if it is one to this question. A form that is accepted without content is taken as it stands: with the
-// values that its fields have by default. Fails with input_invalid, naming the field, or payload_too_large.
+// values that its fields have by default. Also held to the formats of text_format.h. Fails with input_invalid, naming the field, or payload_too_large.
 Result<Value> answer_to(const Value& question, std::string_view action,
                         const std::optional<Value>& content);
 

@@ -125,6 +125,28 @@ AE_TEST("question/an answer that does not fit the form is refused, and the quest
   EXPECT_EQ(job.status(), "waiting");
 }
 
+AE_TEST(
+    "question/a field has the format that it says, filled in or as it stands, or the answer is "
+    "refused") {
+  GivenJob job(kBook);
+  job.claim();
+  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                            " 'properties':{'mail':{'type':'string', 'format':'email',"
+                            " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
+                            " 'n':{'type':'integer', 'format':'email'}}}}}")));
+  const std::size_t before = job.log.size();
+  for (const std::string_view content :
+       {"{'mail':'ada'}", "{'mail':'ada@example.org','day':'tomorrow'}"}) {
+    fills_in(job, "a", content);
+    EXPECT_EQ(job.refused, Code::input_invalid) << content;
+  }
+  job.approve("a");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "what it has by default is held to it too";
+  EXPECT_EQ(job.log.size(), before);
+  fills_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
+  EXPECT_FALSE(job.refused);
+}
+
 AE_TEST("question/the command that answers a form has the fields that must be filled in") {
   const auto command = [](std::string_view schema) {
     GivenJob job(kBook);

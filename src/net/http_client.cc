@@ -179,6 +179,7 @@ std::size_t Transfer::take_header(std::string_view line) {
     if (status_line >= 200 || status_line == 101) {
       headers_complete = true;
       answer.status = status_line;
+      if (call.events_begin && is_event_stream(answer)) loop->post(call.events_begin);
     }
   } else if ((line[0] == ' ' || line[0] == '\t') && !answer.headers.empty()) {
     answer.headers.back().value += " " + to_header(":" + std::string(line)).value;

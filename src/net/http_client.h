@@ -38,6 +38,8 @@ struct HttpCall {
   // Hears the body of a `text/event-stream` with a status of 2xx as it comes, on the loop, before the answer, which holds
   // it too; with the answer's headers. Empty: only the answer has it.
   std::function<void(const HttpHeaders& headers, std::string bytes)> hear_events;
+  // Of such a body: it begins, and may be long in coming. Once, on the loop, before its bytes.
+  std::function<void()> events_begin;
 };
 
 enum class HttpPhase : std::uint8_t {

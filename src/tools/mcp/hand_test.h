@@ -69,7 +69,15 @@ struct Script {
   std::map<std::int64_t, async::Done<Reply>> open;
   std::function<void(std::string)> lose;
   bool stdio = true;
+  bool hears = true;  // what is said outside of any answer; else once the test calls `heard`
+  std::vector<async::Task> listeners;
   HandLoop loop;
+
+  void heard() {
+    hears = true;
+    for (auto& task : std::exchange(listeners, {})) loop.post(std::move(task));
+    loop.run();
+  }
 
   // What it calls may put another in its place.
   void lost(const std::string& why) {
@@ -126,6 +134,10 @@ class Scripted final : public Transport {
       auto found = script.open.extract(id);
       if (!found.empty()) found.mapped()({.how = How::lost, .text = "given up"});
     });
+  }
+  bool listen(async::Task heard) override {
+    if (!script_.hears) script_.listeners.push_back(std::move(heard));
+    return script_.hears;
   }
   bool give_up_tells(bool modern) const override { return !script_.stdio && modern; }
   bool is_stdio() const override { return script_.stdio; }

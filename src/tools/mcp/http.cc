@@ -17,8 +17,7 @@ using net::HttpPhase;
 namespace {
 
 constexpr Duration kConnectTimeout = std::chrono::seconds(10);
-constexpr Duration kTakeUpAfter = std::chrono::seconds(1);  // unless the server says when
-constexpr std::size_t kSessionMax = 1024;                   // bytes of a session's id
+constexpr std::size_t kSessionMax = 1024;  // bytes of a session's id
 constexpr std::string_view kEvents = "text/event-stream";
 
 std::string base64(std::string_view bytes) {
@@ -62,6 +61,7 @@ struct HttpTransport::Exchange {
 
 void HttpTransport::close() {
   *alive_ = false;
+  aside_.close();
   const Exchanges open = std::exchange(exchanges_, {});
   for (const auto& [number, exchange] : open) {
     loop_.forget(exchange->timer);
@@ -84,6 +84,16 @@ Status HttpTransport::open(Ears ears) {
   return {};
 }
 
+// Without a session the server cannot tell its clients apart: what it asks there could be for another one.
+bool HttpTransport::listen(async::Task heard) {
+  return session_.empty() || aside_.listen(std::move(heard));
+}
+
+bool HttpTransport::has_requests() const {
+  return std::ranges::any_of(exchanges_,
+                             [](const auto& entry) { return entry.second->post.id != 0; });
+}
+
 void HttpTransport::speak(const std::string& version) { version_ = version; }
 
 net::HttpHeaders HttpTransport::headers_of(const Post& post) const {
@@ -97,6 +107,14 @@ net::HttpHeaders HttpTransport::headers_of(const Post& post) const {
   }
   headers.insert(headers.end(), own_.begin(), own_.end());
   return headers;
+}
+
+net::HttpCall HttpTransport::get() const {
+  net::HttpCall call;
+  call.method = "GET";
+  call.url = definition_.text("url");
+  call.headers = headers_of({});
+  return call;
 }
 
 void HttpTransport::send(Post post, async::Done<Reply> reply) {
@@ -196,6 +214,18 @@ void HttpTransport::take(Exchange& exchange, std::string_view text) {
   }
 }
 
+// What is said outside of any answer: an answer there is to nothing that was asked.
+void HttpTransport::overhear(std::string_view text) {
+  auto messages = read_messages(text);
+  if (!messages) return;
+  const std::shared_ptr<bool> alive = alive_;
+  for (Message& message : *messages) {
+    const bool asks_or_tells =
+        message.kind == Message::Kind::request || message.kind == Message::Kind::notification;
+    if (*alive && asks_or_tells) ears_.heard(std::move(message));
+  }
+}
+
 namespace {
 
 // Of an exchange whose answer was not a message. Secrets go before its head is cut off: half of one would be found no more.
@@ -263,10 +293,7 @@ bool HttpTransport::take_up(const std::shared_ptr<Exchange>& exchange) {
       !net::is_header_value(events.last_id())) {
     return false;
   }
-  net::HttpCall call;
-  call.method = "GET";
-  call.url = definition_.text("url");
-  call.headers = headers_of({});
+  net::HttpCall call = get();
   call.headers.push_back({"Last-Event-ID", events.last_id()});
   call.total_timeout = exchange->post.timeout;
   exchange->timer = loop_.after(events.retry().value_or(kTakeUpAfter),

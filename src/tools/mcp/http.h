@@ -2,7 +2,8 @@
 // answer one JSON message or a stream of events.
 //
 // Every POST goes out at most once. A stream of an older revision that breaks before the answer is taken up again where
-// it broke (a GET, which asks for nothing to be done); the newest revision has no such thing. Threads: the loop's.
+// it broke (a GET, which asks for nothing to be done); the newest revision has no such thing. What a server of an older
+// revision says outside of any answer is heard while calls are open (get_stream.h). Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "net/http_client.h"
+#include "tools/mcp/get_stream.h"
 #include "tools/mcp/transport.h"
 
 namespace ae::tools::mcp {
@@ -21,13 +23,22 @@ class HttpTransport final : public Transport {
  public:
   // Borrows all but the definition: {url, headers}.
   HttpTransport(async::Loop& loop, net::HttpClient& client, SecretSource& secrets, Value definition)
-      : loop_(loop), client_(client), secrets_(secrets), definition_(std::move(definition)) {}
+      : loop_(loop),
+        client_(client),
+        secrets_(secrets),
+        definition_(std::move(definition)),
+        aside_({.loop = loop,
+                .client = client,
+                .call = [this] { return get(); },
+                .wanted = [this] { return has_requests(); },
+                .heard = [this](std::string_view text) { overhear(text); }}) {}
   ~HttpTransport() override { HttpTransport::close(); }
   void close() override;
 
   Status open(Ears ears) override;
   void send(Post post, async::Done<Reply> reply) override;
   void give_up(std::int64_t id) override;
+  bool listen(async::Task heard) override;
   void speak(const std::string& version) override;
   bool give_up_tells(bool modern) const override { return modern; }
   bool is_stdio() const override { return false; }
@@ -37,10 +48,13 @@ class HttpTransport final : public Transport {
   using Exchanges = std::map<std::uint64_t, std::shared_ptr<Exchange>>;
 
   net::HttpHeaders headers_of(const Post& post) const;
+  net::HttpCall get() const;
+  bool has_requests() const;
   void start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call);
   void hear(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
   void note_session(const Exchange& exchange, const net::HttpHeaders& headers);
   void take(Exchange& exchange, std::string_view text);
+  void overhear(std::string_view text);
   void end(const std::shared_ptr<Exchange>& exchange, net::HttpAnswer answer);
   bool take_up(const std::shared_ptr<Exchange>& exchange);
   void reply(Exchange& exchange, Reply what);
@@ -55,6 +69,7 @@ class HttpTransport final : public Transport {
   std::uint64_t last_ = 0;
   Exchanges exchanges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
+  GetStream aside_;
 };
 
 // A text as the value of an Mcp- header.

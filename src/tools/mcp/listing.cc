@@ -62,6 +62,9 @@ Result<Value> pinned(const Value& listed) {
   for (const char* key : {"inputSchema", "outputSchema", "annotations"}) {
     if (listed[key].is_object()) members.emplace_back(key, listed[key]);
   }
+  if (listed["execution"].text("taskSupport") == "required") {
+    members.emplace_back("execution", Value::object({{"taskSupport", "required"}}));
+  }
   Value tool = Value::object(std::move(members));
   if (tool.find("inputSchema") == nullptr) {
     return fail(Code::input_invalid, "a tool without an inputSchema");

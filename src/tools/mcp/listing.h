@@ -28,8 +28,9 @@ bool is_offered(std::string_view name);
 // others is no tool.
 bool mirrors_well(const Value& schema);
 
-// Stored (agents.lock.json): {name, title?, description?, inputSchema, outputSchema?, annotations?, digest}, of what a
-// server lists. Fails with input_invalid: what is wrong with it.
+// Stored (agents.lock.json): {name, title?, description?, inputSchema, outputSchema?, annotations?, execution?, digest}, of what
+// a server lists. `execution` is {taskSupport: required} or not there: how tools may be called that need no task is of no
+// account. Fails with input_invalid: what is wrong with it.
 Result<Value> pinned(const Value& listed);
 // The digest alone: 64 hex digits of SHA-256 over the canonical members but `digest`.
 std::string digest_of(const Value& pinned);

@@ -23,7 +23,7 @@ struct Message {
   Value body;          // params, result, or an error's data
   std::int64_t code = 0;
   std::string text;  // of an error
-  // The request of ours on whose own stream it came; 0: the connection is for all.
+  // The request of ours on whose own stream it came; 0: it came on one that is for all.
   std::int64_t stream = 0;
 };
 

@@ -179,6 +179,10 @@ AE_TEST("mcp/listing/the digest is over all that a tool says of itself, and over
   ASSERT_TRUE(pin.has_value());
   EXPECT_EQ(pin->text("digest"), digest_of(*pin));
   EXPECT_EQ(pinned(tool.with("icons", Value::array({})))->text("digest"), pin->text("digest"));
+  EXPECT_EQ(pinned(tool.with("execution", json(R"({"taskSupport":"optional"})")))->text("digest"),
+            pin->text("digest"));
+  EXPECT_NE(pinned(tool.with("execution", json(R"({"taskSupport":"required"})")))->text("digest"),
+            pin->text("digest"));
   for (const char* key : {"name", "title", "description"}) {
     EXPECT_NE(pinned(tool.with(key, "other"))->text("digest"), pin->text("digest"));
   }

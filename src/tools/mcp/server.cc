@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "async/boot_clock.h"
+#include "core/http_status.h"
 #include "core/json.h"
 #include "tools/mcp/http.h"
 #include "tools/mcp/judge.h"
@@ -61,6 +62,12 @@ void mirrored(const Value& schema, const Value& args, std::size_t depth,
     if (value->is_string()) out.emplace_back(header, value->as_string());
     if (value->is_integer() || value->is_bool()) out.emplace_back(header, canonical(*value));
   }
+}
+
+// The server may still be at it, and ask.
+bool may_go_on(const Reply& reply) {
+  return reply.how == Reply::How::lost ||
+         (reply.how == Reply::How::refused && !says_nothing_happened(reply.status));
 }
 
 }  // namespace
@@ -285,6 +292,7 @@ void Server::send(const Key& key) {
   const auto found = flights_.find(key);
   if (found == flights_.end() || phase_ != Phase::ready) return;
   Flight& flight = found->second;
+  if (flight.open) return;  // it waited twice: for the list, and to be heard
   loop_.forget(flight.timer);
   const Duration left = flight.send_by - now();
   if (left.count() <= 0) return answer(key, not_sent("the MCP server was not ready in time"));
@@ -304,6 +312,11 @@ void Server::send(const Key& key) {
                              "the MCP server asked a person something, and speaks a revision now "
                              "in which it cannot be told the answer"));
   }
+  if (!session_->listen([weak = weak_from_this(), key] {
+        if (const auto self = weak.lock()) self->send(key);
+      })) {
+    return;
+  }
   const Value& args = flight.call.args;
   Session::Ask ask{.method = "tools/call",
                    .params = params_of(flight.call, flight.tool.name),
@@ -322,9 +335,16 @@ void Server::send(const Key& key) {
   const auto open = std::make_shared<Open>(Open{.tool = flight.tool, .key = key});
   flight.open = open;
   await(key);
-  open->request = session_->ask(std::move(ask), [weak = weak_from_this(), open](Reply reply) {
-    if (const auto self = weak.lock()) self->replied(open, reply);
-  });
+  open->request = session_->ask(
+      std::move(ask),
+      [weak = weak_from_this(), open, session = std::weak_ptr(session_)](const Reply& reply) {
+        const auto self = weak.lock();
+        if (!self) return;
+        if (self->session_ && self->session_ == session.lock() && may_go_on(reply)) {
+          self->astray_ = true;
+        }
+        self->replied(open, reply);
+      });
 }
 
 // Its time begins.

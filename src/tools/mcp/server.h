@@ -122,7 +122,7 @@ class Server : public std::enable_shared_from_this<Server> {
   std::map<Key, Flight> flights_;
   std::map<Key, std::shared_ptr<Open>> kept_;  // by the try that asked
   std::size_t kept_bytes_ = 0;
-  bool astray_ = false;  // of this session's program: a call was given up that may still ask
+  bool astray_ = false;  // of this session: a call was given up, or lost, that may still ask
   std::vector<async::Done<Result<Session::Listed>>> askers_;
 };
 

@@ -31,8 +31,8 @@ std::optional<std::uint32_t> asked_at_of(const Value& inputs) {
   return try_no;
 }
 
-// Over HTTP a question comes on the stream of its call. A program has one stream for all: only when one call is open, and no
-// other ever was given up, is it clear whose question it is.
+// Over HTTP a question may come on the stream of its call. A program has one stream for all, and so has GET: only when one
+// call is open, and no other ever was given up or lost, is it clear whose question it is.
 std::shared_ptr<Server::Open> Server::who_asks(const Message& request, std::string& why_not) const {
   std::vector<const Flight*> sent;
   for (const auto& [key, flight] : flights_) {
@@ -47,7 +47,8 @@ std::shared_ptr<Server::Open> Server::who_asks(const Message& request, std::stri
   if (sent.size() > 1 || others) {
     why_not = "several calls are open, and nobody knows which one asks";
   }
-  if (one_stream && astray_) why_not = "a call was given up before, and may be the one that asks";
+  if (one_stream && astray_)
+    why_not = "a call was given up before, or lost, and may be the one that asks";
   if (!why_not.empty() || sent.empty()) return nullptr;
   const Flight& flight = *sent.front();
   if (flight.ends != Flight::Ends::by_itself) {

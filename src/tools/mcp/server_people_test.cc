@@ -15,6 +15,7 @@ const Value kAccept = json(R"({"action":"accept","content":{"n":3}})");
 
 // Its calls are open until the test answers them.
 struct Asker : Hand {
+  bool aside = false;  // over HTTP: it asks on the stream of GET
   explicit Asker(bool stdio = true)
       : Hand([](const Post& post) -> std::optional<Reply> {
           if (post.method == "tools/call") return std::nullopt;
@@ -29,7 +30,7 @@ struct Asker : Hand {
                         .id = id,
                         .method = "elicitation/create",
                         .body = json(params),
-                        .stream = script.stdio ? 0 : open()});
+                        .stream = script.stdio || aside ? 0 : open()});
     script.loop.run();
   }
   void replies(std::int64_t id, Reply reply = result(kDone)) {
@@ -243,6 +244,72 @@ AE_TEST("mcp/people/over HTTP each question is its own call's, however many are 
   ASSERT_EQ(hand.only().kind, OutcomeKind::input_required);
   EXPECT_EQ(hand.only().result.text("state"), "aetheris/open-call/2");
   EXPECT_TRUE(hand.told().empty());
+}
+
+AE_TEST(
+    "mcp/people/aside of every call, over HTTP, it is asked as on the one stream of a program") {
+  Asker one(false);
+  one.aside = true;
+  one.call(1);
+  const std::int64_t id = one.open();
+  one.asks();
+  ASSERT_EQ(one.only().kind, OutcomeKind::input_required) << one.only().error_message;
+  one.answers(2);
+  EXPECT_EQ(one.told(), std::vector<Value>{kAccept});
+  one.replies(id);
+  EXPECT_EQ(one.outcomes.back().result, Value("done"));
+  Asker two(false);
+  two.aside = true;
+  two.call(1);
+  two.call(2);
+  two.asks();
+  EXPECT_EQ(two.told(), std::vector<Value>{json(R"({"action":"decline"})")});
+  ASSERT_EQ(two.progress.size(), 2u);
+  EXPECT_NE(two.progress[0].text("message").find("several calls are open"), std::string_view::npos);
+}
+
+AE_TEST(
+    "mcp/people/a call that was lost over HTTP may be the one that asks aside; one that was "
+    "refused "
+    "or answered is not") {
+  const std::vector<std::pair<Reply, bool>> ends = {
+      {{.how = How::lost}, false},
+      {{.how = How::refused, .status = 502}, false},
+      {{.how = How::refused, .status = 429}, true},
+      {{.how = How::unreachable}, true},
+      {error(-32603), true},
+      {result(kDone), true},
+  };
+  for (const auto& [end, is_clear] : ends) {
+    Asker hand(false);
+    hand.call(1);
+    hand.replies(hand.open(), end);
+    hand.aside = true;
+    hand.call(2);
+    hand.asks();
+    EXPECT_EQ(hand.told().empty(), is_clear) << static_cast<int>(end.how) << " " << end.status;
+  }
+}
+
+AE_TEST(
+    "mcp/people/a call is sent once its server can be heard, once, and not when it was withdrawn") {
+  Asker hand(false);
+  hand.script.hears = false;
+  hand.call(1);
+  hand.call(2);
+  EXPECT_EQ(hand.calls(), 0u);
+  // Its list is asked for meanwhile: the calls wait for two things.
+  hand.script.ears->heard(
+      {.kind = Message::Kind::notification, .method = "notifications/tools/list_changed"});
+  hand.script.loop.run();
+  EXPECT_EQ(hand.script.count("tools/list"), 2u);
+  hand.server->abandon(InvocationId{"i"}, 2);
+  hand.script.loop.run();
+  EXPECT_EQ(hand.only().error_code, "not_sent");
+  hand.script.heard();
+  EXPECT_EQ(hand.calls(), 1u);
+  hand.replies(hand.open());
+  EXPECT_EQ(hand.outcomes.back().result, Value("done"));
 }
 
 AE_TEST("mcp/people/a program with a call that waits or was given up may mean that one") {

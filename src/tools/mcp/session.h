@@ -69,6 +69,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::int64_t ask(Ask ask, async::Done<Reply> done);
   // The reply comes soon. The server is told.
   void give_up(std::int64_t id, std::string_view why);
+  // Before a call is sent, so that what its server asks meanwhile is heard: as Transport::listen.
+  bool listen(async::Task heard) { return modern_ || transport_->listen(std::move(heard)); }
   // Somebody else hears from now on how far this request is; empty: nobody.
   void follow(std::int64_t id, async::Done<Value> progress);
   // Says something of a request to whoever follows it.

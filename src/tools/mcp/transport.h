@@ -66,6 +66,12 @@ class Transport {
   virtual void send(Post post, async::Done<Reply> reply) = 0;
   // Its reply comes soon: not_sent, lost, or what it was.
   virtual void give_up(std::int64_t id) = 0;
+  // What the server says outside of any answer is to be heard, from before a call is sent until it is answered. True: it is, or
+  // cannot be. Else `heard` is called, soon, also when it cannot.
+  virtual bool listen(async::Task heard) {
+    static_cast<void>(heard);
+    return true;
+  }
   // From now on this revision is spoken.
   virtual void speak(const std::string& version) { static_cast<void>(version); }
   // Does giving up a request of this revision tell the server so?
