@@ -253,6 +253,9 @@ class Trace {
   void foot() {
     if (const Value& error = trace_["error"]; error.is_object()) {
       wrapped("", std::string(error.text("code")), error.text("message"));
+      if (const std::string again = retry_command(trace_, style_.store_flag); !again.empty()) {
+        put(Line().add(Tint::dim, "again ").add(Tint::bold, again));
+      }
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }
