@@ -278,7 +278,7 @@ agents:
     plan: [ { id: all, map: "${ [1, 2] }", max_parallel: 1, do: { llm: { model: main, prompt: "${ .item }" } } } ]
   anyway: { plan: [ { id: note, llm: { model: main, prompt: Hi }, on_error: continue } ], output: "${ .steps.note.error }" }
   chat: { loop: { model: main, system: Be brief., tools: [say] } }
-  plans: { plan: [ { id: way, planner: { model: main, goal: "Say hi", tools: [say] } } ] }
+  plans: { planner: { model: main, system: Plan., tools: [say] } }
 """
 
 
@@ -306,8 +306,8 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
         ("once", 404, "http_404", "node note, model main: the server answered 404: I say 404; "
          "check `base_url` (HOST) and `model` (tried once)"),
         ("each", 503, "http_503", "node all, item 0, model main: the server answered 503: I say 503 (tried 3 times)"),
-        ("chat", 503, "http_503", "node chat, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"),
-        ("plans", 503, "http_503", "node way, model main: the server answered 503: I say 503 (tried 3 times)"))
+        ("chat", 503, "http_503", "node loop, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"),
+        ("plans", 503, "http_503", "node planner, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"))
     for agent, answer, code, message in cases:
         stderr, job, tries = ask_stranger(desk, agent, answer)
         assert tries == ["1", "2", "3"][:len(tries)] and len(tries) == (3 if "3 times" in message else 1), tries
