@@ -316,6 +316,7 @@ def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk)
         for shown in (stderr, ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
             assert ("aetheris retry t" in shown) == (answer != 400) and f"the server answered {answer}" in shown, shown
     ask_stranger(desk, "anyway", 503, code=0)
+    assert cases[0][3] in " ".join(ok(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
     said = json.loads(ok(desk.run("job", "t", "--json")).stdout)["result"]
     assert said == {"code": "http_503", "message": cases[0][3]}, said
 
