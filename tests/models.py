@@ -2,10 +2,12 @@
 """Models, on the real program and a real HTTP server that counts who asked: the shop's model.
 
 A process that is killed while a model is asked asks once more, under the same key; an answer that is recorded is never
-asked for again, wherever the process died after it; and a conversation's messages stand once in the store.
+asked for again, wherever the process died after it; and a conversation's messages stand once in the store. What is told of
+one that does not answer names it, its node, what was said, how often it was tried and what to do next.
 """
 
 import http.client
+import http.server
 import json
 import os
 import pathlib
@@ -14,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
@@ -51,6 +54,64 @@ agents:
 """
 KEY = "sk-very-secret-123"
 PATIENCE = 60
+
+
+# Answers by path, of servers that are no providers, or broken ones; `page` to `[DONE]` is what a stream says.
+GOOD = 'data: {"choices":[{"index":0,"delta":{"content":"All of it."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+HALF = 'data: {"choices":[{"index":0,"delta":{"content":"Half of it"}}]}\n\n'
+STRANGE = {
+    "page": ("text/html", "<html><head><title>Sign in</title></head><body>Who are you?</body></html>"),
+    "text": ("text/plain", "ok"),
+    "nothing": ("application/json", ""),
+    "broken": ("application/json", '{"choices": ['),
+    "garbage": ("text/event-stream", HALF + "data: <<< no JSON\n\n" + GOOD),
+    "no-end": ("text/event-stream", HALF),
+    "no-begin": ("text/event-stream", "data: [DONE]\n\n"),
+    "unknown": ("text/event-stream", 'event: news\ndata: {"x": 1}\n\n: a comment\n\n' + GOOD),
+}
+
+
+class Stranger(http.server.ThreadingHTTPServer):
+    """Gives the answers that its list names, one after the other and then the last one for ever: "good", a status, "close", or
+    one of STRANGE."""
+
+    def __init__(self, *answers):
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.daemon_threads = True
+        self.answers, self.tries = list(answers), []
+        self.host = f"127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self):
+        self.shutdown()
+        self.server_close()
+
+
+class Visit(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        desk = self.server
+        answer = desk.answers.pop(0) if len(desk.answers) > 1 else desk.answers[0]
+        desk.tries.append(self.headers["X-Aetheris-Try"])
+        self.close_connection = True
+        if answer == "close":
+            return
+        status, kind, body = 200, "text/event-stream", GOOD
+        if isinstance(answer, int):
+            status, kind, body = answer, "application/json", json.dumps({"error": {"message": f"I say {answer}"}})
+        elif answer != "good":
+            kind, body = STRANGE[answer]
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_):
+        pass
 
 
 class Desk:
@@ -200,11 +261,109 @@ def what_a_provider_refuses_is_told_and_what_may_go_better_is_tried_again(desk):
     assert "MODEL_KEY" in said.stderr, said.stderr
 
 
+STRANGERS = """\
+aetheris: 1
+tools:
+  say: { native: echo, effect: read }
+models:
+  main:
+    provider: openai
+    base_url: "${ env.STRANGER }/v1"
+    api_key: "secret:MODEL_KEY"
+    model: small
+    retry: { max_attempts: 3, initial_backoff: 1ms, retry_on: [connect, 429, 5xx] }
+agents:
+  once: { plan: [ { id: note, llm: { model: main, prompt: Hi } } ], output: "${ .steps.note.text }" }
+  each:
+    plan: [ { id: all, map: "${ [1, 2] }", max_parallel: 1, do: { llm: { model: main, prompt: "${ .item }" } } } ]
+  anyway: { plan: [ { id: note, llm: { model: main, prompt: Hi }, on_error: continue } ], output: "${ .steps.note.error }" }
+  chat: { loop: { model: main, system: Be brief., tools: [say] } }
+  plans: { planner: { model: main, system: Plan., tools: [say] } }
+"""
+
+
+def ask_stranger(desk, agent, *answers, code=1):
+    """What was said on stderr, the job, and which tries the server saw, of a job that asks such a server."""
+    shutil.rmtree(desk.path / ".aetheris", ignore_errors=True)
+    (desk.path / "agents.yaml").write_text(STRANGERS)
+    stranger = Stranger(*answers)
+    try:
+        done = ok(desk.run("run", "agents.yaml", agent, "--job-id", "t", "--input", '{"message": "Hi"}',
+                           STRANGER="http://" + stranger.host), code)
+    finally:
+        stranger.close()
+    job, events = desk.proved("completed" if code == 0 else "failed")
+    assert "Half of it" not in json.dumps(events) and "Who are you" not in json.dumps(events), events
+    return done.stderr.replace(stranger.host, "HOST"), json.loads(json.dumps(job).replace(stranger.host, "HOST")), stranger.tries
+
+
+def what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command(desk):
+    cases = (
+        ("once", 503, "http_503", "node note, model main: the server answered 503: I say 503 (tried 3 times)"),
+        ("once", 400, "http_400", "node note, model main: the server answered 400: I say 400 (tried once)"),
+        ("once", 401, "http_401",
+         "node note, model main: the server answered 401: I say 401; its key is secret:MODEL_KEY (tried once)"),
+        ("once", 404, "http_404", "node note, model main: the server answered 404: I say 404; "
+         "check `base_url` (HOST) and `model` (tried once)"),
+        ("each", 503, "http_503", "node all, item 0, model main: the server answered 503: I say 503 (tried 3 times)"),
+        ("chat", 503, "http_503", "node loop, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"),
+        ("plans", 503, "http_503", "node planner, turn 1, model main: the server answered 503: I say 503 (tried 3 times)"))
+    for agent, answer, code, message in cases:
+        stderr, job, tries = ask_stranger(desk, agent, answer)
+        assert tries == ["1", "2", "3"][:len(tries)] and len(tries) == (3 if "3 times" in message else 1), tries
+        assert job["error"] == {"code": code, "message": message}, (agent, job["error"])
+        assert f"{code}: {message}" in stderr, stderr
+        for shown in (stderr, ok(desk.run("job", "t")).stdout, ok(desk.run("trace", "t")).stdout):
+            assert ("aetheris retry t" in shown) == (answer != 400) and f"the server answered {answer}" in shown, shown
+    ask_stranger(desk, "anyway", 503, code=0)
+    assert cases[0][3] in " ".join(ok(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
+    said = json.loads(ok(desk.run("job", "t", "--json")).stdout)["result"]
+    assert said == {"code": "http_503", "message": cases[0][3]}, said
+
+
+def the_command_that_is_told_asks_again_once_the_provider_answers(desk):
+    stderr, _, _ = ask_stranger(desk, "chat", "page")
+    words = stderr.split("aetheris retry ")[1].split()[0]
+    again = ok(desk.run("retry", words)).stdout.strip()
+    stranger = Stranger("good")
+    try:
+        done = ok(desk.run("run", "agents.yaml", "chat", "--job-id", again, STRANGER="http://" + stranger.host))
+    finally:
+        stranger.close()
+    assert "All of it." in done.stdout, done.stdout
+
+
+def what_is_no_answer_is_the_providers_failure_and_is_tried_again(desk):
+    nobody = "what answered at HOST is no model provider: it sent "
+    cases = {
+        "page": nobody + "text/html (Sign in): check `base_url`",
+        "text": nobody + "text/plain (ok): check `base_url`",
+        "nothing": nobody + "nothing: check `base_url`",
+        "broken": "the answer is not valid JSON",
+        "garbage": "an event of the streamed answer is no JSON object",
+        "no-end": "the streamed answer stopped before its end",
+        "no-begin": "the streamed answer ends before it begins",
+    }
+    for name, message in cases.items():
+        stderr, job, tries = ask_stranger(desk, "once", name)
+        assert job["error"]["code"] == "http_502" and tries == ["1", "2", "3"], (name, job, tries)
+        assert f"http_502: node note, model main: {message}" in stderr and "(tried 3 times)" in stderr, stderr
+        _, job, tries = ask_stranger(desk, "once", name, "good", code=0)
+        assert job["result"] == "All of it." and tries == ["1", "2"], (name, job, tries)
+    _, job, tries = ask_stranger(desk, "once", "unknown", code=0)
+    assert job["result"] == "All of it." and tries == ["1"], (job, tries)
+    stderr, job, tries = ask_stranger(desk, "once", "close")
+    assert job["error"]["code"] == "reset" and "(tried once)" in stderr and tries == ["1"], (stderr, tries)
+
+
 def main():
     for test in (a_job_asks_and_records, messages_stand_once_in_the_store,
                  a_kill_in_mid_call_asks_once_more_under_the_same_key,
                  an_answer_that_was_recorded_is_never_asked_for_again,
-                 what_a_provider_refuses_is_told_and_what_may_go_better_is_tried_again):
+                 what_a_provider_refuses_is_told_and_what_may_go_better_is_tried_again,
+                 what_is_told_of_a_failure_names_all_that_is_known_and_the_next_command,
+                 the_command_that_is_told_asks_again_once_the_provider_answers,
+                 what_is_no_answer_is_the_providers_failure_and_is_tried_again):
         desk = Desk()
         try:
             test(desk)

@@ -226,6 +226,16 @@ bool asks_people(const Value& job) {
 
 }  // namespace
 
+std::string retry_command(const Value& job, const std::string& store_flag) {
+  constexpr std::string_view kReasons[] = {"connect",  "tls",           "timeout",  "reset",
+                                           "http_401", "http_403",      "http_404", "http_408",
+                                           "http_429", "secret_missing"};
+  const std::string_view code = job["error"].text("code");
+  const bool mendable = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
+                        code.starts_with("http_5");
+  return mendable ? "aetheris retry " + quoted(std::string(job.text("id"))) + store_flag : "";
+}
+
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal) {
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));

@@ -98,6 +98,8 @@ std::string confirmed_text(const Value& resources);
 Value with_store(const Value& job, const app::StoreUrl& store);
 // What stays unknown of a job that has ended: "node NODE: nobody knows whether …", each with what is known of the call.
 std::vector<std::string> doubts_of_end(const Value& job);
+// The command that tries a failed job's call again, when its reason may pass or be mended; else "".
+std::string retry_command(const Value& job, const std::string& store_flag);
 // A blocked job in words: what it waits for and the commands that answer it.
 void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal);
 // A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.

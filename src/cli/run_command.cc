@@ -263,6 +263,10 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") + ": " +
                   safe(job["error"].text("code")) + ": " +
                   safe(job["error"].text("message"), true));
+    const std::string again = retry_command(job, store_flag(wish.store));
+    if (!again.empty() && wish.store.kind != app::StoreUrl::Kind::memory) {
+      terminal.note("when that is mended: " + terminal.err()(Tint::bold, again));
+    }
   } else if (status == "cancelled") {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {

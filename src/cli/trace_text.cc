@@ -253,6 +253,9 @@ class Trace {
   void foot() {
     if (const Value& error = trace_["error"]; error.is_object()) {
       wrapped("", std::string(error.text("code")), error.text("message"));
+      if (const std::string again = retry_command(trace_, ""); !again.empty()) {
+        command("", "again:  ", again);
+      }
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }
@@ -366,7 +369,11 @@ class Trace {
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
-      const bool said = !all.empty() && all.back()["error"].text("code") == code;
+      // What a try was told stands beside it; more than that is said once, here or at the foot.
+      const Value& heard = all.empty() ? Value() : all.back()["error"];
+      const bool said =
+          heard.text("code") == code && (heard.text("message") == node["error"].text("message") ||
+                                         trace_["error"] == node["error"]);
       if (!said) wrapped(trunk, code, node["error"].text("message"));
     }
   }

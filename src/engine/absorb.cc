@@ -250,6 +250,12 @@ const Value& result_of(const Outcome& outcome) {
   return outcome.invalid ? *outcome.invalid : outcome.result;
 }
 
+// "the answer is too large", or "its output breaks a rule".
+std::string broken_rule(const Value& invalid) {
+  const std::string_view reason = invalid.text("reason", "broke a rule");
+  return (reason.starts_with("the ") ? "" : "its output ") + std::string(reason);
+}
+
 // What was seen of a try. REQUIRES: the outcome is judged.
 EventDraft finished(std::string_view invocation, std::string_view step, std::uint32_t try_no,
                     const Outcome& outcome, std::vector<Member> p) {
@@ -266,8 +272,7 @@ EventDraft finished(std::string_view invocation, std::string_view step, std::uin
     if (outcome.invalid) {
       p.emplace_back("error",
                      error_value(code_name(Code::tool_output_invalid),
-                                 "the call succeeded, but its output " +
-                                     std::string(outcome.invalid->text("reason", "broke a rule"))));
+                                 "the call succeeded, but " + broken_rule(*outcome.invalid)));
     }
     return draft(EventType::tool_invocation_finished, std::move(p));
   }

@@ -34,6 +34,21 @@ bool tries_left(const ToolPolicy& tool, const Invocation& call) {
          (tool.retry.covers(call.error.code) || still_running(tool, call));
 }
 
+// A failed question to a model, for whoever sees nothing else of the job: who was asked, where, and how often.
+std::string told(const State& state, const Step& step, std::string_view said, std::uint32_t tries) {
+  const ToolPolicy& tool = state.tool_of(step);
+  if (!tool.is_model()) return std::string(said);
+  std::string text = "node ";
+  text += state.node_of(step).id;
+  if (step.item != kNoItem) text.append(", item ").append(std::to_string(step.item));
+  if (step.turn != kNoTurn) text.append(", turn ").append(std::to_string(step.turn + 1));
+  text.append(", model ").append(tool.name.substr(kModelToolPrefix.size()));
+  text.append(": ").append(said);
+  if (tries == 1) text += " (tried once)";
+  if (tries > 1) text.append(" (tried ").append(std::to_string(tries)).append(" times)");
+  return text;
+}
+
 }  // namespace
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
@@ -239,7 +254,7 @@ void Decider::definite_failure(const Step& step) {
     return call.attempt == s_.attempt ? retry(step) : declare(step, false);
   }
   if (tries_left(tool, call)) return retry(step);
-  fail_step(step, call.error.code, call.error.message);
+  fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
 }
 
 // The newest try ended, and it may have happened.
@@ -255,7 +270,7 @@ void Decider::doubtful(const Step& step) {
   // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
-    return fail_step(step, call.error.code, call.error.message);
+    return fail_step(step, call.error.code, told(s_, step, call.error.message, call.counted));
   }
   if (may_probe(step)) return probe(step);
   if (tool.on_in_doubt == OnInDoubt::fail) {
@@ -366,6 +381,7 @@ void Decider::finish_tool(const Step& step) {
         message = changes.error().message;
       }
     }
+    message = told(s_, step, message, 0);
     emit_of(step, EventType::node_finished,
             {{"error", Value::object({{"code", step.failure->code}, {"message", message}})},
              {"result_of", call.id.text},

@@ -142,6 +142,51 @@ AE_TEST("model call/failures are tried again as the model says, and withdrawn ca
   EXPECT_EQ(job.state.error->code, "http_503");
 }
 
+AE_TEST(
+    "model call/who reads that it failed reads its node, its model, what was said and how often") {
+  const Outcome refused{.kind = OutcomeKind::failure,
+                        .definite = true,
+                        .error_code = "http_401",
+                        .error_message = "no such key"};
+  const Outcome busy{
+      .kind = OutcomeKind::unknown, .error_code = "http_503", .error_message = "busy"};
+  GivenJob once = asking();
+  once.claim().answer("note", refused);
+  EXPECT_EQ(once.state.error->message, "node note, model main: no such key (tried once)");
+  EXPECT_EQ(once.last(EventType::node_finished)["error"].text("message"),
+            once.state.error->message);
+  EXPECT_EQ(once.last(EventType::tool_invocation_finished)["error"].text("message"), "no such key")
+      << "a try says what was said to it";
+
+  GivenJob often = asking();
+  often.claim();
+  for (int i = 0; i < 3; ++i) often.answer("note", busy).after(10s);
+  EXPECT_EQ(often.state.error->message, "node note, model main: busy (tried 3 times)");
+
+  GivenJob each(
+      "[{'id': 'each', 'kind': 'map', 'over': ['a', 'b'], 'max_parallel': 1, 'do':"
+      " {'tool': 'model:main', 'args': {'model': 'm', 'messages':"
+      " [{'role': 'user', 'content': '${ .item }'}]}}}]",
+      {.more = kModel});
+  each.claim().ok("each/0", "{'text': 'A'}").answer("each/1", refused);
+  EXPECT_EQ(each.state.error->message, "node each, item 1, model main: no such key (tried once)");
+
+  GivenJob broken = asking();
+  Outcome outcome{.kind = OutcomeKind::success};
+  outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
+  broken.claim().answer("note", outcome);
+  EXPECT_EQ(broken.state.error->message,
+            "node note, model main: the call succeeded, but the answer has no choices");
+  outcome.invalid = json("{'invalid': true, 'reason': 'is no JSON'}");
+  GivenJob form = asking();
+  form.claim().answer("note", outcome);
+  EXPECT_EQ(form.state.error->message,
+            "node note, model main: the call succeeded, but its output is no JSON");
+  for (const GivenJob* job : {&once, &often, &each, &broken}) {
+    EXPECT_TRUE(proof(*job).replay.ok) << proof(*job).replay.detail;
+  }
+}
+
 AE_TEST("model call/an answer that broke a rule is no answer, and is not asked for again") {
   GivenJob job = asking();
   Outcome outcome{.kind = OutcomeKind::success};

@@ -26,9 +26,10 @@ Value stand_in(const Error& error, std::string_view said, const Value& answer) {
   return record;
 }
 
-// Only a success has an answer; how a call failed is for the transport to say.
+// Only a success has an answer; how a call failed is for the transport to judge.
 Outcome translated(Outcome outcome, const Value& request, const Dialect& dialect,
                    const tools::StreamReader& reader) {
+  if (outcome.kind != OutcomeKind::success) explain(dialect.address, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
   const auto clean = [&](Value value) { return reader.clean ? reader.clean(value) : value; };
   const Value body = clean(body_of(std::exchange(outcome.result, Value())));
@@ -72,15 +73,21 @@ class AnswerReader final : public tools::StreamReader {
 
   Status feed(std::string_view bytes, std::string& words) override {
     Status fed = stream_.feed(bytes, words);
-    if (!fed && fed.error().code == Code::tool_failed) fed.error().code = Code::unavailable;
+    if (fed || fed.error().code == Code::payload_too_large) return fed;
+    gave_up_ = fed.error().code == Code::tool_failed;
+    fed.error().code = Code::unavailable;
     return fed;
   }
-  std::string error_code() const override { return code_of(stream_.error_type()); }
+  // What no provider says is what a gateway calls an answer that it cannot use.
+  std::string error_code() const override {
+    return gave_up_ ? code_of(stream_.error_type()) : "http_502";
+  }
   bool is_whole() const override { return stream_.is_complete(); }
   Value body() const override { return stream_.body(); }
 
  private:
   AnswerStream stream_;
+  bool gave_up_ = false;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "async/loop.h"
 #include "core/error.h"
 #include "core/value.h"
+#include "llm/failure.h"
 #include "llm/stream.h"
 #include "tools/tool.h"
 
@@ -29,6 +30,7 @@ struct Dialect {
   Wire wire = Wire::chat_completions;
   // An object, added to what is sent to be answered piece by piece; null: answers are asked for whole.
   Value streaming = {};
+  Address address = {};  // for what is said of failures
 };
 
 class ModelTool final : public tools::Tool {

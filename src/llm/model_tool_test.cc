@@ -100,6 +100,15 @@ struct Bench {
   }
 };
 
+// HOST stands for the address of the server.
+std::string with_host(std::string text, const RawHttpServer& server) {
+  constexpr std::string_view kHost = "HOST";
+  if (const auto at = text.find(kHost); at != text.npos) {
+    text.replace(at, kHost.size(), server.url("").substr(std::string_view("http://").size()));
+  }
+  return text;
+}
+
 constexpr const char* kAnswer = R"({
   "id": "chatcmpl-7", "object": "chat.completion", "model": "small-1-2026-10-01",
   "choices": [{"index": 0, "message": {"role": "assistant", "content": "ä!", "refusal": null},
@@ -211,10 +220,8 @@ AE_TEST("model tool/an answer that is none has happened: its record says why, an
     EXPECT_LT(canonical(record).size(), 2000u);
     return std::string(record.text("reason"));
   };
-  EXPECT_NE(reason(raw_answer(200, R"({"choices":[)")).find("JSON"), std::string::npos);
-  EXPECT_EQ(reason(raw_answer(200, "hello", "text/plain")), "the answer has no choices");
   EXPECT_EQ(reason(raw_answer(200, "{}")), "the answer has no choices");
-  EXPECT_EQ(reason(raw_answer(200, "")), "the answer has no choices");
+  EXPECT_EQ(reason(raw_answer(200, "{}", "text/plain")), "the answer has no choices");
   EXPECT_EQ(reason(raw_answer(200, R"({"choices":[]})")), "the answer has no choices");
   EXPECT_EQ(reason(raw_answer(200, R"({"choices":[{"delta":{}}]})")), "the answer has no message");
   EXPECT_NE(reason(raw_answer(200, R"({"choices":[{"message":{"content":7}}]})")).find("content"),
@@ -223,28 +230,92 @@ AE_TEST("model tool/an answer that is none has happened: its record says why, an
             std::string::npos);
 }
 
+AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may go better later") {
+  const struct {
+    const char* name;
+    std::string answer;
+    const char* says;
+  } cases[] = {
+      {"a page with a title",
+       raw_answer(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
+                  "text/html; charset=utf-8"),
+       "what answered at HOST is no model provider: it sent text/html (Sign in, [secret KEY]): "
+       "check `base_url`"},
+      {"a page without one", raw_answer(200, "<p>Hello", "text/html"),
+       "what answered at HOST is no model provider: it sent text/html (<p>Hello): "
+       "check `base_url`"},
+      {"a text", raw_answer(200, "hello", "text/plain"),
+       "what answered at HOST is no model provider: it sent text/plain (hello): check `base_url`"},
+      {"bytes", raw_answer(200, "\xff\x01", "application/octet-stream"),
+       "what answered at HOST is no model provider: it sent application/octet-stream (\\xff\\x01): "
+       "check `base_url`"},
+      {"nothing", raw_answer(200, ""),
+       "what answered at HOST is no model provider: it sent nothing: check `base_url`"},
+      {"half an answer", raw_answer(200, R"({"choices":[)"),
+       "the answer is not valid JSON: not JSON as we take it: the text ends where a value should "
+       "stand at byte 12"},
+  };
+  for (const bool stream : {true, false}) {
+    for (const auto& c : cases) {
+      Bench bench;
+      RawHttpServer server(RawHttpServer::always(c.answer));
+      const Value settings = Bench::settings(server).with("stream", stream);
+      const Outcome outcome = bench.call(settings, a_call(a_request()));
+      EXPECT_EQ(outcome.kind, OutcomeKind::unknown) << c.name;
+      EXPECT_EQ(outcome.error_code, "http_502") << c.name;
+      EXPECT_TRUE(outcome.retryable && !outcome.definite) << c.name;
+      EXPECT_TRUE(outcome.result.is_null() && !outcome.invalid) << c.name;
+      EXPECT_EQ(with_host(c.says, server), outcome.error_message) << c.name;
+    }
+  }
+}
+
 AE_TEST("model tool/what the provider refuses says so; what may go better later says that") {
   const struct {
     int status;
     OutcomeKind kind;
     bool definite, retryable;
-  } cases[] = {{400, OutcomeKind::failure, true, false}, {401, OutcomeKind::failure, true, false},
-               {404, OutcomeKind::failure, true, false}, {429, OutcomeKind::failure, true, true},
-               {500, OutcomeKind::unknown, false, true}, {503, OutcomeKind::unknown, false, true},
-               {529, OutcomeKind::unknown, false, true}};
+    const char* look = ".";
+  } cases[] = {
+      {302, OutcomeKind::unknown, false, false, "; check `base_url` (HOST): it sends elsewhere"},
+      {400, OutcomeKind::failure, true, false},
+      {401, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
+      {403, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
+      {404, OutcomeKind::failure, true, false, "; check `base_url` (HOST) and `model`"},
+      {429, OutcomeKind::failure, true, true},
+      {500, OutcomeKind::unknown, false, true},
+      {503, OutcomeKind::unknown, false, true},
+      {529, OutcomeKind::unknown, false, true}};
   Bench bench;
   for (const auto& c : cases) {
-    const Outcome outcome = bench.answered(raw_answer(
+    RawHttpServer server(RawHttpServer::always(raw_answer(
         c.status,
         R"({"error": {"type": "invalid_request_error", "message": "Not so, says sk-canary-123."}})",
-        "application/json", "Retry-After: 7\r\n"));
+        "application/json", "Retry-After: 7\r\n")));
+    const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
     EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
-    EXPECT_EQ(outcome.error_message,
-              "the server answered " + std::to_string(c.status) + ": Not so, says [secret KEY].");
+    EXPECT_EQ(outcome.error_message, "the server answered " + std::to_string(c.status) +
+                                         ": Not so, says [secret KEY]" + with_host(c.look, server));
     EXPECT_EQ(outcome.retry_after, Duration(7s));
+  }
+}
+
+AE_TEST("model tool/who has no key, or cannot be reached, is told where to look, each time alike") {
+  Bench bench;
+  RawHttpServer server(RawHttpServer::always(raw_answer(401, "{}")));
+  const Value settings = Value::object({{"base_url", server.url("/v1")}});
+  EXPECT_EQ(bench.call(settings, a_call(a_request())).error_message,
+            "the server answered 401: {}; the model has no `api_key`");
+  for (int i = 0; i < 2; ++i) {
+    const Outcome outcome =
+        bench.call(Value::object({{"base_url", "http://127.0.0.1:1/v1"}}), a_call(a_request()));
+    EXPECT_EQ(outcome.error_code, "connect");
+    EXPECT_EQ(outcome.error_message,
+              "Failed to connect to 127.0.0.1 port 1: Couldn't connect to server; "
+              "check `base_url` (127.0.0.1:1)");
   }
 }
 
@@ -630,11 +701,12 @@ AE_TEST("model tool/a key that a broken stream holds in two pieces is in no reco
     Bench bench;
     RawHttpServer server(streams({chunk("It is sk-ca"), chunk("nary-123 and more"), end}));
     const Outcome outcome = bench.call(Bench::settings(server), a_call(a_request()));
-    ASSERT_TRUE(outcome.invalid);
-    EXPECT_TRUE(outcome.invalid->text("head").starts_with("It is [secret KEY]"))
-        << canonical(*outcome.invalid);
-    EXPECT_EQ(canonical(*outcome.invalid).find("sk-ca"), std::string::npos);
-    EXPECT_EQ(canonical(*outcome.invalid).find("nary-123"), std::string::npos);
+    const std::string record = canonical(outcome.invalid.value_or(Value())) + outcome.error_message;
+    EXPECT_EQ(outcome.invalid.has_value(), end.size() > 100);
+    EXPECT_EQ(record.find("sk-ca"), std::string::npos) << record;
+    EXPECT_EQ(record.find("nary-123"), std::string::npos) << record;
+    if (!outcome.invalid) continue;
+    EXPECT_TRUE(outcome.invalid->text("head").starts_with("It is [secret KEY]")) << record;
   }
 }
 
@@ -643,8 +715,8 @@ AE_TEST("model tool/a key that a broken stream holds in escapes is in no record"
   RawHttpServer server(streams(
       {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
   const Heard said = hear(bench, server);
-  ASSERT_TRUE(said.outcome.invalid);
-  EXPECT_EQ(said.outcome.invalid->text("head"), R"({"k":"[secret KEY]", "l":)");
+  EXPECT_EQ(said.outcome.error_code, "http_502");
+  EXPECT_EQ(said.outcome.error_message.find("canary"), std::string::npos);
   EXPECT_EQ(said.text, R"({"k":"[secret KEY]", "l":)");
 }
 
@@ -672,7 +744,17 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
     const char* code;
     const char* message;
   } cases[] = {
-      {"the connection ends in order", streams(chat({"Half"}, false)), "reset", "before its end"},
+      {"the connection ends in order", streams(chat({"Half"}, false)), "http_502",
+       "the streamed answer stopped before its end"},
+      {"an event is no JSON", streams({chunk("Half"), "data: <html>\n\n", chunk(" more")}),
+       "http_502", "an event of the streamed answer is no JSON object"},
+      {"an event is no object", streams({chunk("Half"), "data: 7\n\n"}), "http_502",
+       "an event of the streamed answer is no JSON object"},
+      {"it is over before it began", streams({"data: [DONE]\n\n"}), "http_502",
+       "the streamed answer ends before it begins"},
+      {"it has no event", streams({"<!doctype html>\n"}), "http_502",
+       "the streamed answer stopped before its end"},
+      {"it says nothing at all", streams({}), "http_502", "no model provider: it sent nothing"},
       {"the connection breaks", streams(chat({"Half"}, false), false), "reset", ""},
       {"the provider gives up", streams({chunk("Half"), overloaded}), "http_529",
        "Busy, says [secret KEY]."},
@@ -696,6 +778,7 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
     EXPECT_TRUE(outcome.retryable) << c.name;
     EXPECT_TRUE(outcome.result.is_null() && !outcome.invalid) << c.name;
     EXPECT_NE(outcome.error_message.find(c.message), std::string::npos) << outcome.error_message;
+    EXPECT_EQ(outcome.error_message.find("Half"), std::string::npos) << outcome.error_message;
   }
 }
 
@@ -721,7 +804,11 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
        OutcomeKind::unknown,
        "http_529",
        false},
-      {"it is no answer", {chunk("Half"), "data: {garbage\n\n"}, OutcomeKind::success, "", true},
+      {"it is no answer",
+       {chunk("Half"), "data: {garbage\n\n"},
+       OutcomeKind::unknown,
+       "http_502",
+       false},
   };
   for (const auto& c : cases) {
     std::atomic<bool> closed = false;
@@ -756,24 +843,33 @@ AE_TEST("model tool/a stream that is over when its tool is gone is an answer all
   EXPECT_EQ(bench.perform(*tool, a_call(a_request())).result["text"], Value("All."));
 }
 
-AE_TEST("model tool/a stream that is none has happened: its record says why") {
+AE_TEST("model tool/a stream that is too large has happened: its record says why") {
   Bench bench;
-  RawHttpServer garbage(streams({chunk("a"), "data: {\"choices\"\n\n", chunk("b")}));
-  const Heard said = hear(bench, garbage);
-  EXPECT_EQ(said.outcome.kind, OutcomeKind::success);
-  ASSERT_TRUE(said.outcome.invalid);
-  EXPECT_EQ(said.outcome.invalid->text("reason"),
-            "an event of the streamed answer is no JSON object");
-  EXPECT_EQ(said.outcome.invalid->text("head"), "a") << "the words, and none of the bytes";
-  RawHttpServer secret(streams({chunk("sk-can"), chunk("ary-123"), "data: {\"choices\"\n\n"}));
-  const Heard hidden = hear(bench, secret);
-  ASSERT_TRUE(hidden.outcome.invalid);
-  EXPECT_EQ(hidden.outcome.invalid->text("head"), "[secret KEY]");
   std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
   RawHttpServer large(streams(much));
   const Heard more = hear(bench, large);
+  EXPECT_EQ(more.outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(more.outcome.invalid) << more.outcome.error_code;
   EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
+  const std::string_view head = more.outcome.invalid->text("head");
+  EXPECT_EQ(head, std::string(head.size(), 'x')) << "the words, and none of the bytes";
+  std::vector<std::string> secret = {chunk("sk-can"), chunk("ary-123")};
+  secret.insert(secret.end(), much.begin(), much.end());
+  RawHttpServer hiding(streams(secret));
+  const Heard hidden = hear(bench, hiding);
+  ASSERT_TRUE(hidden.outcome.invalid);
+  EXPECT_TRUE(hidden.outcome.invalid->text("head").starts_with("[secret KEY]xx"));
+}
+
+AE_TEST("model tool/events that nobody knows are passed over, and so are comments") {
+  const std::vector<std::string> strange = {": keep-alive\n\n",
+                                            "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+                                            "event: news\ndata: {\"x\":1}\n\n"};
+  Bench bench;
+  std::vector<std::string> events = strange;
+  for (const std::string& one : chat({"All."})) events.push_back(one);
+  RawHttpServer server(streams(events));
+  EXPECT_EQ(hear(bench, server).outcome.result["text"], Value("All."));
 }
 
 AE_TEST("model tool/who says `stream: false` is asked for the whole answer") {

@@ -26,7 +26,9 @@ std::optional<Provider> provider_of(std::string_view name, const Value& settings
                                     .wire = Wire::messages,
                                     .streaming = Value::object({{"stream", true}})}};
   }
-  if (provider && settings["stream"] == Value(false)) provider->dialect.streaming = Value();
+  if (!provider) return provider;
+  provider->dialect.address = address_of(settings);
+  if (settings["stream"] == Value(false)) provider->dialect.streaming = Value();
   return provider;
 }
 

@@ -54,6 +54,7 @@ Status AnswerStream::feed(std::string_view bytes, std::string& words) {
 
 Status AnswerStream::event(const ServerEvent& event, std::string& words) {
   if (wire_ == Wire::chat_completions && event.data == "[DONE]") {
+    if (!begun_) return broken("the streamed answer ends before it begins");
     complete_ = true;
     return {};
   }
@@ -82,6 +83,7 @@ Status AnswerStream::chat_chunk(const Value& chunk, std::string& words) {
   if (chunk["usage"].is_object()) usage_ = chunk["usage"];
   const Value& choices = chunk["choices"];
   if (!choices.is_array() || choices.size() == 0) return {};
+  begun_ = true;
   const Value& choice = choices.items()[0];
   if (choice["finish_reason"].is_string()) finish_ = choice["finish_reason"];
   const Value& delta = choice["delta"];
@@ -144,6 +146,7 @@ Value AnswerStream::chat_body() const {
 Status AnswerStream::messages_event(const Value& event, std::string& words) {
   const std::string_view type = event.text("type");
   if (type == "message_start") {
+    begun_ = true;
     head_ = event["message"];
     usage_ = head_["usage"];
   } else if (type == "content_block_start") {
@@ -157,6 +160,7 @@ Status AnswerStream::messages_event(const Value& event, std::string& words) {
     }
     Growing& block = parts_[*index];
     block.begun = event["content_block"];
+    begun_ = true;
     words += block.begun.text("text");
   } else if (type == "content_block_delta") {
     return block_delta(event, words);
@@ -164,6 +168,7 @@ Status AnswerStream::messages_event(const Value& event, std::string& words) {
     finish_ = merged(finish_, event["delta"]);
     usage_ = merged(usage_, event["usage"]);
   } else if (type == "message_stop") {
+    if (!begun_) return broken("the streamed answer ends before it begins");
     complete_ = true;
   }
   return {};

@@ -54,7 +54,7 @@ class AnswerStream {
   Wire wire_;
   EventStream events_;
   std::size_t bytes_ = 0;
-  bool complete_ = false, refused_ = false;
+  bool begun_ = false, complete_ = false, refused_ = false;
   std::string error_type_;
 
   Value head_;  // what stands around the answer; the newest members win

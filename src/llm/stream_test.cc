@@ -312,6 +312,10 @@ AE_TEST("stream/what cannot be read refuses it; what the provider says of itself
   } cases[] = {
       {Wire::chat_completions, "data: {\"id\":\"chatcmpl-\n\n", Code::tool_output_invalid, ""},
       {Wire::chat_completions, "data: 7\n\n", Code::tool_output_invalid, ""},
+      {Wire::chat_completions, "data: [DONE]\n\n", Code::tool_output_invalid, ""},
+      {Wire::chat_completions, "data: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n",
+       Code::tool_output_invalid, ""},
+      {Wire::messages, "data: {\"type\":\"message_stop\"}\n\n", Code::tool_output_invalid, ""},
       {Wire::chat_completions,
        "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":5000,\"id\":\"a\"}]}}]}\n\n",
        Code::tool_output_invalid, ""},
@@ -360,6 +364,7 @@ AE_TEST("stream/one beyond 16 MiB is refused, and what comes behind its end is n
   ASSERT_FALSE(over);
   EXPECT_EQ(over.error().code, Code::payload_too_large);
   AnswerStream done(Wire::chat_completions);
+  ASSERT_TRUE(done.feed("data: {\"choices\":[{\"delta\":{}}]}\n\n", words));
   ASSERT_TRUE(done.feed("data: [DONE]\n\ndata: {\n\n", words));
   ASSERT_TRUE(done.feed("data: {\n\n", words));
   EXPECT_TRUE(done.is_complete());

@@ -41,10 +41,10 @@ class StreamReader {
  public:
   virtual ~StreamReader() = default;
   // Adds the words that these bytes bring to `words`, also those before a failure. Fails with tool_output_invalid or
-  // payload_too_large (it is no answer), or with unavailable: whoever answers gave up in the middle. After that nothing
-  // more is read.
+  // payload_too_large (it is no answer), or with unavailable: whoever answers gave up in the middle, or lost his way.
+  // After that nothing more is read.
   virtual Status feed(std::string_view bytes, std::string& words) = 0;
-  // Of such an end: how it is called in a record, as http_529.
+  // Of such an end, and of a stream that is over and not whole: how it is called in a record, as http_529.
   virtual std::string error_code() const = 0;
   // Was all of it said? Only then is it an answer.
   virtual bool is_whole() const = 0;

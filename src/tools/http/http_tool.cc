@@ -385,10 +385,13 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
       stream->hear(bytes);
     };
   }
+  HttpRules rules = rules_;
+  rules.json_only = stream != nullptr;  // its answer is one of a protocol, however it comes
   const auto id = needs_.client.start(
-      std::move(request.http), [calls = calls_, key, rules = rules_, stream, done = std::move(done),
-                                used = std::make_shared<const std::vector<UsedSecret>>(
-                                    std::move(request.used))](const HttpAnswer& answer) mutable {
+      std::move(request.http),
+      [calls = calls_, key, rules = std::move(rules), stream, done = std::move(done),
+       used = std::make_shared<const std::vector<UsedSecret>>(std::move(request.used))](
+          const HttpAnswer& answer) mutable {
         calls->in_flight.erase(key);
         if (!stream) return done(judge(answer, rules, *used));
         stream->piece = nullptr;

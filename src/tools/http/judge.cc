@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/http_status.h"
 #include "core/json.h"
@@ -89,11 +90,65 @@ std::string external_id_of(const Value& body) {
   return text.size() <= kExternalIdMax ? text : "";
 }
 
+Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
+              std::string message) {
+  Outcome outcome;
+  outcome.kind = kind;
+  outcome.definite = definite;
+  outcome.retryable = retryable;
+  outcome.error_code = std::move(code);
+  outcome.error_message = std::move(message);
+  return outcome;
+}
+
+// Of a page the title says most, of anything else its first words.
+std::string page_in(const HttpAnswer& answer, const std::vector<UsedSecret>& used) {
+  constexpr std::string_view kBegin = "<title>", kEnd = "</title>";
+  const std::string shape = lower(std::string_view(answer.body).substr(0, kScrubWindow));
+  const std::size_t begin = shape.find(kBegin);
+  const std::size_t end = begin == shape.npos ? shape.npos : shape.find(kEnd, begin);
+  if (end == shape.npos) return said_in(answer, used);
+  HttpAnswer title;
+  title.body = trimmed(
+      std::string_view(answer.body).substr(begin + kBegin.size(), end - begin - kBegin.size()));
+  return said_in(title, used);
+}
+
+// A success of somebody who does not speak as he should; nothing when he does, or when only his answer's size is wrong.
+std::optional<Outcome> not_json(const HttpAnswer& answer, const HttpRules& rules,
+                                const std::expected<Value, std::string>& body,
+                                const std::vector<UsedSecret>& used) {
+  if (answer.body.size() > rules.output_max) return std::nullopt;
+  const auto strange = [&](const char* code, std::string message) {
+    return ended(OutcomeKind::unknown, false, true, code, std::move(message));
+  };
+  if (answer.body.empty()) return strange("not_json", "it sent nothing");
+  if (says_json(answer)) {
+    if (body) return std::nullopt;
+    return strange("broken_json", scrub(body.error(), used));
+  }
+  if (body && parse_json(answer.body, {.bytes_max = rules.output_max})) return std::nullopt;
+  const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
+  const std::string media = lower(trimmed(type.substr(0, type.find(';'))));
+  std::string message = "it sent ";
+  message +=
+      media.empty() ? "what has no type" : invalid_output("", scrub(media, used), 0).text("head");
+  if (const std::string said = page_in(answer, used); !said.empty()) {
+    message += " (";
+    message += said;
+    message += ")";
+  }
+  return strange("not_json", std::move(message));
+}
+
 Outcome succeeded(const HttpAnswer& answer, const HttpRules& rules,
                   const std::vector<UsedSecret>& used) {
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
   auto body = read_body(answer, rules);
+  if (rules.json_only) {
+    if (auto strange = not_json(answer, rules, body, used)) return *std::move(strange);
+  }
   if (!body) {
     // How much was read beyond the limit is chance; the record does not depend on it.
     const std::string_view kept = std::string_view(answer.body).substr(0, rules.output_max + 1);
@@ -112,15 +167,23 @@ Outcome succeeded(const HttpAnswer& answer, const HttpRules& rules,
   return outcome;
 }
 
-Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
-              std::string message) {
-  Outcome outcome;
-  outcome.kind = kind;
-  outcome.definite = definite;
-  outcome.retryable = retryable;
-  outcome.error_code = std::move(code);
-  outcome.error_message = std::move(message);
-  return outcome;
+// The same words each time: "after 3 ms" is taken out.
+std::string timeless(std::string text) {
+  constexpr std::string_view kAfter = " after ";
+  for (std::size_t at = 0; (at = text.find(kAfter, at)) != text.npos;) {
+    const std::size_t digits = at + kAfter.size();
+    const std::size_t unit = text.find_first_not_of("0123456789", digits);
+    const std::string_view rest =
+        unit == text.npos ? std::string_view() : std::string_view(text).substr(unit);
+    const bool time = unit > digits && (rest.starts_with(" ms") || rest.starts_with(" millisec"));
+    if (!time) {
+      at = digits;
+      continue;
+    }
+    const std::size_t end = text.find_first_of(" ,:;", unit + 1);
+    text.erase(at, end == text.npos ? text.npos : end - at);
+  }
+  return text;
 }
 
 Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
@@ -140,7 +203,7 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
 Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
                  const std::vector<UsedSecret>& used) {
   const auto refused = [&](const char* code, bool retryable) {
-    return ended(OutcomeKind::failure, true, retryable, code, scrub(answer.error, used));
+    return ended(OutcomeKind::failure, true, retryable, code, timeless(scrub(answer.error, used)));
   };
   switch (answer.phase) {
     case HttpPhase::invalid:
@@ -160,7 +223,7 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
   }
   // We stopped reading; the server had said all that counts.
   if (answer.too_large) return by_status(answer, rules, used);
-  const std::string why = scrub(answer.error, used);
+  const std::string why = timeless(scrub(answer.error, used));
   if (answer.timed_out) return ended(OutcomeKind::timeout, false, true, "timeout", why);
   return ended(OutcomeKind::unknown, false, true, answer.cancelled ? "abandoned" : "reset", why);
 }
@@ -204,7 +267,7 @@ Outcome streamed(const HttpAnswer& answer, const HeardStream& heard, const HttpR
                  scrub(broken->message, used));
   }
   if (answer.phase == HttpPhase::complete) {
-    return ended(OutcomeKind::unknown, false, true, "reset",
+    return ended(OutcomeKind::unknown, false, true, reader.error_code(),
                  "the streamed answer stopped before its end");
   }
   return by_phase(answer, rules, used);

@@ -6,6 +6,7 @@
 //   408 409 425 5xx 3xx 101          unknown                http_<status>
 //   no time left after the send      timeout                timeout
 //   no answer, cut off, abandoned    unknown                reset abandoned
+//   a 2xx that is not what is spoken unknown                not_json broken_json    (HttpRules::json_only)
 // Threads: a pure function.
 #pragma once
 
@@ -29,6 +30,7 @@ struct HttpRules {
   std::vector<int> definite_failures;  // statuses that mean "nothing happened", beyond the default
   bool full = false;                   // the result is {status, headers, body}
   bool big_integers_as_strings = false;
+  bool json_only = false;  // whoever answers with anything else is somebody else
   std::size_t output_max = kOutputMax;
 };
 
@@ -49,7 +51,8 @@ struct HeardStream {
 //   all of it was said               success                also when the connection broke behind it
 //   what is no answer, or too large  success, `invalid`
 //   whoever answers gave up          unknown                what the reader calls it
-//   it ends before its end           unknown                reset timeout abandoned
+//   it ends in order before its end  unknown                what the reader calls it
+//   it breaks before its end         unknown                reset timeout abandoned
 Outcome judge_stream(const net::HttpAnswer& answer, const HeardStream& heard,
                      const HttpRules& rules, const std::vector<UsedSecret>& used);
 

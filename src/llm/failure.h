@@ -1,0 +1,23 @@
+// What a person reads of a question to a model that was not answered: what was said, and where to look.
+//
+// The same failure has the same words each time, for they are recorded; they hold no key. Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "core/outcome.h"
+#include "core/value.h"
+
+namespace ae::llm {
+
+// Whom a model's settings reach, in words.
+struct Address {
+  std::string host;  // and its port, as base_url has them
+  std::string key;   // the name of the secret; "": none is sent
+};
+Address address_of(const Value& settings);
+
+// An answer that is no JSON becomes what a gateway says of one that it cannot use: http_502. REQUIRES: no success.
+void explain(const Address& address, Outcome& outcome);
+
+}  // namespace ae::llm
