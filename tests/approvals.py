@@ -203,7 +203,11 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
 
 def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
     desk.job(code=4)
-    desk.run("reject", desk.asked()[0]["id"], "--note", "not today", code=0)
+    one = desk.asked()[0]["id"]
+    desk.run("reject", one, "--note", "not today", code=0)
+    for words, code in ((("reject", one), 0), (("approve", one), 5)):
+        again = desk.run(*words, code=code).stdout
+        assert re.match(r"it had been answered before: rejected, by .+ at 20\S+Z\n", again), again
     said = json.loads(desk.job(code=0).stdout)
     assert said["text"].startswith("Nothing was paid back"), said
     desk.proved()
@@ -225,7 +229,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     assert "other arguments" in said.stdout, said.stdout
     late = desk.run("approve", one["id"], code=5)
-    assert "approval_edited" in late.stderr, late.stderr
+    assert "approval_edited" in late.stderr and re.search(r"edited by .+ at 20\S+Z", late.stderr), late.stderr
     desk.run("reject", one["id"], code=5)
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
