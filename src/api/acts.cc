@@ -3,6 +3,7 @@
 
 #include "api/answered.h"
 #include "api/asked.h"
+#include "api/lacking.h"
 #include "core/trace_context.h"
 
 namespace ae::api {
@@ -34,7 +35,9 @@ void Api::acted(const Ask& ask, const engine::Act& act, int status, Result<Value
     return answered(ask, act, std::move(answer));
   }
   if (!answer && answer.error().code == Code::not_found) return ask->refuse(no_job(ask->id));
+  if (act.kind == engine::Act::Kind::budget && !answer) return lacks(ask, std::move(answer));
   if (!answer) return ask->refuse(answer.error());
+  if ((*answer)["raised"] == Value(true)) return lacks(ask, std::move(answer));
   if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
   const bool duplicate = answer->find("duplicate") != nullptr;
   if (duplicate && act.kind != engine::Act::Kind::message) {
@@ -56,6 +59,18 @@ void Api::answered(const Ask& ask, const engine::Act& act, Result<Value> answer)
     ask->answer(200, *std::move(answer));
   };
   runtime_.read(*job_id_from_text(ask->id), std::move(log));
+}
+
+// Whoever raises a budget, in vain or not far enough, is told all that the job lacks.
+void Api::lacks(const Ask& ask, Result<Value> answer) {
+  auto told = [ask, answer = std::move(answer)](Result<runtime::Runtime::Read> read) mutable {
+    const bool held = !read || read->row.claim;
+    if (answer) {
+      return ask->answer(200, held ? *answer : with_still_lacking(read->state, *answer));
+    }
+    ask->refuse(held ? answer.error() : with_lacking(read->state, answer.error()));
+  };
+  runtime_.read_state(*job_id_from_text(ask->id), std::move(told));
 }
 
 void Api::signal(Ask ask) {

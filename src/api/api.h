@@ -239,6 +239,7 @@ class Api {
   void act(Ask ask, engine::Act act, int status);
   void acted(const Ask& ask, const engine::Act& act, int status, Result<Value> answer);
   void answered(const Ask& ask, const engine::Act& act, Result<Value> answer);
+  void lacks(const Ask& ask, Result<Value> answer);
   void signal_as_operator(Ask ask, engine::Act act);
   void act_in_time(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);

@@ -30,6 +30,12 @@ std::string progress_text(const Value& job) {
          std::to_string(progress["nodes"].as_int()) + " steps done";
 }
 
+// The limits that its next call does not fit, of a job that is parked for its budget.
+std::span<const Value> lacking_of(const Value& job) {
+  const Value& budget = job["budget"];
+  return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
+}
+
 // What a caller needs of a job that has no result, as a value.
 Value standing(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
@@ -39,6 +45,7 @@ Value standing(const Value& job) {
       members.emplace_back(name, value);
     }
   }
+  if (lacking_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
   return Value::object(std::move(members));
 }
 
@@ -129,6 +136,12 @@ std::string waits_text(const Value& job) {
   const Value& parked = job["parked"];
   if (parked.is_object()) {
     text += "\n- it is parked: " + std::string(parked.text("reason"));
+    std::string limits;
+    for (const Value& one : lacking_of(job)) {
+      limits.append(limits.empty() ? ", the next call does not fit " : ", ");
+      limits.append(one.text("limit"));
+    }
+    text += limits;
     if (parked["command"].is_string() && job["in_doubt"].size() == 0) {
       text += "; " + parked["command"].as_string();
     }

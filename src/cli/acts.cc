@@ -164,7 +164,12 @@ int budget_command(const Options& options, Terminal& terminal) {
   }
   const auto asked = post(options, "budget", std::move(body));
   const bool had = asked && (*asked)["raised"] == Value(false);
-  return say(asked, options, terminal, had ? "it may use as much already" : "raised");
+  const int code = say(asked, options, terminal, had ? "it may use as much already" : "raised");
+  if (asked && !terminal.json() && (*asked)["command"].is_string()) {
+    terminal.note("the next call still does not fit" + lacking_text(*asked));
+    terminal.note("answer: " + terminal.err()(Tint::bold, safe(asked->text("command"))));
+  }
+  return code;
 }
 
 int approve_command(const Options& options, Terminal& terminal) {
