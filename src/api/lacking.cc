@@ -107,6 +107,7 @@ std::string command(const engine::State& state, const std::vector<Exceeded>& all
 
 Value shown(const engine::State& state, const std::vector<Exceeded>& all) {
   std::vector<Value> list;
+  list.reserve(all.size());
   for (const Exceeded& one : all) list.push_back(shown(state.budget, one));
   return Value::array(std::move(list));
 }

@@ -36,6 +36,9 @@ std::span<const Value> lacking_of(const Value& job) {
   return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
 }
 
+// A tool asks for a form to be filled in.
+bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"; }
+
 // What a caller needs of a job that has no result, as a value.
 Value standing(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
@@ -44,6 +47,13 @@ Value standing(const Value& job) {
     if (!value.is_null() && !(value.is_array() && value.size() == 0)) {
       members.emplace_back(name, value);
     }
+  }
+  if (items_of(job["waits"]).size() > 0) {
+    std::vector<Value> waits;
+    for (const Value& wait : items_of(job["waits"])) {
+      waits.push_back(is_form(wait) ? wait.with("answer", "data") : wait);
+    }
+    std::ranges::find(members, "waits", &Member::first)->second = Value::array(std::move(waits));
   }
   if (lacking_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
   return Value::object(std::move(members));
@@ -61,22 +71,29 @@ std::string person_text(const std::string& job, const Value& wait) {
   std::string text = "- a person (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
-  const bool fills_in = question.text("mode") == "form" || wait.text("answer") == "data";
   if (question.is_object()) {
     text += ", whom " + tool +
             " asks in the middle of its call: " + clipped(std::string(question.text("message")));
+    if (question["url"].is_string()) text.append(", at ").append(question.text("url"));
   } else if (!tool.empty()) {
     text += " who approves the call of " + tool + " with " + clipped(canonical(wait["arguments"]));
   } else {
     text += ", under the key " + canonical(wait["correlation_key"]);
   }
-  if (wait["reason"].is_string()) text += ", because: " + std::string(wait.text("reason"));
+  if (wait["reason"].is_string() && !question.is_object()) {
+    text.append(", because: ").append(wait.text("reason"));
+  }
   if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
   text += ": when one has decided, aetheris_answer {\"job_id\": \"" + job + "\", ";
   if (wait["approval_id"].is_string()) {
     text += "\"approval_id\": " + canonical(wait["approval_id"]) + ", ";
   }
-  return text + (fills_in ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
+  if (is_form(wait)) {
+    return text + "\"payload\": …}, where the payload is as this schema says: " +
+           clipped(canonical(question["schema"])) + "; or \"decision\": \"reject\" instead of it";
+  }
+  const bool data = wait.text("answer") == "data";
+  return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
 }
 
 std::string wait_text(const Value& job, const Value& wait) {

@@ -91,6 +91,13 @@ bool is_overtaken(const Value& given, const Value& answer) {
   return answer["applied"] == Value(false) && (!payload || answer["payload"] != *payload);
 }
 
+// A form is an object; some clients write it as a text of JSON.
+Value form_of(const Value& payload) {
+  if (!payload.is_string()) return payload;
+  const auto read = parse_json(payload.as_string());
+  return read && read->is_object() ? *read : payload;
+}
+
 bool is_offered(const Value& agent) {
   return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpOwnTools);
 }
@@ -415,7 +422,7 @@ void Mcp::answer_question(const Ask& call, const Value& asked) {
   }
   if (asked.text("kind") == "question") {
     return act(call, approval,
-               Value::object({{"arguments", given["payload"]}, {"decision", "approve"}}));
+               Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
   }
   if (asked.text("answer") != "data") {
     return finish(
@@ -435,7 +442,9 @@ void Mcp::answer_again(const Ask& call) {
   if (!given["approval_id"].is_null()) {
     Value body = Value::object({{"decision", "approve"}, {"note", given["note"]}});
     if (!given["decision"].is_null()) body = body.with("decision", given["decision"]);
-    if (const Value* payload = given.find("payload")) body = body.with("arguments", *payload);
+    if (const Value* payload = given.find("payload")) {
+      body = body.with("arguments", form_of(*payload));
+    }
     return act(call, {"api", "approvals", given["approval_id"].as_string()}, body);
   }
   const std::string job = given["job_id"].as_string();
@@ -466,7 +475,7 @@ void Mcp::answer_again(const Ask& call) {
             payload = payload.with("note", said["note"]);
           }
         } else if (keys[0].as_string().starts_with("input/")) {
-          payload = Value::object({{"action", "accept"}, {"content", payload}});
+          payload = Value::object({{"action", "accept"}, {"content", form_of(payload)}});
         }
         act(call, {"api", "jobs", job, "signal"},
             Value::object(
