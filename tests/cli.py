@@ -315,6 +315,16 @@ def run_json_is_the_job():
 
 
 @test
+def a_long_value_of_a_job_is_cut_and_the_command_for_all_of_it_named():
+    with home() as h:
+        given = {"n": 1, "text": "x" * 5000}
+        expect(h.run("run", "agents.yaml", "echo", "--input", json.dumps(given), "--job-id", "long"), 0)
+        shown = expect(h.run("job", "long"), 0).out
+        assert max(map(len, shown.splitlines())) < 500 and shown.count("… (cut: --json has it all)\n") == 2, shown
+        assert expect(h.run("job", "long", "--json"), 0).json()["input"] == given
+
+
+@test
 def a_failed_job_is_1():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "fails", "--json"), 1)
