@@ -166,6 +166,8 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     assert one["arguments_hash"] == hash_of(one["arguments"]), one
     assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
     assert one["expires_at"], one
+    wait, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
+    assert wait["expired"] is False and len(wait["commands"]) == 2, wait
     text = desk.run("approvals", code=0).stdout
     for words in ("wants to call refund", "because:   money leaves", '"amount": 12', one["arguments_hash"],
                   f"aetheris approve {one['id']}"):
@@ -304,6 +306,11 @@ def what_nobody_answers_expires_and_is_not_made(desk):
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
     time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
     assert desk.asked() == [], "it is asked no more"
+    seen = json.loads(desk.run("job", "t", "--json", code=0).stdout)
+    for wait in (seen["waits"][0], seen["waiting"]):
+        assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
+    text = desk.run("job", "t", code=0)
+    assert f"expired at {one['expires_at']}" in text.stderr and "aetheris a" not in text.stderr, text.stderr
     for words in (("approve", one["approval_id"]), ("reject", one["approval_id"]),
                   ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
         late = desk.run(*words, code=5)

@@ -100,6 +100,10 @@ std::string wait_text(const Value& job, const Value& wait) {
   const std::string id = std::string(job.text("id"));
   const std::string key = canonical(wait["correlation_key"]);
   const std::string_view type = wait.text("wait_type");
+  if (wait["expired"] == Value(true)) {
+    return "- nobody: a person (" + std::string(wait.text("node_id")) + ") was asked until " +
+           std::string(wait.text("expires_at")) + ", and it goes on as soon as somebody runs it";
+  }
   if (type == "human") return person_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
   if (type == "message") {

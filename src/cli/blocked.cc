@@ -182,6 +182,10 @@ std::string wait_text(const Value& wait) {
     }
   }
   if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
+  if (wait["expired"] == Value(true)) {
+    text.append(": expired at ").append(safe(wait.text("expires_at")));
+    return text.append(", it goes on without an answer as soon as somebody runs it");
+  }
   if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
   if (asks) text += "\n    it says: " + safe(wait["question"].text("message"));
   if (wait["reason"].is_string()) text += "\n    because: " + safe(wait.text("reason"));
@@ -219,8 +223,9 @@ void say_commands(const std::vector<std::string>& commands, Terminal& terminal) 
 
 bool asks_people(const Value& job) {
   return job["waits"].is_array() &&
-         std::ranges::any_of(job["waits"].items(),
-                             [](const Value& wait) { return wait["approval_id"].is_string(); });
+         std::ranges::any_of(job["waits"].items(), [](const Value& wait) {
+           return wait["approval_id"].is_string() && wait["expired"] != Value(true);
+         });
 }
 
 }  // namespace
