@@ -166,6 +166,8 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     assert one["arguments_hash"] == hash_of(one["arguments"]), one
     assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
     assert one["expires_at"], one
+    wait, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
+    assert wait["expired"] is False and len(wait["commands"]) == 2, wait
     text = desk.run("approvals", code=0).stdout
     for words in ("wants to call refund", "because:   money leaves", '"amount": 12', one["arguments_hash"],
                   f"aetheris approve {one['id']}"):
@@ -203,7 +205,11 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
 
 def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
     desk.job(code=4)
-    desk.run("reject", desk.asked()[0]["id"], "--note", "not today", code=0)
+    one = desk.asked()[0]["id"]
+    desk.run("reject", one, "--note", "not today", code=0)
+    for words, code in ((("reject", one), 0), (("approve", one), 5)):
+        again = desk.run(*words, code=code).stdout
+        assert re.match(r"it had been answered before: rejected, by .+ at 20\S+Z\n", again), again
     said = json.loads(desk.job(code=0).stdout)
     assert said["text"].startswith("Nothing was paid back"), said
     desk.proved()
@@ -225,7 +231,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     assert "other arguments" in said.stdout, said.stdout
     late = desk.run("approve", one["id"], code=5)
-    assert "approval_edited" in late.stderr, late.stderr
+    assert "approval_edited" in late.stderr and re.search(r"edited by .+ at 20\S+Z", late.stderr), late.stderr
     desk.run("reject", one["id"], code=5)
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
@@ -300,6 +306,11 @@ def what_nobody_answers_expires_and_is_not_made(desk):
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
     time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
     assert desk.asked() == [], "it is asked no more"
+    seen = json.loads(desk.run("job", "t", "--json", code=0).stdout)
+    for wait in (seen["waits"][0], seen["waiting"]):
+        assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
+    text = desk.run("job", "t", code=0)
+    assert f"expired at {one['expires_at']}" in text.stderr and "aetheris a" not in text.stderr, text.stderr
     for words in (("approve", one["approval_id"]), ("reject", one["approval_id"]),
                   ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
         late = desk.run(*words, code=5)

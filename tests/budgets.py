@@ -258,6 +258,16 @@ def every_limit_in_the_way_is_said_at_once_and_one_command_raises_them_all():
             assert f"tokens: 0 of 60 used, and the next call asks for {lacking[0]['asked']}" in seen, seen
             assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call asks for 1" in seen, seen
             assert job["parked"]["command"] + "\n" in seen, seen
+        # One of them alone does not do: whoever raises it is told of all, and of the command.
+        refused = expect(h.run("budget", "b", "--cost", "5"), 2).err
+        assert "does not fit tokens, cost, model_calls: `" + job["parked"]["command"] + "` would" in refused, refused
+        expect(h.run("run", "led.yaml", "both", "--job-id", "p", "--input", TURNS), 4)
+        part = expect(h.run("budget", "p", "--tokens", "5000"), 0)
+        assert part.out == "raised\n" and "cost: 0 of 0.000001 used" in part.err and "tokens:" not in part.err, part
+        rest = re.search(r"answer: (aetheris budget p --cost \S+ --model-calls \S+)\n", part.err)[1]
+        expect(h.run(*rest.split()[1:]), 0)
+        h.run("run", "led.yaml", "both", "--job-id", "p", "--input", TURNS)
+        assert expect(h.run("job", "p", "--json"), 0).json()["budget"]["spent"]["model_calls"] >= 1
         expect(h.run(*job["parked"]["command"].split()[1:]), 0)
         h.run("run", "led.yaml", "both", "--job-id", "b", "--input", TURNS)
         assert expect(h.run("job", "b", "--json"), 0).json()["budget"]["spent"]["model_calls"] >= 1

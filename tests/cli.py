@@ -315,6 +315,16 @@ def run_json_is_the_job():
 
 
 @test
+def a_long_value_of_a_job_is_cut_and_the_command_for_all_of_it_named():
+    with home() as h:
+        given = {"n": 1, "text": "x" * 5000}
+        expect(h.run("run", "agents.yaml", "echo", "--input", json.dumps(given), "--job-id", "long"), 0)
+        shown = expect(h.run("job", "long"), 0).out
+        assert max(map(len, shown.splitlines())) < 500 and shown.count("… (cut: --json has it all)\n") == 2, shown
+        assert expect(h.run("job", "long", "--json"), 0).json()["input"] == given
+
+
+@test
 def a_failed_job_is_1():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "fails", "--json"), 1)
@@ -1495,8 +1505,12 @@ def a_call_in_doubt_parks_and_is_resolved():
         assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         expect(h.run("resolve", "d", key, "perhaps"), 2)
         assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
-        assert expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
-        assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
+        for _ in range(2):  # before the job goes on, and after it has ended
+            again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
+            assert re.match(r"it had been answered before in the same way, by .+ at 20\S+Z\n", again.out), again
+            other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
+            assert other["code"] == "not_in_doubt" and re.search(r"happened by .+ at 20\S+Z", other["detail"]), other
+            assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
         expect(h.run("verify", "d"), 0)
 
 
@@ -1953,7 +1967,8 @@ def after_a_kill_a_person_is_asked_about_a_change():
         assert "which is not as it was" in expect(h.run("approvals"), 0).out
         assert "not_paused" in expect(h.run("resume", "c"), 5).err
         expect(h.run(*commands[0].split(), "--note", "it was me"), 0)
-        expect(h.run(*commands[0].split()), 5)
+        assert "answered before in the same way, by " in expect(h.run(*commands[0].split()), 0).out
+        assert "accept by " in expect(h.run(*commands[1].split()), 5).err
         assert expect(h.run("run", "agents.yaml", "--job-id", "c"), 0).out == "held\n"
         decisions = [e["payload"] for e in expect(h.run("events", "c", "--json"), 0).json()["events"]
                      if e["type"] == "decision_recorded" and e["payload"]["kind"] == "confirmation"]
@@ -1961,8 +1976,11 @@ def after_a_kill_a_person_is_asked_about_a_change():
         assert len(said) == 1 and said[0]["reason"] == "it was me" and said[0]["by"] and said[0]["at"], decisions
     with charged_and_killed(verify) as (h, shop):
         expect(h.run("run", "agents.yaml", "--job-id", "c"), 4)
-        expect(h.run("reject", expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]), 0)
+        one = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
+        expect(h.run("reject", one), 0)
         assert expect(h.run("job", "c", "--json"), 0).json()["error"]["code"] == "confirmation_failed"
+        assert "answered before: rejected, by " in expect(h.run("reject", one), 0).out
+        assert "fail by " in expect(h.run("approve", one), 5).err
 
 
 @test

@@ -16,6 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import mcp  # noqa: E402
 import oracles  # noqa: E402
 from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
 from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
@@ -444,6 +445,64 @@ def the_official_client_drives_it_over_http():
 def the_official_client_drives_it_over_stdio():
     with home() as h:
         oracle("stdio", BIN, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
+
+
+def made(server, *calls):
+    """What the official client of 2025 is answered to these calls."""
+    words = [oracles.node(), ROOT / "tests/oracles/mcp_calls.mjs", oracles.modules(), server.url + "/mcp"]
+    steps = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
+    done = subprocess.run(words, input=steps, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def as_documented(text):
+    """What differs from run to run, as the page writes it."""
+    job = re.match(r"The job (\S+) ", text)[1]
+    text = re.sub(r"JOB\.[0-9a-f]{16}", "QUESTION", text.replace(job, "JOB"))
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text).replace(" \x1b[31mred", "")
+
+
+@test
+def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
+    with home() as h:
+        (h.path / "tools.json").write_text(json.dumps({"book": {"description": "Books seats", "inputSchema": {"type": "object"}}}))
+        (h.path / "asks.yaml").write_text(json.dumps({
+            "aetheris": 1,
+            "tools": {"pay": {"native": "echo", "effect": "idempotent", "approval": "required"},
+                      "say": {"native": "echo", "effect": "read"}, "s": {"mcp": {"command": mcp.command(h, "modern")}}},
+            "agents": {"refund": {"plan": [{"id": "pay", "tool": "pay", "args": {"amount": 12}}], "output": "${ .steps.pay }"},
+                       "seats": {"plan": [{"id": "book", "tool": "s.book"}], "output": "${ .steps.book }"},
+                       "poor": {"budget": {"tool_calls": 0}, "plan": [{"id": "say", "tool": "say"}]}}}))
+        server = Server(h, "asks.yaml")
+        page = (ROOT / "docs/mcp-server.md").read_text()
+        yes, job = {"job_id": "JOB", "decision": "approve"}, {"job_id": "JOB", "wait_seconds": 30}
+        asked, done, again, other, shown = made(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
+                                                ("aetheris_answer", {**yes, "decision": "reject"}), ("aetheris_job", job))
+        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
+        wait, = asked["structuredContent"]["waits"]
+        assert (wait["answer"], wait["tool"], wait["arguments"], wait["question"]) == ("decision", "pay", {"amount": 12}, None), wait
+        assert not done["isError"] and not again["isError"] and again["structuredContent"]["duplicate"], again
+        assert other["isError"] and other["structuredContent"]["outcome"] == "approved", other
+        assert shown["structuredContent"] == {"amount": 12}, shown
+
+        form = {"job_id": "JOB", "payload": {"n": 3}}
+        asked, wrong, done, again, signs, signed, shown = made(
+            server, ("seats", {}), ("aetheris_answer", {"job_id": "JOB", "payload": {"n": 0}}), ("aetheris_answer", form),
+            ("aetheris_answer", form), ("aetheris_job", job), ("aetheris_answer", yes), ("aetheris_job", job))
+        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
+        wait, = asked["structuredContent"]["waits"]
+        assert wait["answer"] == "data" and wait["question"]["schema"]["required"] == ["n"], wait
+        assert wrong["isError"] and "/n" in wrong["content"][0]["text"], wrong
+        assert not done["isError"] and (again["isError"] or again["structuredContent"]["duplicate"]), again
+        assert "https://sign.example/42" in signs["content"][0]["text"], signs
+        assert not signed["isError"] and shown["structuredContent"] == {"result": "booked 3"}, shown
+
+        poor, = made(server, ("poor", {}))
+        said = poor["content"][0]["text"]
+        assert "the next call does not fit tool_calls; aetheris budget " in said and "--tool-calls 1" in said, said
+        assert poor["structuredContent"]["budget"]["lacking"][0]["limit"] == "tool_calls", poor
+        expect(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,19 @@
 // What others want of a job: signals, messages, cancels, pauses, resolutions, more budget.
 #include <utility>
 
+#include "api/answered.h"
 #include "api/asked.h"
+#include "api/lacking.h"
 #include "core/trace_context.h"
 
 namespace ae::api {
+namespace {
+
+Error no_job(const std::string& id) {
+  return {Code::not_found, "there is no job " + id + " in this store; `aetheris jobs` lists them"};
+}
+
+}  // namespace
 
 void Api::act(Ask ask, engine::Act act, int status) {
   const auto job = job_id_from_text(ask->id);
@@ -14,28 +23,54 @@ void Api::act(Ask ask, engine::Act act, int status) {
   if (const auto context = trace_context(ask->request.traceparent, {}); context && says) {
     act.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
-  const bool names_job_alone = act.approval.empty();
-  runtime_.act(
-      *job, std::move(act),
-      [this, alive = std::weak_ptr(alive_), ask, status, names_job_alone,
-       job = *job](Result<Value> answer) {
-        if (!answer && answer.error().code == Code::not_found) {
-          const auto no_job = [ask] {
-            ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                              " in this store; `aetheris jobs` lists them"});
-          };
-          if (names_job_alone || !alive.lock()) return no_job();
-          // The job is missing, or what was asked for in it.
-          return runtime_.read_state(job, [ask, no_job, missing = answer.error()](auto read) {
-            if (!read && read.error().code == Code::not_found) return no_job();
-            ask->refuse(missing);
-          });
-        }
-        if (!answer) return ask->refuse(answer.error());
-        const bool duplicate = answer->find("duplicate") != nullptr;
-        const bool accepted = answer->find("accepted") || answer->find("buffered");
-        ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
-      });
+  auto kept = std::make_shared<const engine::Act>(act);
+  runtime_.act(*job, std::move(act),
+               [this, alive = std::weak_ptr(alive_), ask, status, kept](Result<Value> answer) {
+                 if (alive.lock()) acted(ask, *kept, status, std::move(answer));
+               });
+}
+
+void Api::acted(const Ask& ask, const engine::Act& act, int status, Result<Value> answer) {
+  if (!answer && may_be_answered(act, answer.error().code)) {
+    return answered(ask, act, std::move(answer));
+  }
+  if (!answer && answer.error().code == Code::not_found) return ask->refuse(no_job(ask->id));
+  if (act.kind == engine::Act::Kind::budget && !answer) return lacks(ask, std::move(answer));
+  if (!answer) return ask->refuse(answer.error());
+  if ((*answer)["raised"] == Value(true)) return lacks(ask, std::move(answer));
+  if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
+  const bool duplicate = answer->find("duplicate") != nullptr;
+  if (duplicate && act.kind != engine::Act::Kind::message) {
+    return answered(ask, act, std::move(answer));
+  }
+  const bool accepted = answer->find("accepted") || answer->find("buffered");
+  ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
+}
+
+// Somebody answers what is not asked any more: the job's log says who answered it before.
+void Api::answered(const Ask& ask, const engine::Act& act, Result<Value> answer) {
+  auto log = [ask, act, answer = std::move(answer)](Result<runtime::Runtime::Read> read) mutable {
+    if (!read && read.error().code == Code::not_found) return ask->refuse(no_job(ask->id));
+    if (read) {
+      answer = answer ? with_answerer(*std::move(answer), act, read->events)
+                      : answered_before(act, read->events, std::move(answer).error());
+    }
+    if (!answer) return ask->refuse(answer.error());
+    ask->answer(200, *std::move(answer));
+  };
+  runtime_.read(*job_id_from_text(ask->id), std::move(log));
+}
+
+// Whoever raises a budget, in vain or not far enough, is told all that the job lacks.
+void Api::lacks(const Ask& ask, Result<Value> answer) {
+  auto told = [ask, answer = std::move(answer)](Result<runtime::Runtime::Read> read) mutable {
+    const bool held = !read || read->row.claim;
+    if (answer) {
+      return ask->answer(200, held ? *answer : with_still_lacking(read->state, *answer));
+    }
+    ask->refuse(held ? answer.error() : with_lacking(read->state, answer.error()));
+  };
+  runtime_.read_state(*job_id_from_text(ask->id), std::move(told));
 }
 
 void Api::signal(Ask ask) {

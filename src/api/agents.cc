@@ -114,7 +114,7 @@ void Api::with_agents(async::Task then) {
 }
 
 Value Api::job_json(const runtime::Runtime::Read& read) {
-  const Value body = job_body(read);
+  const Value body = job_body(read, store_.now());
   const store::AgentVersion* const version =
       registry_.registry().with_plan(body.text("agent"), body.text("plan_hash"));
   const bool left = store::may_run(read.row.status) && nobody_is_there();

@@ -237,6 +237,9 @@ class Api {
   void fork_new(Ask ask, runtime::ForkRequest wish);
   void make_fork(Ask ask, runtime::ForkRequest wish);
   void act(Ask ask, engine::Act act, int status);
+  void acted(const Ask& ask, const engine::Act& act, int status, Result<Value> answer);
+  void answered(const Ask& ask, const engine::Act& act, Result<Value> answer);
+  void lacks(const Ask& ask, Result<Value> answer);
   void signal_as_operator(Ask ask, engine::Act act);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {

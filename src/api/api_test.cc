@@ -1091,10 +1091,59 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
   const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
   EXPECT_EQ(done.status, 200) << canonical(done.body);
-  expect_problem(say(key, R"("resolution":"happened","result":9)"), 409, "not_in_doubt");
   here.loop.run_ready();
   EXPECT_EQ(here.status(id), "completed");
   EXPECT_EQ(here.get({"api", "jobs", id}).body["result"], Value(9));
+}
+
+AE_TEST("api/who answers again is told who did before, and when: the same is no error") {
+  Here here;
+  const auto id = here.make(R"({"agent":"doubts"})");
+  const Value job = here.get({"api", "jobs", id}).body;
+  const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
+  const auto resolve = [&](const std::string& rest) {
+    return here.post({"api", "jobs", id, "resolve"},
+                     R"({"idempotency_key":")" + key + "\"," + rest + "}");
+  };
+  const Value who = Value::object({{"at", to_text(here.loop.now())}, {"by", "ada"}});
+  ASSERT_EQ(resolve(R"("resolution":"happened","result":9)").status, 200);
+  for (const char* same : {R"("resolution":"happened","result":9)",
+                           R"("resolution":"happened","result":9,"try":1,"note":"again")"}) {
+    const auto again = resolve(same);
+    EXPECT_EQ(again.status, 200) << canonical(again.body);
+    EXPECT_EQ(again.body["duplicate"], Value(true));
+    EXPECT_EQ(again.body["applied"], Value(true));
+    EXPECT_EQ(again.body["answered"], who);
+    EXPECT_EQ(again.body["result"], Value(9));
+    here.loop.run_ready();  // the second time the job has ended
+  }
+  ASSERT_EQ(here.status(id), "completed");
+  for (const char* other : {R"("resolution":"happened","result":8)", R"("resolution":"happened")",
+                            R"("resolution":"fail")", R"("resolution":"not_happened")"}) {
+    const auto refused = resolve(other);
+    expect_problem(refused, 409, "not_in_doubt");
+    const std::string said(refused.body.text("detail"));
+    EXPECT_NE(said.find("happened by ada at " + to_text(here.loop.now())), said.npos) << said;
+  }
+  expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
+
+  const auto asks = here.make(R"({"agent":"asks"})");
+  const Path signal{"api", "jobs", asks, "signal"};
+  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
+  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
+  EXPECT_EQ(here.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);
+
+  const auto thrifty = here.make(R"({"agent":"thrifty"})");
+  here.loop.run_ready();
+  const Path budget{"api", "jobs", thrifty, "budget"};
+  EXPECT_EQ(here.post(budget, R"({"tool_calls":2})").body["raised"], Value(true));
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(thrifty), "completed");
+  const auto raised = here.post(budget, R"({"tool_calls":2})");
+  EXPECT_EQ(raised.status, 200) << canonical(raised.body);
+  EXPECT_EQ(raised.body["raised"], Value(false));
+  EXPECT_EQ(raised.body["duplicate"], Value(true));
+  EXPECT_EQ(raised.body["answered"], who);
 }
 
 AE_TEST("api/what a call is said to have given must be what its tool gives") {
@@ -1234,7 +1283,10 @@ AE_TEST("api/a call is approved with other arguments, and who saw the earlier on
   EXPECT_EQ(here.status(job), "completed");
   EXPECT_EQ(canonical(here.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
   expect_problem(answer(R"({"decision":"approve"})"), 409, "approval_edited");
-  expect_problem(answer(R"({"decision":"reject"})"), 409, "approval_edited");
+  const auto late = answer(R"({"decision":"reject"})");
+  expect_problem(late, 409, "approval_edited");
+  EXPECT_NE(late.body.text("detail").find("edited by ada at "), std::string::npos)
+      << late.body.text("detail");
   const auto again = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["duplicate"], Value(true));

@@ -47,21 +47,21 @@ void lift(engine::Budget& budget, Limit limit) {
   budget.wall_passed = false;
 }
 
-std::vector<Exceeded> lacking(const engine::State& state) {
+// All limits that the next call does not fit; `first` is in its way already.
+std::vector<Exceeded> lacking(const engine::State& state, std::optional<Exceeded> first) {
   std::vector<Exceeded> all;
-  if (!state.awaits_budget() || !state.budget.exceeded) return all;
   // A checkpoint is how a state is copied.
   auto copy = engine::restore(
       state.job, state.seq, engine::checkpoint(state, {}),
       [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
         return state.plan;
       });
-  if (!copy) return {*state.budget.exceeded};
+  if (!copy) return first ? std::vector{*first} : all;
   engine::State& freed = copy->state;
   freed.status = engine::JobStatus::running;
   freed.budget.exceeded.reset();
   freed.budget.erased = true;  // without any limit, too, it is one that is kept
-  std::optional<Exceeded> next = state.budget.exceeded;
+  std::optional<Exceeded> next = first ? first : next_exceeded(freed);
   while (next && all.size() < std::size(engine::kCounted) + 1) {
     all.push_back(*next);
     lift(freed.budget, next->limit);
@@ -93,21 +93,54 @@ Value shown(const engine::Budget& budget, const Exceeded& one) {
                         {"used", counted ? Value(budget.used(one.limit)) : Value()}});
 }
 
+std::vector<Exceeded> lacking(const engine::State& state) {
+  if (!state.awaits_budget() || !state.budget.exceeded) return {};
+  return lacking(state, state.budget.exceeded);
+}
+
+// Raises each; "" = none can be raised.
+std::string command(const engine::State& state, const std::vector<Exceeded>& all) {
+  std::string options;
+  for (const Exceeded& one : all) options.append(option(state.budget, one));
+  return options.empty() ? options : "aetheris budget " + state.job.text + options;
+}
+
+Value shown(const engine::State& state, const std::vector<Exceeded>& all) {
+  std::vector<Value> list;
+  list.reserve(all.size());
+  for (const Exceeded& one : all) list.push_back(shown(state.budget, one));
+  return Value::array(std::move(list));
+}
+
 }  // namespace
 
 Value with_lacking(const engine::State& state, Value body) {
   if (!body["budget"].is_object()) return body;
-  std::vector<Value> list;
-  std::string options;
-  for (const Exceeded& one : lacking(state)) {
-    list.push_back(shown(state.budget, one));
-    options += option(state.budget, one);
+  const std::vector<Exceeded> all = lacking(state);
+  if (const std::string raises = command(state, all);
+      !raises.empty() && body["parked"].is_object()) {
+    body = body.with("parked", body["parked"].with("command", raises));
   }
-  if (!options.empty() && body["parked"].is_object()) {
-    body = body.with("parked",
-                     body["parked"].with("command", "aetheris budget " + state.job.text + options));
-  }
-  return body.with("budget", body["budget"].with("lacking", Value::array(std::move(list))));
+  return body.with("budget", body["budget"].with("lacking", shown(state, all)));
+}
+
+Value with_still_lacking(const engine::State& state, Value answer) {
+  if (is_terminal(state.status) || state.ending || !state.plan) return answer;
+  const std::vector<Exceeded> all = lacking(state, state.budget.exceeded);
+  if (all.empty()) return answer;
+  return answer.with("command", command(state, all)).with("lacking", shown(state, all));
+}
+
+Error with_lacking(const engine::State& state, Error refusal) {
+  const std::vector<Exceeded> all = lacking(state);
+  const std::string raises = command(state, all);
+  if (raises.empty()) return refusal;
+  std::string names;
+  for (const Exceeded& one : all)
+    names.append(names.empty() ? "" : ", ").append(to_text(one.limit));
+  refusal.message.append("; the next call does not fit ").append(names);
+  refusal.message.append(": `").append(raises).append("` would let it go on");
+  return refusal;
 }
 
 }  // namespace ae::api

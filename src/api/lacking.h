@@ -4,6 +4,8 @@
 // decide? Threads: pure functions.
 #pragma once
 
+#include <string>
+
 #include "core/value.h"
 #include "engine/state.h"
 
@@ -12,5 +14,11 @@ namespace ae::api {
 // A job's page with `budget.lacking`: [{limit, asked, used, most}], and a `parked.command` that raises each. Of `wall` the
 // numbers are null. A job that is not parked for its budget lacks nothing: an empty list.
 Value with_lacking(const engine::State& state, Value body);
+
+// What somebody who raised a budget is told of the rest: the answer with `lacking` and `command`, while the job's next call
+// still does not fit. REQUIRES: nobody holds the job.
+Value with_still_lacking(const engine::State& state, Value answer);
+// A raise that was refused, with all that lacks and the command. As it was, when the job is not parked for its budget.
+Error with_lacking(const engine::State& state, Error refusal);
 
 }  // namespace ae::api

@@ -75,6 +75,8 @@ class Mcp {
   void end_call(const Ask& call, const Value& job);
   void look_at_job(Ask call);
   void answer_wait(Ask call);
+  void answer_question(const Ask& call, const Value& asked);
+  void answer_again(const Ask& call);
   void signal_job(Ask call);
   void cancel_job(Ask call);
   void act(const Ask& call, Path path, const Value& body);

@@ -30,6 +30,15 @@ std::string progress_text(const Value& job) {
          std::to_string(progress["nodes"].as_int()) + " steps done";
 }
 
+// The limits that its next call does not fit, of a job that is parked for its budget.
+std::span<const Value> lacking_of(const Value& job) {
+  const Value& budget = job["budget"];
+  return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
+}
+
+// A tool asks for a form to be filled in.
+bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"; }
+
 // What a caller needs of a job that has no result, as a value.
 Value standing(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
@@ -39,6 +48,14 @@ Value standing(const Value& job) {
       members.emplace_back(name, value);
     }
   }
+  if (items_of(job["waits"]).size() > 0) {
+    std::vector<Value> waits;
+    for (const Value& wait : items_of(job["waits"])) {
+      waits.push_back(is_form(wait) ? wait.with("answer", "data") : wait);
+    }
+    std::ranges::find(members, "waits", &Member::first)->second = Value::array(std::move(waits));
+  }
+  if (lacking_of(job).size() > 0) members.emplace_back("budget", job["budget"]);
   return Value::object(std::move(members));
 }
 
@@ -54,28 +71,39 @@ std::string person_text(const std::string& job, const Value& wait) {
   std::string text = "- a person (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
-  const bool fills_in = question.text("mode") == "form" || wait.text("answer") == "data";
   if (question.is_object()) {
     text += ", whom " + tool +
             " asks in the middle of its call: " + clipped(std::string(question.text("message")));
+    if (question["url"].is_string()) text.append(", at ").append(question.text("url"));
   } else if (!tool.empty()) {
     text += " who approves the call of " + tool + " with " + clipped(canonical(wait["arguments"]));
   } else {
     text += ", under the key " + canonical(wait["correlation_key"]);
   }
-  if (wait["reason"].is_string()) text += ", because: " + std::string(wait.text("reason"));
+  if (wait["reason"].is_string() && !question.is_object()) {
+    text.append(", because: ").append(wait.text("reason"));
+  }
   if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
   text += ": when one has decided, aetheris_answer {\"job_id\": \"" + job + "\", ";
   if (wait["approval_id"].is_string()) {
     text += "\"approval_id\": " + canonical(wait["approval_id"]) + ", ";
   }
-  return text + (fills_in ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
+  if (is_form(wait)) {
+    return text + "\"payload\": …}, where the payload is as this schema says: " +
+           clipped(canonical(question["schema"])) + "; or \"decision\": \"reject\" instead of it";
+  }
+  const bool data = wait.text("answer") == "data";
+  return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
 }
 
 std::string wait_text(const Value& job, const Value& wait) {
   const std::string id = std::string(job.text("id"));
   const std::string key = canonical(wait["correlation_key"]);
   const std::string_view type = wait.text("wait_type");
+  if (wait["expired"] == Value(true)) {
+    return "- nobody: a person (" + std::string(wait.text("node_id")) + ") was asked until " +
+           std::string(wait.text("expires_at")) + ", and it goes on as soon as somebody runs it";
+  }
   if (type == "human") return person_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));
   if (type == "message") {
@@ -129,6 +157,12 @@ std::string waits_text(const Value& job) {
   const Value& parked = job["parked"];
   if (parked.is_object()) {
     text += "\n- it is parked: " + std::string(parked.text("reason"));
+    std::string limits;
+    for (const Value& one : lacking_of(job)) {
+      limits.append(limits.empty() ? ", the next call does not fit " : ", ");
+      limits.append(one.text("limit"));
+    }
+    text += limits;
     if (parked["command"].is_string() && job["in_doubt"].size() == 0) {
       text += "; " + parked["command"].as_string();
     }

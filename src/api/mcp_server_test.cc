@@ -471,15 +471,45 @@ AE_TEST("mcp/what a person is asked is answered by a tool, for the question that
   EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})")["isError"],
             Value(false));
   EXPECT_EQ(here.call(kLegacy, "aetheris_job", of + "}")["structuredContent"]["n"], Value(5));
-  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})")["isError"],
-            Value(true))
-      << "nothing is asked any more";
+  const Value again = here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"approve"})");
+  EXPECT_EQ(again["isError"], Value(false)) << "the same once more";
+  EXPECT_EQ(again["structuredContent"]["duplicate"], Value(true)) << canonical(again);
+  EXPECT_TRUE(again["structuredContent"]["answered"].is_object());
+  const Value other = here.call(kLegacy, "aetheris_answer", of + R"(,"decision":"reject"})");
+  EXPECT_EQ(other["isError"], Value(true)) << "another answer is not the one that counts";
+  EXPECT_EQ(other["structuredContent"]["outcome"], Value("approved"));
   const std::string wants = job_in(here.call(kLegacy, "wants", "{}"));
   const std::string data = R"({"job_id":")" + wants + R"(","payload":{"size":"XL"}})";
   EXPECT_EQ(here.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
   EXPECT_EQ(
       here.call(kLegacy, "aetheris_job", R"({"job_id":")" + wants + "\"}")["structuredContent"],
       Value::object({{"size", "XL"}}));
+  EXPECT_EQ(here.call(kLegacy, "aetheris_answer", data)["isError"], Value(false));
+  EXPECT_EQ(here.call(kLegacy, "aetheris_answer",
+                      R"({"job_id":")" + wants + R"(","payload":{"size":"S"}})")["isError"],
+            Value(true));
+}
+
+AE_TEST(
+    "mcp/a question that is answered by its id again is told of its answer, whatever is asked "
+    "now") {
+  Here here;
+  const std::string job = job_in(here.call(kLegacy, "buys", R"({"n": 5})"));
+  const std::string other = job_in(here.call(kLegacy, "buys", R"({"n": 6})"));
+  const Value seen = here.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
+  const std::string id(seen["structuredContent"]["waits"].items()[0].text("approval_id"));
+  ASSERT_FALSE(id.empty()) << canonical(seen);
+  const auto say = [&](const std::string& of, const std::string& decision) {
+    return here.call(kLegacy, "aetheris_answer",
+                     R"({"job_id":")" + of + R"(","approval_id":")" + id + R"(","decision":")" +
+                         decision + "\"}");
+  };
+  EXPECT_EQ(say(other, "approve")["isError"], Value(true)) << "of another job";
+  EXPECT_EQ(say(job, "reject")["isError"], Value(false));
+  const Value again = say(job, "reject");
+  EXPECT_EQ(again["isError"], Value(false)) << canonical(again);
+  EXPECT_EQ(again["structuredContent"]["duplicate"], Value(true));
+  EXPECT_EQ(say(job, "approve")["isError"], Value(true));
 }
 
 AE_TEST(

@@ -81,6 +81,23 @@ std::optional<std::string> job_of_state(const Value& state) {
   return sound ? job_of(Value(text.substr(0, dot))) : std::nullopt;
 }
 
+// It was answered before, and not as it is answered here: a decision is the same whatever its note.
+bool is_overtaken(const Value& given, const Value& answer) {
+  if (answer.find("duplicate") == nullptr) return false;
+  const std::string_view outcome = answer.text("outcome");
+  if (given.text("decision") == "approve" && !outcome.empty()) return outcome != "approved";
+  if (given.text("decision") == "reject" && !outcome.empty()) return outcome != "rejected";
+  const Value* payload = given.find("payload");
+  return answer["applied"] == Value(false) && (!payload || answer["payload"] != *payload);
+}
+
+// A form is an object; some clients write it as a text of JSON.
+Value form_of(const Value& payload) {
+  if (!payload.is_string()) return payload;
+  const auto read = parse_json(payload.as_string());
+  return read && read->is_object() ? *read : payload;
+}
+
 bool is_offered(const Value& agent) {
   return agent["refused"].is_null() && !agent.text("name").starts_with(kMcpOwnTools);
 }
@@ -343,7 +360,9 @@ void Mcp::act(const Ask& call, Path path, const Value& body) {
   ask(call, "POST", std::move(path), {}, body, [this, call](const ApiResponse& done) {
     if (done.status == 403) return call->refuse(done);
     if (done.status >= 400) return finish(call, tool_error(call->revision, done.body));
-    finish(call, tool_result(call->revision, canonical(done.body), done.body, false,
+    // Another answer was there first: whoever gave this one must not take it for the one that counts.
+    const bool differs = is_overtaken(call->params()["arguments"], done.body);
+    finish(call, tool_result(call->revision, canonical(done.body), done.body, differs,
                              *job_of(call->params()["arguments"]["job_id"])));
   });
 }
@@ -362,10 +381,9 @@ void Mcp::signal_job(Ask call) {
                      {"payload", arguments["payload"]}}));
 }
 
-// The question may be left out where the job asks one alone.
+// The question may be left out where the job asks one alone, or asked one alone until now.
 void Mcp::answer_wait(Ask call) {
-  const Value& arguments = call->params()["arguments"];
-  const std::string job = arguments["job_id"].as_string();
+  const std::string job = call->params()["arguments"]["job_id"].as_string();
   ask(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
       [this, call, job](const ApiResponse& seen) {
         const Value& given = call->params()["arguments"];
@@ -377,35 +395,91 @@ void Mcp::answer_wait(Ask call) {
         const Value* asked = nullptr;
         std::string ids;
         for (const Value& one : items_of(seen.body["approvals"])) {
-          ids += (ids.empty() ? "" : ", ") + std::string(one.text("id"));
+          ids.append(ids.empty() ? "" : ", ").append(one.text("id"));
           if (given["approval_id"] == one["id"]) asked = &one;
         }
         if (given["approval_id"].is_null() && seen.body["approvals"].size() == 1) {
           asked = &items_of(seen.body["approvals"])[0];
         }
-        if (asked == nullptr) {
-          return refuse(ids.empty() ? "the job asks nobody anything now"
-                                    : "\"approval_id\" is one of " + ids);
-        }
         const bool decides = !given["decision"].is_null();
         if (decides == (given.find("payload") != nullptr)) {
           return refuse("say either \"decision\" or, where data is asked for, \"payload\"");
         }
-        if (decides) {
-          return act(call, {"api", "approvals", std::string(asked->text("id"))},
-                     Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
+        if (asked != nullptr) return answer_question(call, *asked);
+        const bool of_job = given.text("approval_id").starts_with(job + ".");
+        if (given["approval_id"].is_null() ? ids.empty() : of_job) return answer_again(call);
+        refuse(ids.empty() ? "\"approval_id\" is no question of this job"
+                           : "\"approval_id\" is one of " + ids);
+      });
+}
+
+void Mcp::answer_question(const Ask& call, const Value& asked) {
+  const Value& given = call->params()["arguments"];
+  const Path approval{"api", "approvals", std::string(asked.text("id"))};
+  if (!given["decision"].is_null()) {
+    return act(call, approval,
+               Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
+  }
+  if (asked.text("kind") == "question") {
+    return act(call, approval,
+               Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
+  }
+  if (asked.text("answer") != "data") {
+    return finish(
+        call, tool_error(call->revision, problem({Code::input_invalid,
+                                                  "this question takes a \"decision\": approve or "
+                                                  "reject"})));
+  }
+  act(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
+      Value::object({{"correlation_key", asked["correlation_key"]},
+                     {"payload", given["payload"]},
+                     {"wait_type", "human"}}));
+}
+
+// What is not asked any more: whoever answers it is told who did before.
+void Mcp::answer_again(const Ask& call) {
+  const Value& given = call->params()["arguments"];
+  if (!given["approval_id"].is_null()) {
+    Value body = Value::object({{"decision", "approve"}, {"note", given["note"]}});
+    if (!given["decision"].is_null()) body = body.with("decision", given["decision"]);
+    if (const Value* payload = given.find("payload")) {
+      body = body.with("arguments", form_of(*payload));
+    }
+    return act(call, {"api", "approvals", given["approval_id"].as_string()}, body);
+  }
+  const std::string job = given["job_id"].as_string();
+  ask(call, "GET", {"api", "jobs", job, "events"}, {{"limit", "1000"}, {"type", "wait_completed"}},
+      {}, [this, call, job](const ApiResponse& seen) {
+        if (seen.status == 403) return call->refuse(seen);
+        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
+        const Value& said = call->params()["arguments"];
+        std::vector<Value> keys;
+        for (const Value& event : items_of(seen.body["events"])) {
+          const Value& p = event["payload"];
+          const bool asked_people =
+              p.text("wait_type") == "human" && !p.text("correlation_key").starts_with("resolve/");
+          if (asked_people) keys.push_back(p["correlation_key"]);
         }
-        if (asked->text("kind") == "question") {
-          return act(call, {"api", "approvals", std::string(asked->text("id"))},
-                     Value::object({{"arguments", given["payload"]}, {"decision", "approve"}}));
+        if (keys.size() != 1) {
+          return finish(call, tool_error(call->revision,
+                                         problem({Code::input_invalid,
+                                                  keys.empty() ? "the job asks nobody anything now"
+                                                               : "the job asks nobody anything "
+                                                                 "now; \"approval_id\" says which "
+                                                                 "question you answer again"})));
         }
-        if (asked->text("answer") != "data") {
-          return refuse("this question takes a \"decision\": approve or reject");
+        Value payload = said["payload"];
+        if (!said["decision"].is_null()) {
+          payload = Value::object({{"decision", said["decision"]}});
+          if (said["note"].is_string() && !said.text("note").empty()) {
+            payload = payload.with("note", said["note"]);
+          }
+        } else if (keys[0].as_string().starts_with("input/")) {
+          payload = Value::object({{"action", "accept"}, {"content", form_of(payload)}});
         }
         act(call, {"api", "jobs", job, "signal"},
-            Value::object({{"correlation_key", (*asked)["correlation_key"]},
-                           {"payload", given["payload"]},
-                           {"wait_type", "human"}}));
+            Value::object(
+                {{"correlation_key", keys[0]}, {"payload", payload}, {"wait_type", "human"}}));
       });
 }
 

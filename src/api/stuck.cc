@@ -329,7 +329,7 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
         }
         return next_row(ask, walk);
       }
-      const Value body = job_body(*read);
+      const Value body = job_body(*read, store_.now());
       if (walk->doubts) {
         if (body["in_doubt"].size() > 0) {
           walk->found.push_back(shown.with("in_doubt", body["in_doubt"]));

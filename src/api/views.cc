@@ -28,13 +28,22 @@ Value with_asked(const Value& wait, const std::vector<Value>& asked) {
       .with("tool", (*found)["tool"]);
 }
 
+Value with_expired(const Value& wait, Instant now) {
+  const auto expires = instant_from_text(wait.text("expires_at"));
+  const bool expired = wait.text("wait_type") == "human" && expires && *expires <= now;
+  if (!expired) return wait.with("expired", false);
+  return wait.with("command", nullptr).with("commands", Value::array({})).with("expired", true);
+}
+
 }  // namespace
 
-Value job_body(const runtime::Runtime::Read& read) {
+Value job_body(const runtime::Runtime::Read& read, Instant now) {
   Value body = with_lacking(read.state, engine::job_view(read.state));
   const std::vector<Value> asked = engine::approvals_view(read.state);
   std::vector<Value> waits;
-  for (const Value& wait : body["waits"].items()) waits.push_back(with_asked(wait, asked));
+  for (const Value& wait : body["waits"].items()) {
+    waits.push_back(with_expired(with_asked(wait, asked), now));
+  }
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
   body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));

@@ -13,7 +13,9 @@
 
 namespace ae::api {
 
-Value job_body(const runtime::Runtime::Read& read);
+// `now`, by the store's clock: a person's wait whose time has passed is `expired` then, though nobody has noted it yet, and
+// nothing answers it any more.
+Value job_body(const runtime::Runtime::Read& read, Instant now);
 Value trace_body(const runtime::Runtime::Read& read);
 // Fails with log_corrupt. REQUIRES: 1 <= seq <= the last.
 Result<Value> replay_body(const runtime::Runtime::Read& read, std::uint64_t seq);

@@ -53,6 +53,14 @@ Result<Value> post(const Options& options, const std::string& verb, std::vector<
   return post_to(options, {"api", "jobs", options.id, verb}, std::move(body));
 }
 
+// By whom it was answered, when.
+std::string answerer_text(const Value& body) {
+  const Value& answered = body["answered"];
+  if (!answered.is_object()) return "";
+  std::string text = answered["by"].is_string() ? ", by " + safe(answered.text("by")) : ",";
+  return text.append(" at ").append(safe(answered.text("at")));
+}
+
 int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
         const std::string& done) {
   if (!asked) return terminal.fail_with(asked.error());
@@ -67,12 +75,14 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
     terminal.print(body.find("duplicate") ? "it had been sent before\n" : "sent\n");
   } else if (body.find("accepted") != nullptr) {
     terminal.print("accepted: the process that holds job " + safe(options.id) + " takes it in\n");
+  } else if (body["raised"] == Value(false)) {
+    terminal.print(done + answerer_text(body) + "\n");
   } else if (body.find("duplicate") != nullptr) {
-    terminal.print("it had been answered before" +
-                   std::string(body["applied"] == Value(true)
-                                   ? " in the same way"
-                                   : ", differently: " + safe(canonical(body["payload"]))) +
-                   "\n");
+    const bool same = body["applied"] == Value(true);
+    terminal.print(
+        "it had been answered before" +
+        (same ? " in the same way" : ", differently: " + safe(canonical(body["payload"]))) +
+        answerer_text(body) + "\n");
   } else {
     terminal.print(done + "\n");
   }
@@ -154,7 +164,12 @@ int budget_command(const Options& options, Terminal& terminal) {
   }
   const auto asked = post(options, "budget", std::move(body));
   const bool had = asked && (*asked)["raised"] == Value(false);
-  return say(asked, options, terminal, had ? "it may use as much already" : "raised");
+  const int code = say(asked, options, terminal, had ? "it may use as much already" : "raised");
+  if (asked && !terminal.json() && (*asked)["command"].is_string()) {
+    terminal.note("the next call still does not fit" + lacking_text(*asked));
+    terminal.note("answer: " + terminal.err()(Tint::bold, safe(asked->text("command"))));
+  }
+  return code;
 }
 
 int approve_command(const Options& options, Terminal& terminal) {
@@ -178,7 +193,7 @@ int approve_command(const Options& options, Terminal& terminal) {
   } else if (asked->find("accepted") != nullptr) {
     terminal.print("accepted: the process that holds the job takes it in\n");
   } else if (asked->find("duplicate") != nullptr) {
-    terminal.print("it had been answered before: " + safe(outcome) + "\n");
+    terminal.print("it had been answered before: " + safe(outcome) + answerer_text(*asked) + "\n");
   } else {
     terminal.print(edited ? "approved with other arguments\n" : std::string(wanted) + "\n");
   }

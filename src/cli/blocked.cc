@@ -110,6 +110,28 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   return out;
 }
 
+std::string lacking_text(const Value& budget) {
+  std::string text;
+  if (!budget["lacking"].is_array()) return text;
+  for (const Value& one : budget["lacking"].items()) {
+    const std::string limit = safe(one.text("limit"));
+    const auto shown = [&](const Value& amount) {
+      const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
+      return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
+    };
+    text += "\n  " + limit + ": ";
+    if (limit == "wall") {
+      text += "its time, " + safe(budget["limits"].text("wall")) + ", has passed";
+    } else if (one["most"].is_null()) {
+      text += "the next call asks for " + shown(one["asked"]);
+    } else {
+      text += shown(one["used"]) + " of " + shown(one["most"]) +
+              " used, and the next call asks for " + shown(one["asked"]);
+    }
+  }
+  return text;
+}
+
 std::vector<std::string> call_lines(const Value& call) {
   std::vector<std::string> lines;
   if (!call["arguments"].is_null()) {
@@ -160,33 +182,14 @@ std::string wait_text(const Value& wait) {
     }
   }
   if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
+  if (wait["expired"] == Value(true)) {
+    text.append(": expired at ").append(safe(wait.text("expires_at")));
+    return text.append(", it goes on without an answer as soon as somebody runs it");
+  }
   if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
   if (asks) text += "\n    it says: " + safe(wait["question"].text("message"));
   if (wait["reason"].is_string()) text += "\n    because: " + safe(wait.text("reason"));
   for (const std::string& line : call_lines(wait)) text += "\n    " + line;
-  return text;
-}
-
-// Which limits leave no room for the next call, what is used, and what it asks for.
-std::string lacking_text(const Value& budget) {
-  std::string text;
-  if (!budget["lacking"].is_array()) return text;
-  for (const Value& one : budget["lacking"].items()) {
-    const std::string limit = safe(one.text("limit"));
-    const auto shown = [&](const Value& amount) {
-      const auto n = static_cast<std::uint64_t>(amount.is_integer() ? amount.as_int() : 0);
-      return limit == "cost" ? engine::cost_text(n) : std::to_string(n);
-    };
-    text += "\n  " + limit + ": ";
-    if (limit == "wall") {
-      text += "its time, " + safe(budget["limits"].text("wall")) + ", has passed";
-    } else if (one["most"].is_null()) {
-      text += "the next call asks for " + shown(one["asked"]);
-    } else {
-      text += shown(one["used"]) + " of " + shown(one["most"]) +
-              " used, and the next call asks for " + shown(one["asked"]);
-    }
-  }
   return text;
 }
 
@@ -220,8 +223,9 @@ void say_commands(const std::vector<std::string>& commands, Terminal& terminal) 
 
 bool asks_people(const Value& job) {
   return job["waits"].is_array() &&
-         std::ranges::any_of(job["waits"].items(),
-                             [](const Value& wait) { return wait["approval_id"].is_string(); });
+         std::ranges::any_of(job["waits"].items(), [](const Value& wait) {
+           return wait["approval_id"].is_string() && wait["expired"] != Value(true);
+         });
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ int check_command(const Options& options, Terminal& terminal) {
     files.push_back(loaded->file);
     if (options.graph) {
       for (const auto& [name, agent] : loaded->file.agents) {
-        good += graph_text(name, agent.task_graph, terminal.out());
+        good += graph_text(name, agent.task_graph, terminal.out(), terminal.width());
       }
       continue;
     }

@@ -90,6 +90,8 @@ std::string doubt_text(const Value& doubt);
 // Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
 std::vector<std::string> call_lines(const Value& call);
 // Said beneath the commands that resolve one.
+// Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
+std::string lacking_text(const Value& budget);
 constexpr std::string_view kResultBelongs =
     "if it happened: what the call answered, as JSON, belongs in the place of '{}'";
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.

@@ -29,8 +29,8 @@ std::string template_words(const Value& value) {
 
 class Graph {
  public:
-  Graph(const Value& task_graph, const Paint& paint)
-      : graph_(task_graph), paint_(paint), nodes_(task_graph["nodes"].items()) {
+  Graph(const Value& task_graph, const Paint& paint, std::size_t width)
+      : graph_(task_graph), paint_(paint), width_(width), nodes_(task_graph["nodes"].items()) {
     std::map<std::string_view, std::uint32_t> by_id;
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) by_id[nodes_[i].text("id")] = i;
     needs_.resize(nodes_.size());
@@ -62,30 +62,32 @@ class Graph {
   void put(const std::vector<std::uint32_t>& nodes, const std::string& trunk, std::size_t parent) {
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const bool last = i + 1 == nodes.size();
-      out_ += paint_(Tint::dim, trunk + (last ? "└─ " : "├─ ")) + line(nodes[i], parent) + "\n";
+      Line line;
+      line.add(Tint::dim, trunk + (last ? "└─ " : "├─ "));
+      describe(nodes[i], parent, line);
+      out_ += line.text(paint_, width_) + "\n";
       put(below_[nodes[i]], trunk + (last ? "   " : "│  "), nodes[i]);
     }
   }
 
-  std::string line(std::uint32_t i, std::size_t parent) const {
+  void describe(std::uint32_t i, std::size_t parent, Line& line) const {
     const Value& node = nodes_[i];
-    std::string text =
-        paint_(Tint::accent, safe(node.text("id"))) + "  " + node_words(node, graph_);
+    line.add(Tint::accent, safe(node.text("id"))).add("  " + node_words(node, graph_));
     std::string others;
     for (const std::uint32_t need : needs_[i]) {
       if (need == parent) continue;
       others += (others.empty() ? "" : ", ") + safe(nodes_[need].text("id"));
     }
-    if (!others.empty()) text += paint_(Tint::dim, "  also after " + others);
+    if (!others.empty()) line.add(Tint::dim, "  also after " + others);
     if (const Value* when = node.find("when")) {
-      text += paint_(Tint::dim, "  when " + template_words(*when));
+      line.add(Tint::dim, "  when " + template_words(*when));
     }
-    if (node.text("on_error") == "continue") text += paint_(Tint::dim, "  goes on after errors");
-    return text;
+    if (node.text("on_error") == "continue") line.add(Tint::dim, "  goes on after errors");
   }
 
   const Value& graph_;
   const Paint& paint_;
+  const std::size_t width_;
   std::span<const Value> nodes_;
   engine::Needs needs_;
   std::vector<std::vector<std::uint32_t>> below_;
@@ -122,8 +124,9 @@ std::string node_words(const Value& node, const Value& task_graph) {
 }
 
 // A node stands below the deepest of its needs; all others are named behind it.
-std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint) {
-  return Graph(task_graph, paint).text(agent);
+std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint,
+                       std::size_t width) {
+  return Graph(task_graph, paint, width).text(agent);
 }
 
 }  // namespace ae::cli

@@ -11,8 +11,9 @@
 
 namespace ae::cli {
 
-// REQUIRES: a task graph of agents::load (engine/plan.h).
-std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint);
+// Lines end at `width` columns; 0 = they are whole. REQUIRES: a task graph of agents::load (engine/plan.h).
+std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint,
+                       std::size_t width = 0);
 // A node in a few words: "tool charge (idempotent)", "wait signal \"approve\"".
 std::string node_words(const Value& node, const Value& task_graph);
 

@@ -21,6 +21,13 @@ AE_TEST("cli/a node stands below the deepest of its needs") {
             "│     └─ d  for each of ${ .input.l }: tool t (read)  also after c, a\n"
             "├─ c  tool t (read)\n"
             "└─ e  wait for signal k  goes on after errors\n");
+  EXPECT_EQ(graph_text("x", *graph, Paint(false), 30),
+            "x\n"
+            "├─ a  tool t (read)\n"
+            "│  └─ b  tool t (read)  when …\n"
+            "│     └─ d  for each of ${ .i…\n"
+            "├─ c  tool t (read)\n"
+            "└─ e  wait for signal k  goes…\n");
 }
 
 AE_TEST(

@@ -348,6 +348,9 @@ std::string line_text(const Value& job) {
   return text + needs;
 }
 
+constexpr std::size_t kValueShown = 400;  // columns of an input or a result, where no terminal says
+constexpr std::size_t kNarrowest = 60;    // columns of a terminal that lines are fitted to
+
 // What it has used of what it may use, and what its calls under way may use yet.
 std::string budget_text(const Value& budget) {
   std::string text;
@@ -392,9 +395,12 @@ int job_command(const Options& options, Terminal& terminal) {
   };
   const auto value_line = [&](const char* name, const Value& value) {
     if (value.is_null()) return;
-    std::string shown = safe_json(canonical(value));
-    if (terminal.width() > 20) shown = cut(shown, terminal.width() - 12);
-    line(name, shown);
+    const std::string all = safe_json(canonical(value));
+    const bool narrow = terminal.width() > kNarrowest;
+    const std::string shown = cut(all, narrow ? terminal.width() - 12 : kValueShown);
+    if (shown == all) return line(name, all);
+    const std::string how = " (cut: --json has it all)";
+    line(name, narrow ? cut(all, terminal.width() - 12 - how.size()) + how : shown + how);
   };
   line("created", short_time(job->text("created_at")));
   line("updated", short_time(job->text("updated_at")));

@@ -279,7 +279,7 @@ void Run::say_rest(const JobId& job) {
     saying_--;
     look_soon();
     if (!read || !engine::is_blocked(read->state.status)) return;
-    const auto all = answers(api::job_body(*read), wishes_.store);
+    const auto all = answers(api::job_body(*read, site_->store().now()), wishes_.store);
     if (all.empty()) return;
     const std::string status(engine::to_text(read->state.status));
     const bool more = all.size() > 1 || all[0].size() > 1;

@@ -177,6 +177,27 @@ Tint status_tint(std::string_view status) {
   return Tint::none;
 }
 
+std::string Line::text(const Paint& paint, std::size_t width) const {
+  std::size_t left = width;
+  std::vector<std::pair<Tint, std::string>> shown;
+  for (const auto& [tint, raw] : pieces_) {
+    const std::string whole = safe(raw);
+    const std::string fits = width == 0 ? whole : cut(raw, left);
+    left -= std::min(left, width_of(fits));
+    if (!fits.empty()) shown.emplace_back(tint, fits);
+    if (fits != whole) break;
+  }
+  while (!shown.empty()) {
+    std::string& last = shown.back().second;
+    last.erase(last.find_last_not_of(' ') + 1);
+    if (!last.empty()) break;
+    shown.pop_back();
+  }
+  std::string out;
+  for (const auto& [tint, piece] : shown) out += paint(tint, piece);
+  return out;
+}
+
 std::string Table::text(const Paint& paint, std::size_t width) const {
   std::vector<std::size_t> wide;
   wide.reserve(head_.size());

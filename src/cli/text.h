@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ae::cli {
@@ -39,6 +40,21 @@ class Paint {
 };
 
 Tint status_tint(std::string_view job_status);
+
+// A line made of painted pieces that is cut at the right edge.
+class Line {
+ public:
+  Line& add(Tint tint, std::string text) {
+    pieces_.emplace_back(tint, std::move(text));
+    return *this;
+  }
+  Line& add(std::string text) { return add(Tint::none, std::move(text)); }
+  // Without blanks at its end. `width`: 0 = it is never cut.
+  std::string text(const Paint& paint, std::size_t width) const;
+
+ private:
+  std::vector<std::pair<Tint, std::string>> pieces_;
+};
 
 // Rows under a head, columns as wide as needed, the last one cut at `width` (0 = never).
 class Table {

@@ -22,38 +22,6 @@ constexpr std::size_t kToolMax = 18;     // columns
 constexpr std::size_t kItemsShown = 10;  // of a map, when all is well with them
 constexpr std::size_t kKeyShown = 12;    // digits of a key: enough to name a call
 
-// A line made of painted pieces that is cut at the right edge.
-class Line {
- public:
-  Line& add(Tint tint, std::string text) {
-    pieces_.emplace_back(tint, std::move(text));
-    return *this;
-  }
-  Line& add(std::string text) { return add(Tint::none, std::move(text)); }
-  std::string text(const TraceStyle& style) const {
-    std::size_t left = style.width;
-    std::vector<std::pair<Tint, std::string>> shown;
-    for (const auto& [tint, raw] : pieces_) {
-      const std::string fits = cut(raw, left);
-      left -= std::min(left, width_of(fits));
-      if (!fits.empty()) shown.emplace_back(tint, fits);
-      if (fits != safe(raw)) break;
-    }
-    while (!shown.empty()) {  // no blanks at the end
-      std::string& last = shown.back().second;
-      last.erase(last.find_last_not_of(' ') + 1);
-      if (!last.empty()) break;
-      shown.pop_back();
-    }
-    std::string out;
-    for (const auto& [tint, piece] : shown) out += style.paint(tint, piece);
-    return out + "\n";
-  }
-
- private:
-  std::vector<std::pair<Tint, std::string>> pieces_;
-};
-
 struct Mark {
   const char* sign;
   Tint tint;
@@ -117,6 +85,28 @@ std::size_t natural(const Value& value) {
   return value.is_integer() && value.as_int() > 0 ? static_cast<std::size_t>(value.as_int()) : 0;
 }
 
+// When somebody found out that a call had happened, or gave it up; however much later the job went on.
+std::optional<Instant> resolved_at(const Value& node) {
+  std::optional<Instant> at;
+  for (const Value& one : list(node["decisions"])) {
+    const std::string_view state = one.text("state");
+    if (one.text("kind") == "in_doubt" && (state == "happened" || state == "fail")) {
+      at = instant(one["at"]);
+    }
+  }
+  return at;
+}
+
+std::optional<Instant> finished_at(const Value& node) {
+  const auto at = resolved_at(node);
+  return at ? at : instant(node["finished_at"]);
+}
+
+std::string took_text(const Value& node) {
+  const auto from = instant(node["started_at"]), to = resolved_at(node);
+  return from && to ? span_text(*to - *from) : span_text(node["duration_us"]);
+}
+
 class Trace {
  public:
   Trace(const Value& trace, const TraceStyle& style) : trace_(trace), style_(style) {
@@ -138,7 +128,7 @@ class Trace {
   }
 
  private:
-  void put(const Line& line) { out_ += line.text(style_); }
+  void put(const Line& line) { out_ += line.text(style_.paint, style_.width) + "\n"; }
 
   void measure(const Value& node, std::size_t indent) {
     name_width_ = std::max(name_width_, indent + 3 + width_of(safe(name_of(node))));
@@ -266,7 +256,7 @@ class Trace {
   std::string bar(const Value& node) const {
     const auto from = instant(node["started_at"]);
     if (!from) return {};
-    const Instant to = instant(node["finished_at"]).value_or(end_);
+    const Instant to = finished_at(node).value_or(end_);
     const double whole = static_cast<double>((end_ - begin_).count());
     const auto column = [&](Instant t) {
       const double part = static_cast<double>((t - begin_).count()) / whole;
@@ -297,7 +287,7 @@ class Trace {
     }
     const auto started = instant(node["started_at"]);
     line.add(Tint::dim, right(started ? "+" + span_text(*started - begin_) : "", 10));
-    line.add(right(span_text(node["duration_us"]), 10));
+    line.add(right(took_text(node), 10));
     if (has_bar_) line.add(mark.tint, "  " + pad(bar(node), kBar));
     const std::string word = word_of(node, status);
     if (!word.empty()) line.add(mark.tint, "  " + word);
@@ -556,6 +546,7 @@ class Trace {
       return detail(trunk, Tint::dim,
                     "↻ again" + pause + (reason.empty() ? "" : ", because of " + reason));
     }
+    if (kind == "tool_choice") return choice(decision["payload"], trunk);
     std::string text = (by.empty() ? std::string("decided") : by + " said") + ": " +
                        std::string(decision.text("state", kind));
     if (!reason.empty()) text += ", \"" + reason + "\"";
@@ -564,6 +555,27 @@ class Trace {
     // What was sent in the place of what was asked for. Never cut: it is what the answer was.
     out_ += style_.paint(Tint::dim, trunk + "  to ") +
             safe_json(canonical(decision["payload"]["arguments"])) + "\n";
+  }
+
+  // What a model chose in a turn. Of turns that are not shown, only what is not plain.
+  void choice(const Value& said, const std::string& trunk) {
+    const std::size_t turn = natural(said["turn"]);
+    const std::string head = "turn " + std::to_string(turn);
+    if (said["repair"].is_string()) {
+      return detail(trunk, Tint::warn,
+                    head + ": its answer is sent back: " + std::string(said.text("repair")));
+    }
+    std::string names;
+    bool refused = false;
+    for (const Value& call : list(said["calls"])) {
+      names.append(names.empty() ? " calls " : ", ").append(call.text("name"));
+      if (!call["refused"].is_object()) continue;
+      refused = true;
+      names.append(" (refused: ").append(call["refused"].text("code")).append(")");
+    }
+    if (!refused && turn >= kItemsShown) return;
+    detail(trunk, refused ? Tint::warn : Tint::dim,
+           head + (names.empty() ? " calls no tool" : names));
   }
 
   void wait(const Value& node, const Value& wait, const std::string& trunk) {

@@ -101,5 +101,34 @@ AE_TEST("cli/a trace of nothing is no crash") {
   EXPECT_FALSE(trace_text(Value(), {}).empty());
 }
 
+AE_TEST("cli/a trace says what a model chose, what was refused, and which answer was sent back") {
+  const auto shown =
+      parse_json(R"({"id":"j","agent":"a","status":"running","nodes":[{"node_id":"loop",
+    "status":"running","decisions":[
+    {"kind":"tool_choice","seq":5,"payload":{"turn":0,"of":"x","calls":[{"id":"1","name":"look"},{"id":"2","name":"pay",
+      "refused":{"code":"not_offered","message":"no"}}]}},
+    {"kind":"tool_choice","seq":6,"payload":{"turn":1,"of":"x","calls":[],"repair":"no JSON"}},
+    {"kind":"tool_choice","seq":7,"payload":{"turn":2,"of":"x","calls":[]}},
+    {"kind":"tool_choice","seq":8,"payload":{"turn":30,"of":"x","calls":[{"id":"3","name":"look"}]}}]}]})");
+  ASSERT_TRUE(shown);
+  const std::string text = trace_text(*shown, {});
+  EXPECT_NE(text.find("turn 0 calls look, pay (refused: not_offered)\n"), text.npos) << text;
+  EXPECT_NE(text.find("turn 1: its answer is sent back: no JSON\n"), text.npos) << text;
+  EXPECT_NE(text.find("turn 2 calls no tool\n"), text.npos) << text;
+  EXPECT_EQ(text.find("turn 30"), text.npos) << text;
+  EXPECT_EQ(text.find("tool_choice"), text.npos) << text;
+}
+
+AE_TEST("cli/a call that a person resolved took until then, whenever the job went on") {
+  const auto shown = parse_json(
+      R"({"id":"j","agent":"a","status":"completed","nodes":[{"node_id":"d","status":"done",
+    "started_at":"2026-01-01T00:00:00Z","finished_at":"2026-01-03T00:00:00Z","duration_us":172800000000,
+    "decisions":[{"kind":"in_doubt","state":"happened","by":"ada","at":"2026-01-01T00:00:05Z","seq":9}]}]})");
+  ASSERT_TRUE(shown);
+  const std::string text = trace_text(*shown, {});
+  EXPECT_NE(text.find(" 5000 ms"), text.npos) << text;
+  EXPECT_EQ(text.find("2 d"), text.npos) << text;
+}
+
 }  // namespace
 }  // namespace ae::cli

@@ -43,7 +43,9 @@ std::string_view not_granted(const State& state, const ToolPolicy& tool) {
   return {};
 }
 
+// Without a value it is a rule of an earlier version, which held for jobs without the label: no new plan has one.
 bool has_label(const State& state, const PolicyRule& rule) {
+  if (rule.label_value.empty()) return state.labels.text(rule.label_name).empty();
   const Value* label = state.labels.find(rule.label_name);
   return label != nullptr && *label == Value(rule.label_value);
 }

@@ -11,8 +11,9 @@ constexpr std::size_t kRulesMax = 256;  // that are about one tool
 Status read_label(const std::string& label, PolicyRule& rule) {
   const std::size_t colon = label.find(':');
   const std::size_t behind = colon == label.npos ? 0 : label.size() - colon - 1;
-  if (colon == 0 || behind == 0 || colon > kPolicyLabelMax || behind > kPolicyLabelMax) {
-    return fail(Code::plan_invalid, "`label` must be NAME:VALUE, each of 1 to 256 bytes");
+  // The agents file demands a value; plans that were made before it did are read as they were.
+  if (colon == 0 || colon == label.npos || colon > kPolicyLabelMax || behind > kPolicyLabelMax) {
+    return fail(Code::plan_invalid, "`label` must be NAME:VALUE, each of at most 256 bytes");
   }
   rule.label_name = label.substr(0, colon);
   rule.label_value = label.substr(colon + 1);

@@ -130,6 +130,23 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
   EXPECT_EQ(labelled({}), PolicyAction::allow);
 }
 
+// agents::check_policies refuses such a rule; plans with it stand in older logs.
+AE_TEST("policy/a rule for a label without a value decides in a stored plan as it did then") {
+  const auto labelled = [](const Value& labels) {
+    State state;
+    state.plan =
+        compiled(graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'tier:'}]}}}"));
+    state.labels = labels;
+    const auto buy = std::ranges::find(state.plan->tools, "buy", &ToolPolicy::name);
+    return judge(state, *buy, json("{}"))->action;
+  };
+  EXPECT_EQ(labelled(json("{'tier':'free'}")), PolicyAction::allow);
+  EXPECT_EQ(labelled(json("{'tier':''}")), PolicyAction::deny);
+  EXPECT_EQ(labelled(json("{'tier':5}")), PolicyAction::deny);
+  EXPECT_EQ(labelled(json("{'other':'free'}")), PolicyAction::deny);
+  EXPECT_EQ(labelled({}), PolicyAction::deny);
+}
+
 AE_TEST(
     "policy/a condition reads the arguments and the job, and one that fails lets nothing through") {
   const std::string of_job = ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
@@ -641,9 +658,7 @@ AE_TEST("policy/a plan whose rules nobody could follow is refused") {
        {"[]", "[{}]", "[{'action':'ask'}]", "[{'action':'deny', 'when':'true'}]",
         "[{'action':'deny', 'when':'${ .input.x }'}]",
         "[{'action':'deny', 'when':'${ .steps.a }'}]", "[{'action':'deny', 'label':'tier'}]",
-        "[{'action':'deny', 'label':':x'}]",
-        // It would hold for every job without the label.
-        "[{'action':'deny', 'label':'tier:'}]", "[{'action':'deny', 'expires':'1h'}]",
+        "[{'action':'deny', 'label':':x'}]", "[{'action':'deny', 'expires':'1h'}]",
         "[{'action':'deny', 'else':1}]", "[{'action':'deny', 'reason':5}]"}) {
     const auto plan =
         Plan::compile(graph(kBuy, "{'tools':{'buy':{'rules':" + std::string(rules) + "}}}"));

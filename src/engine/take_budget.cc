@@ -1,4 +1,5 @@
 // An act that raises what a job may use.
+#include <algorithm>
 #include <utility>
 
 #include "engine/take.h"
@@ -64,21 +65,36 @@ Status covers(const State& state, const Budget& next) {
                                      shown(exceeded.limit, needed) + " or more");
 }
 
+// Is each limit what this one wishes?
+bool is_set(const Limits& limits, const Limits& wish) {
+  const bool counted = std::ranges::all_of(kCounted, [&](Limit limit) {
+    return !wish.most(limit) || wish.most(limit) == limits.most(limit);
+  });
+  return counted && (!wish.wall || wish.wall == limits.wall);
+}
+
+Value answer_of(const Limits& limits, bool raised) {
+  return Value::object({{"limits", stored(limits)}, {"raised", raised}});
+}
+
 }  // namespace
 
 Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp) {
-  if (is_terminal(state.status) || state.ending) {
-    return fail(Code::job_terminal,
-                is_terminal(state.status)
-                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
-                    : "the job is ending: it uses nothing any more");
-  }
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   auto wish = limits_of(act.payload);
   if (!wish || !wish->any()) {
     return fail(Code::input_invalid, wish ? "say what the job may use: tokens, cost, model_calls, "
                                             "tool_calls or wall"
                                           : wish.error().message);
+  }
+  if (is_terminal(state.status) || state.ending) {
+    if (is_set(state.budget.limits, *wish)) {
+      return Taken{.events = {}, .answer = answer_of(state.budget.limits, false)};
+    }
+    return fail(Code::job_terminal,
+                is_terminal(state.status)
+                    ? "the job has ended (" + std::string(to_text(state.status)) + ")"
+                    : "the job is ending: it uses nothing any more");
   }
   Budget next = state.budget;
   bool raised = false;
@@ -90,7 +106,7 @@ Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp
   AE_ASSIGN(const bool longer, raise_wall(next, wish->wall, stamp.now));
   if (!longer) wish->wall.reset();
   Taken taken;
-  taken.answer = Value::object({{"limits", stored(next.limits)}, {"raised", raised || longer}});
+  taken.answer = answer_of(next.limits, raised || longer);
   if (!raised && !longer) return taken;
   AE_TRY(covers(state, next));
   wish->soft = 0;

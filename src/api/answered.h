@@ -1,0 +1,27 @@
+// Answered: who answered before what somebody answers again, when, and what was said.
+//
+// A job's state keeps what was answered; by whom and when stands in its log alone. Threads: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/value.h"
+#include "engine/absorb.h"
+
+namespace ae::api {
+
+// What `act` was answered, being a duplicate, with {answered: {at, by}}; `by` is null when no person or program did it. As it
+// is when the log does not say.
+Value with_answerer(Value answer, const engine::Act& act, const std::vector<Event>& events);
+
+// Is this what somebody is told who answers what is not asked any more?
+bool may_be_answered(const engine::Act& act, Code refused);
+
+// What somebody is told then who answers again: what was recorded, when they say the same; otherwise `refusal` with who
+// answered what, and when: not_in_doubt, approval_edited. `refusal` as it is, when nobody has answered this.
+Result<Value> answered_before(const engine::Act& act, const std::vector<Event>& events,
+                              Error refusal);
+
+}  // namespace ae::api
