@@ -264,15 +264,17 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
 
 // Of a rule that something is under: the names of its that nothing has.
 void idle_names(const Policy& policy, const std::vector<const AgentsFile*>& files,
-                       std::vector<Note>& idle) {
+                std::vector<Note>& idle) {
   const auto tell = [&](std::string_view key, const std::vector<std::string>& names,
                         std::string_view what, const auto& has) {
     for (std::size_t i = 0; i < names.size(); ++i) {
-      if (std::ranges::any_of(files, [&](const AgentsFile* file) { return has(*file, names[i]); })) {
+      if (std::ranges::any_of(files,
+                              [&](const AgentsFile* file) { return has(*file, names[i]); })) {
         continue;
       }
-      idle.push_back({policy.path + "." + std::string(key) + "[" + std::to_string(i) + "]",
-                      std::string("no file has ").append(what).append(" named ") + shown(names[i])});
+      idle.push_back(
+          {policy.path + "." + std::string(key) + "[" + std::to_string(i) + "]",
+           std::string("no file has ").append(what).append(" named ") + shown(names[i])});
     }
   };
   tell("tools", policy.tools, "a tool", [](const AgentsFile& file, const std::string& name) {

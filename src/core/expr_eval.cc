@@ -343,11 +343,12 @@ bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
     return v.is_bool() || v.is_number() || v.is_string();
   };
   if (!ordered && !(is_scalar(a) && is_scalar(b))) return true;
-  return fail(n, std::string(kind_name(a))
-                     .append(" is compared with ")
-                     .append(kind_name(b))
-                     .append(", which tells nothing; say what it is to be (`tonumber`, `tostring`), "
-                             "or ask for its `type`"));
+  return fail(n,
+              std::string(kind_name(a))
+                  .append(" is compared with ")
+                  .append(kind_name(b))
+                  .append(", which tells nothing; say what it is to be (`tonumber`, `tostring`), "
+                          "or ask for its `type`"));
 }
 
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {

@@ -174,11 +174,11 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
 }
 
 AE_TEST("policy/a condition that compares values of different types lets nothing through") {
-  const auto ends = [](std::string_view conditions, const std::string& when, std::string_view action,
-                       std::string_view n) {
-    const std::string rule =
-        "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
-    GivenJob job = buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
+  const auto ends = [](std::string_view conditions, const std::string& when,
+                       std::string_view action, std::string_view n) {
+    const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
+    GivenJob job =
+        buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
     job.claim();
     proves(job);
     if (!job.sent.empty()) return std::string("sent");
@@ -202,9 +202,8 @@ AE_TEST("policy/a condition that compares values of different types lets nothing
 
 AE_TEST("policy/a condition that reads of the job what no job has lets nothing through") {
   for (const char* action : {"deny", "require_approval", "allow"}) {
-    const std::string rule =
-        "{'action':'" + std::string(action) +
-        "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
+    const std::string rule = "{'action':'" + std::string(action) +
+                             "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
     GivenJob strict = buys("{'conditions':'strict', " + ruled(rule).substr(1));
     EXPECT_EQ(strict.claim().state.error->code, "expression_failed") << action;
     EXPECT_TRUE(strict.sent.empty()) << action;
@@ -217,9 +216,10 @@ AE_TEST("policy/a condition that reads of the job what no job has lets nothing t
 AE_TEST("policy/a condition whose failure names a long argument of a model's can be recorded") {
   std::string key = "a";
   while (key.size() < 300) key += "\xC3\xA9";
-  GivenJob job = buys("{'conditions':'strict', " +
-                          ruled("{'action':'deny', 'when':'${ .args.n[.args.n.k] == 1 }'}").substr(1),
-                      "{'n':{'k':'" + key + "'}}");
+  GivenJob job =
+      buys("{'conditions':'strict', " +
+               ruled("{'action':'deny', 'when':'${ .args.n[.args.n.k] == 1 }'}").substr(1),
+           "{'n':{'k':'" + key + "'}}");
   EXPECT_EQ(job.claim().state.error->code, "expression_failed");
   EXPECT_TRUE(job.sent.empty());
   proves(job);
