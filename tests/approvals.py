@@ -258,7 +258,8 @@ def what_a_policy_denies_is_never_declared(desk):
     assert desk.proved("p", "failed")["error"]["code"] == "denied"
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies: [ { tools: [refund, unknown_here], action: deny, reason: the house says no } ]\n")
-    assert "house.yaml" not in desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0).stderr
+    warned = desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0).stderr
+    assert warned.count("house.yaml") == 1 and "no file has a tool named `unknown_here`" in warned, warned
     denied = desk.job("plain", job="h", code=1, more=("--policies", "house.yaml"), given={"order": "43", "amount": 1})
     assert "the house says no" in denied.stdout + denied.stderr, denied
     (desk.path / "house.yaml").write_text("aetheris: 1\npolicies: [ { action: dney } ]\n")

@@ -5,8 +5,12 @@ nothing has, keys that are not there; and what `run` and `serve` make of them.
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   checks.py [WORDS]   only tests whose name contains WORDS
 """
+import contextlib
+import http.server
+import json
 import os
 import sys
+import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -28,6 +32,17 @@ agents:
   sale: { plan: [ { id: pay, tool: charge, args: { amount: "${ .input.amount }" } } ] }
 """
 CLOSED = "args_schema: { type: object, additionalProperties: false, properties: { amount: { type: number } } }"
+TALKS = """\
+aetheris: 1
+tools:
+  charge: { command: ["sh", "-c", "echo x >> charged.txt"], cwd: ., effect: idempotent }
+policies:
+  - { tools: [charge], when: "${ WHEN }", action: ACTION }
+models:
+  main: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: m, stream: false }
+agents:
+  sale: { loop: { model: main, tools: [charge], prompt: "Pay." } }
+"""
 KEYED = """\
 aetheris: 1
 tools:
@@ -79,6 +94,110 @@ def a_condition_over_an_argument_that_is_not_there_lets_nothing_through():
             pays(h, "(.args.amuont // 0) > 500", "deny")
             expect(h.run("run", "agents.yaml", "--job-id", "said", "--input", '{"amount": 900}'), 0)
             assert (h.path / "charged.txt").exists(), "what else to take was said"
+
+
+@contextlib.contextmanager
+def a_model_that_calls(arguments):
+    """Asks for one call of `charge` with these bytes as its arguments, and says so then. Gives its url and what it was told."""
+    told = []
+
+    class Model(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            last = asked["messages"][-1]
+            message = {"role": "assistant", "content": "Done."}
+            if last["role"] == "tool":
+                told.append(last["content"])
+            else:
+                call = {"name": "charge", "arguments": arguments}
+                message = {"role": "assistant", "content": None,
+                           "tool_calls": [{"id": "c1", "type": "function", "function": call}]}
+            reason = "tool_calls" if "tool_calls" in message else "stop"
+            body = json.dumps({"id": "x", "object": "chat.completion", "created": 1, "model": "m",
+                               "choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", told
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def pays_for_a_model(arguments, when, action="deny"):
+    """Whether `charge` was called, and what the model was told."""
+    with home() as h, a_model_that_calls(arguments) as (url, told):
+        (h.path / "agents.yaml").write_text(TALKS.replace("WHEN", when).replace("ACTION", action))
+        expect(h.run("check", "agents.yaml", env={"MODELS": url, "MODEL_KEY": "any-long-key"}), 0)
+        expect(h.run("run", "agents.yaml", "--job-id", "j", env={"MODELS": url, "MODEL_KEY": "any-long-key"}), 0)
+        expect(h.run("verify", "j"), 0)
+        assert len(told) == 1, told
+        return (h.path / "charged.txt").exists(), told[0]
+
+
+@test
+def a_model_that_sends_another_type_than_a_condition_compares_pays_nothing():
+    for action in ("deny", "allow", "require_approval"):
+        for when, sent in ((".args.left < 10", '{"left": "5"}'), (".args.amount > 1000", '{"amount": true}'),
+                           (".args.left == 5", '{"left": "5"}'), (".args.left < 10", '{"left": [5]}')):
+            paid, told = pays_for_a_model(sent, when, action)
+            assert not paid and "expression_failed" in told and "which tells nothing" in told, (action, when, sent, told)
+    assert pays_for_a_model('{"left": 50}', ".args.left < 10")[0], "it can tell"
+    paid, told = pays_for_a_model('{"left": 5}', ".args.left < 10")
+    assert not paid and "denied" in told, told
+    assert pays_for_a_model('{"to": ["x"]}', '.args.to == \\"x\\"')[0], "a list is plainly no text"
+
+
+@test
+def a_model_is_told_why_its_arguments_are_no_json():
+    for sent, why in (('{"amount": 1, "amount": 2}', 'the key "amount" stands twice in the object at byte 0'),
+                      ('{"amount": 1e999}', "a number beyond the largest double at byte 11"),
+                      ("[5]", "the arguments must be a JSON object")):
+        paid, told = pays_for_a_model(sent, ".args.amount == null")
+        error = json.loads(told)["error"]
+        assert not paid and error["code"] == "input_invalid" and error["message"].endswith(why), told
+
+
+@test
+def a_misspelt_member_of_the_job_is_told_with_its_place_and_the_near_name():
+    misspelt = '.job.label.tier == \\"untrusted\\"'
+    fault = "there is no `label` in .job: it has .agent, .created_at, .id, .labels (did you mean .job.labels?)"
+    with home() as h:
+        pays(h, misspelt)
+        said = expect(h.run("check", "agents.yaml"), 2)
+        assert "agents.yaml:9:39: policies[0].when: " + fault in said.out, said
+        expect(h.run("run", "agents.yaml", "--input", '{"amount": 900}'), 2)
+        pays(h, misspelt.replace("label.", "labels."))
+        expect(h.run("check", "agents.yaml"), 0)
+        (h.path / "house.yaml").write_text(
+            "aetheris: 1\npolicies: [ { tools: [charge], when: \"${ %s }\", action: deny } ]\n" % misspelt)
+        said = expect(h.run("check", "agents.yaml", "--policies", "house.yaml"), 2)
+        assert "house.yaml:2:44: policies[0].when: " + fault in said.out, said
+        expect(h.run("run", "agents.yaml", "--policies", "house.yaml", "--input", '{"amount": 900}'), 2)
+        assert not (h.path / "charged.txt").exists()
+
+
+@test
+def each_name_of_the_operators_rule_that_nothing_has_is_warned_of():
+    with home() as h:
+        pays(h, ".args.amount > 500")
+        (h.path / "house.yaml").write_text(
+            "aetheris: 1\npolicies: [ { tools: [charge, chrage], agents: [sale, slae], action: deny } ]\n")
+        said = expect(h.run("check", "agents.yaml", "--policies", "house.yaml"), 0)
+        assert "house.yaml: policies[0].tools[1]: no file has a tool named `chrage`" in said.err, said
+        assert "house.yaml: policies[0].agents[1]: no file has an agent named `slae`" in said.err, said
+        assert "tools[0]" not in said.err and "agents[0]" not in said.err, said
+        expect(h.run("run", "agents.yaml", "--policies", "house.yaml", "--input", '{"amount": 9}'), 1)
+        assert not (h.path / "charged.txt").exists()
 
 
 @test

@@ -109,7 +109,7 @@ std::vector<Fault> load(const Source& source, AgentsFile& out);
 std::vector<Fault> load_policies(const Source& source, std::vector<Policy>& out);
 
 // Those of a policies file that no tool or no agent of these files is under, or whose condition can hold for none of these
-// tools: meant for other files, or misspelt.
+// tools, and the names of the others that nothing of these files has: meant for other files, or misspelt.
 std::vector<Note> idle_policies(const std::vector<Policy>& policies,
                                 const std::vector<const AgentsFile*>& files);
 

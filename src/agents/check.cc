@@ -330,7 +330,9 @@ bool Check::templates_below(const Spot& spot, const Seen& seen, std::size_t dept
     const auto found = Template::compile(spot->scalar, compiled);
     template_faults(spot, found);
     if (!found.empty()) return false;
+    const std::size_t before = count();
     seen(spot, compiled);
+    if (count() == before) check_members(*this, spot, compiled.roots());
     return true;
   }
   if (depth_so_far == kTemplateDepthMax) {
@@ -411,6 +413,29 @@ bool reads_only(Check& check, const Spot& spot, Words roots) {
     }
   });
   return check.count() == before;
+}
+
+void check_members(Check& check, const Spot& string, const ExprRoots& read) {
+  constexpr std::string_view kOfJob[] = {"agent", "created_at", "id", "labels"};
+  constexpr std::string_view kOfCall[] = {"external_key", "invocation_id", "key", "try"};
+  const std::pair<std::string_view, std::span<const std::string_view>> kFixed[] = {
+      {"job", kOfJob}, {"call", kOfCall}};
+  for (const auto& [root, fixed] : kFixed) {
+    const auto named = read.members.find(root);
+    if (named == read.members.end()) continue;
+    const std::string at = "." + std::string(root);
+    for (const std::string& name : named->second) {
+      if (std::ranges::find(fixed, name) != fixed.end()) continue;
+      Nearest nearest(name);
+      std::string what = "there is no " + shown(name) + " in " + at + ": it has ";
+      for (const std::string_view known : fixed) {
+        nearest.look_at(known);
+        what.append(known == fixed.front() ? "." : ", .").append(known);
+      }
+      const std::string meant = nearest.take();
+      check.root_fault(string, at, std::move(what), meant.empty() ? meant : at + "." + meant);
+    }
+  }
 }
 
 bool is_one_expression(const Located& value) {

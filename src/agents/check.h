@@ -130,6 +130,8 @@ Spot follow(Spot spot, std::string_view pointer);
 void refuse_env_and_secrets(Check& check, const Spot& spot);
 // The same, and a fault for each expression below that reads another root than these. True when there was none.
 bool reads_only(Check& check, const Spot& spot, Words roots);
+// A fault where an expression names what a root with fixed members (`.job`, `.call`) does not have.
+void check_members(Check& check, const Spot& string, const ExprRoots& read);
 // A string that is one `${ … }` and nothing else.
 bool is_one_expression(const Located& value);
 // `secret:NAME` and nothing around it.

@@ -261,6 +261,30 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   return words.fault.empty() ? words.note : words.fault;
 }
 
+// Of a rule that something is under: the names of its that nothing has.
+void idle_names(const Policy& policy, const std::vector<const AgentsFile*>& files,
+                std::vector<Note>& idle) {
+  const auto tell = [&](std::string_view key, const std::vector<std::string>& names,
+                        std::string_view what, const auto& has) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (std::ranges::any_of(files,
+                              [&](const AgentsFile* file) { return has(*file, names[i]); })) {
+        continue;
+      }
+      idle.push_back(
+          {policy.path + "." + std::string(key) + "[" + std::to_string(i) + "]",
+           std::string("no file has ").append(what).append(" named ") + shown(names[i])});
+    }
+  };
+  tell("tools", policy.tools, "a tool", [](const AgentsFile& file, const std::string& name) {
+    return std::ranges::any_of(file.tools,
+                               [&](const auto& tool) { return matches(name, tool.first); });
+  });
+  tell("agents", policy.agents, "an agent", [](const AgentsFile& file, const std::string& name) {
+    return file.agents.find(name) != file.agents.end();
+  });
+}
+
 }  // namespace
 
 std::vector<Note> idle_policies(const std::vector<Policy>& policies,
@@ -292,6 +316,7 @@ std::vector<Note> idle_policies(const std::vector<Policy>& policies,
       names = "n agent named " + some(policy.agents);
     }
     if (names.empty()) {
+      idle_names(policy, files, idle);
       std::string misspelt = misspelt_argument(policy, files);
       if (!misspelt.empty()) idle.push_back({policy.path + ".when", std::move(misspelt)});
       continue;

@@ -130,8 +130,12 @@ AE_TEST("policies/rules that nothing of the files is under are told, by what the
   ASSERT_EQ(faults_as_text(one.faults), "");
   const std::string kNothing = "nothing here is under this rule: no file has a";
   const std::string kOther = "policies[7] " + kNothing + " tool named `other`\n";
-  const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" + "policies[3] " +
-                            kNothing + " tool named `t.*`, `look` and has the capability `net`\n" +
+  const std::string found = "policies[0] " + kNothing + " tool named `paay`\n" +
+                            "policies[1].tools[0] no file has a tool named `paay`\n" +
+                            "policies[1].agents[1] no file has an agent named `nobody`\n" +
+                            "policies[2].tools[0] no file has a tool named `t.*`\n" +
+                            "policies[3] " + kNothing +
+                            " tool named `t.*`, `look` and has the capability `net`\n" +
                             "policies[5] " + kNothing + " tool that has the capability `nets`\n" +
                             "policies[6] " + kNothing + "n agent named `oen`\n";
   EXPECT_EQ(idle({&one.file}), found + kOther);
@@ -155,6 +159,45 @@ constexpr std::string_view kClosed =
     "} }\n"
     "  s: { mcp: { command: [npx] } }\n"
     "agents: { one: { plan: [ { id: a, tool: pay } ] } }\n";
+
+AE_TEST(
+    "policies/a member of the job that no job has is a fault wherever it is read, with the near "
+    "name") {
+  const auto faults = [](const std::string& text) {
+    return faults_as_text(load_text("aetheris: 1\n" + text).faults);
+  };
+  const std::string kOf = " in .job: it has .agent, .created_at, .id, .labels";
+  const std::string rest = "tools: { pay: { native: echo } }\nagents: { one: { plan: [ ";
+  const std::string plain = "{ id: a, tool: pay } ] } }\n";
+  EXPECT_EQ(faults("policies: [ { when: \"${ .job.label.tier == 1 }\", action: deny } ]\n" + rest +
+                   plain),
+            "2:25 plan_invalid policies[0].when: there is no `label`" + kOf +
+                " (did you mean .job.labels?)\n");
+  EXPECT_EQ(faults("policies: [ { when: \"${ .job.labels.label == .job.id }\", action: deny } ]\n" +
+                   rest + plain),
+            "");
+  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
+            "3:48 plan_invalid agents.one.plan[0].when: there is no `lables`" + kOf +
+                " (did you mean .job.labels?)\n");
+  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
+            "3:56 plan_invalid agents.one.plan[0].args.x[0]: there is no `name`" + kOf + "\n");
+  EXPECT_EQ(faults("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
+                   "agents: { one: { plan: [ " +
+                   plain),
+            "2:37 plan_invalid tools.pay.command[1]: there is no `invocation` in .call: it has "
+            ".external_key, .invocation_id, .key, .try\n");
+  std::vector<Policy> policies;
+  EXPECT_EQ(
+      faults_as_text(load_policies(
+          {.name = "p.yaml",
+           .text = "aetheris: 1\npolicies:\n  - { action: deny, when: \"${ .job.agnet == 1 }\" }\n",
+           .env = {},
+           .native = {},
+           .usable = {}},
+          policies)),
+      "3:31 plan_invalid policies[0].when: there is no `agnet`" + kOf +
+          " (did you mean .job.agent?)\n");
+}
 
 AE_TEST(
     "policies/a condition over an argument that no tool of the rule takes is a fault, with the "

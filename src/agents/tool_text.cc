@@ -175,6 +175,7 @@ std::optional<std::string> ToolText::checked(const Spot& spot, std::string text,
                       elsewhere ? "" : nearest.take(),
                       elsewhere ? Code::unsupported : Code::plan_invalid);
   }
+  check_members(check_, spot, compiled.roots());
   return text;
 }
 

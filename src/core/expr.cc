@@ -23,9 +23,13 @@ bool builds(const expr::Node& n) {
   return std::ranges::any_of(n.kids, [](const expr::NodePtr& kid) { return builds(*kid); });
 }
 
-// What is looked up in the arguments by name. `needed`: null will not do here.
-void note_arguments(const expr::Node& n, bool needed, ExprRoots& into) {
+// What is looked up by name, in the arguments all the way down. `needed`: null will not do here.
+void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
   using expr::Op;
+  if (n.op == Op::path && n.kids[0]->op == Op::root &&
+      n.suffixes.front().kind == expr::Suffix::Kind::field) {
+    into.members[n.kids[0]->name].insert(n.suffixes.front().name);
+  }
   if (n.op == Op::path && n.kids[0]->op == Op::root && n.kids[0]->name == "args") {
     std::vector<std::string> names;
     for (const expr::Suffix& s : n.suffixes) {
@@ -39,13 +43,13 @@ void note_arguments(const expr::Node& n, bool needed, ExprRoots& into) {
     }
   }
   for (const expr::Suffix& s : n.suffixes) {
-    if (s.from) note_arguments(*s.from, true, into);
-    if (s.to) note_arguments(*s.to, true, into);
+    if (s.from) note_members(*s.from, true, into);
+    if (s.to) note_members(*s.to, true, into);
   }
   for (std::size_t i = 0; i < n.kids.size(); ++i) {
     const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.kids[0])) ||
                          n.op == Op::attempt || asks_for_null(n);
-    note_arguments(*n.kids[i], needed && !will_do, into);
+    note_members(*n.kids[i], needed && !will_do, into);
   }
 }
 
@@ -59,7 +63,7 @@ Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
   program->tree = std::move(parsed.tree);
   program->slots = parsed.slots;
   program->roots = std::move(parsed.roots);
-  note_arguments(*program->tree, true, program->roots);
+  note_members(*program->tree, true, program->roots);
   Expr result;
   result.program_ = std::move(program);
   return result;

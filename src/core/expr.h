@@ -36,6 +36,11 @@ class ExprScope {
   // Does it fail to look up what is not there, or null, below this root ("": below anything else)? Not where null will do:
   // before `//`, and compared with null. For conditions that hold something back.
   virtual bool null_fails(std::string_view) const { return false; }
+  // Does it fail to look up a member that this root does not have, whatever `//` says? Of roots whose members are fixed.
+  virtual bool is_closed(std::string_view) const { return false; }
+  // Does it fail to compare values of different types, which tells nothing? `< <= > >=` of any two, `== != IN` of two scalars
+  // that are not null.
+  virtual bool mixed_fails() const { return false; }
 };
 
 struct ExprLimits {
@@ -52,6 +57,7 @@ struct ExprRoots {
   bool all_steps = false;                    // bare `.steps`, or `.steps[expression]`
   // Every `.args.a.b`, as {a, b}; and whether one of them stands where null will not do (ExprScope::null_fails).
   std::map<std::vector<std::string>, bool> args;
+  std::map<std::string, std::set<std::string>, std::less<>> members;  // every X of `.ROOT.X`
 };
 
 class Expr {

@@ -8,6 +8,7 @@
 
 #include "core/expr_functions.h"
 #include "core/expr_lex.h"
+#include "core/json.h"
 #include "core/order.h"
 
 namespace ae::expr {
@@ -257,7 +258,7 @@ bool Eval::root(const Node& n, Value& out) {
 bool Eval::step(const Node& n, std::string_view name, Value& out) {
   const Value* found = scope_.step(name);
   if (found == nullptr) {
-    return fail(n, std::string("there is no step `").append(name.substr(0, 80)).append("`"));
+    return fail(n, std::string("there is no step `").append(beginning_of(name, 80)).append("`"));
   }
   out = *found;
   return true;
@@ -335,8 +336,24 @@ bool Eval::one_call(const Node& n, const Value& in, Value& out) {
       {.eval = *this, .node = n, .in = in, .args = {args, n.kids.size()}, .out = out});
 }
 
+bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
+  if (a.kind() == b.kind() || !scope_.mixed_fails()) return true;
+  const bool ordered = n.op >= Op::less && n.op <= Op::greater_equal;
+  const auto is_scalar = [](const Value& v) {
+    return v.is_bool() || v.is_number() || v.is_string();
+  };
+  if (!ordered && !(is_scalar(a) && is_scalar(b))) return true;
+  return fail(n,
+              std::string(kind_name(a))
+                  .append(" is compared with ")
+                  .append(kind_name(b))
+                  .append(", which tells nothing; say what it is to be (`tonumber`, `tostring`), "
+                          "or ask for its `type`"));
+}
+
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {
   if (n.op >= Op::add && n.op <= Op::modulo) return arithmetic(*this, n, a, b, out);
+  if (!comparable(n, a, b)) return false;
   auto order = std::strong_ordering::equal;
   if (!compare(n, a, b, order)) return false;
   switch (n.op) {
@@ -378,7 +395,7 @@ bool Eval::is_in(const Node& n, const Value& in, Value& out) {
   bool found = false;
   auto take = [&](const Value& v) {
     auto order = std::strong_ordering::less;
-    if (!compare(n, in, v, order)) return false;
+    if (!comparable(n, in, v) || !compare(n, in, v, order)) return false;
     if (order == 0) found = true;
     return !found;
   };

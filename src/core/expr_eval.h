@@ -70,6 +70,8 @@ class Eval {
   bool is_in(const Node& n, const Value& in, Value& out);
   bool map_values(const Node& n, const Value& in, Value& out);
   bool by_key(const Node& n, const Value& in, Value& out);
+  // May these be compared? Fails where it tells nothing (ExprScope::mixed_fails).
+  bool comparable(const Node& n, const Value& a, const Value& b);
   bool apply_binary(const Node& n, const Value& a, const Value& b, Value& out);
   bool make_object(const Node& n, const std::vector<Value>& flat, Value& out);
 
@@ -90,6 +92,7 @@ class Eval {
   // What a suffix finds. `missing` is only for optional suffixes: no value, and no failure either.
   enum class Found { yes, missing, failed };
   bool null_fails(const Node& path) const;
+  bool is_of_closed_root(const Node& path, const Suffix& s) const;
   // The same, of a path: fails where its scope wants no null.
   Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
                 const Value* to, const Value*& found, Value& made);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
+
 namespace ae::expr {
 namespace {
 
@@ -161,7 +163,7 @@ std::string no_such_function(std::string_view name, std::size_t args) {
       nearest_distance = d;
     }
   });
-  const std::string quoted = "`" + std::string(name.substr(0, 40)) + "`";
+  const std::string quoted = "`" + std::string(beginning_of(name, 40)) + "`";
   if (!counts.empty()) {
     return quoted + " takes " + counts + " arguments (separated by `;`), not " +
            std::to_string(args);

@@ -55,7 +55,7 @@ bool is_word(std::string_view name) { return std::ranges::find(kWords, name) != 
 std::uint32_t narrow(std::size_t offset) { return static_cast<std::uint32_t>(offset); }
 
 std::string quoted(std::string_view text) {
-  return std::string("`").append(text.substr(0, 40)).append("`");
+  return std::string("`").append(beginning_of(text, 40)).append("`");
 }
 
 // Sets a member for the length of a block.

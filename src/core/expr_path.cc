@@ -4,6 +4,7 @@
 
 #include "core/expr_eval.h"
 #include "core/expr_functions.h"
+#include "core/json.h"
 
 namespace ae::expr {
 namespace {
@@ -21,6 +22,11 @@ std::size_t code_point_offset(std::string_view text, std::size_t n) {
     if (starts && n-- == 0) break;
   }
   return i;
+}
+
+// A name that may be a document's: short, and no character cut.
+std::string quoted(std::string_view name) {
+  return std::string("`").append(beginning_of(name, 80)).append("`");
 }
 
 struct Range {
@@ -86,14 +92,27 @@ bool Eval::null_fails(const Node& path) const {
                                                  : std::string_view());
 }
 
+bool Eval::is_of_closed_root(const Node& path, const Suffix& s) const {
+  return &s == path.suffixes.data() && path.kids[0]->op == Op::root &&
+         scope_.is_closed(path.kids[0]->name);
+}
+
 Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
                           const Value* to, const Value*& found, Value& made) {
   const Found result = look_up(s, v, from, to, found, made);
-  if (result != Found::yes || !found->is_null() || !null_fails(path)) return result;
+  if (result != Found::yes || !found->is_null()) return result;
+  if (v.is_object() && is_of_closed_root(path, s)) {
+    const std::string& name = s.kind == Suffix::Kind::field ? s.name : from->as_string();
+    if (v.find(name) == nullptr) {
+      fail_at(s.at, "there is no " + quoted(name) + " in ." + path.kids[0]->name);
+      return Found::failed;
+    }
+  }
+  if (!null_fails(path)) return result;
   const std::string name = s.kind == Suffix::Kind::field ? s.name
                            : from && from->is_string()   ? from->as_string()
                                                          : std::string();
-  return not_found(s, (name.empty() ? "what is looked up here" : "`" + name.substr(0, 80) + "`") +
+  return not_found(s, (name.empty() ? "what is looked up here" : quoted(name)) +
                           " is null or not there; say what else to take: `… // other`");
 }
 
@@ -122,7 +141,7 @@ Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, co
     }
     return Found::yes;
   }
-  std::string what = by_name ? "`" + name.substr(0, 80) + "`" : std::string(kind_name(*from));
+  std::string what = by_name ? quoted(name) : std::string(kind_name(*from));
   if (by_number) what = "a number";
   return not_found(s,
                    std::string("cannot look up ").append(what).append(" in ").append(kind_name(v)));

@@ -746,6 +746,8 @@ class NeedyScope final : public ExprScope {
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
   bool null_fails(std::string_view root) const override { return root != "job"; }
+  bool is_closed(std::string_view root) const override { return root == "job"; }
+  bool mixed_fails() const override { return true; }
 
  private:
   Value roots_;
@@ -798,6 +800,79 @@ AE_TEST(
       {"any(.args.l[]; (.n // 0) > 5)", "false"}};
   for (const auto& [source, value] : kGive) EXPECT_EQ(shown(eval(source, scope)), value) << source;
   EXPECT_EQ(at_top(".input.m > 500"), "false") << "elsewhere null is a value";
+}
+
+AE_TEST(
+    "core/expr/where a root has fixed members, what it does not have fails, whatever else is "
+    "said") {
+  const NeedyScope scope(json(R"({"args":{},"job":{"id":"j","labels":{"a":"x"}}})"));
+  for (const char* fails : {".job.label.tier == \"x\"", "(.job.label.tier // \"none\") == \"x\"",
+                            ".job.label == null", ".job[\"label\"]", ".job[\"la\" + \"bel\"]",
+                            "any(.job.label[]?; . == 1)", ".job.label?.a // 1"}) {
+    EXPECT_NE(shown(eval(fails, scope)).find("there is no `label` in .job"), std::string::npos)
+        << fails << " gives " << shown(eval(fails, scope));
+  }
+  EXPECT_EQ(shown(eval(".job.labels.tier == \"x\"", scope)), "false") << "labels are anybody's";
+  EXPECT_EQ(shown(eval(".job.id == \"j\"", scope)), "true");
+  EXPECT_EQ(at_top(".input.m"), "null") << "elsewhere it is null";
+}
+
+AE_TEST("core/expr/where mixed types fail, a comparison of them tells nothing") {
+  const NeedyScope scope(
+      json(R"({"args":{"text":"5","yes":true,"n":5,"list":["x",5],"o":{}},"job":{"labels":{}}})"));
+  for (const char* fails :
+       {".args.text < 10", ".args.yes > 1000", "10 >= .args.text", ".args.list <= 5", ".args.o > 1",
+        ".job.labels.tier < \"c\"", ".args.text == 5", "5 != .args.text", ".args.yes == \"true\"",
+        ".args.yes == 1", ".args.text | IN(1, 5)", "any(.args.list[]; . == 5)",
+        "[(.args.n, .args.text) < 9] | length > 1", "(.args.none // \"\") > 5"}) {
+    EXPECT_NE(shown(eval(fails, scope)).find("tells nothing"), std::string::npos)
+        << fails << " gives " << shown(eval(fails, scope));
+  }
+  const std::pair<const char*, const char*> kGive[] = {
+      {".args.n < 10", "true"},
+      {".args.text < \"6\"", "true"},
+      {"(.args.text | tonumber) < 10", "true"},
+      {"(.args.text < 10)? // true", "true"},
+      {"(.args.text | type) == \"number\" and .args.text < 10", "false"},
+      {".args.list == \"x\"", "false"},
+      {".args.o != \"x\"", "true"},
+      {".args.list | IN(\"x\", [\"x\", 5])", "true"},
+      {".job.labels.tier == \"free\"", "false"},
+      {".args.text == null", "false"},
+      {"[1, \"a\", true] | sort == [true, 1, \"a\"]", "true"}};
+  for (const auto& [source, value] : kGive) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  EXPECT_EQ(at_top("\"5\" < 10"), "false") << "elsewhere any two values have an order";
+  EXPECT_EQ(at_top("\"5\" == 5"), "false");
+}
+
+AE_TEST("core/expr/a name in the words of a failure is cut between characters") {
+  std::string name = "a";
+  while (name.size() < 300) name += "\xC3\xA9";
+  const std::string text = "\"" + name + "\"";
+  const NeedyScope scope(json("{\"args\":{\"k\":" + text + ",\"o\":{}},\"job\":{}}"));
+  for (const char* source : {".args.o[.args.k]", ".args.k[.args.k]", ".job[.args.k]"}) {
+    const auto value = eval(source, scope);
+    ASSERT_FALSE(value);
+    EXPECT_TRUE(is_utf8(value.error().message)) << source;
+    EXPECT_LT(value.error().message.size(), 200u);
+  }
+}
+
+AE_TEST("core/expr/the members that are read of a root are known, however they are written") {
+  const auto read = [](std::string_view source) {
+    std::string text;
+    const auto compiled = Template::compile(Value(source));
+    if (!compiled) return compiled.error().message;
+    for (const auto& [root, names] : compiled->roots().members) {
+      for (const std::string& name : names) text.append(root).append(".").append(name) += ' ';
+    }
+    return text;
+  };
+  EXPECT_EQ(read("${ .job.label.tier == .input.a.b } ${ .job[\"id\"] }"),
+            "input.a job.id job.label ");
+  EXPECT_EQ(read("${ [.job.labels[]] | .agent }"), "job.labels ");
+  EXPECT_EQ(read("${ any(.input.l[]; .x) and (.input as $i | $i.y) }"), "input.l ");
+  EXPECT_EQ(read("${ .job }"), "");
 }
 
 AE_TEST("core/expr/what is looked up in the arguments is known, and whether it must be there") {

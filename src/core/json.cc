@@ -230,7 +230,9 @@ class Reader {
       std::ranges::sort(members, less);
       const auto twice = std::ranges::adjacent_find(members, not_rising);
       if (twice != members.end()) {
-        return wrong("the key \"" + twice->first.substr(0, 64) + "\" stands twice in the object",
+        return wrong(std::string("the key \"")
+                         .append(beginning_of(twice->first, 64))
+                         .append("\" stands twice in the object"),
                      open.start);
       }
     }
@@ -643,5 +645,11 @@ std::string pretty(const Value& value) {
 }
 
 bool is_utf8(std::string_view bytes) noexcept { return utf8_prefix(bytes) == bytes.size(); }
+
+std::string_view beginning_of(std::string_view text, std::size_t bytes) noexcept {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0u) == 0x80u) --bytes;
+  return text.substr(0, bytes);
+}
 
 }  // namespace ae

@@ -125,6 +125,19 @@ AE_TEST("core/json/a key that stands twice is refused, also when one is escaped"
   EXPECT_EQ(reread(R"({"a":{"a":1}})"), R"({"a":{"a":1}})");
 }
 
+AE_TEST("core/json/the beginning of a text cuts no character, nor do the words of a refusal") {
+  EXPECT_EQ(beginning_of("abc", 3), "abc");
+  EXPECT_EQ(beginning_of("abc", 2), "ab");
+  EXPECT_EQ(beginning_of("a\xC3\xA9z", 2), "a");
+  EXPECT_EQ(beginning_of("a\xC3\xA9z", 3), "a\xC3\xA9");
+  EXPECT_EQ(beginning_of("\xF0\x9F\x98\x80", 3), "");
+  for (std::string key = "a"; key.size() < 70; key += "\xC3\xA9") {
+    const auto twice = parse_json("{\"" + key + "\":1,\"" + key + "\":2}");
+    ASSERT_FALSE(twice);
+    EXPECT_TRUE(is_utf8(twice.error().message)) << key;
+  }
+}
+
 AE_TEST("core/json/half a surrogate pair is refused") {
   for (const std::string_view bad : {R"("\ud800")", R"("\udc00")", R"("\ud800x")",
                                      R"("\ud800\u0041")", R"("\ud800\ud800")", R"({"\udfff":1})"}) {

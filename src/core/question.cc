@@ -93,7 +93,8 @@ Status check_questions(const Value& asked) {
   }
   for (const auto& [key, question] : requests.members()) {
     if (auto good = check_question(question); !good) {
-      return std::unexpected(std::move(good).error().in("\"" + key.substr(0, 64) + "\""));
+      const std::string where = "\"" + std::string(beginning_of(key, 64)) + "\"";
+      return std::unexpected(std::move(good).error().in(where));
     }
   }
   return {};

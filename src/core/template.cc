@@ -88,6 +88,9 @@ void merge(const ExprRoots& from, ExprRoots& into) {
     bool& so_far = into.args[names];
     so_far = so_far || needed;
   }
+  for (const auto& [root, names] : from.members) {
+    into.members[root].insert(names.begin(), names.end());
+  }
   into.steps.insert(from.steps.begin(), from.steps.end());
   into.all_steps = into.all_steps || from.all_steps;
 }

@@ -188,7 +188,7 @@ Result<Limits> limits_asked(const Value& asked) {
       limits.most(static_cast<Limit>(counted - std::begin(kStored))) = *n;
     } else {
       return fail(Code::input_invalid,
-                  "a budget has no \"" + key.substr(0, 64) +
+                  "a budget has no \"" + std::string(beginning_of(key, 64)) +
                       "\": it has tokens, cost, model_calls, tool_calls and wall");
     }
   }

@@ -9,7 +9,7 @@ namespace ae::engine {
 namespace {
 
 // `.args` and `.job`. An argument that is looked up and is null, or not there, makes a condition fail (a label that a job
-// does not have is null).
+// does not have is null), and so does a member that no job has, and a comparison of values of different types.
 class JudgeScope : public ExprScope {
  public:
   JudgeScope(const State& state, const Value& args) : state_(state), args_(args) {}
@@ -22,6 +22,10 @@ class JudgeScope : public ExprScope {
   bool null_fails(std::string_view root) const override {
     return state_.plan->strict_conditions && root != "job";
   }
+  bool is_closed(std::string_view root) const override {
+    return state_.plan->strict_conditions && root == "job";
+  }
+  bool mixed_fails() const override { return state_.plan->strict_conditions; }
 
  private:
   const State& state_;

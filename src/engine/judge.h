@@ -21,8 +21,9 @@ struct Judgement {
   std::optional<Duration> expires;  // of the request; nullopt = never
 };
 
-// Fails with expression_failed: a condition that gives no value lets nothing through; nor does one that looks up an argument
-// which is null or not there, but where it says what else to take (plans with "conditions": "strict").
+// Fails with expression_failed: a condition that gives no value lets nothing through. In plans with "conditions": "strict" nor
+// does one that looks up an argument which is null or not there, but where it says what else to take; one that reads of .job
+// what no job has; and one that compares values of different types (ExprScope::mixed_fails).
 Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args);
 // The same for the call of a step. nullptr: of a part that is about to begin.
 Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& tool,

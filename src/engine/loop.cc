@@ -162,7 +162,10 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   }
   const Value& arguments = call["arguments"];
   if (!arguments.is_object()) {
-    return tool_failure(Code::input_invalid, "the arguments must be a JSON object");
+    const std::string_view why = call.text("invalid");  // as it was recorded with the answer
+    std::string said = "the arguments must be a JSON object";
+    if (!why.empty()) said.append(": ").append(why);
+    return tool_failure(Code::input_invalid, std::move(said));
   }
   const ToolPolicy& tool = plan.tools[*granted];
   if (canonical_exceeds(arguments, kValueMax)) {

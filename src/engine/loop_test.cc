@@ -130,6 +130,24 @@ AE_TEST("loop/arguments that break the tool's schema, or are none, are told and 
   proves(job.ok("chat/1", says("ok")));
 }
 
+AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the answer") {
+  GivenJob job = talk();
+  job.claim().ok(
+      "chat/0",
+      "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'exact', 'malformed': '{oops'}, "
+      "{'id': 'b', 'name': 'exact', 'malformed': '{oops', 'invalid': 'no key at byte 1'}]}");
+  const auto told = [&](std::size_t back) {
+    const Value message = last_message(job, "chat/1", back);
+    return std::string((*parse_json(message.text("content")))["error"].text("message"));
+  };
+  EXPECT_EQ(told(2), "the arguments must be a JSON object") << "an answer of before";
+  EXPECT_EQ(told(1), "the arguments must be a JSON object: no key at byte 1");
+  const Value said = request(job, "chat/1")["messages"].items()[2];
+  EXPECT_EQ(said["tool_calls"].items()[1].find("invalid"), nullptr)
+      << "the model said no such thing";
+  proves(job.ok("chat/1", says("ok")));
+}
+
 AE_TEST("loop/a tool that fails is told to the model after its tries, and the loop goes on") {
   GivenJob job = talk();
   job.claim().ok("chat/0", wants({{"a", "look", "{}"}}));

@@ -45,7 +45,8 @@
 //     "budget"?: {"tokens"?, "cost_micros"?, "model_calls"?, "tool_calls"?, "wall"?, "soft"?},   engine/budget.h
 //     "grants"?: [text…],                           capabilities that a plan made by a model may use
 //     "conditions"?: "strict" }                     `when` of rules and `approval` fail where an argument that they look up
-//                                                   is null or not there (engine/judge.h); without: null is a value
+//                                                   is null or not there, or values of different types are compared
+//                                                   (engine/judge.h); without: null is a value, and any two have an order
 //   rule = {"action": "allow" | "require_approval" | "deny", "when"?: template over .args and .job, "label"?: "name:value",
 //           "reason"?: text, "expires"?: duration}       the first one that holds is the one (engine/judge.h)
 //   request = {"model": text, "messages": [{"role", "content": template | [part…]}…] | template, "temperature"?,

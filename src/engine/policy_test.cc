@@ -190,6 +190,58 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'conditions':'lax', 'tools':{'buy':{}}}")).has_value());
 }
 
+AE_TEST("policy/a condition that compares values of different types lets nothing through") {
+  const auto ends = [](std::string_view conditions, const std::string& when,
+                       std::string_view action, std::string_view n) {
+    const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
+    GivenJob job =
+        buys(std::string(conditions) + ruled(rule).substr(1), "{'n':" + std::string(n) + "}");
+    job.claim();
+    proves(job);
+    if (!job.sent.empty()) return std::string("sent");
+    return job.state.error ? job.state.error->code : std::string(job.status());
+  };
+  constexpr std::string_view kStrict = "{'conditions':'strict', ";
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    for (const char* n : {"'5'", "true", "[5]", "{}"}) {
+      EXPECT_EQ(ends(kStrict, ".args.n > 1000", action, n), "expression_failed") << action << n;
+      EXPECT_EQ(ends(kStrict, ".args.n < 10", action, n), "expression_failed") << action << n;
+    }
+    EXPECT_EQ(ends(kStrict, ".args.n == 5", action, "'5'"), "expression_failed") << action;
+  }
+  EXPECT_EQ(ends("{", ".args.n < 10", "deny", "'5'"), "sent")
+      << "a plan of before keeps what it began with";
+  EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "5"), "denied");
+  EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "50"), "sent");
+  EXPECT_EQ(ends(kStrict, ".args.n == \\\"x\\\"", "deny", "['x']"), "sent")
+      << "a list is plainly no text";
+}
+
+AE_TEST("policy/a condition that reads of the job what no job has lets nothing through") {
+  for (const char* action : {"deny", "require_approval", "allow"}) {
+    const std::string rule = "{'action':'" + std::string(action) +
+                             "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
+    GivenJob strict = buys("{'conditions':'strict', " + ruled(rule).substr(1));
+    EXPECT_EQ(strict.claim().state.error->code, "expression_failed") << action;
+    EXPECT_TRUE(strict.sent.empty()) << action;
+    proves(strict);
+    GivenJob before = buys(ruled(rule));
+    EXPECT_EQ(before.claim().sent.size(), 1u) << "a plan of before keeps what it began with";
+  }
+}
+
+AE_TEST("policy/a condition whose failure names a long argument of a model's can be recorded") {
+  std::string key = "a";
+  while (key.size() < 300) key += "\xC3\xA9";
+  GivenJob job =
+      buys("{'conditions':'strict', " +
+               ruled("{'action':'deny', 'when':'${ .args.n[.args.n.k] == 1 }'}").substr(1),
+           "{'n':{'k':'" + key + "'}}");
+  EXPECT_EQ(job.claim().state.error->code, "expression_failed");
+  EXPECT_TRUE(job.sent.empty());
+  proves(job);
+}
+
 AE_TEST("policy/how long a person has is the rule's to say, and else the tool's") {
   const auto expires = [](std::string_view more) {
     GivenJob job(kBuy, {.more = more, .input = "{'n':1}"});

@@ -80,7 +80,7 @@ Status read_content(const Value& content, const std::string& where, Message& mes
 }
 
 Result<ToolCall> read_call(const Value& value, const std::string& where) {
-  AE_TRY(only(value, {"id", "name", "arguments", "malformed"}, where));
+  AE_TRY(only(value, {"id", "name", "arguments", "malformed", "invalid"}, where));
   ToolCall call;
   AE_ASSIGN(call.id, named(value, "id", where));
   AE_ASSIGN(call.name, named(value, "name", where));
@@ -190,16 +190,17 @@ Status read_settings(const Value& value, Request& request) {
   return {};
 }
 
-// What a model said as the arguments of a call; nothing at all is no arguments.
-std::optional<Value> arguments_of(const Value& said) {
+// What a model said as the arguments of a call; nothing at all is no arguments. Fails with the reader's reason, and with "" for
+// JSON that is no object.
+Result<Value> arguments_of(const Value& said) {
   if (said.is_object()) return said;
   if (said.is_null()) return Value::object({});
-  if (!said.is_string()) return std::nullopt;
+  if (!said.is_string()) return fail(Code::input_invalid, "");
   if (said.as_string().find_first_not_of(" \t\r\n") == std::string::npos) return Value::object({});
-  auto value =
-      parse_json(said.as_string(), {.depth_max = kArgumentDepth, .big_integers_as_strings = true});
-  if (!value || !value->is_object()) return std::nullopt;
-  return *std::move(value);
+  AE_ASSIGN(Value value, parse_json(said.as_string(), {.depth_max = kArgumentDepth,
+                                                       .big_integers_as_strings = true}));
+  if (!value.is_object()) return fail(Code::input_invalid, "");
+  return value;
 }
 
 }  // namespace
@@ -281,6 +282,7 @@ Status Answer::add_call(const Request& request, std::string_view id, std::string
     call.arguments = *std::move(object);
   } else {
     call.malformed = arguments.is_string() ? arguments.as_string() : canonical(arguments);
+    call.invalid = std::move(object).error().message;
   }
   calls.push_back(std::move(call));
   return {};
@@ -289,6 +291,7 @@ Status Answer::add_call(const Request& request, std::string_view id, std::string
 Value call_value(const ToolCall& call) {
   std::vector<Member> members = {{"id", call.id}, {"name", call.name}};
   if (call.malformed) {
+    if (!call.invalid.empty()) members.emplace_back("invalid", call.invalid);
     members.emplace_back("malformed", *call.malformed);
   } else {
     members.emplace_back("arguments", call.arguments);

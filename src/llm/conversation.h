@@ -8,7 +8,7 @@
 //           | {"role": "assistant", "content": text, "tool_calls"?: [call…], "blocks"?: [of the provider, verbatim…]}
 //           | {"role": "tool", "call_id", "content": text, "error"?: true}
 //   part    = {"type": "text", "text"} | {"type": "image", "url"}
-//   call    = {"id", "name", "arguments": object}, or {"id", "name", "malformed": text}: what is no JSON object
+//   call    = {"id", "name", "arguments": object}, or {"id", "name", "malformed": text, "invalid"?: why}: what is no JSON object
 //   answer  = {"text", "tool_calls"?, "blocks"?, "finish_reason"?, "model"?, "refusal"?, "usage"?, "json"?,
 //              "invalid"?: why it is not what the schema wants}
 // A dialect (chat_completions.h, messages.h) says the one and hears the other. Threads: values and pure functions.
@@ -38,6 +38,7 @@ struct ToolCall {
   std::string id, name;
   Value arguments;                       // an object
   std::optional<std::string> malformed;  // instead of them
+  std::string invalid;                   // why the reader of JSON refused that; "" = it did not
 };
 
 struct Part {
