@@ -932,6 +932,38 @@ def a_redacted_value_is_nowhere_and_the_log_still_proves_well():
 
 
 @test
+def a_value_that_only_looks_redacted_is_one_like_any_other():
+    looks = {"$redacted": "a" * 64}
+    with home() as h:
+        (h.path / "looks.yaml").write_text("""
+aetheris: 1
+tools:
+  echo: { native: echo, effect: idempotent }
+  fail: { native: fail, effect: read }
+agents:
+  a:
+    plan:
+      - { id: says, tool: echo, args: { $redacted: "${ .input['$redacted'] }" } }
+      - { id: fails, tool: fail, args: { of: "${ .steps.says }" } }
+""")
+        expect(h.run("run", "looks.yaml", "--job-id", "j", "--input", json.dumps(looks)), 1)
+        said = [e["payload"].get("result") for e in expect(h.run("events", "j", "--json"), 0).json()["events"]]
+        assert looks in said, said
+        for words in (["retry", "j", "--job-id", "again"], ["fork", "j", "--at", str(len(said)), "--job-id", "f"]):
+            expect(h.run(*words), 0)
+            expect(h.run("run", "looks.yaml", "--job-id", words[-1]), 1)
+        for job in ("j", "again", "f"):
+            proof = expect(h.run("verify", job, "--json"), 0).json()
+            assert proof["redacted"] == [] and "arguments it gives" in proof["proofs"]["replay"]["detail"], proof
+        says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
+                    if e["payload"].get("result") == looks)
+        expect(h.run("redact", "j", f"{says}:result", "--reason", "x"), 0)
+        said = expect(h.run("retry", "j", "--job-id", "late"), 2)
+        assert "has been erased from the log" in said.err, said
+        assert len(expect(h.run("verify", "j", "--json"), 0).json()["redacted"]) == 1
+
+
+@test
 def people_are_notified_once_of_each_thing_that_waits_for_them():
     with home() as h:
         (h.path / "people.yaml").write_text("""

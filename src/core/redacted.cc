@@ -5,18 +5,42 @@
 #include "core/hash.h"
 
 namespace ae {
+namespace {
+
+// As in `Event::salts`.
+std::string value_name(const Field& field) {
+  return std::string(field.name) + (field.kind == FieldKind::error ? ".message" : "");
+}
+
+bool is_erased(const Event& event, const Field& field) {
+  const bool error = field.kind == FieldKind::error;
+  if (!error && field.kind != FieldKind::value) return false;
+  const Value& shown = event.payload[field.name];
+  return is_redacted(error ? shown["message"] : shown) &&
+         event.salts.find(value_name(field)) == nullptr;
+}
+
+}  // namespace
 
 bool is_redacted(const Value& value) {
   return value.is_object() && value.size() == 1 && hash_from_hex(value.text("$redacted"));
 }
 
-bool holds_redacted(const Value& value) {
-  if (value.is_object()) {
-    return is_redacted(value) || std::ranges::any_of(value.members(), [](const Member& member) {
-             return holds_redacted(member.second);
-           });
+bool is_erased(const Event& event, std::string_view field) {
+  const EventKind* kind = event_kind(event.type);
+  if (kind == nullptr) return false;
+  const auto known = std::ranges::find(kind->fields, field, &Field::name);
+  return known != kind->fields.end() && is_erased(event, *known);
+}
+
+std::vector<std::string> erased_values(const Event& event) {
+  std::vector<std::string> erased;
+  const EventKind* kind = event_kind(event.type);
+  if (kind == nullptr) return erased;
+  for (const Field& field : kind->fields) {
+    if (is_erased(event, field)) erased.push_back(value_name(field));
   }
-  return value.is_array() && std::ranges::any_of(value.items(), holds_redacted);
+  return erased;
 }
 
 }  // namespace ae

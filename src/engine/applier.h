@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/redacted.h"
 #include "engine/state.h"
 
 namespace ae::engine {
@@ -52,11 +53,20 @@ class Applier {
  public:
   Applier(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans)
       : s_(state), type_(event.type), p_(event.payload), created_at_(created_at), plans_(plans) {}
+  Applier(State& state, const Event& event, const PlanSource& plans)
+      : s_(state),
+        type_(event.type),
+        p_(event.payload),
+        logged_(&event),
+        created_at_(event.created_at),
+        plans_(plans) {}
 
   Status run();
 
  private:
   std::unexpected<Error> bad(std::string_view why) const { return corrupt(s_, type_, why); }
+  // Was this field's value erased from the log? Of a draft, nothing is.
+  bool erased(std::string_view field) const { return logged_ && is_erased(*logged_, field); }
   Step* step();
   Step* step_or_new_part();
   bool map_wants_decision(const Step& step) const;
@@ -134,7 +144,7 @@ class Applier {
   Status request_closed(Step& step, std::string_view outcome);
   Status check_approval(Step& step);
   Status agent_message();
-  std::optional<Value> take_kept(const std::string& key, const Wait& wait);
+  std::optional<Kept> take_kept(const std::string& key, const Wait& wait);
   Status pause_requested();
   Status step_committed();
   Status state_changed();
@@ -163,6 +173,7 @@ class Applier {
   State& s_;
   EventType type_;
   const Value& p_;
+  const Event* logged_ = nullptr;  // nullptr: a draft
   Instant created_at_;
   const PlanSource& plans_;
 };

@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "core/json.h"
-#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/planner.h"
 
@@ -176,9 +175,9 @@ Status Applier::plan_generated() {
 
 // Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
 Status Applier::follows_from_answer(const Plan& plan) const {
-  const Value& answer = s_.steps.front().result;
-  if (holds_redacted(answer)) return {};
-  AE_ASSIGN(const auto made, planned(*s_.plan, answer, p_.text("planner_version")));
+  const Step& asked = s_.steps.front();
+  if (asked.erased) return {};
+  AE_ASSIGN(const auto made, planned(*s_.plan, asked.result, p_.text("planner_version")));
   if (made->hash != plan.hash) return bad("it is another plan than the model's answer makes");
   return {};
 }
@@ -220,7 +219,7 @@ void Applier::begin_end(Ending ending) {
 
 // Does this timer say of itself that it has fired too early?
 bool Applier::fired_before(Instant due) const {
-  return !is_redacted(p_["value"]) && instant_of(p_, "value") < due;
+  return !erased("value") && instant_of(p_, "value") < due;
 }
 
 Status Applier::deadline_passed() {
@@ -393,6 +392,10 @@ Status Applier::run() {
 
 Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans) {
   return Applier(state, event, created_at, plans).run();
+}
+
+Status apply(State& state, const Event& event, const PlanSource& plans) {
+  return Applier(state, event, plans).run();
 }
 
 }  // namespace ae::engine

@@ -3,7 +3,6 @@
 
 #include "core/hash.h"
 #include "core/json.h"
-#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/judge.h"
 #include "engine/take.h"
@@ -37,7 +36,7 @@ Status Applier::may_be_judged(const Step* step) const {
 std::optional<PolicyAction> Applier::judged_here(const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
   const Value& call = p_["payload"];
-  if (holds_redacted(call) && judged_by_arguments(tool)) return std::nullopt;
+  if (erased("payload") && judged_by_arguments(tool)) return std::nullopt;
   const auto said = judge(s_, &step, tool, call["arguments"]);
   return said ? said->action : PolicyAction::require_approval;
 }
@@ -169,7 +168,7 @@ Status Applier::check_approval(Step& step) {
   if (tool.is_model()) return {};
   const std::string_view id = p_.text("approval_id");
   // What was erased cannot be judged once more.
-  if (!is_redacted(p_["arguments"]) || !judged_by_arguments(tool)) {
+  if (!erased("arguments") || !judged_by_arguments(tool)) {
     const auto said = judge(s_, &step, tool, p_["arguments"]);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return bad("a policy denies this call");
@@ -199,13 +198,13 @@ Status Applier::agent_message() {
   }
   s_.signals++;
   std::deque<Kept>& kept = key.empty() ? s_.mail[channel] : s_.early[key];
-  kept.push_back(
-      {id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"]});
+  kept.push_back({id, std::string(p_.text("by")), std::string(p_.text("wait_type")), p_["payload"],
+                  erased("payload")});
   return {};
 }
 
-// The payload of an answer that was kept before: a message, or an early signal. nullopt: there is no such.
-std::optional<Value> Applier::take_kept(const std::string& key, const Wait& wait) {
+// An answer that was kept before: a message, or an early signal. nullopt: there is no such.
+std::optional<Kept> Applier::take_kept(const std::string& key, const Wait& wait) {
   const bool is_message = wait.type == WaitType::message;
   auto& all = is_message ? s_.mail : s_.early;
   auto it = all.find(is_message ? wait.channel : key);
@@ -214,10 +213,10 @@ std::optional<Value> Applier::take_kept(const std::string& key, const Wait& wait
   const auto found = is_message ? kept.begin()  // in order
                                 : std::ranges::find(kept, p_.text("signal_id"), &Kept::id);
   if (found == kept.end() || found->id != p_.text("signal_id")) return std::nullopt;
-  Value payload = std::move(found->payload);
+  Kept taken = std::move(*found);
   kept.erase(found);
   if (kept.empty()) all.erase(it);
-  return payload;
+  return taken;
 }
 
 Status Applier::pause_requested() {

@@ -3,7 +3,6 @@
 //   none ── started ─▶ reserved ── finished ─▶ spent      withdrawn before a byte was sent: none again
 //
 // A model's answer is spent when its command is committed, for only then is it known what it cost.
-#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/model_calls.h"
 #include "engine/questions.h"
@@ -133,7 +132,7 @@ Status Applier::budget_decided() {
   if (p_.text("state") == "exceeded") {
     if (s_.status != JobStatus::running || !budget.is_kept()) return bad("no budget is used up");
     const auto asked = maybe_int(said, "asked");
-    if (!is_redacted(said) && has_room(said)) return bad("there is room for the call");
+    if (!erased("payload") && has_room(said)) return bad("there is room for the call");
     budget.exceeded = Exceeded{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
                                .asked = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};
@@ -141,7 +140,7 @@ Status Applier::budget_decided() {
   if (p_.text("state") != "raised") return bad("an unknown decision about the budget");
   if (s_.ending) return bad("the job is ending");
   budget.exceeded.reset();
-  if (is_redacted(said)) {  // to what is not known any more: it holds nothing back
+  if (erased("payload")) {  // to what is not known any more: it holds nothing back
     const std::uint32_t soft = budget.limits.soft;  // nobody raises it
     budget.limits = {};
     budget.limits.soft = soft;

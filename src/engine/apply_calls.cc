@@ -79,6 +79,7 @@ Status Applier::tool_invocation_started() {
     call.key = IdempotencyKey(std::string(p_.text("idempotency_key")));
     call.external_key = ExternalKey(std::string(p_.text("external_key")));
     call.arguments = p_["arguments"];
+    call.erased = erased("arguments");
     call.arguments_hash = p_.text("arguments_hash");
     call.tool = p_.text("tool_name");
     call.first_send_by = instant_of(p_, "send_by");
@@ -154,6 +155,7 @@ Status Applier::tool_invocation_finished() {
   if (withdrawn && s_.tool_of(*step).is_model()) s_.models.withdrawn++;
   if (call.outcome == OutcomeKind::success) {
     step->result = p_["result"];
+    step->erased = erased("result");
     if (!p_["error"].is_null()) step->failure = call.error;  // the output broke a rule
   }
   if (call.outcome == OutcomeKind::input_required) asked(*step);
@@ -185,6 +187,7 @@ Status Applier::command_committed() {
     const bool doubted = step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
     if (!doubted || success) return bad("nothing in doubt");
     step->result = p_["result"];
+    step->erased = erased("result");
   } else if (!success || p_.text("result_of") != step->call->id.text) {
     return bad("the result is that of no successful call");
   }

@@ -55,7 +55,7 @@ Status Applier::import_over(Step& map, const Value& over) {
 namespace {
 
 // What is known of a step from its entry. False: no step can have ended so.
-bool take_end(Step& step, const Value& entry, const Value& result) {
+bool take_end(Step& step, const Value& entry, const Value& result, bool erased) {
   step.result_type = result_type_of(entry.text("result_type"));
   const bool failed = step.result_type == ResultType::permanent_failure ||
                       step.result_type == ResultType::compensatable_failure;
@@ -76,6 +76,7 @@ bool take_end(Step& step, const Value& entry, const Value& result) {
     step.failure = failure_of(result["error"]);
   } else {
     step.result = result;
+    step.erased = erased && !step.skipped;
   }
   return ended;
 }
@@ -91,13 +92,14 @@ Status Applier::import_item(Step& map, std::uint32_t item, const StepId& id, con
     return bad("no such item, or it stands there");
   }
   Step& step = new_item(map, item, id);
-  if (!take_end(step, entry, result)) return bad("no item ends so");
+  if (!take_end(step, entry, result, erased("results"))) return bad("no item ends so");
   if (step.failure && under_way && !s_.node_of(map).collect_errors) {
     return bad("its failure is the map's");
   }
   if (under_way) {
     map.map->finished[item] = true;
     map.map->results[item] = s_.seen_result(step);
+    map.map->erased = map.map->erased || step.erased;
     map.map->done++;
     pass_finished(*map.map);
   }
@@ -124,7 +126,8 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry, co
   }
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
   Step& step = new_of_loop(loop, turn, kNoTurn, id);
-  if (!take_end(step, entry, result) || step.result_type != ResultType::pure || step.skipped) {
+  if (!take_end(step, entry, result, erased("results")) || step.result_type != ResultType::pure ||
+      step.skipped) {
     return bad("no turn ends so");
   }
   const Value& arguments = p_["results"][id.text + "/arguments"];
@@ -158,7 +161,7 @@ Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entr
   step.tool = calls[nth].tool;
   if (flag(entry, "edited")) calls[nth].edited = p_["results"][id.text + "/edited"];
   pass_answered(progress);
-  return take_end(step, entry, result) ? Status() : bad("no call ends so");
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
 }
 
 // What a loop that is over asked and did: only so that it is known of.
@@ -186,7 +189,7 @@ Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
   Step& step = new_of_loop(loop, static_cast<std::uint32_t>(*turn),
                            nth ? static_cast<std::uint32_t>(*nth) : kNoTurn, id);
   step.tool = tool;
-  return take_end(step, entry, result) ? Status() : bad("no call ends so");
+  return take_end(step, entry, result, erased("results")) ? Status() : bad("no call ends so");
 }
 
 Status Applier::import_node(Step& step, const StepId& id, const Value& entry, const Value& result) {
@@ -195,7 +198,7 @@ Status Applier::import_node(Step& step, const StepId& id, const Value& entry, co
     return bad("it cannot be done yet, or is");
   }
   const std::uint32_t index = node.index;
-  if (!take_end(step, entry, result)) return bad("no node ends so");
+  if (!take_end(step, entry, result, erased("results"))) return bad("no node ends so");
   if (step.failure && !node.continue_on_error) return bad("its failure is the job's");
   if (step.skipped) {
     if (!node.when) return bad("it cannot be skipped");

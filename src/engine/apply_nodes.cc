@@ -1,5 +1,4 @@
 // How events of nodes and waits change the state.
-#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/loop.h"
 #include "engine/questions.h"
@@ -98,10 +97,16 @@ Status Applier::node_finished() {
   step->failure.reset();
   if (!p_["error"].is_null()) step->failure = failure_of(p_["error"]);
   if (step->skipped) step->result = Value();
-  if (const Value* result = p_.find("result")) step->result = *result;
+  if (const Value* result = p_.find("result")) {
+    step->result = *result;
+    step->erased = erased("result");
+  }
   const Node& node = s_.node_of(*step);
   if (step->map) {
-    if (!step->failure) step->result = Value::array(std::move(step->map->results));
+    if (!step->failure) {
+      step->result = Value::array(std::move(step->map->results));
+      step->erased = step->map->erased;
+    }
     step->map.reset();
   }
   if (step->loop) {
@@ -137,11 +142,12 @@ void Applier::open_dependents(const Node& node) {
 // What a loop gives is what its plan makes of the model's last answer.
 Status Applier::loop_concluded(Step& loop) {
   auto result = loop_result_of(s_, loop);
-  const Value& answer = s_.steps[loop.loop->turns.back().step].result;
-  if (!result && !holds_redacted(answer)) {
+  const Step& answer = s_.steps[loop.loop->turns.back().step];
+  if (!result && !answer.erased) {
     return bad("the model's last answer is not what its plan wants");
   }
-  loop.result = result ? *std::move(result) : answer;
+  loop.result = result ? *std::move(result) : answer.result;
+  loop.erased = answer.erased;
   return {};
 }
 
@@ -155,6 +161,7 @@ Status Applier::item_finished(Step& step) {
     if (!map.failure) map.failure = step.failure;
   } else {
     map.results[step.item] = s_.seen_result(step);
+    map.erased = map.erased || (step.erased && !step.failure);
   }
   if (!step.committed && !s_.may_have_happened(step)) {
     step.call.reset();
@@ -264,10 +271,14 @@ Status Applier::wait_completed() {
   s_.waits.erase(it);
   Step& step = s_.steps[wait.step];
   Value payload = p_["payload"];
+  bool gone = erased("payload");
   if (!wait.resolve) {
     const std::string_view outcome = p_.text("outcome");
     auto kept = p_["payload"].is_null() ? take_kept(key, wait) : std::nullopt;
-    if (kept) payload = *kept;
+    if (kept) {
+      payload = kept->payload;
+      gone = kept->erased;
+    }
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
       return bad("no such message has come");
     }
@@ -279,6 +290,7 @@ Status Applier::wait_completed() {
       step.timed_out = outcome == "timed_out";
       step.rejected = outcome == "rejected";
       step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
+      step.erased = gone && !step.timed_out;
       if (outcome != "cancelled") enter(step, StepPhase::answered);
     }
     if (p_.find("signal_id") && !kept) {

@@ -1,5 +1,4 @@
 // How events of questions change the state: what a tool asks in the middle of its call, and what a person says.
-#include "core/redacted.h"
 #include "engine/applier.h"
 #include "engine/questions.h"
 
@@ -10,6 +9,7 @@ void Applier::asked(Step& step) {
   Invocation& call = *step.call;
   if (!call.questions) call.questions = std::make_unique<Questions>();
   call.questions->asked = p_["result"];
+  call.questions->erased = erased("result");
   call.questions->answers = Value::object({});
   call.questions->rounds++;
 }
@@ -23,7 +23,7 @@ bool Applier::is_question(const Step& step) const {
 Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
   Questions& questions = *step.call->questions;
   if (s_.ending) return bad("nobody is asked in a job that ends");
-  if (!open_question(*step.call) && !holds_redacted(questions.asked)) {
+  if (!open_question(*step.call) && !questions.erased) {
     return bad("its tool asks nothing");
   }
   if (wait.type != WaitType::human || key != question_wait_key(step, questions.number + 1)) {

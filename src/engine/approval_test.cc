@@ -259,25 +259,27 @@ AE_TEST("approval/a log in which an unapproved call was made is refused") {
 }
 
 AE_TEST("approval/arguments that only look erased are judged like any others") {
-  constexpr std::string_view kLarge = "{'tools':{'buy':{'approval':'${ .args.n > 100 }'}}}";
-  GivenJob job(kPay, {.more = kLarge, .input = "{'n':50}"});
+  constexpr std::string_view kOdd = "{'tools':{'buy':{'approval':'${ .args.n != 50 }'}}}";
+  GivenJob job(kPay, {.more = kOdd, .input = "{'n':50}"});
   job.claim();
-  const auto refused = [&](const Value& arguments) {
+  const auto refused = [&](const Value& arguments, const Value& salts = {}) {
     State state;
     state.job = job.state.job;
-    for (const Event& event : job.log) {
-      Value payload = event.payload;
+    for (Event event : job.log) {
       if (event.type == EventType::tool_invocation_started) {
-        payload = payload.with("arguments", arguments);
+        event.payload = event.payload.with("arguments", arguments);
+        event.salts = salts;
       }
-      if (!apply(state, {event.type, payload}, event.created_at, compile_each_time())) return true;
+      if (!apply(state, event, compile_each_time())) return true;
     }
     return false;
   };
   const std::string commitment(64, 'a');
-  EXPECT_FALSE(refused(Value::object({{"n", 50}})));
+  const Value salts = Value::object({{"arguments", std::string(32, '0')}});
+  EXPECT_FALSE(refused(Value::object({{"n", 50}}), salts));
   EXPECT_FALSE(refused(Value::object({{"$redacted", commitment}})));
   EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}, {"n", 250}})));
+  EXPECT_TRUE(refused(Value::object({{"$redacted", commitment}}), salts));
 }
 
 AE_TEST("approval/a cancel and the deadline withdraw the request") {

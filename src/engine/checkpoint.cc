@@ -83,18 +83,19 @@ void parts(A& a, Part<A, Failure>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
-  auto& [id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
-         doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-         outcome, definite, retryable, error, retry_after, charge, reserved, questions] = x;
-  all(a, id, key, external_key, arguments, arguments_hash, tool, tool_version, try_no, counted,
-      doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline, left_at,
-      outcome, definite, retryable, error, retry_after, charge, reserved, questions);
+  auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
+         counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
+         left_at, outcome, definite, retryable, error, retry_after, charge, reserved, questions] =
+      x;
+  all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
+      counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
+      left_at, outcome, definite, retryable, error, retry_after, charge, reserved, questions);
 }
 
 template <class A>
 void parts(A& a, Part<A, Questions>& x) {
-  auto& [asked, answers, rounds, number] = x;
-  all(a, asked, answers, rounds, number);
+  auto& [asked, answers, erased, rounds, number] = x;
+  all(a, asked, answers, erased, rounds, number);
 }
 
 template <class A>
@@ -129,8 +130,8 @@ void parts(A& a, Part<A, Budget>& x) {
 
 template <class A>
 void parts(A& a, Part<A, MapProgress>& x) {
-  auto& [over, results, finished, started, active, done, asking, failure] = x;
-  all(a, over, results, finished, started, active, done, asking, failure);
+  auto& [over, results, finished, erased, started, active, done, asking, failure] = x;
+  all(a, over, results, finished, erased, started, active, done, asking, failure);
 }
 
 template <class A>
@@ -161,11 +162,11 @@ template <class A>
 void parts(A& a, Part<A, Step>& x) {
   auto& [id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
          started, committed, barrier, changed, needs_left, branch, call, approval, map, loop,
-         imported, not_before, wait_key, timed_out, rejected, failure, result, result_type,
+         imported, not_before, wait_key, timed_out, rejected, failure, result, erased, result_type,
          skipped] = x;
   all(a, id, node, plan_no, place, item, turn, nth, tool, role, of, of_try, probe, undo, phase,
       started, committed, barrier, changed, needs_left, branch, call, approval, map, loop, imported,
-      not_before, wait_key, timed_out, rejected, failure, result, result_type, skipped);
+      not_before, wait_key, timed_out, rejected, failure, result, erased, result_type, skipped);
 }
 
 template <class A>
@@ -192,8 +193,8 @@ void parts(A& a, Part<A, Change>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Kept>& x) {
-  auto& [id, by, wait_type, payload] = x;
-  all(a, id, by, wait_type, payload);
+  auto& [id, by, wait_type, payload, erased] = x;
+  all(a, id, by, wait_type, payload, erased);
 }
 
 template <class A>

@@ -64,6 +64,7 @@ class Forking {
   // invocation, and by that what it asks for.
   std::unordered_map<std::string, Value> arguments_, edited_, choices_;
   std::unordered_map<std::string, std::string> hashes_, invocations_;
+  std::unordered_set<std::string> erased_;  // of what would be brought in, by its name there
   // Calls that a person, or a policy, said no to; those whose newest try asked a person something.
   std::unordered_set<std::string> refused_, denied_, asking_;
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
@@ -109,6 +110,7 @@ void Forking::gather(const Event& event) {
     case EventType::tool_invocation_started:
       if (p["try"] != Value(1)) return;
       arguments_[id] = p["arguments"];
+      if (is_erased(event, "arguments")) erased_.insert(id + "/arguments");
       hashes_[id] = p.text("arguments_hash");
       invocations_[id] = p.text("invocation_id");
       return;
@@ -183,7 +185,7 @@ void Forking::cut() {
 Status Forking::put(Value entry, std::vector<Member> results) {
   std::size_t bytes = 0;
   for (const auto& [name, result] : results) {
-    if (is_redacted(result)) {
+    if (erased_.contains(name)) {
       return fail(Code::input_invalid,
                   "what node \"" + std::string(entry.text("node_id")) +
                       "\" gave has been erased from the log; fork at an event before it");
@@ -228,6 +230,7 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
+  if (result && step.erased && !step.failure) erased_.insert(step.id.text);
   if (result) beside.emplace_back(step.id.text, *result);
   return put(Value::object(std::move(more)), std::move(beside));
 }
@@ -462,6 +465,7 @@ Result<Fork> Forking::run() {
   fork_.agent = now_.agent;
   fork_.execution_version = now_.execution_version;
   fork_.input = now_.input;
+  fork_.input_erased = is_erased(events_.front(), "input");
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;

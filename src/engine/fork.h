@@ -20,6 +20,7 @@ namespace ae::engine {
 struct Fork {
   std::string agent, execution_version;
   Value input, labels;
+  bool input_erased = false;  // from the origin's log
   std::int64_t priority = 0;
   std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;

@@ -13,16 +13,16 @@ namespace ae::engine {
 namespace {
 
 // Does a finished event say what an effect says? How it came into the log, and what was erased, are no matter.
-bool says_the_same(const Value& logged, const Value& expected) {
+bool says_the_same(const Event& logged, const Value& expected) {
   const auto counts = [&](const Member& member) {
     return member.first != "caught_up" && member.first != "late" && member.first != "source";
   };
   std::size_t members = 0;
-  for (const Member& member : logged.members()) {
+  for (const Member& member : logged.payload.members()) {
     if (!counts(member)) continue;
     members++;
     const Value& other = expected[member.first];
-    if (holds_redacted(member.second) ? other.is_null() : !(member.second == other)) return false;
+    if (is_erased(logged, member.first) ? other.is_null() : !(member.second == other)) return false;
   }
   return members == expected.size();
 }
@@ -33,13 +33,14 @@ std::string at(const Event& event) {
   return "event " + std::to_string(event.seq) + " (" + std::string(event_name(event)) + ")";
 }
 
-std::string LedgerProof::same_hashes(const Value& p) const {
+std::string LedgerProof::same_hashes(const Event& event) const {
+  const Value& p = event.payload;
   const StepId command(std::string(p.text("command_id")));
   const IdempotencyKey key(std::string(p.text("idempotency_key")));
   if (invocation_id(job_, command, key).text != p.text("invocation_id")) {
     return "has an invocation_id that is not made of its keys";
   }
-  if (is_redacted(p["arguments"])) return {};
+  if (is_erased(event, "arguments")) return {};
   const std::string arguments = canonical(p["arguments"]);
   if (to_hex(sha256(arguments)) != p.text("arguments_hash")) {
     return "has arguments that are not those of its arguments_hash";
@@ -53,7 +54,7 @@ std::string LedgerProof::same_hashes(const Value& p) const {
 std::string LedgerProof::started(const Event& event) {
   const Value& p = event.payload;
   const std::string id(p.text("invocation_id")), command(p.text("command_id"));
-  if (auto wrong = same_hashes(p); !wrong.empty()) return wrong;
+  if (auto wrong = same_hashes(event); !wrong.empty()) return wrong;
   auto [of_command, new_command] = invocation_of_.emplace(command, id);
   if (of_command->second != id) return "declares a second invocation of its command";
   Call& call = calls_[id];
@@ -88,12 +89,12 @@ std::string LedgerProof::finished(const Event& event) {
   if (call == calls_.end() || !call->second.tries.contains(n)) return "ends a try that never began";
   Try& mine = call->second.tries[n];
   if (p["late"] == Value(true)) {
-    mine.later.push_back(&p);
+    mine.later.push_back(&event);
     return {};
   }
   if (mine.finished) return "ends a try that has ended";
   mine.finished = true;
-  mine.end = &p;
+  mine.end = &event;
   mine.outcome = p.text("outcome");
   mine.by_its_attempt = event.attempt_id && event.attempt_id->text == mine.attempt;
   if (mine.outcome != "success") return {};
@@ -120,7 +121,7 @@ std::string LedgerProof::committed(const Event& event) {
 
 std::string LedgerProof::event(const Event& event) {
   std::string wrong;
-  redacted_ = redacted_ || holds_redacted(event.payload);
+  redacted_ = redacted_ || !erased_values(event).empty();
   switch (event.type) {
     case EventType::tool_invocation_started:
       wrong = started(event);
@@ -167,7 +168,7 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
   }
   const auto expected = finished_by(r);
   if (!expected) return "says nothing of what was seen";
-  for (const Value* late : mine->later) {
+  for (const Event* late : mine->later) {
     if (says_the_same(*late, *expected)) return {};
   }
   if (mine->end == nullptr || says_the_same(*mine->end, *expected)) return {};
@@ -240,7 +241,7 @@ std::string LedgerProof::missing_effect(const VerifyInput& input) const {
     there.emplace(one.invocation.text, one.try_no);
   for (const auto& [id, call] : calls_) {
     for (const auto& [n, one] : call.tries) {
-      const bool was_there = one.end != nullptr && (*one.end)["caught_up"] == Value(true);
+      const bool was_there = one.end != nullptr && one.end->payload["caught_up"] == Value(true);
       const bool put_first =
           one.by_its_attempt && splits_.contains(one.attempt) &&
           (one.outcome == "success" || one.outcome == "failure" || one.outcome == "input_required");

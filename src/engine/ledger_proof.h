@@ -41,8 +41,8 @@ class LedgerProof {
     bool by_its_attempt = false;  // the attempt that made the call says how it ended
     std::string outcome;
     std::string attempt, deadline;
-    const Value* end = nullptr;       // the payload of its finished event
-    std::vector<const Value*> later;  // of those that came late
+    const Event* end = nullptr;       // its finished event
+    std::vector<const Event*> later;  // those that came late
   };
   struct Call {
     std::string command, key, external_key, arguments_hash, tool;
@@ -52,7 +52,7 @@ class LedgerProof {
   std::string started(const Event& event);
   std::string finished(const Event& event);
   std::string committed(const Event& event);
-  std::string same_hashes(const Value& p) const;
+  std::string same_hashes(const Event& event) const;
   std::string effect(const VerifyInput::Effect& effect) const;
   std::string entry(const VerifyInput::Entry& entry) const;
   void note_splits(const VerifyInput& input);

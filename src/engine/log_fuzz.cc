@@ -121,7 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<ae::Event> applied;
   bool whole = true;
   for (const ae::Event& event : log) {
-    whole = engine::apply(state, {event.type, event.payload}, event.created_at, plans).has_value();
+    whole = engine::apply(state, event, plans).has_value();
     if (!whole) break;
     applied.push_back(event);
   }

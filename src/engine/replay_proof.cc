@@ -66,7 +66,7 @@ std::string ReplayProof::started(const State& state, const Event& event) {
   // What is told of the budget is what was known when it was decided, which may be less than what is known here.
   const Value& notice = event.payload["arguments"]["notice"];
   const bool turn = step->is_turn() && state.steps[step->node].loop;
-  if (turn && state.budget.limits.soft > 0 && is_redacted(event.payload["arguments"])) return {};
+  if (turn && state.budget.limits.soft > 0 && is_erased(event, "arguments")) return {};
   // How much was left can be told while the limits are known.
   if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
     return "tells its model something of the budget that is not so";
@@ -94,26 +94,25 @@ std::string ReplayProof::finished(const State& state, const Event& event) {
   if (p.text("response_schema_hash") != tool.result_digest) {
     return "names another schema than the plan's";
   }
-  if (!p["error"].is_null()) return {};
+  if (!p["error"].is_null() || is_erased(event, "result")) return {};
   return fits(tool, p["result"]);
 }
 
 std::string ReplayProof::fits(const ToolPolicy& tool, const Value& result) {
-  if (!tool.result_schema || holds_redacted(result)) return {};
+  if (!tool.result_schema) return {};
   return tool.result_schema->check(result) ? "" : "is a result that the plan's schema refuses";
 }
 
 // What is said of a model is what was asked and answered.
 std::string ReplayProof::committed(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
-  if (step && !event.payload.find("result_of")) {  // a person or a probe says what it gave
+  if (step && !event.payload.find("result_of") &&
+      !is_erased(event, "result")) {  // a person or a probe says what it gave
     if (auto wrong = fits(state.tool_of(*step), event.payload["result"]); !wrong.empty()) {
       return wrong;
     }
   }
-  if (!step || !step->call || is_redacted(step->call->arguments) || is_redacted(step->result)) {
-    return {};
-  }
+  if (!step || !step->call || step->call->erased || step->erased) return {};
   const auto said = model_members(state.tool_of(*step), step->call->arguments, step->result);
   for (const std::string_view name :
        {"llm_provider", "llm_model", "llm_temperature", "prompt_hash", "usage"}) {
@@ -190,7 +189,7 @@ std::string ReplayProof::wait(const State& state, const Event& event) {
 std::string ReplayProof::request(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   const Value& asked = event.payload["payload"];
-  if (!step || step->call || is_redacted(asked)) return {};
+  if (!step || step->call || is_erased(event, "payload")) return {};
   auto arguments = asked_arguments(state, *step);
   if (!arguments) return "is about a call, but " + arguments.error().message;
   const std::string hash = to_hex(sha256(canonical(*arguments)));
@@ -204,7 +203,7 @@ std::string ReplayProof::changed(const State& state, const Event& event) {
   const Step* step = step_of(state, event);
   if (!step || !step->call || step->call->outcome != OutcomeKind::success || step->failure)
     return {};
-  if (holds_redacted(step->result) || holds_redacted(step->call->arguments)) return {};
+  if (step->erased || step->call->erased) return {};
   const Extracted expected = changes_of(state, *step, step->result);
   if (event.type == EventType::command_committed) {
     return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
@@ -232,7 +231,7 @@ std::string ReplayProof::plan(const State& state, const Event& event) {
 
 // What a fork brings in of a loop that goes on is such a loop.
 std::string ReplayProof::after(const State& state, const Event& event) {
-  if (event.type != EventType::fork_imported || holds_redacted(event.payload["results"])) return {};
+  if (event.type != EventType::fork_imported || is_erased(event, "results")) return {};
   for (const Node& node : state.plan->nodes) {
     const Step& step = state.steps[node.index];
     if (!step.loop) continue;

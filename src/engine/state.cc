@@ -11,7 +11,7 @@ Result<State> fold(const JobId& job, const std::vector<Event>& events, const Pla
   Result<State> state(std::in_place);  // what is returned, in its place
   state->job = job;
   for (const Event& event : events) {
-    Status applied = apply(*state, {event.type, event.payload}, event.created_at, plans);
+    Status applied = apply(*state, event, plans);
     if (!applied) {
       state = std::unexpected(std::move(applied).error());
       break;

@@ -69,8 +69,9 @@ enum class Charge : std::uint8_t { none, reserved, spent };
 // What a tool asked a person for when a try of its call ended, and the answers (core/question.h). The newest round counts:
 // every later try sends it along.
 struct Questions {
-  Value asked;    // {requests, state?}
-  Value answers;  // by key of a request
+  Value asked;          // {requests, state?}
+  Value answers;        // by key of a request
+  bool erased = false;  // `asked` was, from the log (core/redacted.h)
   std::uint32_t rounds = 0;
   std::uint32_t number = 0;  // of the question that was put last, over all rounds
 };
@@ -81,6 +82,7 @@ struct Invocation {
   IdempotencyKey key;
   ExternalKey external_key;
   Value arguments;
+  bool erased = false;  // they were, from the log (core/redacted.h)
   std::string arguments_hash, tool, tool_version;
   std::uint32_t try_no = 0;  // the newest try
   std::uint32_t counted =
@@ -154,6 +156,7 @@ struct MapProgress {
   Value over;                  // the recorded array
   std::vector<Value> results;  // by item
   std::vector<bool> finished;  // by item
+  bool erased = false;         // one of the results was, from the log
   std::uint32_t started = 0;   // the next item to start; those before it have
   std::uint32_t active = 0, done = 0;
   std::uint32_t asking = 0;        // items whose call, or whose tool, waits for a person
@@ -236,6 +239,7 @@ struct Step {
   bool rejected = false;   // a person said no to its wait
   std::optional<Failure> failure;
   Value result;
+  bool erased = false;  // what it gave was, from the log (core/redacted.h)
   ResultType result_type = ResultType::none;
   bool skipped = false;
 
@@ -270,6 +274,7 @@ struct ClosedWait {
 struct Kept {
   std::string id, by, wait_type;
   Value payload;
+  bool erased = false;  // the payload was, from the log
 };
 
 // What a look at a resource showed that is not as it was recorded, or that nobody could look.
@@ -428,6 +433,8 @@ PlanSource compile_each_time();
 // Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
 // job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
 Status apply(State& state, const EventDraft& event, Instant created_at, const PlanSource& plans);
+// The same of an event that stands in a log, of which values may have been erased.
+Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
 

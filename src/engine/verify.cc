@@ -130,7 +130,7 @@ class Verifier {
   void compare_row();
   bool any_redacted() const {
     return std::ranges::any_of(in_.events,
-                               [](const Event& event) { return holds_redacted(event.payload); });
+                               [](const Event& event) { return !erased_values(event).empty(); });
   }
 
   const VerifyInput& in_;
@@ -164,7 +164,7 @@ void Verifier::walk() {
   for (const Event& event : in_.events) {
     if (ledger_wrong.empty()) ledger_wrong = ledger.event(event);
     if (replay_wrong.empty() && state_.plan) replay_wrong = replay.before(state_, event);
-    auto applied = apply(state_, {event.type, event.payload}, event.created_at, plans_);
+    auto applied = apply(state_, event, plans_);
     if (!applied) {
       out_.state_machine = broken(applied.error().message);
       if (replay_wrong.empty()) replay_wrong = "nothing can be replayed past a " + at(event);

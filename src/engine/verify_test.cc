@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "core/seal.h"
 #include "engine/beside.h"
-#include "engine/given_job_test.h"
+#include "engine/stored_job_test.h"
 #include "engine/view.h"
 #include "testing/test.h"
 
@@ -35,58 +34,6 @@ GivenJob rich_job() {
   job.resolve("p", "happened", "'paid'");
   return job;
 }
-
-// The stored form of the job's commits, and what the verifier's half makes of it.
-struct Stored {
-  std::vector<std::string> commits;
-  Hash head;
-
-  explicit Stored(const GivenJob& job) {
-    std::size_t from = 0;
-    for (const std::size_t to : job.commits) {
-      std::vector<EventDraft> drafts;
-      for (std::size_t i = from; i < to; ++i)
-        drafts.push_back({job.log[i].type, job.log[i].payload});
-      const Hash previous = head;
-      const SealInput input{.job = job.state.job,
-                            .first_seq = from + 1,
-                            .prev_hash = previous,
-                            .first_id = uuid_v7(from + 1, 1, 1),
-                            .created_at = job.log[from].created_at,
-                            .attempt_id = {},
-                            .salt_seed_a = 1,
-                            .salt_seed_b = from};
-      auto sealed = seal(input, drafts);
-      AE_CHECK(sealed.has_value(), "seal");
-      for (const Blob& blob : sealed->blobs) blobs[to_hex(blob.hash)] = blob.bytes;
-      commits.push_back(sealed->bytes);
-      head = sealed->head;
-      from = to;
-    }
-  }
-
-  VerifyInput opened(const JobId& job) const {
-    VerifyInput input;
-    input.job = job;
-    Hash previous;
-    for (const std::string& bytes : commits) {
-      auto commit = open(job, bytes, previous, [&](const Hash& hash) -> Result<std::string> {
-        auto blob = blobs.find(to_hex(hash));
-        if (blob == blobs.end()) return fail(Code::log_corrupt, "a value is missing");
-        return blob->second;
-      });
-      if (!commit) {
-        input.refused = commit.error();
-        break;
-      }
-      previous = commit->head;
-      for (Event& event : commit->events) input.events.push_back(std::move(event));
-    }
-    return input;
-  }
-
-  std::map<std::string, std::string> blobs;
-};
 
 // ---------------------------------------------------------------- what holds
 

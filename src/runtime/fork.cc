@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/redacted.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
@@ -42,8 +41,9 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
            if (!agreed(request, effect)) forked.repeated.push_back(effect);
          }
          if (!forked.repeated.empty()) return done(std::move(forked));
-         if (request.input) fork->input = std::move(*request.input);
-         if (is_redacted(fork->input)) {
+         if (request.input) {
+           fork->input = std::move(*request.input);
+         } else if (fork->input_erased) {
            return done(fail(Code::input_invalid,
                             "the origin's input has been erased from its log; give the fork one"));
          }

@@ -56,7 +56,7 @@ std::optional<engine::State> fold_on(const JobId& job, const store::Loaded& load
   const auto tail = open_from(job, loaded, state.seq, head, plans.known());
   if (!tail) return std::nullopt;
   for (const Event& event : *tail) {
-    if (!engine::apply(state, {event.type, event.payload}, event.created_at, plans.source())) {
+    if (!engine::apply(state, event, plans.source())) {
       return std::nullopt;
     }
   }

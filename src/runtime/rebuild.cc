@@ -59,7 +59,7 @@ class Projector {
       return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
     }
     for (const Event& event : opened.events) {
-      AE_TRY(engine::apply(state_, {event.type, event.payload}, event.created_at, plans_.source()));
+      AE_TRY(engine::apply(state_, event, plans_.source()));
       const bool first_plan = event.type == EventType::plan_generated && state_.plan_number == 0;
       if (first_plan) versions_ = state_.plan->versions;
       out_.updated_at = event.created_at;

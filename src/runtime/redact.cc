@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "core/redacted.h"
 #include "core/seal.h"
 
 namespace ae::runtime {
@@ -12,30 +13,13 @@ namespace {
 
 constexpr int kTries = 8;
 
-bool holds_value(const Field& field) {
-  return field.kind == FieldKind::value || field.kind == FieldKind::error;
-}
-std::string value_name(const Field& field) {
-  return std::string(field.name) + (field.kind == FieldKind::error ? ".message" : "");
-}
-
 std::string named(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
 
-// What is asked of one event.
-std::vector<std::string> gone_of(const Event& event) {
-  std::vector<std::string> gone;
-  const EventKind* kind = event_kind(event.type);
-  if (kind == nullptr) return gone;
-  for (const Field& field : kind->fields) {
-    if (!holds_value(field) || event.payload.find(field.name) == nullptr) continue;
-    if (event.salts.find(value_name(field)) == nullptr) gone.push_back(value_name(field));
-  }
-  return gone;
-}
+// What of one event is still there.
 std::vector<std::string> there_of(const Event& event) {
   std::vector<std::string> there;
   if (!event.salts.is_object()) return there;
@@ -98,7 +82,7 @@ class Redacting {
       }
       const Event& event = events_[wish.seq - 1];
       const auto there = there_of(event);
-      const auto gone = gone_of(event);
+      const auto gone = erased_values(event);
       if (wish.field.empty()) {
         if (there.empty() && gone.empty()) {
           return fail(Code::input_invalid, "event " + std::to_string(wish.seq) +
@@ -228,7 +212,7 @@ void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
 std::vector<ValueName> redacted_values(const std::vector<Event>& events) {
   std::vector<ValueName> all;
   for (const Event& event : events) {
-    for (std::string& field : gone_of(event)) all.push_back({event.seq, std::move(field)});
+    for (std::string& field : erased_values(event)) all.push_back({event.seq, std::move(field)});
   }
   return all;
 }

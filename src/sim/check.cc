@@ -509,7 +509,7 @@ Result<Loading> load(SimWorld& world, const JobId& job, const engine::PlanSource
   all.state.job = job;
   for (const Event& event : events) {
     seq = event.seq;
-    AE_TRY(engine::apply(all.state, {event.type, event.payload}, event.created_at, note));
+    AE_TRY(engine::apply(all.state, event, note));
   }
   return all;
 }
