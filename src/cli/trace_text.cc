@@ -16,11 +16,13 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kBar = 24;         // columns
-constexpr std::size_t kNameMax = 28;     // columns of names with their tree
-constexpr std::size_t kToolMax = 18;     // columns
-constexpr std::size_t kItemsShown = 10;  // of a map, when all is well with them
-constexpr std::size_t kKeyShown = 12;    // digits of a key: enough to name a call
+constexpr std::size_t kBar = 24;          // columns
+constexpr std::size_t kNameMax = 28;      // columns of names with their tree
+constexpr std::size_t kToolMax = 18;      // columns
+constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
+constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
+constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
+constexpr std::size_t kAskedShown = 128;  // calls of a turn that did not begin
 
 struct Mark {
   const char* sign;
@@ -112,7 +114,9 @@ class Trace {
   Trace(const Value& trace, const TraceStyle& style) : trace_(trace), style_(style) {
     begin_ = instant(trace["created_at"]).value_or(Instant{});
     end_ = instant(trace["ended_at"]).value_or(begin_);
-    for (const Value& node : list(trace["nodes"])) measure(node, 2);
+    for (const char* part : {"nodes", "dropped"}) {
+      for (const Value& node : list(trace[part])) measure(node, 2);
+    }
     name_width_ = std::min(name_width_, kNameMax);
     tool_width_ = std::min(tool_width_, kToolMax);
     has_tools_ = tool_width_ > 0 && style.width >= 72;
@@ -121,8 +125,12 @@ class Trace {
 
   std::string text() {
     head();
-    const auto nodes = list(trace_["nodes"]);
-    for (std::size_t i = 0; i < nodes.size(); ++i) node(nodes[i], "", i + 1 == nodes.size());
+    const auto nodes = list(trace_["nodes"]), dropped = list(trace_["dropped"]);
+    for (const auto& part : {nodes, dropped}) {
+      for (const Value& one : part) {
+        node(one, "", &one == &(dropped.empty() ? nodes : dropped).back());
+      }
+    }
     foot();
     return std::move(out_);
   }
@@ -175,6 +183,9 @@ class Trace {
                         count_text(natural(totals["tries"]), "call");
     if (natural(totals["repeated"]) > 0) {
       facts += " (" + std::to_string(natural(totals["repeated"])) + " repeated)";
+    }
+    if (const std::size_t refused = natural(totals["refused"]); refused > 0) {
+      facts += ", " + std::to_string(refused) + " refused";
     }
     if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
       facts += ", " + count_text(tokens, "token");
@@ -293,9 +304,45 @@ class Trace {
     if (!word.empty()) line.add(mark.tint, "  " + word);
     put(line);
     // What stands below a step stands beside the items of a map.
-    const bool items = node["items"].size() > 0;
-    details(node, status, below + (items ? "│ " : "  "));
-    if (items) these(list(node["items"]), below);
+    const std::vector<const Value*> parts = parts_of(node);
+    details(node, status, below + (!parts.empty() ? "│ " : "  "));
+    if (!parts.empty()) these(parts, below);
+  }
+
+  // The items of a map, the turns of a loop; of a turn all that its answer asked for, in that order.
+  static std::vector<const Value*> parts_of(const Value& node) {
+    std::vector<const Value*> parts;
+    const auto items = list(node["items"]), calls = list(node["calls"]);
+    for (const Value& call : calls) {
+      const auto begun = std::ranges::find(items, call["turn_call"],
+                                           [](const Value& item) { return item["turn_call"]; });
+      parts.push_back(begun == items.end() ? &call : &*begun);
+    }
+    if (calls.empty()) {
+      for (const Value& item : items) parts.push_back(&item);
+    }
+    return parts;
+  }
+
+  // It was asked for and has not begun: only its turn knows of it.
+  static bool is_asked(const Value& part) { return part.find("call_id") != nullptr; }
+
+  void asked(const Value& call, const std::string& trunk, bool last) {
+    const std::string status(call.text("status"));
+    const bool refused = status == "refused";
+    const Tint tint = refused ? Tint::bad : Tint::dim;
+    const std::string branch = trunk + (last ? "└─ " : "├─ ");
+    const std::size_t used = width_of(branch) + 2;
+    Line line;
+    line.add(Tint::dim, branch).add(tint, refused ? "✗ " : "· ");
+    line.add(pad(name_of(call), name_width_ > used ? name_width_ - used : 1));
+    line.add(Tint::dim, "  " + pad(cut(call.text("tool"), kAskedMax), tool_width_));
+    const Value& error = call["error"];
+    line.add(tint, "  " + (refused               ? std::string(error.text("code"))
+                           : status == "not_run" ? std::string("not run")
+                                                 : std::string()));
+    if (!error.text("message").empty()) line.add(": " + std::string(error.text("message")));
+    put(line);
   }
 
   static std::string tool_of(const Value& node) {
@@ -304,8 +351,17 @@ class Trace {
     return waits.empty() ? std::string(node.text("kind")) : std::string(waits[0].text("wait_type"));
   }
 
-  // Why a step is not simply done.
   static std::string word_of(const Value& node, const std::string& status) {
+    std::string word = why_of(node, status);
+    const bool part = node["item"].is_integer() || node["turn"].is_integer();
+    if (part || !node["dropped_by"].is_integer()) return word;
+    if (!word.empty()) word += ", ";
+    word += "dropped by plan ";
+    return word += std::to_string(natural(node["dropped_by"]));
+  }
+
+  // Why a step is not simply done.
+  static std::string why_of(const Value& node, const std::string& status) {
     if (node["imported"] == Value(true)) return "taken over";
     if (status == "done") return node["replayed"] == Value(true) ? "read back" : "";
     if (status == "in_doubt") return "in doubt";
@@ -318,24 +374,36 @@ class Trace {
     return status == "pending" ? "" : status;
   }
 
+  // Nothing is the matter with it, nor with what stands below it.
+  static bool is_fine(const Value& part) {
+    if (is_asked(part) || part.text("status") != "done" || part["tries"].size() > 1) return false;
+    return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
+  }
+
   // The first ones, and all with which something is the matter.
-  void these(std::span<const Value> items, const std::string& trunk) {
+  void these(const std::vector<const Value*>& parts, const std::string& trunk) {
     std::vector<const Value*> shown;
-    std::size_t hidden = 0;
-    for (const Value& item : items) {
-      const bool fine = item.text("status") == "done" && item["tries"].size() < 2;
-      if (fine && shown.size() >= kItemsShown) {
-        hidden++;
+    std::size_t done = 0, more = 0, asked = 0;
+    for (const Value* part : parts) {
+      if (is_asked(*part) && ++asked > kAskedShown) {
+        more++;
+      } else if (shown.size() >= kItemsShown && is_fine(*part)) {
+        done++;
       } else {
-        shown.push_back(&item);
+        shown.push_back(part);
       }
     }
     for (std::size_t i = 0; i < shown.size(); ++i) {
-      node(*shown[i], trunk, i + 1 == shown.size() && hidden == 0);
+      const bool last = i + 1 == shown.size() && done + more == 0;
+      is_asked(*shown[i]) ? this->asked(*shown[i], trunk, last) : node(*shown[i], trunk, last);
     }
-    if (hidden > 0) {
-      const char* what = is_turn(items[0]) ? "more turn" : "more item";
-      put(Line().add(Tint::dim, trunk + "└─ … " + count_text(hidden, what) + " done"));
+    if (done > 0) {
+      const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
+      put(Line().add(Tint::dim,
+                     trunk + (more > 0 ? "├─ … " : "└─ … ") + count_text(done, what) + " done"));
+    }
+    if (more > 0) {
+      put(Line().add(Tint::bad, trunk + "└─ … " + count_text(more, "more call") + " not made"));
     }
   }
 

@@ -96,6 +96,71 @@ AE_TEST("cli/a trace says where a tool or a model has drifted") {
   EXPECT_EQ(trace_text(trace("trace_completed"), {}).find("drift"), std::string::npos);
 }
 
+Value object(const char* text) {
+  auto value = parse_json(text);
+  EXPECT_TRUE(value) << text;
+  return value ? *value : Value();
+}
+
+AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
+  const std::string turns = R"([
+    {"node_id": "loop", "turn": 0, "status": "done", "items": [
+       {"node_id": "loop", "turn": 0, "turn_call": 1, "tool": "look", "status": "done"}],
+     "calls": [
+       {"turn_call": 0, "call_id": "a", "tool": "wipe\u001b[2J", "status": "refused",
+        "error": {"code": "tool_not_granted", "message": "there is no such tool"}},
+       {"turn_call": 1, "call_id": "b", "tool": "look", "status": "done", "error": null},
+       {"turn_call": 2, "call_id": "c", "tool": "put", "status": "not_run", "error": null}]}])";
+  const Value shown = object(R"({"id": "t", "status": "completed", "totals": {"refused": 1}})");
+  const auto node = [&](const Value& all) {
+    return Value::array({Value::object(
+        {{"node_id", "loop"}, {"status", "done"}, {"kind", "loop"}, {"items", all}})});
+  };
+  const Value trace = shown.with("nodes", node(object(turns.c_str())));
+  for (const std::size_t width : {50u, 100u}) {
+    const std::string text = trace_text(trace, {.paint = Paint(false), .width = width});
+    EXPECT_NE(text.find("1 refused"), text.npos) << text;
+    EXPECT_EQ(text.find('\x1b'), text.npos);
+    const std::size_t refused = text.find("✗ [0]"), made = text.find("✓ [1]"),
+                      rest = text.find("· [2]");
+    EXPECT_TRUE(refused < made && made < rest && rest != text.npos) << text;
+    EXPECT_NE(text.find("wipe"), text.npos) << text;
+    EXPECT_NE(text.find("tool_not_granted"), text.npos) << text;
+  }
+  // Also in the twentieth turn, where those with which all is well are only counted.
+  std::vector<Value> many(25, object(R"({"node_id": "loop", "turn": 1, "status": "done"})"));
+  many[20] = object(turns.c_str()).items()[0];
+  const std::string text = trace_text(shown.with("nodes", node(Value::array(std::move(many)))), {});
+  EXPECT_NE(text.find("tool_not_granted: there is no such tool"), text.npos) << text;
+  EXPECT_NE(text.find("14 more turns done"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace shows no more than 128 calls that one answer asked for in vain") {
+  std::vector<Value> calls;
+  for (int i = 0; i < 1'000; ++i) {
+    calls.push_back(
+        object(R"({"call_id": "a", "tool": "x", "status": "refused"})").with("turn_call", i));
+  }
+  const Value turn = object(R"({"node_id": "loop", "turn": 0, "status": "done"})")
+                         .with("calls", Value::array(std::move(calls)));
+  const Value loop =
+      Value::object({{"node_id", "loop"}, {"status", "done"}, {"items", Value::array({turn})}});
+  const std::string text = trace_text(Value::object({{"nodes", Value::array({loop})}}), {});
+  EXPECT_NE(text.find("… 872 more calls not made\n"), text.npos) << text;
+}
+
+AE_TEST("cli/a trace shows what another plan let go") {
+  const Value trace = object(R"({"status": "completed",
+    "nodes": [{"node_id": "a", "tool": "put", "status": "done"}],
+    "dropped": [{"node_id": "a", "tool": "put", "status": "done", "dropped_by": 1},
+                {"node_id": "b", "status": "failed", "dropped_by": 2}]})");
+  const std::string text = trace_text(trace, {});
+  EXPECT_NE(text.find("├─ ✓ a  "), text.npos) << text;
+  EXPECT_NE(text.find("  dropped by plan 1\n"), text.npos) << text;
+  EXPECT_NE(text.find("└─ ✗ b  "), text.npos) << text;
+  EXPECT_NE(text.find("  failed, dropped by plan 2\n"), text.npos) << text;
+}
+
 AE_TEST("cli/a trace of nothing is no crash") {
   EXPECT_FALSE(trace_text(Value::object({}), {}).empty());
   EXPECT_FALSE(trace_text(Value(), {}).empty());

@@ -4,6 +4,7 @@
 
 #include "engine/checkpoint.h"
 #include "engine/loop_job_test.h"
+#include "engine/trace.h"
 #include "engine/view.h"
 
 namespace ae::engine::testing {
@@ -67,6 +68,10 @@ AE_TEST(
   job.ok("chat/2", says("Done"));
   EXPECT_EQ(job.status(), "completed") << job.story();
   EXPECT_EQ(job.state.result, calm.state.result);
+  const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
+  const Value asked = loop["items"].items()[0]["calls"];
+  ASSERT_EQ(asked.size(), 3u) << "what its origin was asked for stands in its trace";
+  EXPECT_EQ(asked.items()[1]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   expect_whole(job);
 }

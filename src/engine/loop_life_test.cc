@@ -275,5 +275,51 @@ AE_TEST("loop/its trace shows the turns below it, and below those the calls") {
   EXPECT_EQ(trace["totals"]["tries"], Value(4));
 }
 
+AE_TEST("loop/its trace shows every call that an answer asked for, in order, also those refused") {
+  GivenJob job = talk();
+  job.claim().ok("chat/0", wants({{"a", "wipe", "{'all': true}"},
+                                  {"b", "look"},
+                                  {"c", "exact", "{'n': 'one'}"},
+                                  {"d", "look", "7"}}));
+  const auto turn = [&] {
+    return trace_view(job.state, job.log)["nodes"].items()[0]["items"].items()[0];
+  };
+  const auto said = [&](const char* what) {
+    const Value calls = turn()["calls"];
+    std::string all;
+    for (const Value& call : calls.items()) {
+      all += (all.empty() ? "" : " ") + std::string(call.text(what));
+    }
+    return all;
+  };
+  EXPECT_EQ(said("status"), "refused running refused refused");
+  job.ok("chat/0/1", "1");
+  EXPECT_EQ(said("status"), "refused done refused refused");
+  EXPECT_EQ(said("tool"), "wipe look exact look");
+  EXPECT_EQ(said("call_id"), "a b c d");
+  EXPECT_EQ(turn()["calls"].items()[0]["error"].text("code"), "tool_not_granted");
+  EXPECT_EQ(turn()["calls"].items()[3]["error"].text("code"), "input_invalid");
+  EXPECT_EQ(turn()["items"].size(), 1u) << "what was refused is no step";
+  EXPECT_EQ(trace_view(job.state, job.log)["totals"]["refused"], Value(3));
+  const Value before = turn()["calls"];
+  job.ok("chat/1", says("ok"));
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(turn()["calls"], before) << "also when the loop is over";
+  EXPECT_EQ(trace_view(job.state, job.log)["totals"]["tries"], Value(3));
+}
+
+AE_TEST("loop/its trace shows calls that had no time to begin") {
+  GivenJob job = talk();
+  job.claim().ok("chat/0", wants({{"a", "look"}, {"b", "look"}, {"c", "put"}}));
+  const auto third = [&] {
+    const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
+    return std::string(loop["items"].items()[0]["calls"].items()[2].text("status"));
+  };
+  EXPECT_EQ(third(), "pending") << "two at a time";
+  job.cancel().ok("chat/0/0", "1").ok("chat/0/1", "1");
+  EXPECT_EQ(job.status(), "cancelled") << job.story();
+  EXPECT_EQ(third(), "not_run");
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

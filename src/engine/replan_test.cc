@@ -131,6 +131,47 @@ AE_TEST("replan/other arguments are another node: its effect must be named, and 
   expect_proved(job);
 }
 
+AE_TEST("replan/the trace shows what was let go as it was, and which plan did it") {
+  GivenJob job = waiting();
+  const StepId first = job.step("a").id;
+  const Value before = trace_view(job.state, job.log);
+  EXPECT_EQ(before["dropped"], json("[]"));
+  EXPECT_TRUE(before["nodes"].items()[0]["dropped_by"].is_null());
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
+  job.ok("a", "'A2'").signal("b#1", "1");
+  EXPECT_EQ(job.status(), "completed");
+  const Value trace = trace_view(job.state, job.log);
+  EXPECT_EQ(trace["nodes"].size(), 2u);
+  ASSERT_EQ(trace["dropped"].size(), 2u) << "the wait that was open, too; c had not begun";
+  const Value a = trace["dropped"].items()[0], b = trace["dropped"].items()[1];
+  EXPECT_EQ(a.text("step_id"), first.text);
+  EXPECT_EQ(a.text("node_id"), "a");
+  EXPECT_EQ(a.text("status"), "done");
+  EXPECT_EQ(a["result"], Value("A"));
+  EXPECT_EQ(a.text("world"), "changed");
+  EXPECT_EQ(a["effect"]["arguments"], json("{'n':1}"));
+  EXPECT_EQ(a["dropped_by"], Value(1));
+  EXPECT_EQ(a["effect"]["invocation_id"], trace["effects"].items()[0]["effect_id"]);
+  EXPECT_EQ(b.text("status"), "not_run");
+  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that went out";
+  expect_proved(job);
+}
+
+AE_TEST("replan/the trace names the plan of each that was let go") {
+  GivenJob job = waiting();
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':2}}", kB}), {"a"});
+  job.ok("a", "'A2'");
+  job.replan(plan_of({"{'id':'a','kind':'tool','tool':'put','args':{'n':3}}"}), {"a"});
+  job.ok("a", "'A3'");
+  const Value trace = trace_view(job.state, job.log);
+  std::string story;
+  for (const Value& one : trace["dropped"].items()) {
+    story += std::string(one.text("node_id")) + std::to_string(one["dropped_by"].as_int()) + " ";
+  }
+  EXPECT_EQ(story, "a1 b1 a2 b2 ");
+  EXPECT_EQ(trace["totals"]["tries"], Value(3));
+}
+
 AE_TEST("replan/arguments that come out the same are the same, however they are written") {
   GivenJob job = waiting();
   const StepId a = job.step("a").id;

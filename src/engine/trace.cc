@@ -1,8 +1,11 @@
-// One walk over the log gathers what belongs to each step; a second, over the plan, writes the tree.
+// One walk over the log gathers what belongs to each step (trace_record.h); a second, over the plan, writes the tree.
 #include "engine/trace.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +13,7 @@
 #include "core/trace_context.h"
 #include "engine/drift.h"
 #include "engine/effects.h"
+#include "engine/trace_record.h"
 #include "engine/view.h"
 
 namespace ae::engine {
@@ -26,67 +30,15 @@ Value between(const std::optional<Instant>& from, const std::optional<Instant>& 
   return {static_cast<std::int64_t>((*to - *from).count())};
 }
 
-bool flag(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_bool() && value.as_bool();
-}
-
-struct AttemptSpan {
-  std::string id, worker;
-  Value epoch;
-  std::uint64_t from = 0, to = 0;
-  Instant started_at;
-  std::optional<Instant> ended_at;
-  std::string ended;
-};
-
-struct TrySpan {
-  Value number;
-  std::string attempt;
-  std::uint64_t seq = 0;
-  Instant started_at;
-  std::optional<Instant> finished_at;
-  std::string outcome;
-  bool definite = false, caught_up = false;
-  Value error, duration, source;
-  Value progress;          // its last report: {at, report}
-  std::string resolution;  // what a person said of it
-  Value tool_version, request_schema, response_schema;
-};
-
-struct WaitSpan {
-  Value opened;  // payload
-  Instant opened_at;
-  Value completed;
-  std::optional<Instant> completed_at;
-};
-
-struct StepSpan {
-  std::optional<Instant> started_at, finished_at;
-  std::uint64_t finished_seq = 0;
-  std::string finished_by;
-  Value started;  // payload of its first tool_invocation_started
-  Value external_id, result, finished, committed;
-  std::vector<TrySpan> tries;
-  std::vector<WaitSpan> waits;
-  std::vector<Value> decisions;
-  std::vector<Value> changes;  // payloads of state_changed
-  std::vector<Value> checks;   // of confirmation_checked
-};
-
 class Tracer {
  public:
-  Tracer(const State& state, const std::vector<Event>& events) : s_(state), events_(events) {}
-  Value run();
+  // `dropped_by`: the number of the plan that did not carry on what is shown; without: it is the job's own.
+  Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
+  Value run(const std::vector<Event>& events);
 
  private:
-  void gather(const Event& event);
-  void gather_attempt(const Event& event);
-  void end_attempt(const Event& event, std::string_view how);
-  void gather_try(const Event& event, StepSpan& span);
-  void gather_decision(const Event& event, StepSpan& span);
-  static Value decision_view(const Event& event);
-
+  std::vector<Value> dropped_views(const std::vector<Event>& events);
+  std::vector<Value> let_go(const Value& carried);
   Value node_view(const Step& step);
   std::vector<Value> sides_view(const Step& step, Role role);
   std::string_view status_of(const Step& step) const;
@@ -94,184 +46,35 @@ class Tracer {
   std::string_view world_of(const Step& step, const StepSpan& span) const;
   std::string_view map_status(const Step& step) const;
   std::vector<const Step*> below(const Step& step) const;
+  std::vector<Value> asked_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
   void count(const Step& step, const StepSpan& span, std::string_view status);
 
   const State& s_;
-  const std::vector<Event>& events_;
-  std::vector<AttemptSpan> attempts_;
-  std::vector<Value> budget_;  // when it was used up, and when raised
-  std::unordered_map<std::string, StepSpan> steps_;
+  TraceRecord& record_;
+  const std::optional<std::uint32_t> dropped_by_;
   std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
   std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>>
       calls_;                                                          // by loop and turn
   std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
-  std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0;
+  std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
+                refused_ = 0;
 };
 
-// ---------------------------------------------------------------- gathering
-
-void Tracer::end_attempt(const Event& event, std::string_view how) {
-  if (attempts_.empty() || !attempts_.back().ended.empty()) return;
-  AttemptSpan& last = attempts_.back();
-  last.ended = how;
-  last.ended_at = event.created_at;
-  last.to = how == "lost" ? event.seq - 1 : event.seq;
-}
-
-void Tracer::gather_attempt(const Event& event) {
-  switch (event.type) {
-    case EventType::job_running:
-      end_attempt(event, "lost");
-      attempts_.push_back({.id = std::string(event.payload.text("attempt_id")),
-                           .worker = std::string(event.payload.text("worker_id")),
-                           .epoch = event.payload["epoch"],
-                           .from = event.seq,
-                           .to = 0,
-                           .started_at = event.created_at,
-                           .ended_at = {},
-                           .ended = {}});
-      return;
-    case EventType::job_requeued:
-      return end_attempt(event, "released");
-    case EventType::job_waiting:
-      return end_attempt(event, "waiting");
-    case EventType::job_parked:
-      return end_attempt(event, "parked");
-    case EventType::job_completed:
-      return end_attempt(event, "completed");
-    case EventType::job_failed:
-      return end_attempt(event, "failed");
-    case EventType::job_cancelled:
-      return end_attempt(event, "cancelled");
-    default:
-      return;
-  }
-}
-
-void Tracer::gather_try(const Event& event, StepSpan& span) {
-  const Value& p = event.payload;
-  if (event.type == EventType::tool_invocation_started) {
-    if (span.started.is_null()) span.started = p;
-    TrySpan& fresh = span.tries.emplace_back();
-    fresh.number = p["try"];
-    fresh.attempt = event.attempt_id ? event.attempt_id->text : "";
-    if (fresh.attempt.empty() && !attempts_.empty()) fresh.attempt = attempts_.back().id;
-    fresh.seq = event.seq;
-    fresh.started_at = event.created_at;
-    fresh.tool_version = p["tool_version"];
-    fresh.request_schema = p["request_schema_hash"];
-    return;
-  }
-  if (flag(p, "late")) return;
-  for (TrySpan& mine : span.tries) {
-    if (!(mine.number == p["try"])) continue;
-    mine.finished_at = event.created_at;
-    mine.outcome = p.text("outcome");
-    mine.definite = flag(p, "definite");
-    mine.caught_up = flag(p, "caught_up");
-    mine.error = p["error"];
-    mine.duration = p["duration_us"];
-    mine.source = p["source"];
-    mine.response_schema = p["response_schema_hash"];
-  }
-  if (!p["external_id"].is_null()) span.external_id = p["external_id"];
-  if (p.text("outcome") == "success") span.result = p["result"];
-}
-
-Value Tracer::decision_view(const Event& event) {
-  const Value& p = event.payload;
-  // The value a map goes over can be long, and stands below it, item by item.
-  Value payload = p["payload"];
-  if (payload.is_array()) payload = Value::object({{"items", number(payload.size())}});
-  Value at = p["at"];
-  if (at.is_null()) at = to_text(event.created_at);
-  return Value::object({{"at", at},
-                        {"by", p["by"]},
-                        {"kind", p["kind"]},
-                        {"not_before", p["not_before"]},
-                        {"payload", payload},
-                        {"reason", p["reason"]},
-                        {"seq", number(event.seq)},
-                        {"state", p["state"]}});
-}
-
-void Tracer::gather_decision(const Event& event, StepSpan& span) {
-  const Value& p = event.payload;
-  span.decisions.push_back(decision_view(event));
-  if (p.text("kind") == "in_doubt" && !span.tries.empty()) {
-    span.tries.back().resolution = p.text("state");
-  }
-}
-
-void Tracer::gather(const Event& event) {
-  gather_attempt(event);
-  const std::string_view id = event.payload.text("step_id");
-  if (event.type == EventType::decision_recorded && event.payload.text("kind") == "budget") {
-    budget_.push_back(decision_view(event));
-  }
-  if (id.empty()) return;
-  if (event.type == EventType::confirmation_checked) {
-    steps_[std::string(id)].checks.push_back(event.payload);
-  }
-  if (event.type == EventType::progress) {
-    const Value& detail = event.payload["detail"];
-    for (TrySpan& one : steps_[std::string(id)].tries) {
-      if (!(one.number == detail["try"])) continue;
-      one.progress =
-          Value::object({{"at", to_text(event.created_at)}, {"report", detail["report"]}});
+Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by)
+    : s_(state), record_(record), dropped_by_(dropped_by) {
+  for (const Step& step : s_.steps) {
+    if (step.role != Role::node) {
+      sides_[step.of].push_back(&step);
+    } else if (step.item != kNoItem) {
+      items_[step.node].push_back(&step);
+    } else if (step.is_turn()) {
+      turns_[step.node].push_back(&step);
+    } else if (step.is_loop_call()) {
+      calls_[{step.node, step.turn}].push_back(&step);
     }
-  }
-  const EventKind* kind = event_kind(event.type);
-  if (kind == nullptr || kind->event_class == EventClass::narrative) return;
-  StepSpan& span = steps_[std::string(id)];
-  const Value& p = event.payload;
-  switch (event.type) {
-    case EventType::node_started:
-      span.started_at = event.created_at;
-      break;
-    case EventType::command_emitted:
-      if (!span.started_at) span.started_at = event.created_at;
-      break;
-    case EventType::tool_invocation_started:
-    case EventType::tool_invocation_finished:
-      gather_try(event, span);
-      break;
-    case EventType::command_committed:
-      span.committed = p;
-      if (const Value* result = p.find("result")) span.result = *result;
-      break;
-    case EventType::decision_recorded:
-      gather_decision(event, span);
-      break;
-    case EventType::state_changed:
-      span.changes.push_back(p);
-      break;
-    case EventType::wait_opened:
-      span.waits.push_back({p, event.created_at, {}, {}});
-      break;
-    case EventType::wait_completed:
-      for (WaitSpan& wait : span.waits) {
-        if (wait.opened["correlation_key"] == p["correlation_key"]) {
-          wait.completed = p;
-          wait.completed_at = event.created_at;
-        }
-      }
-      break;
-    case EventType::node_finished:
-      span.finished_at = event.created_at;
-      span.finished_seq = event.seq;
-      span.finished = p;
-      if (event.attempt_id) {
-        span.finished_by = event.attempt_id->text;
-      } else if (!attempts_.empty()) {
-        span.finished_by = attempts_.back().id;
-      }
-      break;
-    default:
-      break;
   }
 }
 
@@ -307,7 +110,8 @@ std::string_view Tracer::status_of(const Step& step) const {
     if (step.skipped) return "skipped";
     return step.failure ? "failed" : "done";
   }
-  if (is_terminal(s_.status)) {
+  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // nobody waits any more
+  if (is_terminal(s_.status) || dropped_by_) {
     if (s_.may_have_happened(step)) return "in_doubt";
     return step.started ? "failed" : "not_run";
   }
@@ -358,8 +162,8 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const 
   };
   for (const TrySpan& one : span.tries) take(world_of(step, span, one));
   for (const Step* part : below(step)) {
-    auto of_part = steps_.find(part->id.text);
-    if (of_part != steps_.end()) take(world_of(*part, of_part->second));
+    auto of_part = record_.steps.find(part->id.text);
+    if (of_part != record_.steps.end()) take(world_of(*part, of_part->second));
   }
   return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
 }
@@ -520,7 +324,7 @@ std::vector<Value> Tracer::sides_view(const Step& step, Role role) {
 }
 
 Value Tracer::node_view(const Step& step) {
-  const StepSpan& span = steps_[step.id.text];
+  const StepSpan& span = record_.steps[step.id.text];
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
   const bool is_item = step.is_part() || side;  // it is one call
@@ -554,11 +358,13 @@ Value Tracer::node_view(const Step& step) {
     finished_at = span.tries.back().finished_at;
   }
   const bool calls = is_item || node.kind != NodeKind::wait;
-  const bool replayed =
-      span.finished_seq > 0 && attempts_.size() > 0 && attempts_.back().from > span.finished_seq;
+  const bool replayed = span.finished_seq > 0 && !record_.attempts.empty() &&
+                        record_.attempts.back().from > span.finished_seq;
   return Value::object({{"changes", changes_of(span)},
+                        {"calls", Value::array(asked_views(step))},
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
+                        {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
                         {"duration_us", between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
                         {"error", error_of(step, span)},
@@ -598,43 +404,103 @@ Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
                     static_cast<std::uint32_t>(one.number.as_int()));
 }
 
-Value Tracer::run() {
+Value effects_view(const std::vector<Event>& events) {
   EffectKinds kinds;
   std::vector<Value> effects;
-  for (const Event& event : events_) {
-    gather(event);
+  for (const Event& event : events) {
     const std::string_view kind = kinds.kind_of(event);
     if (!kind.empty()) effects.push_back(effect_entry(event, kind));
   }
-  for (const Step& step : s_.steps) {
-    if (step.role != Role::node) {
-      sides_[step.of].push_back(&step);
-    } else if (step.item != kNoItem) {
-      items_[step.node].push_back(&step);
-    } else if (step.is_turn()) {
-      turns_[step.node].push_back(&step);
-    } else if (step.is_loop_call()) {
-      calls_[{step.node, step.turn}].push_back(&step);
+  return Value::array(std::move(effects));
+}
+
+// All that the answer of a turn asked for, in its order: also what was refused before it could begin.
+std::vector<Value> Tracer::asked_views(const Step& turn) {
+  std::vector<Value> views;
+  if (!turn.is_turn()) return views;
+  const StepSpan& span = record_.steps[turn.id.text];
+  const auto choice =
+      record_.choices.find(turn.imported ? turn.imported->invocation.text
+                                         : std::string(span.started.text("invocation_id")));
+  if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
+  const bool over =
+      dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
+  const std::vector<const Step*> begun = below(turn);
+  for (const Value& call : choice->second["calls"].items()) {
+    const auto nth = static_cast<std::uint32_t>(views.size());
+    const Value& refused = call["refused"];
+    const auto step = std::ranges::find(begun, nth, [](const Step* one) { return one->nth; });
+    const std::string_view status = !refused.is_null()    ? "refused"
+                                    : step != begun.end() ? status_of(**step)
+                                    : over                ? "not_run"
+                                                          : "pending";
+    if (!refused.is_null()) refused_++;
+    views.push_back(Value::object({{"call_id", call["id"]},
+                                   {"error", refused},
+                                   {"status", status},
+                                   {"tool", call["name"]},
+                                   {"turn_call", number(nth)}}));
+  }
+  return views;
+}
+
+// Of the nodes of a plan, in its order, those that had begun and that the next plan does not carry on.
+std::vector<Value> Tracer::let_go(const Value& carried) {
+  std::set<std::string_view> kept;
+  if (carried.is_array()) {
+    for (const Value& one : carried.items()) kept.insert(one.text("step_id"));
+  }
+  std::vector<Value> views;
+  for (const Node& node : s_.plan->nodes) {
+    const Step& step = s_.steps[node.index];
+    const bool begun = step.started || step.skipped || step.map || step.loop || step.imported;
+    if (begun && !kept.contains(step.id.text)) {
+      views.push_back(node_view(step));
     }
   }
+  return views;
+}
+
+// What other plans let go, as it was when they came: the state has forgotten it, the log has not.
+std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
+  std::vector<Value> views;
+  if (s_.plan_number == 0) return views;
+  State then;
+  then.job = s_.job;
+  for (const Event& event : events) {
+    if (event.type == EventType::plan_generated && then.plan) {
+      Tracer before(then, record_, then.plan_number + 1);
+      std::ranges::move(before.let_go(event.payload["carried"]), std::back_inserter(views));
+      tries_ += before.tries_;
+      repeated_ += before.repeated_;
+      refused_ += before.refused_;
+    }
+    if (!apply(then, {event.type, event.payload}, event.created_at, compile_each_time())) break;
+  }
+  return views;
+}
+
+Value Tracer::run(const std::vector<Event>& events) {
   std::vector<Value> nodes, attempts;
   if (s_.plan) {
     for (const Node& node : s_.plan->nodes) nodes.push_back(node_view(s_.steps[node.index]));
   }
-  for (const AttemptSpan& span : attempts_) attempts.push_back(attempt_view(span, s_.seq));
+  std::vector<Value> dropped = dropped_views(events);
+  for (const AttemptSpan& span : record_.attempts) attempts.push_back(attempt_view(span, s_.seq));
   std::optional<Instant> created_at, ended_at;
-  if (!events_.empty()) created_at = events_.front().created_at;
+  if (!events.empty()) created_at = events.front().created_at;
   if (is_terminal(s_.status)) ended_at = s_.updated_at;
   const Value job = job_view(s_);
   const TraceContext context = trace_of(s_.job, s_.traceparent, s_.tracestate);
   return Value::object(
       {{"agent", s_.agent},
        {"attempts", Value::array(std::move(attempts))},
-       {"budget", Value::array(std::move(budget_))},
+       {"budget", Value::array(std::move(record_.budget))},
        {"created_at", or_null(created_at)},
-       {"drift", drift_view(events_)},
+       {"drift", drift_view(events)},
+       {"dropped", Value::array(std::move(dropped))},
        {"duration_us", between(created_at, ended_at)},
-       {"effects", Value::array(std::move(effects))},
+       {"effects", effects_view(events)},
        {"ended_at", or_null(ended_at)},
        {"error", job["error"]},
        {"forked_from", s_.forked_from},
@@ -648,6 +514,7 @@ Value Tracer::run() {
                                  {"failed", number(failed_)},
                                  {"in_doubt", number(in_doubt_)},
                                  {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
+                                 {"refused", number(refused_)},
                                  {"repeated", number(repeated_)},
                                  {"skipped", number(skipped_)},
                                  {"tries", number(tries_)}})},
@@ -661,7 +528,9 @@ Value Tracer::run() {
 }  // namespace
 
 Value trace_view(const State& state, const std::vector<Event>& events) {
-  return Tracer(state, events).run();
+  TraceRecord record;
+  for (const Event& event : events) record.take(event);
+  return Tracer(state, record).run(events);
 }
 
 }  // namespace ae::engine

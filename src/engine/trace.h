@@ -5,15 +5,19 @@
 //    budget:   [{at, by, kind, payload, reason, seq, state}],               when it was used up, and when raised
 //    nodes:    [node…],            in plan order; below each stand its items: of a map, in item order; of a loop its turns,
 //                               and below those the calls that they asked for
+//    dropped:  [node…],            what other plans (a re-plan) let go after it had begun, as it was then: in the order of those plans
 //    effects:  [{kind, seq, type, at, effect_id, node_id, step_id, try}],   all recorded effects (engine/effects.h)
 //    drift:    [{tool, what, from, to, since, seq}],                        what the log says otherwise later (engine/drift.h)
 //    trace:    {trace_id, span_id, parent_id, tracestate},                   W3C trace context (core/trace_context.h)
-//    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt},
+//    totals:   {nodes, done, failed, skipped, tries, repeated, in_doubt, refused},   tries, repeated, refused: with those of `dropped`
 //    usage:    as in job_view}
 //
 //   node: {node_id, step_id, path, kind, tool, needs, item, status, result_type, world, result, error, try,
 //          started_at, finished_at, duration_us, executed_by, replayed, imported, effect, model, tries, waits, decisions,
-//          items, turn, turn_call, role, probes: [node…], compensation: node or null, changes}      role: node probe compensation
+//          items, turn, turn_call, calls, dropped_by, role, probes: [node…], compensation: node or null, changes}      role: node probe compensation
+//   calls: [{turn_call, call_id, tool, status, error}] of a turn: all that its answer asked for, in that order. Those that
+//            began are among `items`; status of the others: refused (error: {code, message}) pending not_run
+//   dropped_by: the number of the plan that let it go (the first plan has 0), else null
 //   changes: [{resource_type, resource_id, operation, version, etag, external_ref, verdict, detail}]   what was last seen
 //            of each: match mismatch unreachable unconfirmed, or null when nobody has looked
 //   effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version, arguments,

@@ -181,8 +181,8 @@ AE_TEST("trace/a tool node has its effect, its tries and what it did to the worl
   EXPECT_EQ(a["tries"].items()[0]["duration_us"], Value(1'000'000));
   EXPECT_EQ(a["tries"].items()[1]["attempt"], "attempt-1");
   EXPECT_EQ(a["decisions"].items()[0]["kind"], "retry");
-  EXPECT_EQ(trace["totals"], json("{'done':1,'failed':0,'in_doubt':0,'nodes':1,'repeated':1,"
-                                  "'skipped':0,'tries':2}"));
+  EXPECT_EQ(trace["totals"], json("{'done':1,'failed':0,'in_doubt':0,'nodes':1,'refused':0,"
+                                  "'repeated':1,'skipped':0,'tries':2}"));
 }
 
 AE_TEST("trace/what happened to the world is unchanged, changed or unknown") {
