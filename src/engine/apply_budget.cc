@@ -3,6 +3,8 @@
 //   none ── started ─▶ reserved ── finished ─▶ spent      withdrawn before a byte was sent: none again
 //
 // A model's answer is spent when its command is committed, for only then is it known what it cost.
+#include <algorithm>
+
 #include "engine/applier.h"
 #include "engine/model_calls.h"
 #include "engine/questions.h"
@@ -88,7 +90,9 @@ void Applier::settle_answer(const Step& step) {
   const Value& usage = p_["usage"];
   ModelUsage counted;
   add_usage(usage, counted);
-  if (counted.total_tokens > 0) use.tokens = counted.total_tokens;
+  // An answer that does not say all that it used: it is taken for no less than was thought of it.
+  const std::uint64_t least = usage["incomplete"] == Value(true) ? use.tokens : 0;
+  if (counted.total_tokens > 0) use.tokens = std::max(least, counted.total_tokens);
   if (usage.find("cost_micros")) use.cost_micros = counted.cost_micros;
   add(s_.budget.spent, use);
 }

@@ -1,7 +1,8 @@
 // Budget: how much a job may use, what it has used, and what its calls under way may use yet.
 //
 //   a call is declared   what it may use is reserved, and stands in its tool_invocation_started (`reserved`)
-//   it is over           what it did use is spent: what the answer counts, or, when nobody knows, all that was reserved
+//   it is over           what it did use is spent: what the answer counts, or, when nobody knows, all that was reserved; of
+//                        an answer that does not say all (llm/usage.h) whichever is more
 //   the next fits not    nothing is declared; what is under way is awaited; the job parks until `budget`
 //
 // A model's call uses tokens, money and one model call, in each try that was sent; a tool's uses one tool call, however

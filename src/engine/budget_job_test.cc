@@ -51,6 +51,33 @@ AE_TEST("budget/a call is declared with what it may use, and pays what it has us
   proves(job);
 }
 
+AE_TEST("budget/an answer that does not say all that it used pays no less than was reserved") {
+  constexpr std::uint64_t kMax = (std::uint64_t{1} << 53) - 1;
+  const struct {
+    const char* usage;
+    std::uint64_t tokens, cost;
+  } cases[] = {
+      {"{'output_tokens': 2, 'total_tokens': 2, 'incomplete': true}", kOne, 111},
+      {"{'output_tokens': 90, 'total_tokens': 90, 'incomplete': true}", 90, 111},
+      {"{'cached_tokens': 5, 'incomplete': true}", kOne, 111},
+      {"{'total_tokens': 9007199254740991, 'incomplete': true}", kMax, 111},
+      {"{'input_tokens': 5, 'output_tokens': 2, 'total_tokens': 7}", 7, 9},
+      {"{'input_tokens': 0, 'output_tokens': 0, 'total_tokens': 0}", kOne, 0},
+      // Logs of before: what they say of no part has been charged so, and stays so.
+      {"{'output_tokens': 2}", 2, 111},
+      {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 5}", 5, 130},
+      {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 0}", kOne, 130},
+  };
+  for (const auto& one : cases) {
+    GivenJob job = given(asks("a"), "{'tokens': 100}");
+    job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
+    EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
+    EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
+    EXPECT_EQ(of(job).reserved.tokens, 0u) << one.usage;
+    proves(job);
+  }
+}
+
 AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
   GivenJob job("[" + calls("a") + "]");
   job.claim();

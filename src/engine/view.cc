@@ -5,6 +5,7 @@
 #include "engine/questions.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -334,27 +335,34 @@ std::vector<Value> resolve_commands(const State& state, const Step& step) {
           Value(resolve + " fail")};
 }
 
-// What a form must have, to be filled in. The schema is a server's: anything may stand in it.
-Value form_to_fill(const Value& schema) {
-  Value form = Value::object({});
-  if (!schema["required"].is_array()) return form;
+constexpr std::size_t kFieldsShown = 64;
+constexpr std::size_t kFieldNameShown = 64;  // bytes
+
+// What stands for a value that nobody has chosen yet: it is no JSON, so that the command is refused as it stands.
+std::string_view blank_of(std::string_view type) {
+  if (type == "integer") return "<integer>";
+  if (type == "number") return "<number>";
+  if (type == "boolean") return "<true or false>";
+  return type == "array" ? "<list>" : "<text>";
+}
+
+// What a form must have, to be filled in: {"n":<integer>,"who":<text>}. The schema is a server's: anything may stand in it.
+std::string form_to_fill(const Value& schema) {
+  if (!schema["required"].is_array()) return "{…}";
+  std::set<std::string_view> shown;
+  std::string form;
   for (const Value& name : schema["required"].items()) {
-    if (!name.is_string()) continue;
-    const Value& field = schema["properties"][name.as_string()];
-    const std::string_view type = field.text("type");
-    Value filled("…");
-    if (const Value* usual = field.find("default")) {
-      filled = *usual;
-    } else if (field["enum"].is_array() && field["enum"].size() > 0) {
-      filled = field["enum"].items().front();
-    } else if (type == "integer" || type == "number") {
-      filled = Value(0);
-    } else if (type == "boolean") {
-      filled = Value(false);
+    if (!name.is_string() || shown.contains(name.as_string())) continue;
+    if (!form.empty()) form += ',';
+    if (shown.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
+      form += "…";
+      break;
     }
-    form = form.with(name.as_string(), std::move(filled));
+    shown.insert(name.as_string());
+    form.append(canonical(name)).append(":");
+    form.append(blank_of(schema["properties"][name.as_string()].text("type")));
   }
-  return form;
+  return "{" + (form.empty() ? "…" : form) + "}";
 }
 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
@@ -365,8 +373,8 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
     command = "aetheris approve " + state.job.text + "." + id;
     const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
     if (asks && asks->second.text("mode") == "form") {
-      command = command.as_string() + " --arguments " +
-                shell_word(canonical(form_to_fill(asks->second["schema"])));
+      command =
+          command.as_string() + " --arguments " + shell_word(form_to_fill(asks->second["schema"]));
     }
     commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {

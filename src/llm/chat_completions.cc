@@ -9,6 +9,7 @@
 #include "core/closed_schema.h"
 #include "core/json.h"
 #include "llm/conversation.h"
+#include "llm/usage.h"
 
 namespace ae::llm {
 namespace {
@@ -105,21 +106,11 @@ Result<std::string> words_of(const Value& content) {
 }
 
 Value usage_of(const Value& usage) {
-  const struct {
-    const char* ours;
-    const Value& theirs;
-  } counts[] = {
-      {"input_tokens", usage["prompt_tokens"]},
-      {"output_tokens", usage["completion_tokens"]},
-      {"total_tokens", usage["total_tokens"]},
-      {"cached_tokens", usage["prompt_tokens_details"]["cached_tokens"]},
-      {"reasoning_tokens", usage["completion_tokens_details"]["reasoning_tokens"]},
-  };
-  std::vector<Member> members;
-  for (const auto& count : counts) {
-    if (is_count(count.theirs)) members.emplace_back(count.ours, count.theirs);
-  }
-  return members.empty() ? Value() : Value::object(std::move(members));
+  return recorded({.input = tokens_of(usage["prompt_tokens"]),
+                   .output = tokens_of(usage["completion_tokens"]),
+                   .total = usage["total_tokens"],
+                   .cached = usage["prompt_tokens_details"]["cached_tokens"],
+                   .reasoning = usage["completion_tokens_details"]["reasoning_tokens"]});
 }
 
 Status add_calls(const Request& request, const Value& message, Answer& answer) {

@@ -214,6 +214,73 @@ AE_TEST("messages/a call that the limit of tokens ended is not made, whatever ar
             R"({"finish_reason":"length","text":"Hel"})");
 }
 
+std::string counted(Result<Value> (*answer)(const Value&, const Value&), std::string_view body,
+                    std::string_view usage) {
+  const auto heard = answer(json(kTalk), json(body).with("usage", json(usage)));
+  return heard ? canonical((*heard)["usage"]) : heard.error().message;
+}
+
+AE_TEST("chat/a total is no less than what was read and written, and what is not said is not 0") {
+  const struct {
+    const char* theirs;
+    const char* ours;
+  } cases[] = {
+      {R"({"prompt_tokens":9000,"completion_tokens":900,"total_tokens":0})",
+       R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9900})"},
+      {R"({"prompt_tokens":9000,"completion_tokens":900})",
+       R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9900})"},
+      {R"({"prompt_tokens":9000,"completion_tokens":900,"total_tokens":9960})",  // thoughts beside
+       R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9960})"},
+      {R"({"prompt_tokens":9e15,"completion_tokens":5,"total_tokens":5})",
+       R"({"input_tokens":9000000000000000,"output_tokens":5,"total_tokens":9000000000000005})"},
+      {R"({"prompt_tokens":9007199254740991,"completion_tokens":9007199254740991})",
+       R"({"input_tokens":9007199254740991,"output_tokens":9007199254740991,"total_tokens":9007199254740991})"},
+      {R"({"prompt_tokens":"9000","completion_tokens":900.0,"total_tokens":null})",
+       R"({"incomplete":true,"output_tokens":900,"total_tokens":900})"},
+      {R"({"prompt_tokens":-100000,"completion_tokens":5,"total_tokens":-99995})",
+       R"({"incomplete":true,"output_tokens":5,"total_tokens":5})"},
+      {R"({"prompt_tokens":9,"total_tokens":20})",
+       R"({"incomplete":true,"input_tokens":9,"total_tokens":20})"},
+      {R"({"total_tokens":20})", R"({"incomplete":true,"total_tokens":20})"},
+      {R"({"prompt_tokens":1e300,"prompt_tokens_details":{"cached_tokens":4}})",
+       R"({"cached_tokens":4,"incomplete":true})"},
+      {R"({"prompt_tokens":"a","completion_tokens":-1,"total_tokens":1.5})", "null"},
+      {"{}", "null"},
+      {"null", "null"},
+      {"7", "null"},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(counted(chat_answer, R"({"choices":[{"message":{"content":"x"}}]})", one.theirs),
+              one.ours)
+        << one.theirs;
+  }
+}
+
+AE_TEST("messages/a total is all that was read and written, and what is not said is not 0") {
+  const struct {
+    const char* theirs;
+    const char* ours;
+  } cases[] = {
+      {R"({"input_tokens":5,"cache_read_input_tokens":null,"output_tokens":4})",
+       R"({"input_tokens":5,"output_tokens":4,"total_tokens":9})"},
+      {R"({"input_tokens":5,"cache_creation_input_tokens":2,"output_tokens":4,"total_tokens":1})",
+       R"({"input_tokens":7,"output_tokens":4,"total_tokens":11})"},
+      {R"({"input_tokens":5,"cache_read_input_tokens":"3","output_tokens":4})",
+       R"({"incomplete":true,"output_tokens":4,"total_tokens":9})"},
+      {R"({"input_tokens":"5","cache_read_input_tokens":3,"output_tokens":4})",
+       R"({"cached_tokens":3,"incomplete":true,"output_tokens":4,"total_tokens":7})"},
+      {R"({"input_tokens":5,"cache_creation_input_tokens":-2,"output_tokens":4})",
+       R"({"incomplete":true,"output_tokens":4,"total_tokens":9})"},
+      {R"({"input_tokens":5,"cache_read_input_tokens":9e15})",
+       R"({"cached_tokens":9000000000000000,"incomplete":true,"input_tokens":9000000000000005,"total_tokens":9000000000000005})"},
+      {R"({"output_tokens":4})", R"({"incomplete":true,"output_tokens":4,"total_tokens":4})"},
+      {R"({"input_tokens":-1,"output_tokens":"2"})", "null"},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(counted(messages_answer, R"({"content":[]})", one.theirs), one.ours) << one.theirs;
+  }
+}
+
 AE_TEST("messages/what is no answer is none, and numbers of tokens that are none are nothing") {
   EXPECT_EQ(heard(messages_answer, "{}"), "fails: the answer has no content");
   EXPECT_EQ(heard(messages_answer, R"({"type":"error","error":{"message":"Overloaded"}})"),
@@ -228,7 +295,7 @@ AE_TEST("messages/what is no answer is none, and numbers of tokens that are none
           messages_answer,
           R"({"content":[],"usage":{"input_tokens":9007199254740991,"cache_read_input_tokens":9007199254740991,)"
           R"("cache_creation_input_tokens":9007199254740991,"output_tokens":9007199254740991}})")
-              .find("\"total_tokens\":4503599627370496") != std::string::npos,
+              .find("\"total_tokens\":9007199254740991") != std::string::npos,
       true);
 }
 

@@ -8,6 +8,7 @@
 #include "core/closed_schema.h"
 #include "core/json.h"
 #include "llm/conversation.h"
+#include "llm/usage.h"
 
 namespace ae::llm {
 namespace {
@@ -124,22 +125,13 @@ Value tools_of(const Request& request) {
 // ---- what came back
 
 Value usage_of(const Value& usage) {
-  if (!is_count(usage["input_tokens"]) && !is_count(usage["output_tokens"])) return {};
-  constexpr std::int64_t kMost = std::int64_t{1} << 50;  // three of them are still a number of JSON
-  const auto count = [&](const Value& value) {
-    return is_count(value) ? std::min(value.as_int(), kMost) : std::int64_t{0};
-  };
   const Value& read = usage["cache_read_input_tokens"];
-  const std::int64_t input =
-      count(usage["input_tokens"]) + count(read) + count(usage["cache_creation_input_tokens"]);
-  const std::int64_t output = count(usage["output_tokens"]);
-  std::vector<Member> members = {
-      {"input_tokens", input}, {"output_tokens", output}, {"total_tokens", input + output}};
-  if (is_count(read)) members.emplace_back("cached_tokens", count(read));
-  if (const Value& thought = usage["output_tokens_details"]["thinking_tokens"]; is_count(thought)) {
-    members.emplace_back("reasoning_tokens", count(thought));
-  }
-  return Value::object(std::move(members));
+  return recorded(
+      {.input = tokens_of(usage["input_tokens"], {&read, &usage["cache_creation_input_tokens"]}),
+       .output = tokens_of(usage["output_tokens"]),
+       .total = usage["total_tokens"],
+       .cached = read,
+       .reasoning = usage["output_tokens_details"]["thinking_tokens"]});
 }
 
 std::string reason_of(std::string_view said) {

@@ -1,0 +1,52 @@
+// Sums that no number of a provider's breaks.
+#include "llm/usage.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "llm/conversation.h"
+
+namespace ae::llm {
+namespace {
+
+// Of two counts: each is at most kTokensMax.
+std::int64_t sum(std::int64_t a, std::int64_t b) { return std::min(a + b, kTokensMax); }
+
+void add(Tokens& tokens, const Value& count) {
+  if (!is_count(count)) {
+    tokens.all = false;
+    return;
+  }
+  tokens.known = sum(tokens.known, count.as_int());
+  tokens.any = true;
+}
+
+}  // namespace
+
+Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others) {
+  Tokens tokens;
+  add(tokens, first);
+  for (const Value* other : others) {
+    if (!other->is_null()) add(tokens, *other);
+  }
+  return tokens;
+}
+
+Value recorded(const Counts& counts) {
+  const auto& [input, output, total, cached, reasoning] = counts;
+  std::vector<Member> members;
+  if (input.all) members.emplace_back("input_tokens", input.known);
+  if (output.all) members.emplace_back("output_tokens", output.known);
+  if (input.any || output.any || is_count(total)) {
+    const std::int64_t said = is_count(total) ? total.as_int() : 0;
+    members.emplace_back("total_tokens", std::max(said, sum(input.known, output.known)));
+  }
+  if (is_count(cached)) members.emplace_back("cached_tokens", cached);
+  if (is_count(reasoning)) members.emplace_back("reasoning_tokens", reasoning);
+  if (members.empty()) return {};
+  if (!input.all || !output.all) members.emplace_back("incomplete", true);
+  return Value::object(std::move(members));
+}
+
+}  // namespace ae::llm
