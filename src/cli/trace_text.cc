@@ -336,7 +336,8 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(tint, refused ? "✗ " : "· ");
     line.add(pad(name_of(call), name_width_ > used ? name_width_ - used : 1));
-    line.add(Tint::dim, "  " + pad(cut(call.text("tool"), kAskedMax), tool_width_));
+    line.add(Tint::dim, "  " + pad(cut(call.text("tool"), std::min(kAskedMax, style_.width / 3)),
+                                   tool_width_));
     const Value& error = call["error"];
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
                            : status == "not_run" ? std::string("not run")

@@ -137,6 +137,7 @@ AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
 
 AE_TEST("cli/a trace shows no more than 128 calls that one answer asked for in vain") {
   std::vector<Value> calls;
+  calls.reserve(1'000);
   for (int i = 0; i < 1'000; ++i) {
     calls.push_back(
         object(R"({"call_id": "a", "tool": "x", "status": "refused"})").with("turn_call", i));

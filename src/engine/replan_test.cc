@@ -152,6 +152,7 @@ AE_TEST("replan/the trace shows what was let go as it was, and which plan did it
   EXPECT_EQ(a["effect"]["arguments"], json("{'n':1}"));
   EXPECT_EQ(a["dropped_by"], Value(1));
   EXPECT_EQ(a["effect"]["invocation_id"], trace["effects"].items()[0]["effect_id"]);
+  EXPECT_EQ(trace["effects"].items()[0].text("node_id"), "a");
   EXPECT_EQ(b.text("status"), "not_run");
   EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that went out";
   expect_proved(job);

@@ -404,12 +404,18 @@ Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
                     static_cast<std::uint32_t>(one.number.as_int()));
 }
 
-Value effects_view(const std::vector<Event>& events) {
+Value effects_view(const std::vector<Event>& events, const TraceRecord& record) {
   EffectKinds kinds;
   std::vector<Value> effects;
   for (const Event& event : events) {
     const std::string_view kind = kinds.kind_of(event);
-    if (!kind.empty()) effects.push_back(effect_entry(event, kind));
+    if (kind.empty()) continue;
+    Value entry = effect_entry(event, kind);
+    const auto of = record.steps.find(std::string(entry.text("step_id")));
+    if (entry["node_id"].is_null() && of != record.steps.end() && !of->second.node_id.empty()) {
+      entry = entry.with("node_id", of->second.node_id);
+    }
+    effects.push_back(std::move(entry));
   }
   return Value::array(std::move(effects));
 }
@@ -500,7 +506,7 @@ Value Tracer::run(const std::vector<Event>& events) {
        {"drift", drift_view(events)},
        {"dropped", Value::array(std::move(dropped))},
        {"duration_us", between(created_at, ended_at)},
-       {"effects", effects_view(events)},
+       {"effects", effects_view(events, record_)},
        {"ended_at", or_null(ended_at)},
        {"error", job["error"]},
        {"forked_from", s_.forked_from},

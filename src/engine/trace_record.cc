@@ -145,6 +145,7 @@ void TraceRecord::take(const Event& event) {
 
 void TraceRecord::take_of_step(const Event& event, StepSpan& span) {
   const Value& p = event.payload;
+  if (span.node_id.empty()) span.node_id = p.text("node_id");
   switch (event.type) {
     case EventType::node_started:
       span.started_at = event.created_at;

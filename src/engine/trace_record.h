@@ -47,6 +47,7 @@ struct WaitSpan {
 };
 
 struct StepSpan {
+  std::string node_id;
   std::optional<Instant> started_at, finished_at;
   std::uint64_t finished_seq = 0;
   std::string finished_by;
