@@ -427,7 +427,10 @@ void check_members(Check& check, const Spot& string, const ExprRoots& read) {
         what.append(known == fixed.front() ? "." : ", .").append(known);
       }
       const std::string meant = nearest.take();
-      check.root_fault(string, at, std::move(what), meant.empty() ? meant : at + "." + meant);
+      const std::string written = at + "." + name;
+      const bool plain = string->scalar.as_string().find(written) != std::string::npos;
+      check.root_fault(string, plain ? written : at, std::move(what),
+                       meant.empty() ? meant : at + "." + meant);
     }
   }
 }
