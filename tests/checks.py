@@ -174,14 +174,14 @@ def a_misspelt_member_of_the_job_is_told_with_its_place_and_the_near_name():
     with home() as h:
         pays(h, misspelt)
         said = expect(h.run("check", "agents.yaml"), 2)
-        assert "agents.yaml:9:39: policies[0].when: " + fault in said.out, said
+        assert "agents.yaml:9:34: policies[0].when: " + fault in said.out, said
         expect(h.run("run", "agents.yaml", "--input", '{"amount": 900}'), 2)
         pays(h, misspelt.replace("label.", "labels."))
         expect(h.run("check", "agents.yaml"), 0)
         (h.path / "house.yaml").write_text(
             "aetheris: 1\npolicies: [ { tools: [charge], when: \"${ %s }\", action: deny } ]\n" % misspelt)
         said = expect(h.run("check", "agents.yaml", "--policies", "house.yaml"), 2)
-        assert "house.yaml:2:44: policies[0].when: " + fault in said.out, said
+        assert "house.yaml:2:42: policies[0].when: " + fault in said.out, said
         expect(h.run("run", "agents.yaml", "--policies", "house.yaml", "--input", '{"amount": 900}'), 2)
         assert not (h.path / "charged.txt").exists()
 

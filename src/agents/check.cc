@@ -423,7 +423,10 @@ void check_members(Check& check, const Spot& string, const ExprRoots& read) {
   for (const auto& [root, fixed] : kFixed) {
     const auto named = read.members.find(root);
     if (named == read.members.end()) continue;
-    const std::string at = "." + std::string(root);
+    const std::string at = std::string(".").append(root);
+    const auto below = [&](std::string_view name) {
+      return std::string(at).append(".").append(name);
+    };
     for (const std::string& name : named->second) {
       if (std::ranges::find(fixed, name) != fixed.end()) continue;
       Nearest nearest(name);
@@ -433,7 +436,10 @@ void check_members(Check& check, const Spot& string, const ExprRoots& read) {
         what.append(known == fixed.front() ? "." : ", .").append(known);
       }
       const std::string meant = nearest.take();
-      check.root_fault(string, at, std::move(what), meant.empty() ? meant : at + "." + meant);
+      const std::string written = below(name);
+      const bool plain = string->scalar.as_string().find(written) != std::string::npos;
+      check.root_fault(string, plain ? written : at, std::move(what),
+                       meant.empty() ? meant : below(meant));
     }
   }
 }

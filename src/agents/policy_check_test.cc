@@ -177,15 +177,17 @@ AE_TEST(
                    rest + plain),
             "");
   EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job[\\\"lables\\\"].x }\" } ] } }\n"),
-            "3:48 plan_invalid agents.one.plan[0].when: there is no `lables`" + kOf +
+            "3:56 plan_invalid agents.one.plan[0].when: there is no `lables`" + kOf +
                 " (did you mean .job.labels?)\n");
   EXPECT_EQ(faults(rest + "{ id: a, tool: pay, args: { x: [\"of ${ .job.name }\"] } } ] } }\n"),
-            "3:56 plan_invalid agents.one.plan[0].args.x[0]: there is no `name`" + kOf + "\n");
+            "3:65 plan_invalid agents.one.plan[0].args.x[0]: there is no `name`" + kOf + "\n");
   EXPECT_EQ(faults("tools: { pay: { command: [echo, \"${ .call.invocation }\"] } }\n"
                    "agents: { one: { plan: [ " +
                    plain),
             "2:37 plan_invalid tools.pay.command[1]: there is no `invocation` in .call: it has "
-            ".external_key, .invocation_id, .key, .try\n");
+            ".external_key, .invocation_id, .key, .try (did you mean .call.invocation_id?)\n");
+  EXPECT_EQ(faults(rest + "{ id: a, tool: pay, when: \"${ .job.id == .job.name }\" } ] } }\n"),
+            "3:67 plan_invalid agents.one.plan[0].when: there is no `name`" + kOf + "\n");
   std::vector<Policy> policies;
   EXPECT_EQ(
       faults_as_text(load_policies(

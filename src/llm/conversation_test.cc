@@ -176,7 +176,7 @@ AE_TEST(
             R"({"arguments":{"id":"12345678901234567890"},"id":"c","name":"t"})");
   EXPECT_EQ(
       heard(R"({"a":)"),
-      R"({"id":"c","invalid":"not JSON as we take it: a value is missing at byte 5","malformed":"{\"a\":","name":"t"})");
+      R"({"id":"c","invalid":"not JSON as we take it: the text ends where a value should stand at byte 5","malformed":"{\"a\":","name":"t"})");
   EXPECT_NE(heard(R"({"a":1,"a":2})").find(R"(the key \"a\" stands twice in the object at byte 0)"),
             std::string::npos);
   EXPECT_NE(heard(R"({"a":1e999})").find("a number beyond the largest double at byte 5"),

@@ -156,7 +156,7 @@ AE_TEST("chat/calls of tools are heard, also as servers say them that are not th
           "stop"),
       R"({"finish_reason":"tool_calls","text":"","tool_calls":[)"
       R"({"arguments":{"p":1},"id":"call_1","name":"files.read"},)"
-      R"({"id":"call_2","malformed":"{","name":"x"}]})");
+      R"({"id":"call_2","invalid":"not JSON as we take it: no key in quotes at byte 1","malformed":"{","name":"x"}]})");
   EXPECT_EQ(calls("null", "stop"), R"({"finish_reason":"stop","text":""})");
   EXPECT_EQ(calls("{}", "stop"), "fails: the answer calls tools with what is no list");
   EXPECT_EQ(calls(R"([{"id":"a","function":{"arguments":"{}"}}])", "stop"),
