@@ -52,6 +52,27 @@ AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of
   }
 }
 
+AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its five turns") {
+  PlanBook plans;
+  const auto job = std::ranges::find_if(small_jobs(), [](const SmallJob& one) {
+    return one.name.starts_with("a loop of five turns");
+  });
+  ASSERT_NE(job, small_jobs().end());
+  const SmallEnd end = run_small({.job = &*job}, {}, plans);
+  EXPECT_EQ(end.status, "completed");
+  EXPECT_NE(end.result.find("\"turns\":5"), std::string::npos) << end.result;
+  EXPECT_GE(end.effects.size(), 6u) << "a call that is asked for again is another one";
+  // Whatever is said otherwise, in whichever turn, makes another end of it.
+  for (const std::string_view said : {"\\\"n\\\":1", "\\\"n\\\":3", "\\\"n\\\":4"}) {
+    std::string nodes(job->nodes);
+    nodes.replace(nodes.find(said), said.size(), "\\\"n\\\":7");
+    const SmallJob other{.name = said, .nodes = nodes};
+    const SmallEnd told = run_small({.job = &other}, {}, plans);
+    EXPECT_EQ(told.status, "completed");
+    EXPECT_NE(told.result, end.result) << said;
+  }
+}
+
 AE_TEST("sim/the alarm works: planted faults are found") {
   PlanBook plans;
   const auto found = [&](Canary canary, std::string_view rule) {
