@@ -943,10 +943,10 @@ tools:
 agents:
   a:
     plan:
-      - { id: says, tool: echo, args: { $redacted: "${ .input['$redacted'] }" } }
-      - { id: fails, tool: fail, args: { of: "${ .steps.says }" } }
+      - { id: says, tool: echo, args: { $redacted: "${ .input.digest }" } }
+      - { id: fails, tool: fail, needs: [says], args: { of: "${ .steps.says }" } }
 """)
-        expect(h.run("run", "looks.yaml", "--job-id", "j", "--input", json.dumps(looks)), 1)
+        expect(h.run("run", "looks.yaml", "--job-id", "j", "--input", json.dumps({"digest": "a" * 64})), 1)
         said = [e["payload"].get("result") for e in expect(h.run("events", "j", "--json"), 0).json()["events"]]
         assert looks in said, said
         for words in (["retry", "j", "--job-id", "again"], ["fork", "j", "--at", str(len(said)), "--job-id", "f"]):
