@@ -431,7 +431,7 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& 
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.accept));
+    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.servers));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };
