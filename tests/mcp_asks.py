@@ -11,9 +11,12 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.parse
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -311,6 +314,107 @@ def over_http_several_open_calls_wait_at_once_and_none_is_made_twice():
         expect(server.stop(), 0)
 
 
+class Door:
+    """In front of a server. What is connected stays so; while it is shut, new connections are refused, and while it is jammed
+    nobody takes them in."""
+
+    def __init__(self, url):
+        self.upstream = urllib.parse.urlsplit(url)
+        self.far = (self.upstream.hostname, self.upstream.port)
+        self.port, self.listening, self.crowd = 0, None, []
+        self.open()
+
+    def open(self):
+        if self.listening is None:
+            self.listening = socket.create_server(("127.0.0.1", self.port), backlog=64)
+            self.port = self.listening.getsockname()[1]
+        while self.crowd:
+            self.crowd.pop().close()
+        threading.Thread(target=self.accept, args=(self.listening,), daemon=True).start()
+
+    def shut(self):
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+        self.listening = None
+
+    def jam(self):
+        self.shut()
+        self.listening = socket.create_server(("127.0.0.1", self.port), backlog=0)
+        for _ in range(4):
+            self.crowd.append(socket.socket())
+            self.crowd[-1].setblocking(False)
+            self.crowd[-1].connect_ex(("127.0.0.1", self.port))
+
+    def url(self):
+        return self.upstream._replace(netloc=f"127.0.0.1:{self.port}").geturl()
+
+    def accept(self, listening):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listening.accept()
+                far = socket.create_connection(self.far)
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+def answered_through(closing):
+    """The answer cannot get to the server, then it can. It is told once, in the call that was kept."""
+    with home() as h, behind_http(h, "legacy") as url:
+        door = Door(url)
+        write(h, {"url": door.url()}, {"ask": ("s.ask", {})}, timeout="2s")
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        job = waits(server)
+        closing(door)
+        expect(h.run("approve", open_question(h, job)), 0)
+        until(lambda: tries(h, job)[1:])
+        events = [event["payload"] for event in expect(h.run("events", job, "--json"), 0).json()["events"]]
+        [failed] = [one for one in events if one.get("outcome") == "failure"][:1]
+        assert failed["definite"] and failed["error"]["code"] == "not_sent", failed
+        time.sleep(1)
+        door.open()
+        assert ends(h, server, job)["result"] == "accept"
+        assert set(tries(h, job)[1:-1]) == {"failure"} and tries(h, job)[-1] == "success", tries(h, job)
+        assert (h.path / "said").read_text() == "accept\n" and len(calls(h, "ask")) == 1
+        expect(server.stop(), 0)
+
+
+@test
+def an_answer_that_is_refused_on_its_way_keeps_the_call_for_the_next_try():
+    answered_through(Door.shut)
+
+
+@test
+def an_answer_that_nobody_takes_in_ends_with_its_try_and_is_told_by_the_next():
+    answered_through(Door.jam)
+
+
+@test
+def a_program_that_answers_a_call_that_was_given_up_is_heard_again():
+    with home() as h:
+        write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {}), "hang": ("s.hang", {})}, timeout="1s")
+        expect(h.run("check", "agents.yaml"), 0)
+        server = Server(h)
+        hung = server.post("/api/jobs", {"agent": "hang", "input": {}})[1]["id"]
+        until(lambda: server.status(hung) == "parked")
+        astray = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
+        assert ends(h, server, astray)["result"] == "decline"
+        assert "given up before" in expect(h.run("events", astray, "--json"), 0).out
+        (h.path / "go").touch()
+        time.sleep(0.5)
+        job = waits(server)
+        expect(h.run("approve", open_question(h, job)), 0)
+        assert ends(h, server, job)["result"] == "accept"
+        expect(server.stop(), 0)
+
+
 @contextlib.contextmanager
 def asks_aside():
     """A server of the official SDK that asks on the stream of GET, which belongs to no call."""
@@ -405,8 +509,11 @@ def nobody_answers_an_open_call_in_time_and_its_server_is_told_so():
 def a_run_that_ends_when_its_job_rests_asks_nobody_and_the_job_says_so():
     with home() as h:
         write(h, {"command": command(h, "legacy")}, {"ask": ("s.ask", {})})
-        done = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0).json()
-        assert done["result"] == "decline" and len(calls(h, "ask")) == 1, done
+        said = expect(h.run("run", "agents.yaml", "ask", "--job-id", "j1", "--json"), 0)
+        assert said.json()["result"] == "decline" and len(calls(h, "ask")) == 1, said
+        [warning] = [line for line in said.err.splitlines() if "warning:" in line]
+        assert "job j1: the MCP server of s.ask asks a person: \"Who?\"; it was declined:" in warning, warning
+        assert "`run` ends" in warning and "`aetheris serve` and `aetheris worker` keep" in warning, warning
         assert "a question to a person was declined" in expect(h.run("events", "j1", "--json"), 0).out
 
 

@@ -12,11 +12,11 @@
 #include <optional>
 #include <utility>
 
-#include "app/site.h"
 #include "core/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
 #include "tools/command/companions.h"
+#include "tools/mcp/difference.h"
 #include "tools/mcp/listing.h"
 #include "tools/mcp/server.h"
 
@@ -140,9 +140,9 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
 }
 
 Result<Value> ServerLock::tools_of(std::string_view server, const Value& connection,
-                                   const std::string& folder, bool accept) {
+                                   const std::string& folder, AskServers asking) {
   const auto known = servers_.find(server);
-  if (known != servers_.end() && !accept) return known->second;
+  if (known != servers_.end() && asking == AskServers::if_new) return known->second;
   auto listed = ask(connection, folder);
   if (!listed) {
     return std::unexpected(std::move(listed).error().in("the server was asked for its tools"));
@@ -150,16 +150,26 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   std::vector<Value> tools;
   for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
   Value now = Value::array(std::move(tools));
+  const bool looks = asking == AskServers::to_look;
+  const Value before = known == servers_.end() ? Value::array({}) : known->second;
   std::string line = std::string(server) + ": ";
   if (known == servers_.end()) {
-    line += count(now.size(), "tool") + " of this MCP server pinned in " + path_;
+    line += count(now.size(), "tool") + " of this MCP server " +
+            (looks ? "to be pinned in " : "pinned in ") + path_;
   } else {
-    line += difference(known->second, now) + " (" + path_ + ")";
+    line += difference(before, now) + " (" + path_ + ")";
   }
+  if (looks) line += ", nothing was pinned";
   if (listed->odd > 0)
     line +=
         "; " + count(listed->odd, "tool") + " with a name or a shape that is not offered left out";
   said_.push_back(std::move(line));
+  if (looks || known != servers_.end()) {
+    for (const std::string& one : tools::mcp::differences(before, now)) {
+      said_.push_back("  " + std::string(server) + "." + one);
+    }
+  }
+  if (looks) return known == servers_.end() ? now : before;
   servers_.insert_or_assign(std::string(server), now);
   changed_ = true;
   return now;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/site.h"
 #include "core/error.h"
 #include "core/value.h"
 
@@ -24,13 +25,13 @@ class ServerLock {
   // No file is an empty one. Fails with plan_invalid (it says what to do), usage (it cannot be read).
   static Result<ServerLock> read(const std::string& agents_path);
 
-  // As pinned. Asks the server when it is not, or when what it says is to be accepted. Fails with unavailable,
-  // secret_missing, forbidden, plan_invalid.
+  // As pinned. Asks the server when it is not, or when it is to be looked at or accepted what it says now, and says what
+  // differs. Fails with unavailable, secret_missing, forbidden, plan_invalid.
   Result<Value> tools_of(std::string_view server, const Value& connection,
-                         const std::string& folder, bool accept);
+                         const std::string& folder, AskServers ask);
   // What was asked for, whole or not at all. Nothing when nothing was. Fails with unavailable.
   Status write();
-  // What was pinned, for people.
+  // What was pinned, or would be, for people.
   const std::vector<std::string>& said() const { return said_; }
 
  private:

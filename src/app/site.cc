@@ -82,9 +82,11 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     AE_TRY(open_store());
     measured_.emplace(*store_, steady_);
     if (options_.agents && options_.mode == SiteOptions::Mode::run) {
-      AE_ASSIGN(toolbox_, Toolbox::make(loop_, steady_, *options_.agents,
-                                        {options_.agents_folder, options_.folders},
-                                        secrets_file_of(options_.store), options_.descriptors));
+      AE_ASSIGN(toolbox_,
+                Toolbox::make(
+                    loop_, steady_, *options_.agents, {options_.agents_folder, options_.folders},
+                    secrets_file_of(options_.store), options_.descriptors,
+                    [this](const JobId& job, const std::string& what) { on_warning(job, what); }));
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
                            std::to_string(tools::kSecretHiddenMin) +
@@ -429,7 +431,7 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileWish& 
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
-    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.accept));
+    AE_ASSIGN(Value tools, lock.tools_of(server, connection, loaded.folder, wish.servers));
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };

@@ -123,9 +123,12 @@ struct LoadedAgents {
   std::vector<std::string> said = {};         // for whoever started us: what was pinned
   std::vector<agents::Policy> policies = {};  // of a file of their own
 };
+// Which MCP servers are asked for their tools (server_lock.h): those that are not pinned, to pin them; all, to show what has
+// changed; all, to pin it too.
+enum class AskServers { if_new, to_look, to_accept };
+
 struct AgentsFileWish {
-  // Every MCP server is asked for its tools, and what it says is pinned (server_lock.h); else one that is not pinned.
-  bool accept = false;
+  AskServers servers = AskServers::if_new;
   std::string policies = {};  // a policies file, whose rules come first; "" = none
 };
 // Fails with usage, unavailable (the lock file cannot be written).

@@ -29,9 +29,10 @@ const auto& natives() {
 class Drivers final : public Toolbox {
  public:
   Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file,
-          std::size_t descriptors)
+          std::size_t descriptors, Warn warn)
       : loop_(loop),
         steady_(steady),
+        warn_(std::move(warn)),
         secrets_(secrets_file),
         client_(loop),
         processes_(loop, "/proc/self/exe", descriptors),
@@ -108,7 +109,8 @@ class Drivers final : public Toolbox {
                                          .companions = companions_,
                                          .client = client_,
                                          .secrets = secrets_,
-                                         .version = std::string(kVersion)});
+                                         .version = std::string(kVersion),
+                                         .warn = warn_});
     }
     return tools::mcp::McpTool::make(definition, server);
   }
@@ -124,6 +126,7 @@ class Drivers final : public Toolbox {
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
+  Warn warn_;
   tools::EnvironmentSecrets secrets_;
   net::HttpClient client_;
   tools::Processes processes_;
@@ -141,8 +144,9 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
                                                const std::string& secrets_file,
-                                               std::size_t descriptors) {
-  auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file, descriptors);
+                                               std::size_t descriptors, Warn warn) {
+  auto drivers =
+      std::make_unique<Drivers>(loop, steady, secrets_file, descriptors, std::move(warn));
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folders.of(name)); !added) {
       return std::unexpected(std::move(added).error().in("tool " + name));

@@ -3,6 +3,7 @@
 // Threads: the loop's.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "agents/agents_file.h"
 #include "async/loop.h"
 #include "core/error.h"
+#include "core/ids.h"
 #include "runtime/world.h"
 
 namespace ae::app {
@@ -29,12 +31,14 @@ struct ToolFolders {
 class Toolbox {
  public:
   // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
-  // `descriptors`: how many a program of a tool may have open; 0 = as many as we.
+  // `descriptors`: how many a program of a tool may have open; 0 = as many as we. `warn`: what whoever runs us should know
+  // of a job's call; may be empty.
+  using Warn = std::function<void(const JobId& job, const std::string& what)>;
   static Result<std::unique_ptr<Toolbox>> make(async::Loop& loop, async::SteadyClock& steady,
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
                                                const std::string& secrets_file,
-                                               std::size_t descriptors = 0);
+                                               std::size_t descriptors = 0, Warn warn = {});
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;
   // Names of secrets that tools use and that are too short to be taken out of what tools answer.

@@ -35,8 +35,11 @@ int check_command(const Options& options, Terminal& terminal) {
     notes.push_back(
         Value::object({{"file", file}, {"path", note.path}, {"message", note.message}}));
   };
+  const app::AskServers servers = options.diff     ? app::AskServers::to_look
+                                  : options.accept ? app::AskServers::to_accept
+                                                   : app::AskServers::if_new;
   for (const std::string& file : options.files) {
-    auto loaded = app::load_agents(file, {.accept = options.accept, .policies = options.policies});
+    auto loaded = app::load_agents(file, {.servers = servers, .policies = options.policies});
     if (!loaded) return terminal.fail_with(loaded.error());
     for (const std::string& line : loaded->said) terminal.note(safe(line));
     if (!loaded->faults.empty()) {

@@ -68,7 +68,7 @@ struct Options {
   std::string archive;
 
   // check
-  bool accept = false;
+  bool accept = false, diff = false;
 
   // rebuild, with job_id; migrate
   bool check_only = false;

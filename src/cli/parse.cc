@@ -225,8 +225,13 @@ class Grammar {
     policies(check);
     check->add_option("FILE", options_.files, "the agents files")->required();
     check->add_flag("--graph", options_.graph, "print each plan as a graph");
-    check->add_flag("--accept", options_.accept,
-                    "ask every MCP server for its tools, and pin what it says in the lock file");
+    CLI::Option* accept =
+        check->add_flag("--accept", options_.accept,
+                        "ask every MCP server for its tools, say what has changed, and pin it");
+    check
+        ->add_flag("--diff", options_.diff,
+                   "ask every MCP server for its tools, say what has changed, and pin nothing")
+        ->excludes(accept);
   }
 
   // What serve and worker take alike.

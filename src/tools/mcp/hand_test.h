@@ -62,6 +62,10 @@ inline Value json(std::string_view text) { return *parse_json(text); }
 // What the test and its transports share: who answers, and what was sent.
 struct Script {
   std::function<std::optional<Reply>(const Post&)> answer;  // nullopt: silence
+  // How what nothing answers ends, as an answer to the server's question; nullopt: not before it is withdrawn. Empty: it is taken.
+  std::function<std::optional<Reply>(const Post&)> take;
+  Reply withdrawn{.how = Reply::How::not_sent, .text = "cancelled"};
+  std::map<std::int64_t, async::Done<Reply>> untaken;  // by ticket
   std::vector<Post> sent;
   std::vector<std::string> methods;
   int opened = 0;
@@ -104,6 +108,7 @@ class Scripted final : public Transport {
     if (std::exchange(closed_, true)) return;
     script_.ears = nullptr;
     script_.open.clear();
+    script_.untaken.clear();
   }
   Status open(Ears ears) override {
     ears_ = std::move(ears);
@@ -120,7 +125,7 @@ class Scripted final : public Transport {
     script_.sent.push_back(post);
     script_.methods.push_back(post.method);
     const std::int64_t id = post.id;
-    if (id == 0) return;
+    if (id == 0) return hand_over(post, std::move(reply));
     script_.open.insert_or_assign(id, std::move(reply));
     if (auto said = script_.answer(post)) {
       script_.loop.post([&script = script_, id, said = *std::move(said)]() mutable {
@@ -131,6 +136,9 @@ class Scripted final : public Transport {
   }
   void give_up(std::int64_t id) override {
     script_.loop.post([&script = script_, id] {
+      if (auto untaken = script.untaken.extract(id); !untaken.empty()) {
+        untaken.mapped()(script.withdrawn);
+      }
       auto found = script.open.extract(id);
       if (!found.empty()) found.mapped()({.how = How::lost, .text = "given up"});
     });
@@ -143,6 +151,16 @@ class Scripted final : public Transport {
   bool is_stdio() const override { return script_.stdio; }
 
  private:
+  void hand_over(const Post& post, async::Done<Reply> reply) {
+    auto said = script_.take ? script_.take(post) : Reply{.how = Reply::How::result};
+    if (!said) {
+      script_.untaken.insert_or_assign(post.ticket, std::move(reply));
+      return;
+    }
+    script_.loop.post(
+        [reply = std::move(reply), said = *std::move(said)]() mutable { reply(std::move(said)); });
+  }
+
   Script& script_;
   Ears ears_;
   bool closed_ = false;
@@ -179,9 +197,13 @@ inline std::optional<Reply> new_one(const Post& post) {
 struct Hand {
   Script script;
   std::shared_ptr<Server> server =
-      Server::make([this] { return std::make_unique<Scripted>(script); }, script.loop, "1");
+      Server::make([this] { return std::make_unique<Scripted>(script); }, script.loop, "1",
+                   [this](const JobId& job, const std::string& what) {
+                     warnings.push_back(job.text + ": " + what);
+                   });
   std::vector<Outcome> outcomes;
   std::vector<Value> progress;
+  std::vector<std::string> warnings;
   // Of the calls that follow:
   Value inputs;
   Duration ask_expires{};
@@ -212,7 +234,8 @@ struct Hand {
     call.traceparent = "00-trace";
     call.progress = [this](Value value) { progress.push_back(std::move(value)); };
     Permit permit = testing::PermitForTests::make(call.invocation, try_no);
-    server->perform(std::move(permit), std::move(call), {.name = "t", .digest = std::move(digest)},
+    server->perform(std::move(permit), std::move(call),
+                    {.server = "s", .name = "t", .digest = std::move(digest)},
                     [this](Outcome outcome) { outcomes.push_back(std::move(outcome)); });
     script.loop.run();
   }

@@ -153,7 +153,8 @@ void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCa
 
 void HttpTransport::give_up(std::int64_t id) {
   for (auto& [number, exchange] : exchanges_) {
-    if (exchange->post.id != id || !exchange->reply) continue;
+    const bool meant = exchange->post.id == id || exchange->post.ticket == id;
+    if (!meant || !exchange->reply) continue;
     if (exchange->http) return client_.cancel(*exchange->http);
     loop_.forget(exchange->timer);
     return loop_.post([this, alive = alive_, exchange = exchange] {

@@ -11,14 +11,6 @@
 namespace ae::tools::mcp {
 namespace {
 
-// At a character's end.
-std::string cut(std::string text) {
-  if (text.size() <= kErrorTextMax) return text;
-  std::size_t end = kErrorTextMax;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "…";
-}
-
 std::string text_of(const Value& content) {
   std::string text;
   if (!content.is_array()) return text;
@@ -101,7 +93,8 @@ Outcome of_result(const Value& result, std::size_t output_max,
   if (result["isError"] == Value(true)) {
     std::string text = printable(scrub(text_of(content), used), Lines::keep);
     if (text.empty()) text = "the tool says that it failed, and not why";
-    return ended(OutcomeKind::failure, true, false, "tool_error", cut(std::move(text)));
+    return ended(OutcomeKind::failure, true, false, "tool_error",
+                 cut_short(std::move(text), kErrorTextMax));
   }
   const Value* structured = result.find("structuredContent");
   if (structured == nullptr && !content.is_array()) {
@@ -139,6 +132,13 @@ Outcome of_error(const Reply& reply, std::string text) {
 
 }  // namespace
 
+std::string cut_short(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "…";
+}
+
 Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
               std::string message) {
   Outcome outcome;
@@ -160,7 +160,7 @@ std::optional<Outcome> judge_open_question(const Value& params, std::string_view
 }
 
 Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<UsedSecret>& used) {
-  std::string text = cut(printable(scrub(reply.text, used), Lines::keep));
+  std::string text = cut_short(printable(scrub(reply.text, used), Lines::keep), kErrorTextMax);
   switch (reply.how) {
     case Reply::How::result:
       return of_result(reply.value, output_max, used);

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,8 @@ inline constexpr std::string_view kOpenRequest = "question";
 std::optional<Outcome> judge_open_question(const Value& params, std::string_view state,
                                            const std::vector<UsedSecret>& used);
 
+// At a character's end; what is cut off is "…".
+std::string cut_short(std::string text, std::size_t most);
 Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
               std::string message);
 

@@ -4,7 +4,8 @@ namespace ae::tools::mcp {
 
 Result<std::unique_ptr<McpTool>> McpTool::make(const Value& definition,
                                                std::shared_ptr<Server> server) {
-  Server::Tool tool{.name = std::string(definition.text("tool")),
+  Server::Tool tool{.server = std::string(definition.text("server")),
+                    .name = std::string(definition.text("tool")),
                     .digest = std::string(definition.text("digest"))};
   if (tool.name.empty() || tool.digest.empty()) {
     return fail(Code::plan_invalid, "an MCP tool is an object with at least tool and digest");

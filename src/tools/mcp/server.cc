@@ -72,11 +72,13 @@ bool may_go_on(const Reply& reply) {
 
 }  // namespace
 
-Server::Server(Reach reach, async::Loop& loop, std::string version)
-    : reach_(std::move(reach)), loop_(loop), version_(std::move(version)) {}
+Server::Server(Reach reach, async::Loop& loop, std::string version, Warn warn)
+    : reach_(std::move(reach)), loop_(loop), version_(std::move(version)), warn_(std::move(warn)) {}
 
-std::shared_ptr<Server> Server::make(Reach reach, async::Loop& loop, std::string version) {
-  return std::shared_ptr<Server>(new Server(std::move(reach), loop, std::move(version)));
+std::shared_ptr<Server> Server::make(Reach reach, async::Loop& loop, std::string version,
+                                     Warn warn) {
+  return std::shared_ptr<Server>(
+      new Server(std::move(reach), loop, std::move(version), std::move(warn)));
 }
 
 std::shared_ptr<Server> Server::make(Value connection, std::string folder, Needs needs) {
@@ -86,7 +88,7 @@ std::shared_ptr<Server> Server::make(Value connection, std::string folder, Needs
     }
     return std::make_unique<StdioTransport>(needs.loop, needs.companions, connection, folder);
   };
-  return make(std::move(reach), needs.loop, needs.version);
+  return make(std::move(reach), needs.loop, needs.version, needs.warn);
 }
 
 Server::~Server() { close(); }
@@ -146,12 +148,20 @@ void Server::connect(bool legacy) {
                                 [weak](const Message& request) {
                                   if (const auto self = weak.lock()) self->asks(request);
                                 },
+                            .answers_late =
+                                [weak](std::int64_t id) {
+                                  if (const auto self = weak.lock()) self->astray_.erase(id);
+                                },
                             .asks_no_more =
                                 [weak](const Value& id) {
                                   const auto self = weak.lock();
                                   if (!self) return;
-                                  for (const auto& [key, open] : self->kept_) {
-                                    if (open->question == id) open->question = Value();
+                                  const auto forget = [&id](Open& open) {
+                                    if (open.question == id) open.question = Value();
+                                  };
+                                  for (const auto& [key, open] : self->kept_) forget(*open);
+                                  for (const auto& [key, flight] : self->flights_) {
+                                    if (flight.open) forget(*flight.open);
                                   }
                                 }});
   session_->start([weak, legacy, session = std::weak_ptr(session_)](Status ready) {
@@ -197,7 +207,7 @@ void Server::listed(Result<Session::Listed> listed) {
 void Server::drop_session() {
   loop_.forget(connect_timer_);
   forget_kept();
-  astray_ = false;
+  astray_.clear();
   if (!session_) return;
   session_->close();
   // It may be its own callback that we are in.
@@ -298,15 +308,18 @@ void Server::send(const Key& key) {
   if (left.count() <= 0) return answer(key, not_sent("the MCP server was not ready in time"));
   const auto listed = tools_.find(flight.tool.name);
   if (listed == tools_.end() || listed->second.text("digest") != flight.tool.digest) {
-    const bool there = listed != tools_.end();
+    const std::string what =
+        std::string(listed != tools_.end()
+                        ? "describes the tool in another way than it did when it was accepted"
+                        : "no longer offers the tool") +
+        ": look at it with aetheris check FILE --diff, and accept it with --accept";
+    if (warn_ && changed_.insert(flight.tool.name).second) {
+      warn_(flight.call.job, named(flight.tool) + " is not called: its MCP server " + what);
+    }
     return answer(
-        key, ended(OutcomeKind::failure, true, false, "tool_changed",
-                   "the MCP server " +
-                       std::string(there ? "describes the tool in another way than it did when it "
-                                           "was accepted"
-                                         : "no longer offers the tool") +
-                       ": look at it, and accept it with aetheris check FILE --accept"));
+        key, ended(OutcomeKind::failure, true, false, "tool_changed", "the MCP server " + what));
   }
+  changed_.erase(flight.tool.name);
   if (!flight.call.inputs.is_null() && !session_->modern()) {
     return answer(key, ended(OutcomeKind::failure, true, false, "tool_changed",
                              "the MCP server asked a person something, and speaks a revision now "
@@ -340,9 +353,8 @@ void Server::send(const Key& key) {
       [weak = weak_from_this(), open, session = std::weak_ptr(session_)](const Reply& reply) {
         const auto self = weak.lock();
         if (!self) return;
-        if (self->session_ && self->session_ == session.lock() && may_go_on(reply)) {
-          self->astray_ = true;
-        }
+        const bool ours = self->session_ && self->session_ == session.lock();
+        if (ours && may_go_on(reply)) self->astray(*open);
         self->replied(open, reply);
       });
 }
@@ -356,9 +368,21 @@ void Server::await(const Key& key) {
     const auto late = self->flights_.find(key);
     if (late == self->flights_.end() || !late->second.open || !self->session_) return;
     late->second.ends = Flight::Ends::timeout;
-    self->astray_ = true;
-    self->session_->give_up(late->second.open->request, "no answer in time");
+    self->give_up(late->second, "no answer in time");
   });
+}
+
+// An answer that is on its way first: when it was never told, the call is as it was.
+void Server::give_up(Flight& flight, std::string_view why) {
+  if (flight.telling != 0) return session_->withdraw(flight.telling);
+  astray(*flight.open);
+  session_->give_up(flight.open->request, why);
+}
+
+// From now on a question may be of this call, until it is answered after all.
+void Server::astray(Open& open) {
+  if (std::exchange(open.astray, true)) return;
+  astray_.insert(astray_.size() < kAstrayMax ? open.request : 0);
 }
 
 void Server::replied(const std::shared_ptr<Open>& open, const Reply& reply) {
@@ -397,6 +421,7 @@ void Server::answer(const Key& key, Outcome outcome) {
   if (flight.empty()) return;
   Flight& f = flight.mapped();
   loop_.forget(f.timer);
+  if (f.telling != 0 && session_) session_->withdraw(f.telling);
   outcome.took = now() - f.began;
   loop_.post([done = std::move(f.done), outcome = std::move(outcome)]() mutable {
     done(std::move(outcome));
@@ -409,8 +434,7 @@ void Server::abandon(const InvocationId& invocation, std::uint32_t try_no) {
   if (found == flights_.end()) return let_go(key, "its job has ended");
   if (!found->second.open) return answer(key, not_sent("withdrawn in time"));
   found->second.ends = Flight::Ends::abandoned;
-  astray_ = true;
-  if (session_) session_->give_up(found->second.open->request, "the caller gave up");
+  if (session_) give_up(found->second, "the caller gave up");
 }
 
 }  // namespace ae::tools::mcp

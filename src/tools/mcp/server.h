@@ -7,6 +7,7 @@
 // A server of the old era asks people while its call is open. Then the try ends `input_required`, and the call is kept:
 //
 //   sent ──elicitation/create──▶ kept ──the next try has the answer──▶ told, and awaited as before
+//                                 │   └─ for sure not told: kept, and the next try tells it
 //                                 │ its reply comes: the next try has it
 //                                 └─ the connection is lost, nobody comes in time, its job ends: given up
 //
@@ -17,6 +18,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,13 +41,17 @@ constexpr Duration kStayed =
     std::chrono::seconds(10);  // who stays so long is reached at once again
 
 constexpr std::size_t kKeptMax = 256;  // calls that wait for people; over HTTP each is a connection
-constexpr std::size_t kKeptBytesMax = 64u << 20;          // of what they have answered meanwhile
-constexpr Duration kKeptOver = std::chrono::minutes(10);  // after its question has expired
+constexpr std::size_t kAstrayMax = 1'000;         // given up, and not answered since
+constexpr std::size_t kKeptBytesMax = 64u << 20;  // of what they have answered meanwhile
+constexpr Duration kKeptOver =
+    std::chrono::minutes(10);  // after its question has expired, or its answer did not get out
 // Of a call that may ask, below the timers of tries and of kept calls, which are the ones that end it.
 constexpr Duration kOpenMost = std::chrono::hours(24 * 400);
 
 class Server : public std::enable_shared_from_this<Server> {
  public:
+  // What whoever runs us should know.
+  using Warn = std::function<void(const JobId& job, const std::string& what)>;
   // All borrowed but the version.
   struct Needs {
     async::Loop& loop;
@@ -53,6 +59,7 @@ class Server : public std::enable_shared_from_this<Server> {
     net::HttpClient& client;
     SecretSource& secrets;
     std::string version;  // ours
+    Warn warn = {};       // may be empty
   };
   // `connection`: {command, env, env_allow, cwd} or {url, headers}; `folder`: where relative paths start.
   static std::shared_ptr<Server> make(Value connection, std::string folder, Needs needs);
@@ -66,8 +73,9 @@ class Server : public std::enable_shared_from_this<Server> {
   void list(async::Done<Result<Session::Listed>> done);
 
   struct Tool {
-    std::string name;    // as the server knows it
-    std::string digest;  // as it is pinned
+    std::string server = {};  // as the agents file calls it
+    std::string name;         // as the server knows it
+    std::string digest;       // as it is pinned
     std::size_t output_max = kOutputMax;
   };
   void perform(Permit permit, Call call, const Tool& tool, async::Done<Outcome> done);
@@ -76,7 +84,8 @@ class Server : public std::enable_shared_from_this<Server> {
 
   // For tests: how the server is reached.
   using Reach = std::function<std::unique_ptr<Transport>()>;
-  static std::shared_ptr<Server> make(Reach reach, async::Loop& loop, std::string version);
+  static std::shared_ptr<Server> make(Reach reach, async::Loop& loop, std::string version,
+                                      Warn warn = {});
 
  private:
   using Key = std::pair<InvocationId, std::uint32_t>;
@@ -84,7 +93,7 @@ class Server : public std::enable_shared_from_this<Server> {
   struct Open;
   enum class Phase { idle, connecting, listing, ready };
 
-  Server(Reach reach, async::Loop& loop, std::string version);
+  Server(Reach reach, async::Loop& loop, std::string version, Warn warn);
   void need();
   void connect(bool legacy);
   void list_tools();
@@ -96,14 +105,20 @@ class Server : public std::enable_shared_from_this<Server> {
   void await(const Key& key);
   void replied(const std::shared_ptr<Open>& open, const Reply& reply);
   void sent_is_over(const Key& key, const Reply& reply);
+  void give_up(Flight& flight, std::string_view why);
+  void astray(Open& open);
   void answer(const Key& key, Outcome outcome);
 
   // People (server_people.cc).
   void asks(const Message& request);
   std::shared_ptr<Open> who_asks(const Message& request, std::string& why_not) const;
   void keep(const std::shared_ptr<Open>& open, const Value& question, Outcome asked);
+  void keep(const std::shared_ptr<Open>& open, const Key& key, Duration time);
   void keep_reply(Open& open, const Reply& reply);
   void go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done<Outcome> done);
+  void tell(const Key& key);
+  void told(const Key& key, const Reply& reply);
+  void declined(const Value& params, const std::string& why, const std::vector<Key>& heard);
   void let_go(const Key& key, std::string_view why);
   void forget_kept();
 
@@ -122,7 +137,10 @@ class Server : public std::enable_shared_from_this<Server> {
   std::map<Key, Flight> flights_;
   std::map<Key, std::shared_ptr<Open>> kept_;  // by the try that asked
   std::size_t kept_bytes_ = 0;
-  bool astray_ = false;  // of this session: a call was given up, or lost, that may still ask
+  // Of this session: calls that were given up, or lost, and may still ask. 0 = more of them than are counted.
+  std::set<std::int64_t> astray_;
+  Warn warn_;
+  std::set<std::string, std::less<>> changed_;  // tools of which it was said
   std::vector<async::Done<Result<Session::Listed>>> askers_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "tools/mcp/server.h"
@@ -16,7 +17,8 @@ struct Server::Open {
   Key key;  // of the flight; kept: of the try that asked
   std::int64_t request = 0;
   bool kept = false;
-  Value question = {};                  // kept: the server's request; null: it wants no answer
+  bool astray = false;                  // given up, or lost
+  Value question = {};                  // the server's request; null: it wants no answer
   std::optional<Outcome> outcome = {};  // … its reply has come
   std::size_t bytes = 0;                // … of that
   async::TimerId timer = 0;             // … until then
@@ -30,11 +32,16 @@ struct Server::Flight {
   async::Done<Outcome> done;
   Duration send_by{}, began{};
   std::shared_ptr<Open> open = nullptr;  // once it is sent
+  std::int64_t telling = 0;              // the answer of a person that is on its way; 0: none is
   enum class Ends { by_itself, timeout, abandoned } ends = Ends::by_itself;
   async::TimerId timer = 0;
+  bool warned = false;  // that what it asked was declined
 };
 
 // The try after which a call was kept, if these inputs are for such a one.
 std::optional<std::uint32_t> asked_at_of(const Value& inputs);
+
+// `server` and its tool, as the agents file names them.
+std::string named(const Server::Tool& tool);
 
 }  // namespace ae::tools::mcp

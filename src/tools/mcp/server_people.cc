@@ -16,10 +16,15 @@ namespace {
 
 // A state of ours; no server is told it.
 constexpr std::string_view kState = "aetheris/open-call/";
+constexpr std::size_t kQuestionShown = 200;  // bytes of one, in a warning
 
 Value action(std::string_view word) { return Value::object({{"action", word}}); }
 
 }  // namespace
+
+std::string named(const Server::Tool& tool) {
+  return tool.server.empty() ? tool.name : tool.server + "." + tool.name;
+}
 
 std::optional<std::uint32_t> asked_at_of(const Value& inputs) {
   const std::string_view state = inputs.is_object() ? inputs.text("state") : std::string_view();
@@ -47,14 +52,18 @@ std::shared_ptr<Server::Open> Server::who_asks(const Message& request, std::stri
   if (sent.size() > 1 || others) {
     why_not = "several calls are open, and nobody knows which one asks";
   }
-  if (one_stream && astray_)
+  if (one_stream && !astray_.empty())
     why_not = "a call was given up before, or lost, and may be the one that asks";
   if (!why_not.empty() || sent.empty()) return nullptr;
   const Flight& flight = *sent.front();
   if (flight.ends != Flight::Ends::by_itself) {
     why_not = "the call is being given up";
   } else if (flight.call.ask_expires.count() <= 0) {
-    why_not = "nobody is asked here: a step's call can wait for a person in `serve` and `worker`";
+    why_not =
+        "nobody is asked here: `run` ends when its job rests, and a probe or a compensation asks "
+        "nobody; `aetheris serve` and `aetheris worker` keep the call of a step open until "
+        "somebody "
+        "has answered";
   } else if (kept_.size() >= kKeptMax) {
     why_not = "256 calls wait for people already";
   }
@@ -70,33 +79,52 @@ void Server::asks(const Message& request) {
     }
     why_not = "nobody could answer it";
   }
-  session_->answer(request.id, action("decline"));
-  const Session* const asked_by = session_.get();
-  std::vector<std::int64_t> heard;
+  session_->answer({.id = request.id, .result = action("decline")});
+  std::vector<Key> heard;
   for (const auto& [key, flight] : flights_) {
     if (flight.open && (request.stream == 0 || flight.open->request == request.stream)) {
-      heard.push_back(flight.open->request);
+      heard.push_back(key);
     }
   }
-  for (const std::int64_t id : heard) {
+  declined(request.body, why_not, heard);
+}
+
+// It was done in somebody's name: the jobs say so, and whoever runs them hears it, once for each call.
+void Server::declined(const Value& params, const std::string& why, const std::vector<Key>& heard) {
+  const Session* const asked_by = session_.get();
+  for (const Key& key : heard) {
+    const auto found = flights_.find(key);
     if (session_.get() != asked_by) return;
-    session_->remark(id, "a question to a person was declined: " + why_not);
+    if (found == flights_.end() || !found->second.open) continue;
+    Flight& flight = found->second;
+    if (warn_ && !std::exchange(flight.warned, true)) {
+      const std::string asked =
+          cut_short(printable(scrub(params.text("message"), session_->used()), Lines::escape),
+                    kQuestionShown);
+      warn_(flight.call.job, "the MCP server of " + named(flight.tool) + " asks a person: \"" +
+                                 asked + "\"; it was declined: " + why);
+    }
+    session_->remark(flight.open->request, "a question to a person was declined: " + why);
   }
 }
 
 void Server::keep(const std::shared_ptr<Open>& open, const Value& question, Outcome asked) {
   const Key key = open->key;
-  open->kept = true;
+  Flight& flight = flights_.at(key);
+  flight.telling = 0;  // what it asked before has its answer, or soon
   open->question = question;
-  open->timer =
-      loop_.after(flights_.at(key).call.ask_expires + kKeptOver, [weak = weak_from_this(), key] {
-        if (const auto self = weak.lock()) {
-          self->let_go(key, "nobody answered what it asked");
-        }
-      });
+  keep(open, key, flight.call.ask_expires + kKeptOver);
+  answer(key, std::move(asked));
+}
+
+void Server::keep(const std::shared_ptr<Open>& open, const Key& key, Duration time) {
+  open->kept = true;
+  open->key = key;
+  open->timer = loop_.after(time, [weak = weak_from_this(), key] {
+    if (const auto self = weak.lock()) self->let_go(key, "nobody answered what it asked");
+  });
   kept_.insert_or_assign(key, open);
   session_->follow(open->request, nullptr);
-  answer(key, std::move(asked));
 }
 
 // A server that did not wait for the answer: the next try is told how the call ended.
@@ -146,12 +174,36 @@ void Server::go_on(Permit permit, Call call, std::uint32_t asked_at, async::Done
   open->kept = false;
   open->key = key;
   session_->follow(open->request, std::move(flight.call.progress));
-  if (!open->question.is_null()) {
-    const Value* said = flight.call.inputs["answers"].find(kOpenRequest);
-    session_->answer(std::exchange(open->question, Value()),
-                     said != nullptr ? *said : action("cancel"));
-  }
+  if (!open->question.is_null()) tell(key);
   await(key);
+}
+
+// What a person said is a call of its own: it leaves in the time that its try has to be sent, or not at all.
+void Server::tell(const Key& key) {
+  Flight& flight = flights_.at(key);
+  const Value* said = flight.call.inputs["answers"].find(kOpenRequest);
+  flight.telling = session_->answer({.id = flight.open->question,
+                                     .result = said != nullptr ? *said : action("cancel"),
+                                     .send_within = flight.call.send_within,
+                                     .timeout = std::min(flight.call.timeout, kAskTime),
+                                     .told = [weak = weak_from_this(), key](const Reply& reply) {
+                                       if (const auto self = weak.lock()) self->told(key, reply);
+                                     }});
+}
+
+void Server::told(const Key& key, const Reply& reply) {
+  const auto found = flights_.find(key);
+  if (found == flights_.end() || std::exchange(found->second.telling, 0) == 0) return;
+  Flight& flight = found->second;
+  if (reply.how == Reply::How::not_sent || reply.how == Reply::How::unreachable) {
+    keep(flight.open, {key.first, *asked_at_of(flight.call.inputs)}, kKeptOver);
+    return answer(key, ended(OutcomeKind::failure, true, true, "not_sent",
+                             "what a person answered could not be told to the MCP server" +
+                                 (reply.text.empty() ? "" : ": " + reply.text)));
+  }
+  flight.open->question = Value();
+  if (flight.ends == Flight::Ends::timeout) give_up(flight, "no answer in time");
+  if (flight.ends == Flight::Ends::abandoned) give_up(flight, "the caller gave up");
 }
 
 // First its server is told `cancel`, which ends most calls; then that nobody waits for it any more.
@@ -161,7 +213,7 @@ void Server::let_go(const Key& key, std::string_view why) {
   const std::shared_ptr<Open> open = found->second;
   loop_.forget(open->timer);
   if (!open->outcome && !open->question.is_null()) {
-    session_->answer(std::exchange(open->question, Value()), action("cancel"));
+    session_->answer({.id = std::exchange(open->question, Value()), .result = action("cancel")});
     open->timer = loop_.after(kAskTime, [weak = weak_from_this(), key, why = std::string(why)] {
       if (const auto self = weak.lock()) self->let_go(key, why);
     });
@@ -172,7 +224,7 @@ void Server::let_go(const Key& key, std::string_view why) {
     kept_bytes_ -= open->bytes;
     return;
   }
-  astray_ = true;
+  astray(*open);
   session_->give_up(open->request, why);
 }
 

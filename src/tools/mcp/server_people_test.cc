@@ -118,6 +118,135 @@ AE_TEST("mcp/people/the time of a call runs again when it has its answer") {
             Value(hand.open()));
 }
 
+AE_TEST(
+    "mcp/people/an answer leaves in the time that its try has to be sent, and is over with the "
+    "try's timeout") {
+  Asker hand(false);
+  hand.call(1);
+  hand.asks();
+  hand.answers(2);
+  const Post& answer = hand.script.sent.back();
+  EXPECT_EQ(answer.message["id"], Value("q"));
+  EXPECT_EQ(answer.send_within, Duration(20s));
+  EXPECT_EQ(answer.timeout, Duration(1s));
+}
+
+AE_TEST(
+    "mcp/people/an answer that for sure was not sent is not_sent: the call is kept, and the next "
+    "try tells it") {
+  for (const How how : {How::not_sent, How::unreachable}) {
+    Asker hand(false);
+    hand.call(1);
+    const std::int64_t id = hand.open();
+    hand.asks();
+    hand.script.take = [how](const Post&) { return Reply{.how = how, .text = "refused"}; };
+    hand.answers(2);
+    ASSERT_EQ(hand.outcomes.size(), 2u);
+    EXPECT_EQ(hand.outcomes[1].kind, OutcomeKind::failure);
+    EXPECT_TRUE(hand.outcomes[1].definite);
+    EXPECT_EQ(hand.outcomes[1].error_code, "not_sent");
+    EXPECT_NE(hand.outcomes[1].error_message.find("refused"), std::string::npos);
+    EXPECT_EQ(hand.script.count("notifications/cancelled"), 0u);
+    hand.script.take = {};
+    hand.sent_before = 1;  // as the engine counts: the second try was not sent
+    hand.call(3);
+    EXPECT_EQ(hand.told(), (std::vector<Value>{kAccept, kAccept})) << "the first one never left";
+    hand.replies(id);
+    EXPECT_EQ(hand.outcomes.back().result, Value("done"));
+    EXPECT_EQ(hand.calls(), 1u);
+  }
+}
+
+AE_TEST(
+    "mcp/people/an answer that cannot get out is withdrawn when its try ends, and so is not late") {
+  for (const bool abandoned : {false, true}) {
+    Asker hand(false);
+    hand.call(1);
+    const std::int64_t id = hand.open();
+    hand.asks();
+    hand.script.take = [](const Post&) { return std::nullopt; };
+    hand.answers(2);
+    EXPECT_EQ(hand.script.untaken.size(), 1u);
+    if (abandoned) hand.server->abandon(InvocationId{"i"}, 2);
+    if (!abandoned) hand.script.loop.fire(1s);
+    hand.script.loop.run();
+    ASSERT_EQ(hand.outcomes.size(), 2u);
+    EXPECT_EQ(hand.outcomes[1].error_code, "not_sent");
+    EXPECT_TRUE(hand.script.untaken.empty());
+    hand.script.take = {};
+    hand.sent_before = 1;
+    hand.call(3);
+    hand.replies(id);
+    EXPECT_EQ(hand.outcomes.back().result, Value("done")) << "the call is as it was";
+  }
+}
+
+AE_TEST("mcp/people/an answer that may have arrived is a try that was sent, whatever ends it") {
+  for (const bool abandoned : {false, true}) {
+    Asker hand(false);
+    hand.call(1);
+    hand.asks();
+    hand.script.take = [](const Post&) { return std::nullopt; };
+    hand.script.withdrawn = {.how = How::lost, .text = "cut off"};
+    hand.answers(2);
+    if (abandoned) hand.server->abandon(InvocationId{"i"}, 2);
+    if (!abandoned) hand.script.loop.fire(1s);
+    hand.script.loop.run();
+    ASSERT_EQ(hand.outcomes.size(), 2u);
+    EXPECT_EQ(hand.outcomes[1].kind, abandoned ? OutcomeKind::unknown : OutcomeKind::timeout);
+    hand.sent_before = 1;
+    hand.call(3);
+    EXPECT_EQ(hand.outcomes.back().kind, OutcomeKind::unknown) << "nothing is kept any more";
+    EXPECT_EQ(hand.calls(), 1u);
+  }
+}
+
+AE_TEST("mcp/people/a call that ends while its answer is on its way takes it back") {
+  Asker hand(false);
+  hand.call(1);
+  const std::int64_t id = hand.open();
+  hand.asks();
+  hand.script.take = [](const Post&) { return std::nullopt; };
+  hand.answers(2);
+  hand.replies(id);
+  EXPECT_EQ(hand.outcomes.back().result, Value("done"));
+  EXPECT_TRUE(hand.script.untaken.empty());
+  EXPECT_EQ(hand.outcomes.size(), 2u);
+}
+
+AE_TEST(
+    "mcp/people/a question that is taken back while its answer is on its way is not answered "
+    "later") {
+  Asker hand(false);
+  hand.call(1);
+  const std::int64_t id = hand.open();
+  hand.asks();
+  hand.script.take = [](const Post&) { return std::nullopt; };
+  hand.answers(2);
+  hand.script.ears->heard({.kind = Message::Kind::notification,
+                           .method = "notifications/cancelled",
+                           .body = json(R"({"requestId":"q"})")});
+  hand.script.loop.fire(1s);
+  hand.script.loop.run();
+  EXPECT_EQ(hand.outcomes.back().error_code, "not_sent");
+  hand.sent_before = 1;
+  hand.call(3);
+  EXPECT_EQ(hand.told().size(), 1u) << "the one that was withdrawn";
+  hand.replies(id);
+  EXPECT_EQ(hand.outcomes.back().result, Value("done"));
+}
+
+AE_TEST("mcp/people/a call is not kept for ever when its answer does not get out") {
+  Asker hand(false);
+  hand.call(1);
+  hand.asks();
+  hand.script.take = [](const Post&) { return Reply{.how = How::not_sent}; };
+  hand.answers(2);
+  hand.script.loop.fire(kKeptOver);
+  hand.script.loop.fire(kAskTime);
+  EXPECT_EQ(hand.script.count("notifications/cancelled"), 1u);
+}
+
 AE_TEST("mcp/people/a server that does not wait has its reply kept for the next try") {
   Asker hand;
   hand.call(1);
@@ -328,6 +457,38 @@ AE_TEST("mcp/people/a program with a call that waits or was given up may mean th
   EXPECT_NE(late.progress.back().text("message").find("given up before"), std::string_view::npos);
 }
 
+AE_TEST("mcp/people/a program that answers a call that was given up means that one no more") {
+  Asker hand;
+  hand.call(1);
+  const std::int64_t first = hand.open();
+  hand.script.loop.fire(1s);
+  hand.script.ears->late(first + 1);  // another one
+  hand.call(2);
+  hand.asks("q1");
+  EXPECT_EQ(hand.told("q1"), std::vector<Value>{json(R"({"action":"decline"})")});
+  hand.replies(hand.open());
+  hand.script.ears->late(first);
+  hand.call(3);
+  hand.asks("q2");
+  ASSERT_EQ(hand.outcomes.size(), 3u);
+  EXPECT_EQ(hand.outcomes[2].kind, OutcomeKind::input_required);
+  EXPECT_TRUE(hand.told("q2").empty());
+}
+
+AE_TEST("mcp/people/more calls are astray than are counted: from then on nobody knows") {
+  Asker hand;
+  std::vector<std::int64_t> all;
+  for (std::uint32_t i = 1; i <= kAstrayMax + 2; ++i) {
+    hand.call(i);
+    all.push_back(hand.open());
+    hand.script.loop.fire(1s);
+  }
+  for (const std::int64_t id : all) hand.script.ears->late(id);
+  hand.call(2000);
+  hand.asks();
+  EXPECT_EQ(hand.told(), std::vector<Value>{json(R"({"action":"decline"})")});
+}
+
 AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declined") {
   Asker ends;
   ends.ask_expires = Duration(0);
@@ -335,6 +496,13 @@ AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declin
   ends.asks();
   EXPECT_EQ(ends.told(), std::vector<Value>{json(R"({"action":"decline"})")});
   ASSERT_EQ(ends.progress.size(), 1u);
+  ASSERT_EQ(ends.warnings.size(), 1u);
+  EXPECT_TRUE(
+      ends.warnings[0].starts_with("j: the MCP server of s.t asks a person: \"How many?\"; it was "
+                                   "declined: nobody is asked here"))
+      << ends.warnings[0];
+  ends.asks("again");
+  EXPECT_EQ(ends.warnings.size(), 1u) << "once for each call";
   ends.replies(ends.open());
   EXPECT_EQ(ends.only().result, Value("done"));
   for (const char* params : {R"({"message":"m"})", R"({"mode":"voice","message":"m"})",
@@ -345,6 +513,18 @@ AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declin
     EXPECT_EQ(odd.told(), std::vector<Value>{json(R"({"action":"decline"})")}) << params;
     EXPECT_TRUE(odd.outcomes.empty());
   }
+}
+
+AE_TEST("mcp/people/what a warning shows of a question is short and harmless") {
+  Asker hand;
+  hand.ask_expires = Duration(0);
+  hand.call(1);
+  hand.asks("q", canonical(Value::object({{"message", "a\x1b[2J\n" + std::string(300, 'b')}})));
+  ASSERT_EQ(hand.warnings.size(), 1u);
+  EXPECT_EQ(hand.warnings[0].find('\x1b'), std::string::npos);
+  EXPECT_EQ(hand.warnings[0].find('\n'), std::string::npos);
+  EXPECT_NE(hand.warnings[0].find("bbb…\""), std::string::npos) << hand.warnings[0];
+  EXPECT_LT(hand.warnings[0].size(), 700u);
 }
 
 AE_TEST("mcp/people/no more than so many calls wait") {

@@ -209,6 +209,12 @@ AE_TEST("mcp/call/a tool that says something else than what is pinned is not cal
   EXPECT_EQ(hand.only().error_code, "tool_changed");
   EXPECT_TRUE(hand.only().definite);
   EXPECT_EQ(hand.script.count("tools/call"), 0u);
+  // Whoever runs us hears it too, once.
+  ASSERT_EQ(hand.warnings.size(), 1u);
+  EXPECT_TRUE(hand.warnings[0].starts_with("j: s.t is not called: its MCP server describes"));
+  EXPECT_NE(hand.warnings[0].find("aetheris check FILE --diff"), std::string::npos);
+  hand.call(2, "another");
+  EXPECT_EQ(hand.warnings.size(), 1u);
 }
 
 AE_TEST(

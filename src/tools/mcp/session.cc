@@ -90,6 +90,13 @@ void Session::start(async::Done<Status> ready) {
                                         self->lost_in_probe_ = self->phase_ == Phase::probing;
                                         self->settle(unavailable(why));
                                         if (self->ears_.lost) self->ears_.lost(why);
+                                      },
+                                  .late =
+                                      [weak](std::int64_t id) {
+                                        const auto self = weak.lock();
+                                        if (self && self->ears_.answers_late) {
+                                          self->ears_.answers_late(id);
+                                        }
                                       }});
   if (!opened) {
     return needs_.loop.post([weak, opened = std::move(opened)]() mutable {
@@ -270,9 +277,17 @@ void Session::report(std::int64_t id, const Value& what) {
   }
 }
 
-void Session::answer(const Value& id, Value result) {
-  transport_->send({.message = mcp::answer(id, std::move(result)), .timeout = kAskTime},
-                   [](const Reply&) {});
+std::int64_t Session::answer(Answer answer) {
+  const std::int64_t ticket = id_of(1, ++last_id_);
+  transport_->send({.message = mcp::answer(answer.id, std::move(answer.result)),
+                    .ticket = ticket,
+                    .send_within = answer.send_within,
+                    .timeout = answer.timeout},
+                   [weak = weak_from_this(), told = std::move(answer.told)](Reply reply) mutable {
+                     const auto self = weak.lock();
+                     if (self && self->phase_ != Phase::closed && told) told(std::move(reply));
+                   });
+  return ticket;
 }
 
 void Session::tell(std::string_view method, Value params) {

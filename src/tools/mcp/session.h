@@ -35,6 +35,8 @@ class Session : public std::enable_shared_from_this<Session> {
     std::function<void()> tools_changed;        // it says that its list is another one now
     // Old era: it asks a person something, and wants an `answer`; empty: it is declined.
     std::function<void(const Message& request)> asks;
+    // It answers a request that was given up.
+    std::function<void(std::int64_t id)> answers_late;
     std::function<void(const Value& id)> asks_no_more;  // of a request of its own
   };
   struct Needs {
@@ -76,7 +78,16 @@ class Session : public std::enable_shared_from_this<Session> {
   // Says something of a request to whoever follows it.
   void remark(std::int64_t id, std::string_view what);
   // What the server asked is answered.
-  void answer(const Value& id, Value result);
+  struct Answer {
+    Value id, result;
+    Duration send_within = {};  // zero: as long as it takes
+    Duration timeout = kAskTime;
+    async::Done<Reply> told = {};  // what became of it; may be empty
+  };
+  // Gives what `withdraw` takes.
+  std::int64_t answer(Answer answer);
+  // `told` comes soon: not_sent, lost, or what it was.
+  void withdraw(std::int64_t answer) { transport_->give_up(answer); }
 
   bool modern() const { return modern_; }
   // It was lost over our first word: some programs end when they hear one that they do not know.

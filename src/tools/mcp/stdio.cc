@@ -85,7 +85,10 @@ void StdioTransport::line(std::string_view text) {
     }
     if (!message.id.is_integer()) continue;
     auto found = open_.extract(message.id.as_int());
-    if (found.empty()) continue;  // given up, or never asked
+    if (found.empty()) {  // given up, or never asked
+      if (ears_.late) ears_.late(message.id.as_int());
+      continue;
+    }
     Reply reply{
         .how = message.kind == Message::Kind::result ? Reply::How::result : Reply::How::error,
         .value = std::move(message.body),

@@ -41,6 +41,7 @@ struct Post {
   Value message;
   std::int64_t id =
       0;  // of a request; 0: nothing answers it, and its reply says whether it was taken
+  std::int64_t ticket = 0;  // by which it can be given up all the same
   std::string method;
   bool modern =
       false;  // revision 2026-07-28: the headers Mcp-Method, Mcp-Name and Mcp-Param-KEY go with it
@@ -56,6 +57,8 @@ class Transport {
     std::function<void(Message)> heard;  // requests and notifications of the server
     std::function<void(std::string why)>
         lost;  // of all at once: open requests have their reply. At most once
+    // A request that was given up is answered after all. May be empty.
+    std::function<void(std::int64_t id)> late = {};
   };
   virtual ~Transport() = default;
   // Silence: no reply and no ear is called any more, and nothing that was borrowed is used. May be called by an ear.
@@ -64,7 +67,7 @@ class Transport {
   // Once, before all else. Fails with plan_invalid, secret_missing, forbidden.
   virtual Status open(Ears ears) = 0;
   virtual void send(Post post, async::Done<Reply> reply) = 0;
-  // Its reply comes soon: not_sent, lost, or what it was.
+  // Of an id or a ticket. Its reply comes soon: not_sent, lost, or what it was.
   virtual void give_up(std::int64_t id) = 0;
   // What the server says outside of any answer is to be heard, from before a call is sent until it is answered. True: it is, or
   // cannot be. Else `heard` is called, soon, also when it cannot.
