@@ -69,6 +69,7 @@ AE_TEST("mcp/difference/it is harmless on a terminal, whatever a server says") {
 
 AE_TEST("mcp/difference/so many lines and no more") {
   std::vector<Member> many;
+  many.reserve(kDifferencesMax + 5);
   for (std::size_t i = 0; i < kDifferencesMax + 5; ++i)
     many.emplace_back("k" + std::to_string(i), 1);
   const Value now = Value::array(

@@ -101,8 +101,9 @@ void Server::declined(const Value& params, const std::string& why, const std::ve
       const std::string asked =
           cut_short(printable(scrub(params.text("message"), session_->used()), Lines::escape),
                     kQuestionShown);
-      warn_(flight.call.job, "the MCP server of " + named(flight.tool) + " asks a person: \"" +
-                                 asked + "\"; it was declined: " + why);
+      std::string what = "the MCP server of ";
+      what.append(named(flight.tool)).append(" asks a person: \"").append(asked);
+      warn_(flight.call.job, what.append("\"; it was declined: ").append(why));
     }
     session_->remark(flight.open->request, "a question to a person was declined: " + why);
   }

@@ -478,6 +478,7 @@ AE_TEST("mcp/people/a program that answers a call that was given up means that o
 AE_TEST("mcp/people/more calls are astray than are counted: from then on nobody knows") {
   Asker hand;
   std::vector<std::int64_t> all;
+  all.reserve(kAstrayMax + 2);
   for (std::uint32_t i = 1; i <= kAstrayMax + 2; ++i) {
     hand.call(i);
     all.push_back(hand.open());
