@@ -460,7 +460,7 @@ def as_documented(text):
     """What differs from run to run, as the page writes it."""
     job = re.match(r"The job (\S+) ", text)[1]
     text = re.sub(r"JOB\.[0-9a-f]{16}", "QUESTION", text.replace(job, "JOB"))
-    return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text).replace(" \x1b[31mred", "")
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text).replace(r" \u001b[31mred", "")
 
 
 @test

@@ -72,9 +72,10 @@ std::string person_text(const std::string& job, const Value& wait) {
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {
-    text += ", whom " + tool +
-            " asks in the middle of its call: " + clipped(std::string(question.text("message")));
-    if (question["url"].is_string()) text.append(", at ").append(question.text("url"));
+    // In quotes: what a server asks cannot pass for a line of ours.
+    text.append(", whom ").append(tool).append(" asks in the middle of its call: ");
+    text += clipped(canonical(question["message"]));
+    if (question["url"].is_string()) text.append(", at ").append(canonical(question["url"]));
   } else if (!tool.empty()) {
     text += " who approves the call of " + tool + " with " + clipped(canonical(wait["arguments"]));
   } else {

@@ -1,6 +1,8 @@
 // The bodies of the routes that look at one job.
 #include "api/views.h"
 
+#include <map>
+#include <span>
 #include <utility>
 
 #include "api/lacking.h"
@@ -14,18 +16,27 @@
 namespace ae::api {
 namespace {
 
+// With more of them a page is for a list, and `approvals` has it.
+constexpr std::size_t kArgumentsShown = 64;
+
 // Each wait with what a person is asked there: the call that is to be approved, or what its tool asks. null = nobody is.
-Value with_asked(const Value& wait, const std::vector<Value>& asked) {
-  const Value none{nullptr};
-  const Value* found = &none;
-  for (const Value& one : asked) {
-    if (one["correlation_key"] == wait["correlation_key"]) found = &one;
+std::vector<Value> with_asked(std::span<const Value> waits, const engine::State& state) {
+  const std::vector<Value> asked = engine::approvals_view(state);
+  std::map<std::string_view, const Value*> by_key;
+  for (const Value& one : asked) by_key[one.text("correlation_key")] = &one;
+  std::vector<Value> all;
+  for (const Value& wait : waits) {
+    const auto known = by_key.find(wait.text("correlation_key"));
+    const Value none{nullptr};
+    const Value& found = known == by_key.end() ? none : *known->second;
+    all.push_back(
+        wait.with("answer", found["answer"])
+            .with("approval_id", found["id"])
+            .with("arguments", all.size() < kArgumentsShown ? found["arguments"] : Value())
+            .with("question", found["question"])
+            .with("tool", found["tool"]));
   }
-  return wait.with("answer", (*found)["answer"])
-      .with("approval_id", (*found)["id"])
-      .with("arguments", (*found)["arguments"])
-      .with("question", (*found)["question"])
-      .with("tool", (*found)["tool"]);
+  return all;
 }
 
 Value with_expired(const Value& wait, Instant now) {
@@ -39,11 +50,8 @@ Value with_expired(const Value& wait, Instant now) {
 
 Value job_body(const runtime::Runtime::Read& read, Instant now) {
   Value body = with_lacking(read.state, engine::job_view(read.state));
-  const std::vector<Value> asked = engine::approvals_view(read.state);
-  std::vector<Value> waits;
-  for (const Value& wait : body["waits"].items()) {
-    waits.push_back(with_expired(with_asked(wait, asked), now));
-  }
+  std::vector<Value> waits = with_asked(body["waits"].items(), read.state);
+  for (Value& wait : waits) wait = with_expired(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
   body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));

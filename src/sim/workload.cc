@@ -755,7 +755,7 @@ const std::vector<SmallJob>& small_jobs() {
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
           "parallel_tools":3,"tools":["put","once","look"],"prompt":
-          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"look\",\"arguments\":{}}],[{\"name\":\"once\",\"arguments\":{\"n\":2}},{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}},{\"name\":\"look\",\"arguments\":{}},{\"name\":\"once\",\"arguments\":{\"n\":4}}]]"}}],
+          "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"look\",\"arguments\":{}}],[{\"name\":\"once\",\"arguments\":{\"n\":2}},{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}},{\"name\":\"once\",\"arguments\":{\"n\":4}}]]"}}],
          "output":"${ .steps.chat }"})"},
       {.name = "a loop with calls in parallel: one in doubt, one refused, one undone with the job",
        .nodes = R"({"schema":1,"nodes":[
