@@ -425,6 +425,7 @@ Value doubt_view(const State& state, const Step& step, const Wait* wait) {
        {"node_id", state.node_of(step).id},
        {"reason", reason},
        {"resolvable_at", resolvable},
+       {"said", call ? or_null(call->error.message) : Value()},
        {"since", to_text(wait ? wait->opened_at : state.updated_at)},
        {"step_id", step.id.text},
        {"tool", state.tool_of(step).name},
