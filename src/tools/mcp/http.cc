@@ -152,12 +152,13 @@ void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCa
 }
 
 void HttpTransport::give_up(std::int64_t id) {
-  for (auto& [number, exchange] : exchanges_) {
+  for (const auto& entry : exchanges_) {
+    const auto& exchange = entry.second;
     const bool meant = exchange->post.id == id || exchange->post.ticket == id;
     if (!meant || !exchange->reply) continue;
     if (exchange->http) return client_.cancel(*exchange->http);
     loop_.forget(exchange->timer);
-    return loop_.post([this, alive = alive_, exchange = exchange] {
+    return loop_.post([this, alive = alive_, exchange] {
       if (!*alive) return;
       exchanges_.erase(exchange->number);
       reply(*exchange, {.how = Reply::How::lost, .text = "given up"});
