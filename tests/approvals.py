@@ -9,22 +9,17 @@ every failpoint hit around a question and its answer, the till is asked for what
 """
 import collections
 import hashlib
-import http.server
 import json
-import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
-SERVER = ROOT / "examples/model-server/server.mjs"
-PATIENCE = 120
+sys.dont_write_bytecode = True
+from shared import desk as shared  # noqa: E402
+from shared.desk import BIN, PATIENCE, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
+
 KEY = "sk-of-approvals-1"
 TOKEN = "token-of-the-till"
 PROMPT = "Refund order 43, please."
@@ -56,99 +51,28 @@ agents:
 """
 
 
-class Till(http.server.BaseHTTPRequestHandler):
-    """Orders and refunds: a repeated key is answered as the first time."""
-
-    lock = threading.Lock()
-    done = {}  # key: answer
-    paid = []  # (path, body) of each effect
-    tokens = set()
-
-    def answer(self, value):
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.answer({"id": self.path.rsplit("/", 1)[1], "total": 12})
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        key = self.headers["idempotency-key"]
-        with Till.lock:
-            Till.tokens.add(self.headers["authorization"])
-            if key not in Till.done:
-                Till.paid.append((self.path, body))
-                Till.done[key] = {"ok": True, "of": body}
-        self.answer(Till.done[key])
-
-    def log_message(self, *_):
-        pass
-
-
-class Counter(http.server.ThreadingHTTPServer):
-    def handle_error(self, *_):
-        pass  # whoever asked was killed
-
-
-class Desk:
-    """A folder with an agents file, a till and a model server."""
+class Desk(shared.Desk):
+    """Its model says what it is told of a call that somebody has edited."""
 
     def __init__(self):
-        self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-approvals-"))
+        super().__init__([KEY, TOKEN])
         self.expires("24h")
-        Till.done, Till.paid, Till.tokens = {}, [], set()
-        self.till = Counter(("127.0.0.1", 0), Till)
-        threading.Thread(target=self.till.serve_forever, daemon=True).start()
-        scenario = json.loads((SERVER.parent / "scenarios/refund.json").read_text())
+        scenario = json.loads((SCENARIOS / "refund.json").read_text())
         told = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
         scenario["turns"].insert(0, told)
         (self.path / "refund.json").write_text(json.dumps(scenario))
-        self.models = subprocess.Popen(["node", SERVER, "--scenario", self.path / "refund.json"], text=True,
-                                       stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        url = self.models.stdout.readline().split()[-1]
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        self.url = f"http://127.0.0.1:{self.till.server_port}"
-        self.env |= {"TILL": self.url, "MODELS": url, "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
+        self.scenarios += ["--scenario", self.path / "refund.json"]
+        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
 
     def expires(self, span):
         (self.path / "agents.yaml").write_text(AGENTS.replace("EXPIRES", span))
 
-    def close(self):
-        self.models.terminate()
-        self.models.wait()
-        self.models.stdout.close()
-        self.till.shutdown()
-        self.till.server_close()
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def run(self, *words, code=None, **env):
-        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
-                              timeout=PATIENCE, stdin=subprocess.DEVNULL)
-        assert code is None or done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert KEY not in done.stdout + done.stderr and TOKEN not in done.stdout + done.stderr, "a secret was shown"
-        return done
-
-    def job(self, agent="refund", job="t", code=None, more=(), given=None, **env):
-        return self.run("run", "agents.yaml", agent, "--job-id", job, *more, "--input",
-                        json.dumps(given or {"message": PROMPT}), code=code, **env)
-
-    def asked(self):
-        return json.loads(self.run("approvals", "--json", code=0).stdout)["approvals"]
+    def job(self, agent="refund", job="t", more=(), given=None, **rest):
+        return self.start(agent, given or {"message": PROMPT}, job, *more, **rest)
 
     def decisions(self, job="t"):
-        events = json.loads(self.run("events", job, "--json", code=0).stdout)["events"]
-        return [e["payload"] for e in events
+        return [e["payload"] for e in self.events(job)
                 if e["type"] == "decision_recorded" and e["payload"]["kind"] == "approval"]
-
-    def proved(self, job="t", status="completed"):
-        seen = json.loads(self.run("job", job, "--json", code=0).stdout)
-        assert seen["status"] == status, seen
-        self.run("verify", job, code=0)
-        return seen
 
 
 def hash_of(arguments):
@@ -158,8 +82,8 @@ def hash_of(arguments):
 
 def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     desk.job(code=4, more=("--label", "tier=new"))
-    assert Till.paid == [], Till.paid
-    asked = desk.asked()
+    assert desk.till.paid == [], desk.till.paid
+    asked = desk.approvals()
     assert len(asked) == 1, asked
     one = asked[0]
     assert one["arguments"] == {"amount": 12, "order": "43"}, one
@@ -175,8 +99,8 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     desk.run("approve", one["id"], code=0)
     said = json.loads(desk.job(code=0, more=("--label", "tier=new")).stdout)
     assert said["text"] == "12 was paid back for order 43.", said
-    assert Till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], Till.paid
-    assert Till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
+    assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
+    assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
     desk.proved()
 
 
@@ -188,15 +112,15 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
     try:
         server.stdout.readline()
-        asked = {one["job_id"]: one for one in desk.asked()}
+        asked = {one["job_id"]: one for one in desk.approvals()}
         sends = asked["plain"]["sends"]
-        assert sends["method"] == "POST" and sends["url"].startswith(desk.url + "/refunds/4%E2%80%AE3%2F"), sends
+        assert sends["method"] == "POST" and sends["url"].startswith(desk.till.url + "/refunds/4%E2%80%AE3%2F"), sends
         assert sends["headers"]["Authorization"] == "Bearer secret:TILL_TOKEN", sends
         assert json.loads(sends["body"]) == {"order": evil, "amount": 5}, sends
         assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
         text = desk.run("approvals", code=0).stdout
         assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
-        assert "sends:     POST " + desk.url in text and "secret:TILL_TOKEN" in text, text
+        assert "sends:     POST " + desk.till.url in text and "secret:TILL_TOKEN" in text, text
     finally:
         server.terminate()
         server.wait()
@@ -205,7 +129,7 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
 
 def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
     desk.job(code=4)
-    one = desk.asked()[0]["id"]
+    one = desk.approvals()[0]["id"]
     desk.run("reject", one, "--note", "not today", code=0)
     for words, code in ((("reject", one), 0), (("approve", one), 5)):
         again = desk.run(*words, code=code).stdout
@@ -214,20 +138,20 @@ def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
     assert said["text"].startswith("Nothing was paid back"), said
     desk.proved()
     desk.job("strict", job="s", code=4)
-    desk.run("reject", desk.asked()[0]["id"], code=0)
+    desk.run("reject", desk.approvals()[0]["id"], code=0)
     desk.job("strict", job="s", code=1)
     assert desk.proved("s", "failed")["error"]["code"] == "rejected"
-    assert Till.paid == [], Till.paid
+    assert desk.till.paid == [], desk.till.paid
 
 
 def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     desk.job(code=4)
-    one = desk.asked()[0]
+    one = desk.approvals()[0]
     less = {"amount": 5, "order": "43"}
     desk.run("approve", one["id"], "--arguments", '{"amount": "much", "order": "43"}', code=2)
     refused = desk.run("approve", one["id"], "--arguments", '{"amount": 5000, "order": "43"}', code=2)
     assert "denied" in refused.stderr and "over our limit" in refused.stderr, refused.stderr
-    assert desk.asked()[0]["id"] == one["id"], "the question stays open"
+    assert desk.approvals()[0]["id"] == one["id"], "the question stays open"
     said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     assert "other arguments" in said.stdout, said.stdout
     late = desk.run("approve", one["id"], code=5)
@@ -236,7 +160,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
     assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
-    assert Till.paid == [("/refunds/43", less)], Till.paid
+    assert desk.till.paid == [("/refunds/43", less)], desk.till.paid
     shown = desk.run("trace", "t", code=0).stdout
     assert json.dumps(less, separators=(",", ":")) in shown and "said: edited" in shown, shown
     again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
@@ -266,7 +190,7 @@ def what_a_policy_denies_is_never_declared(desk):
     wrong = desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=2)
     fault = json.loads(wrong.stdout)["faults"][0]
     assert (fault["file"], fault["line"], fault["suggestion"]) == ("house.yaml", 2, "deny"), fault
-    assert Till.paid == [], Till.paid
+    assert desk.till.paid == [], desk.till.paid
 
 
 def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
@@ -298,7 +222,7 @@ def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
             process.wait(PATIENCE)
             process.stderr.close()
         assert idle in first, f"{command}: {first}"
-    assert Till.paid == [], Till.paid
+    assert desk.till.paid == [], desk.till.paid
 
 
 def what_nobody_answers_expires_and_is_not_made(desk):
@@ -306,7 +230,7 @@ def what_nobody_answers_expires_and_is_not_made(desk):
     said = desk.job(code=4)
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
     time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
-    assert desk.asked() == [], "it is asked no more"
+    assert desk.approvals() == [], "it is asked no more"
     seen = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for wait in (seen["waits"][0], seen["waiting"]):
         assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
@@ -323,7 +247,7 @@ def what_nobody_answers_expires_and_is_not_made(desk):
         time.sleep(0.1)
         said = desk.job(code=None)
     assert said.returncode == 0, said.stderr
-    assert Till.paid == [], Till.paid
+    assert desk.till.paid == [], desk.till.paid
     desk.proved()
 
 
@@ -334,54 +258,40 @@ def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
                "reject": ("reject", (), [])}
     for name, (verb, more, paid) in answers.items():
         job = f"calm-{name}"
-        points = [desk.job(job=job, AETHERIS_FAILPOINTS_TRACE="1").stderr]
-        one = [a for a in desk.asked() if a["job_id"] == job][0]
-        points.append(desk.run(verb, one["id"], *more, code=0, AETHERIS_FAILPOINTS_TRACE="1").stderr)
-        points.append(desk.job(job=job, code=0, AETHERIS_FAILPOINTS_TRACE="1").stderr)
-        found = [list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", text))) for text in points]
+        points = [desk.job(job=job, AETHERIS_FAILPOINTS_TRACE="1")]
+        one = [a for a in desk.approvals() if a["job_id"] == job][0]
+        points.append(desk.run(verb, one["id"], *more, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
+        points.append(desk.job(job=job, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
+        found = [hits(done) for done in points]
         assert all(found), found
-        for act, hits in enumerate(found):
+        for act, points in enumerate(found):
             if act == 0 and name != "edit":
                 continue  # until somebody answers all three are the same
-            for point in hits:
-                Till.done, Till.paid = {}, []
-                job = f"{name}-{act}-{point}".replace("@", "-").replace(".", "-")
-                dies = {"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")}
+            for point in points:
+                desk.till.forget()
+                job, dies = named(name, act, point), dying(point)
                 if act == 0:
                     desk.job(job=job, **dies)
                 desk.job(job=job)
-                mine = [a for a in desk.asked() if a["job_id"] == job]
-                assert len(mine) == 1 and Till.paid == [], (job, mine, Till.paid)
+                mine = [a for a in desk.approvals() if a["job_id"] == job]
+                assert len(mine) == 1 and desk.till.paid == [], (job, mine, desk.till.paid)
                 if act == 1:  # whoever heard nothing says it again
                     desk.run(verb, mine[0]["id"], *more, **dies)
                 desk.run(verb, mine[0]["id"], *more, code=0)
                 if act == 2:
                     desk.job(job=job, **dies)
                 desk.job(job=job, code=0)
-                assert Till.paid == paid, (job, Till.paid)
+                assert desk.till.paid == paid, (job, desk.till.paid)
                 states = collections.Counter(d["state"] for d in desk.decisions(job))
                 assert states["requested"] == 1 and sum(states.values()) == 2, (job, states)
                 desk.run("verify", job, code=0)
 
 
-def main():
-    tests = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
-             a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
-             an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
-             a_rule_of_the_operator_that_nothing_is_under_is_warned_of,
-             what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
-    wanted = " ".join(sys.argv[1:])
-    for test in tests:
-        name = test.__name__.replace("_", " ")
-        if wanted not in name:
-            continue
-        desk = Desk()
-        try:
-            test(desk)
-        finally:
-            desk.close()
-        print("ok", name, flush=True)
-
+TESTS = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
+         a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
+         an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
+         a_rule_of_the_operator_that_nothing_is_under_is_warned_of,
+         what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_tests("approvals", TESTS, Desk))
