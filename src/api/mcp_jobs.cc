@@ -61,9 +61,7 @@ Value standing(const Value& job) {
 
 std::string clipped(std::string text) {
   if (text.size() <= kShownMax) return text;
-  std::size_t size = kShownMax;
-  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) --size;
-  return text.substr(0, size) + "… (cut)";
+  return std::string(beginning_of(text, kShownMax)).append("… (cut)");
 }
 
 // What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.

@@ -19,14 +19,6 @@ constexpr std::size_t kPieceMax = 32u << 10;  // bytes of text in one event
 // Between two questions of a stream that heard nothing: whatever answers early, it does not spin.
 constexpr Duration kAgainAfter = std::chrono::seconds(1);
 
-// The longest text that ends here and cuts no character.
-std::string_view piece_of(std::string_view text) {
-  if (text.size() <= kPieceMax) return text;
-  std::size_t end = kPieceMax;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
-}
-
 // One live stream of a job's events: asks the Api again and again, each question waits for more. In between it tells what
 // answers say as they come; who reads too slowly for that reads it in the event of the answer.
 class Live : public std::enable_shared_from_this<Live> {
@@ -201,7 +193,8 @@ class Live : public std::enable_shared_from_this<Live> {
       std::size_t& at = told[key];
       at = before == told_.end() ? 0 : before->second;
       while (at < saying->text.size() && !full_) {
-        const std::string_view piece = piece_of(std::string_view(saying->text).substr(at));
+        const std::string_view piece =
+            beginning_of(std::string_view(saying->text).substr(at), kPieceMax);
         write("event: said\ndata: " + canonical(said(*saying, at, piece)) + "\n\n");
         at += piece.size();
       }

@@ -197,18 +197,11 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
 constexpr std::string_view kKept = "effect_store";
 constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
 
-// The beginning of a text, whole characters of it.
-std::string_view begin_of(std::string_view text, std::size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) most--;
-  return text.substr(0, most);
-}
-
 Value stand_in(const Value& result, std::string_view reason, bool shown) {
   const std::string text = canonical(result);
-  return Value::object({{"head", shown ? begin_of(text, kHeadMax) : std::string_view()},
+  return Value::object({{"head", shown ? beginning_of(text, kHeadMax) : std::string_view()},
                         {"invalid", true},
-                        {"reason", begin_of(reason, kReasonMax)},
+                        {"reason", beginning_of(reason, kReasonMax)},
                         {"sha256", to_hex(sha256(text))},
                         {"size", static_cast<std::uint64_t>(text.size())}});
 }

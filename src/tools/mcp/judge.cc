@@ -134,9 +134,7 @@ Outcome of_error(const Reply& reply, std::string text) {
 
 std::string cut_short(std::string text, std::size_t most) {
   if (text.size() <= most) return text;
-  std::size_t end = most;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end) + "…";
+  return std::string(beginning_of(text, most)).append("…");
 }
 
 Outcome ended(OutcomeKind kind, bool definite, bool retryable, std::string code,
