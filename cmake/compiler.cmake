@@ -5,8 +5,9 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 
 set(AE_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+set(AE_TEST_FLAGS "" CACHE STRING "Compiler flags of test files, after those of all files")
 option(AE_TESTS "Build the tests" ON)
-option(AE_FUZZ "Build the fuzzers: wants clang, and `fuzzer-no-link` in AE_SANITIZE" OFF)
+option(AE_FUZZ "Offer the fuzzers as target `fuzzers`: wants clang, and `fuzzer-no-link` in AE_SANITIZE" OFF)
 
 add_compile_options(
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
@@ -40,7 +41,9 @@ endif()
 
 find_program(AE_CCACHE ccache)
 if(AE_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${AE_CCACHE})
+  # A precompiled header is as good as its contents: the time at which it was written says nothing.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${AE_CCACHE})
 endif()
 find_program(AE_MOLD mold)
 if(AE_MOLD)

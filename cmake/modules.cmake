@@ -8,7 +8,7 @@
 #   *_test.cc       the program <name>_test, with GoogleTest's main and ae_testing
 #   X_main.cc       the program X, in the build folder itself
 #   *_bench.cc      aetheris_bench
-#   X_fuzz.cc       the program fuzz/X, under the preset `fuzz` only (AE_FUZZ: clang's libFuzzer)
+#   X_fuzz.cc       the program fuzz/X, under the preset `dev` only (AE_FUZZ: clang's libFuzzer); target `fuzzers`
 # A module may be named with / or _ (store/memory is store_memory). Links are made at the end, so
 # the order of folders does not matter and a folder that is not there yet is passed over.
 
@@ -71,11 +71,37 @@ function(ae_module name)
     set_target_properties(${name}_test PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     target_link_libraries(${name}_test PRIVATE ae_${name} GTest::gtest_main GTest::gtest)
+    ae_compile_as_test(${name}_test "${tests}")
     ae_link_later(${name}_test PRIVATE DEPENDS testing ${M_TEST_DEPENDS} LIBS ${M_TEST_LIBS})
     add_test(NAME ${name}_test COMMAND ${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name}_test PROPERTIES ENVIRONMENT
       "AETHERIS_ROOT=${CMAKE_SOURCE_DIR};AETHERIS_BIN=${CMAKE_BINARY_DIR}/aetheris")
     set_property(GLOBAL APPEND PROPERTY AE_TEST_PROGRAMS ${name}_test)
+  endif()
+endfunction()
+
+# How test files are compiled: AE_TEST_FLAGS, and with clang one precompiled header for all of them, because reading
+# GoogleTest and the standard library is half the work of most. It is the object of a library, and not made by
+# target_precompile_headers, which hides its path from ccache: trees of other names could share nothing.
+function(ae_add_test_headers)
+  if(NOT AE_TESTS OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    return()
+  endif()
+  set(header ${CMAKE_SOURCE_DIR}/cmake/test_headers.h)
+  set_source_files_properties(${header} PROPERTIES LANGUAGE CXX)
+  add_library(ae_test_headers OBJECT ${header})
+  target_link_libraries(ae_test_headers PRIVATE GTest::gtest Threads::Threads)
+  # Without the time of the files in it: ccache compares contents.
+  target_compile_options(ae_test_headers PRIVATE ${AE_TEST_FLAGS}
+    "SHELL:-x c++-header -Xclang -fno-pch-timestamp -fpch-instantiate-templates")
+endfunction()
+
+function(ae_compile_as_test target sources)
+  target_compile_options(${target} PRIVATE ${AE_TEST_FLAGS})
+  if(TARGET ae_test_headers)
+    set(object ${CMAKE_BINARY_DIR}/CMakeFiles/ae_test_headers.dir/cmake/test_headers.h.o)
+    target_compile_options(${target} PRIVATE "SHELL:-include-pch ${object} -Xclang -fno-pch-timestamp")
+    set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS ${object})
   endif()
 endfunction()
 
@@ -97,6 +123,7 @@ endfunction()
 
 macro(ae_add_modules)
   enable_testing()
+  ae_add_test_headers()
   # A module that appears makes the next build configure itself again.
   file(GLOB ae_module_files CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/*/CMakeLists.txt ${CMAKE_SOURCE_DIR}/src/*/*/CMakeLists.txt)
@@ -124,10 +151,8 @@ function(ae_add_bench folder)
   if(NOT sources)
     return()
   endif()
-  find_package(benchmark REQUIRED)
   add_executable(aetheris_bench ${sources})
   set_target_properties(aetheris_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-  target_link_libraries(aetheris_bench PRIVATE benchmark::benchmark_main benchmark::benchmark)
   ae_use_allocator(aetheris_bench)
   get_property(modules GLOBAL PROPERTY AE_MODULES)
   ae_link_later(aetheris_bench PRIVATE DEPENDS ${modules})

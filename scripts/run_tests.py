@@ -2,8 +2,8 @@
 """Runs the test programs and scripts, adds up what they say, and ends with `N passed, N failed`.
 
   run_tests.py --build build/dev [--filter WORDS]   GoogleTest programs, then tests/*.sh, tests/*.py
-  run_tests.py --build build/dev --ci               check, model, build, all of that, sim, fuzz, examples, demo
 
+scripts/ci.py runs the same and more, as a graph of stages.
 A program of the list build/<preset>/tests.txt that crashes counts as a failure, and so does a
 script that ends badly or says nothing, and a run in which nothing was tested at all. A script says
 `ok NAME`, `not ok NAME` or `ok NAME # SKIP why`, each on a line of its own.
@@ -13,9 +13,15 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLOW = os.environ.get("AETHERIS_SLOW_TESTS") == "1"
@@ -49,31 +55,60 @@ class Tally:
 def environment(build):
     env = dict(os.environ)
     env["AETHERIS_ROOT"] = str(ROOT)
-    binary = ROOT / build / "aetheris"
-    if binary.exists():
-        env["AETHERIS_BIN"] = str(binary)
+    env["AETHERIS_BIN"] = str(ROOT / build / "aetheris")
     env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
     env.setdefault("ASAN_OPTIONS", "detect_stack_use_after_return=1")
+    if symbolizer := shutil.which("llvm-symbolizer-19"):
+        env.setdefault("ASAN_SYMBOLIZER_PATH", symbolizer)  # so that clang's reports have names and lines
     return env
 
 
+RUNNING = set()  # the process groups of the commands that run now
+
+
 def run(command, env, seconds):
-    """Returns (exit code, output); a command that does not end in time is stopped with its children."""
-    try:
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
-    except OSError as error:
-        return 126, f"{command[0]}: {error}\n"
-    try:
-        output, _ = process.communicate(timeout=seconds)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        output, _ = process.communicate()
-        output += f"\nstopped after {seconds} s\n".encode()
-        code = 124
-    return code, output.decode(errors="replace")
+    """Runs a command; a command that does not end in time is stopped with its children.
+
+    Returns code, output, wall (seconds) and cpu (seconds of it and of the children that it waited for).
+    """
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as file:
+        try:
+            process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as error:
+            return types.SimpleNamespace(code=126, output=f"{command[0]}: {error}\n", wall=0.0, cpu=0.0)
+        RUNNING.add(process.pid)
+        late = threading.Event()
+
+        def stop():
+            late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(seconds, stop)
+        timer.start()
+        # WNOWAIT: the process stays a zombie until the timer is off, so its number cannot belong to another process.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        timer.cancel()
+        timer.join()
+        os.killpg(process.pid, signal.SIGKILL)  # nothing that it started in its group outlives it
+        RUNNING.discard(process.pid)
+        _, status, used = os.wait4(process.pid, 0)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        output = file.read().decode(errors="replace")
+    if late.is_set():
+        code, output = 124, output + f"\nstopped after {seconds} s\n"
+    return types.SimpleNamespace(code=code, output=output, wall=time.monotonic() - begin,
+                                 cpu=used.ru_utime + used.ru_stime)
+
+
+def stop_all():
+    for group in list(RUNNING):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def read_gtest(name, code, output):
@@ -135,17 +170,41 @@ def interesting(output):
     return "\n".join((kept + (block or []))[-400:])
 
 
-def report(name, tally, output, seconds):
+def report(name, tally, done, repeat=""):
+    """One line for what passed; for a failure also its output and the command that repeats it."""
     state = "ok " if not tally.failures else "BAD"
-    print(f"{state} {name:<28} {tally.line()}  ({seconds:.1f} s)", flush=True)
+    text = f"{state} {name:<28} {tally.line()}  ({done.wall:.1f} s, {done.cpu:.1f} s of CPU)"
     if tally.failures:
-        print(interesting(output), flush=True)
+        text += f"\n{interesting(done.output)}" + (f"\nrepeat: {repeat}" if repeat else "")
+    print(text, flush=True)
+
+
+def test_programs(build):
+    """The GoogleTest programs that a build made."""
+    listing = ROOT / build / "tests.txt"
+    return listing.read_text().split() if listing.exists() else []
+
+
+def test_scripts():
+    """The executable scripts tests/*.sh and tests/*.py, and those that cannot be executed."""
+    paths = sorted([*(ROOT / "tests").glob("*.sh"), *(ROOT / "tests").glob("*.py")])
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    return ([name for name in names if os.access(ROOT / name, os.X_OK)],
+            [name for name in names if not os.access(ROOT / name, os.X_OK)])
+
+
+def repeat_program(build, program, tally):
+    words = tally.failures[0].split(".", 1)[-1] if tally.failures and ": ended" not in tally.failures[0] else ""
+    chosen = f" --gtest_filter={shlex.quote('*' + re.sub(r'[:/-]', '?', words) + '*')}" if words else ""
+    return f"AETHERIS_ROOT=$PWD AETHERIS_BIN=$PWD/{build}/aetheris {build}/{program}{chosen}"
+
+
+def repeat_script(build, name):
+    return f"AETHERIS_ROOT=$PWD AETHERIS_BIN=$PWD/{build}/aetheris {name}"
 
 
 def run_programs(build, words, total):
     env = environment(build)
-    listing = ROOT / build / "tests.txt"
-    programs = [line for line in listing.read_text().split() if line] if listing.exists() else []
     filters = []
     if words:
         # ':' and '-' mean something to --gtest_filter; the '/' after the suite is a '.' there.
@@ -153,119 +212,47 @@ def run_programs(build, words, total):
         filters = [f"--gtest_filter=*{plain}*"]
 
     def one(program):
-        begin = time.monotonic()
-        path = ROOT / build / program
-        command = [str(path), "--gtest_color=no", *filters]
-        code, output = run(command, env, PROGRAM_SECONDS)
-        return path.name, code, output, time.monotonic() - begin
+        return program, run([str(ROOT / build / program), "--gtest_color=no", *filters], env, PROGRAM_SECONDS)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for name, code, output, seconds in pool.map(one, programs):
-            tally = read_gtest(name, code, output)
+        for program, done in pool.map(one, test_programs(build)):
+            name = pathlib.Path(program).name
+            tally = read_gtest(name, done.code, done.output)
             if words and not tally.failures and not tally.passed + tally.skipped:
                 continue
-            report(name, tally, output, seconds)
-            total.add(tally)
-
-
-def run_script(command, build, total, name, silent_is_ok=False):
-    run_side_by_side([(name, command)], build, total, 1, silent_is_ok)
-
-
-def run_side_by_side(scripts, build, total, width, silent_is_ok=False):
-    """Runs (name, command) pairs, so many at once, and reports them in their order."""
-    def one(script):
-        begin = time.monotonic()
-        code, output = run(script[1], environment(build), SCRIPT_SECONDS)
-        return script[0], code, output, time.monotonic() - begin
-
-    with concurrent.futures.ThreadPoolExecutor(width) as pool:
-        for name, code, output, seconds in pool.map(one, scripts):
-            tally = read_script(name, code, output, silent_is_ok)
-            report(name, tally, output, seconds)
+            report(name, tally, done, repeat_program(build, program, tally))
             total.add(tally)
 
 
 def run_scripts(build, words, total):
-    """They wait more than they compute: as many at once as there are cores."""
-    folder = ROOT / "tests"
-    scripts = []
-    for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py")]):
-        name = str(path.relative_to(ROOT))
-        if words and words not in name:
-            continue
-        if os.access(path, os.X_OK):
-            scripts.append((name, [str(path)]))
-        else:
-            total.failures.append(f"{name}: nobody may execute it, so it was not run")
-    run_side_by_side(scripts, build, total, os.cpu_count() or 1)
+    """They wait more than they compute: as many at once as there are cores, and reported in their order."""
+    names, barred = test_scripts()
+    total.failures += [f"{name}: it is not executable, so it was not run" for name in barred if words in name]
 
+    def one(name):
+        return name, run([str(ROOT / name)], environment(build), SCRIPT_SECONDS)
 
-def build_preset(build, total):
-    """Builds with ./dev; a build that fails is one failure, and what was built before is not run."""
-    name = f"build {pathlib.Path(build).name}"
-    code = subprocess.call([str(ROOT / "dev"), "build-preset", pathlib.Path(build).name], cwd=ROOT,
-                           stdout=sys.stdout, stderr=subprocess.STDOUT)
-    if code == 0:
-        total.passed += 1
-    else:
-        total.failures.append(f"{name}: ended with code {code}")
-    return code == 0
-
-
-def run_simulation(total):
-    """The simulated world at length; the commit is the seed, so that every commit sees other storms, and another
-    quarter of the sweep."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True,
-                            text=True).stdout.strip() or "1"
-    seeds = "20000" if SLOW else "4000"
-    for name, arguments, wanted in (("seeds", ["--seeds", seeds, "--from", commit], 0),
-                                    ("sweep", ["--sweep", *([] if SLOW else ["--quarter", commit])], 0),
-                                    ("canary", ["--canary"], 73)):
-        begin = time.monotonic()
-        code, output = run([str(ROOT / "dev"), "sim", *arguments], environment("build/release"),
-                           SCRIPT_SECONDS)
-        tally = Tally()
-        if code == wanted:
-            tally.passed += 1
-        else:
-            tally.failures.append(f"sim {name}: ended with code {code}, not {wanted}")
-        report(f"sim {name}", tally, output, time.monotonic() - begin)
-        total.add(tally)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for name, done in pool.map(one, [name for name in names if words in name]):
+            tally = read_script(name, done.code, done.output)
+            report(name, tally, done, repeat_script(build, name))
+            total.add(tally)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build/dev")
     parser.add_argument("--filter", default="")
-    parser.add_argument("--ci", action="store_true")
     options = parser.parse_args()
     total = Tally()
-    if options.ci:
-        run_script([str(ROOT / "scripts/check")], options.build, total, "check")
-        run_script([str(ROOT / "scripts/model")], options.build, total, "model")
-    if not options.ci or build_preset(options.build, total):
-        tested = Tally()
-        run_programs(options.build, options.filter, tested)
-        run_scripts(options.build, options.filter, tested)
-        if not tested.passed + len(tested.failures) + (tested.skipped if options.filter else 0):
-            tested.failures.append("no test was run")
-        total.add(tested)
-    if options.ci:
-        run_simulation(total)
-        if SLOW:
-            run_script([str(ROOT / "dev"), "sim", "--mutants"], "build/mutants", total, "mutants")
-        run_script([str(ROOT / "dev"), "fuzz", "--seconds", "600" if SLOW else "60"], "build/fuzz", total, "fuzz")
-        for extra in (["scripts/examples"], ["scripts/demo"], ["scripts/demo", "--postgres"], ["scripts/demo", "--agent"]):
-            if os.access(ROOT / extra[0], os.X_OK):
-                run_script([str(ROOT / extra[0]), *extra[1:]], "build/release", total, " ".join(extra), silent_is_ok=True)
+    run_programs(options.build, options.filter, total)
+    run_scripts(options.build, options.filter, total)
+    if not total.passed + len(total.failures) + (total.skipped if options.filter else 0):
+        total.failures.append("no test was run")
     if total.failures:
         print("\nfailed:")
         for failure in total.failures:
             print(f"  {failure}")
-    if options.ci and total.skipped:  # a machine reads the last line: always the same two numbers
-        print(f"{total.skipped} skipped")
-        total.skipped = 0
     print(total.line(), flush=True)
     return 1 if total.failures else 0
 

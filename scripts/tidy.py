@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over the sources of a build, in parallel, and remembers what was clean.
+"""Runs clang-tidy over the changed sources of a build and all that include them, and remembers what was clean.
 
-A file is looked at again when it, a header of ours that it includes (also indirectly), its compile
-command or .clang-tidy changed. Files that include Asio, Beast or CLI11 are left out: they take
-half a minute each and are few by design.
+  tidy.py                 what changed since the base: AETHERIS_BASE of the environment; else the common ancestor with
+                          origin/main; on main itself the state of main six hours before its last commit
+  tidy.py --base=COMMIT   what changed since then
+  tidy.py --all           every file
+
+A file is checked again when it, a header of ours that it includes (also indirectly), its compile command or .clang-tidy
+changed. A change of .clang-tidy, or a history without a base (a shallow clone), means every file. Files that include
+Asio, Beast or CLI11 are left out: they take half a minute each and are few by design.
 """
 import argparse
 import concurrent.futures
@@ -19,6 +24,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAVY = re.compile(r"^(boost/(asio|beast|url|json/src)\b|CLI/)")
+BASE_SECONDS = 6 * 3600  # on main itself: as much of its history is checked again
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -48,11 +54,44 @@ def key_of(texts, command, rules):
     return digest.hexdigest()
 
 
+def git(*words):
+    """The output of git, or nothing when it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def find_base():
+    """The commit since which files count as changed; "" when there is none."""
+    if named := os.environ.get("AETHERIS_BASE"):
+        return git("rev-parse", "--verify", f"{named}^{{commit}}")
+    head = git("rev-parse", "HEAD")
+    if (common := git("merge-base", "HEAD", "origin/main")) and common != head:
+        return common
+    if not (when := git("log", "-1", "--format=%ct")):
+        return ""
+    return git("rev-list", "--first-parent", "-1", f"--before={int(when) - BASE_SECONDS}", "HEAD")
+
+
+def changed_since(base):
+    """The files that differ from the base, new ones included; None = take every file."""
+    if not base:
+        return None
+    names = git("diff", "--name-only", base).splitlines() + git("ls-files", "-o", "--exclude-standard").splitlines()
+    return None if ".clang-tidy" in names else {ROOT / name for name in names}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--cache", default="build/tidy-cache")
+    parser.add_argument("--base", help="check what changed since this commit, and what includes it")
+    parser.add_argument("--all", action="store_true", help="check every file")
     options = parser.parse_args()
+    if options.base and not (base := git("rev-parse", "--verify", f"{options.base}^{{commit}}")):
+        parser.error(f"{options.base} is not a commit here")
+    elif not options.base:
+        base = "" if options.all else find_base()
+    changed = changed_since(base)
     tidy = shutil.which("clang-tidy-19")
     if not tidy:
         print("clang-tidy-19 is not here: ./dev setup")
@@ -63,7 +102,7 @@ def main():
     listing = ROOT / options.build / "compile_commands.json"
     commands = json.loads(listing.read_text()) if listing.exists() else []
 
-    work, heavy, known = [], 0, 0
+    work, heavy, known, same = [], 0, 0, 0
     for entry in commands:
         path = pathlib.Path(entry["directory"], entry["file"])
         if not path.is_file() or ROOT / "src" not in path.parents:
@@ -71,6 +110,9 @@ def main():
         texts = {}
         if any(HEAVY.match(name) for name in closure(path, texts)):
             heavy += 1
+            continue
+        if changed is not None and not changed & texts.keys():
+            same += 1
             continue
         mark = cache / key_of(texts, entry["command"], rules)
         if mark.exists():
@@ -94,7 +136,8 @@ def main():
         bad = [text for text in pool.map(look, work) if text]
     for text in bad:
         print(text)
-    print(f"{len(work)} looked at, {known} known to be clean, {heavy} left out, {len(bad)} bad")
+    since = f"unchanged since {base[:10]}" if changed is not None else "unchanged"
+    print(f"{len(work)} checked, {known} known to be clean, {same} {since}, {heavy} left out, {len(bad)} bad")
     return 1 if bad else 0
 
 
