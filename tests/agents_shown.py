@@ -209,7 +209,7 @@ def a_hundred_loops_whose_model_stopped_in_the_middle_of_an_answer_take_little_m
         assert not [line for line in place.lines("asked.jsonl") if line["answer"].startswith("refused")]
         assert many["Threads"] == few["Threads"], (few["Threads"], many["Threads"])
         each = (int(many["VmRSS"][0]) - int(few["VmRSS"][0])) / 100
-        sanitized = "libasan" in pathlib.Path(f"/proc/{serving}/maps").read_text()
+        sanitized = b"__asan_init" in pathlib.Path(f"/proc/{serving}/exe").read_bytes()
         print(f"# {each:.1f} KiB for each job" + (", with a sanitizer: not judged, there is no release build" if sanitized else ""))
         assert sanitized or each < 64, f"{each} KiB for each job"
 
@@ -217,7 +217,7 @@ def a_hundred_loops_whose_model_stopped_in_the_middle_of_an_answer_take_little_m
 # ---------------------------------------------------------------- docs/agents-in-ten-minutes.md
 
 VARIES = [(r"\d{4}-\d\d-\d\d[ T][0-9:.]+(Z| UTC)?", "TIME"), (r"\d\d:\d\d:\d\d", "TIME"),
-          (r"[\d.]+ (ms|s)\b", "TIME"), (r"[━ ]{2,}", " "), (r"aetheris:[\w-]+:\S+", "KEY"),
+          (r"[\d.]+ (ms|s)\b", "TIME"), (r"[━ ]{2,}", " "), (r"aetheris:[\w-]+:\S+", "KEY"), (r"\b[0-9a-f]{64}\b", "HASH"),
           (r"\s+", " ")]
 
 

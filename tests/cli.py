@@ -51,6 +51,7 @@ tools:
   hold_once:
     command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo held"]
     effect: at_most_once
+    local: true
     timeout: 60s
 agents:
   echo:
@@ -851,6 +852,7 @@ def a_store_that_went_backwards_is_noticed_and_accepted():
         assert said.code == 1 and "store_rolled_back" in [p["code"] for p in said.json()["problems"]], said
 
         body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
+        assert [(job["id"], job["calls"]) for job in body.pop("may_repeat")] == [("parked", ["d (doubt, at_most_once)"])]
         assert body == {"accepted": True, "ending": 0, "parked": 3, "pausing": 1}, body
         for job in ("waiting", "queued"):
             parked = expect(h.run("job", job, "--json"), 0).json()["parked"]
@@ -917,7 +919,7 @@ def a_redacted_value_is_nowhere_and_the_log_still_proves_well():
                     assert SECRET.encode() not in file.read_bytes(), file
 
             again = expect(h.run("redact", "a", "1:input", "--reason", "again", "--json"), 0).json()
-            assert again == {"gone": [{"field": "input", "seq": 1}], "redacted": []}, again
+            assert (again["gone"], again["redacted"], again["forks"]) == ([{"field": "input", "seq": 1}], [], []), again
             entries = expect(h.run("audit", "--json"), 0).json()["entries"]
             assert len(entries) == 1, entries
             one = entries[0]
@@ -957,10 +959,11 @@ agents:
             assert proof["redacted"] == [] and "arguments it gives" in proof["proofs"]["replay"]["detail"], proof
         says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
                     if e["payload"].get("result") == looks)
-        expect(h.run("redact", "j", f"{says}:result", "--reason", "x"), 0)
+        expect(h.run("redact", "j", f"{says}:result", "--keep-forks", "--reason", "x"), 0)
         said = expect(h.run("retry", "j", "--job-id", "late"), 2)
         assert "has been erased from the log" in said.err, said
-        assert len(expect(h.run("verify", "j", "--json"), 0).json()["redacted"]) == 1
+        gone = expect(h.run("verify", "j", "--json"), 0).json()["redacted"]
+        assert gone == [{"field": "blind", "seq": 1}, {"field": "result", "seq": says}], gone
 
 
 @test
@@ -1165,6 +1168,7 @@ tools:
   book:
     command: ["sh", "-c", "cat > /dev/null; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> done.txt; echo \"$0\"", "${ .args.what }"]
     effect: at_most_once
+    local: true
     on_in_doubt: probe
     probe: { tool: look, args: { key: "${ .call.external_key }" }, happened: "${ .result.found }" }
     compensate: { tool: unbook, args: { what: "${ .result }" } }
@@ -1618,7 +1622,7 @@ def pasted(h, command):
 def every_command_that_is_printed_can_be_pasted():
     with home() as h:
         (h.path / "ways.yaml").write_text(
-            "aetheris: 1\ntools:\n  doubt: { native: doubt, effect: at_most_once }\nagents:\n"
+            "aetheris: 1\ntools:\n  doubt: { command: [sh, -c, \"kill -9 $$\"], effect: at_most_once, local: true }\nagents:\n"
             "  doubts: { plan: [ { id: d, tool: doubt, args: { message: lost } } ], output: \"${ .steps.d }\" }\n"
             "  asks: { plan: [ { id: w, wait: { type: signal, key: \"it's a key; $HOME\" } } ], output: \"${ .steps.w }\" }\n")
         for store in ([], ["--store", "sqlite:else where/s.db"]):
@@ -1884,6 +1888,7 @@ def a_killed_run_goes_on_where_it_stopped():
 
 CHARGES = r"""
 aetheris: 1
+outbound: { allow: ["127.0.0.1"] }
 tools:
   charge:
     http: { method: POST, url: "SHOP/charges" }
@@ -2027,6 +2032,7 @@ def after_a_kill_a_verifier_that_is_gone_parks_the_job():
         expect(h.run("resume", "c"), 0)
         expect(h.run("run", "agents.yaml", "--job-id", "c"), 4)
         expect(h.run("resolve", "c", "pay", "accept"), 0)
+        expect(h.run("resume", "c"), 0)
         assert expect(h.run("run", "agents.yaml", "--job-id", "c"), 0).out == "held\n"
 
 

@@ -12,6 +12,7 @@ shop's journal: no at_most_once call arrived twice, no idempotent key took effec
 
 import collections
 import concurrent.futures
+import datetime
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
@@ -74,6 +76,8 @@ def resolve(job, store, shop):
     if seen["status"] != "parked" or len(seen["in_doubt"]) != 1:
         raise Failure(f"blocked, but not parked with one call in doubt: {seen}")
     doubt = seen["in_doubt"][0]
+    settles = datetime.datetime.fromisoformat(doubt["resolvable_at"].rstrip("Z") + "+00:00")
+    time.sleep(max(0, (settles - datetime.datetime.now(datetime.timezone.utc)).total_seconds()))
     if doubt["tool"] != "give_card":
         raise Failure(f"only the at_most_once call may be in doubt, not {doubt['tool']}")
     made = ask(shop, f"/gift-cards?key={doubt['external_key']}")
@@ -149,6 +153,10 @@ def main():
         # The example with its waits made short.
         text = (ROOT / "examples/refund.yaml").read_text()
         text = text.replace("for: 1s", "for: 50ms").replace("initial_backoff: 100ms", "initial_backoff: 10ms")
+        # A lost gift card settles soon after the next life has begun.
+        long = "a person looks and says\n    timeout: 10s\n"
+        assert text.count(long) == 1
+        text = text.replace(long, "a person looks\n    timeout: 2s\n    grace: 1s\n")
         agents = folder / "refund.yaml"
         agents.write_text(text)
         journal = folder / "shop.journal"

@@ -171,6 +171,79 @@ def check_columns():
     say("every table and column of the SQLite file", faults)
 
 
+# ---------------------------------------------------------------- what this version writes
+
+
+def written_sources():
+    """The pure code and the runtime that make events, without tests."""
+    files = [f for folder in ("src/engine", "src/runtime") for f in sorted((ROOT / folder).glob("*.cc"))
+             if not f.name.endswith("_test.cc")]
+    return {str(f.relative_to(ROOT)): f.read_text(encoding="utf-8") for f in files}
+
+
+def ticked(section, field):
+    """The words in backticks of a field's row."""
+    row = re.search(rf"^\| `{field}` \|[^|]*\|[^|]*\|(.*)\|$", section, re.M)
+    return set(re.findall(r"`(\w+)`", row[1])) if row else set()
+
+
+def check_written():
+    """What is said to come later is not written, and what is written is not said to come later."""
+    sources = written_sources()
+    code = "\n".join(sources.values())
+    sections, table = page_sections(), code_table()
+    faults = []
+    for name in table:
+        emitted = re.search(rf"(?<!case )(?<![=!]= )EventType::{name}\b(?!:)", code) is not None
+        later = "writes none" in sections[name]
+        if emitted == later:
+            faults.append(f"{name}: the page says {'that it is not written' if later else 'nothing'}, "
+                          f"the code {'makes' if emitted else 'does not make'} it")
+        for field in re.findall(r"^\| `(\w+)` \| \d+ \| \w+\*? \| later\b", sections[name], re.M):
+            if re.search(rf'(\{{|emplace_back\()"{field}", ', code):
+                faults.append(f"{name}.{field}: said to come later, and the code writes a field of that name")
+    say("what comes later is not written yet", faults)
+
+
+def check_vocabulary():
+    """Decision kinds, result types of nodes, and why a job is parked or given back."""
+    sources, sections = written_sources(), page_sections()
+    code = "\n".join(sources.values())
+    deciding = "\n".join(text for name, text in sources.items() if name not in ("src/engine/plan.cc", "src/engine/planner.cc"))
+    faults = []
+
+    def compare(what, page, wanted):
+        assert wanted, f"no {what} was found in the code"
+        faults.extend(f"{what} {word}: {'only in the code' if word in wanted else 'only on the page'}"
+                      for word in sorted(page ^ wanted))
+
+    kinds = set(re.findall(r'\{"kind", "(\w+)"\}', deciding))
+    compare("decision kind", ticked(sections["decision_recorded"], "kind") - {"when"}, kinds)
+    types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/status.cc"])) - {"none"}
+    compare("result type", ticked(sections["node_finished"], "result_type") - {"step_compensated", "node_finished"}, types)
+
+    codes = {}
+    for body in re.findall(r"EventType::job_parked,\s*(?:Value::object\()?\{(.*?)\}\)?\)?[;}]", code, re.S):
+        reasons = {m for m in re.findall(r'"reason",\s*code_name\(Code::(\w+)\)', body)}
+        head = body.split('"until"')[0]
+        reasons |= {m for m in re.findall(r'"(\w+)"', head)} - {"reason"}
+        for name in re.findall(r"\bk[A-Z]\w+", head):
+            reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm.h")))
+        for until in re.findall(r'"until", "(\w+)"', body):
+            codes.setdefault(until, set()).update(reasons)
+    reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
+    if "code_name(Code::store_rolled_back)" in sources["src/runtime/rollback.cc"]:
+        reasons.add("store_rolled_back")
+    compare("reason of job_parked", ticked(sections["job_parked"], "reason"), reasons)
+    compare("until of job_parked", ticked(sections["job_parked"], "until"), set(codes))
+
+    given_back = set()
+    for body in re.findall(r"requeued_event\(([^;]*?), (?:std::nullopt|backoff)\)", code):
+        given_back |= set(re.findall(r'"(\w+)"', body))
+    compare("reason of job_requeued", ticked(sections["job_requeued"], "reason"), given_back)
+    say("decision kinds, result types, and reasons of parks and releases", faults)
+
+
 # ---------------------------------------------------------------- the commit that is drawn
 
 
@@ -300,6 +373,8 @@ check_events()
 check_ids()
 check_words()
 check_columns()
+check_written()
+check_vocabulary()
 check_drawing()
 check_value_fields()
 sys.exit(1 if failed else 0)

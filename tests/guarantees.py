@@ -3,7 +3,7 @@
 the tables against the code.
 
 Every file and function that the page names is there; every test, sentence of the store suite, rule of the simulated world,
-search of the model and check of a script is there; each section, 1 to 13, has its rows, and no row has gone. A cell
+search of the model and check of a script is there; each section, 1 to 14, has its rows, and no row has gone. A cell
 names what there is, or says why there is nothing. Says `ok NAME` or `not ok NAME`, and how many rows are open.
 """
 import collections
@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
 PAGE = ROOT / "docs/guarantees.md"
 # Rows of each section. A row may be split or added; whoever takes one away changes this number and says why.
-ROWS = {1: 38, 2: 9, 3: 19, 4: 22, 5: 31, 6: 45, 7: 26, 8: 12, 9: 19, 10: 38, 11: 17, 12: 11, 13: 19}
+ROWS = {1: 38, 2: 9, 3: 19, 4: 22, 5: 31, 6: 45, 7: 26, 8: 12, 9: 19, 10: 38, 11: 17, 12: 11, 13: 19, 14: 13}
 OPEN = ("not yet", "none yet", "being built", "comes later")
 
 failed = []

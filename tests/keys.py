@@ -42,9 +42,11 @@ def make(h, role, *more, env=None):
 
 
 @contextlib.contextmanager
-def serving(*words, roles=("admin",), env=None):
-    """A server whose store has a key of each role before it begins."""
+def serving(*words, roles=("admin",), env=None, files=None):
+    """A server whose store has a key of each role before it begins; `files` are in its folder, by name."""
     with home() as h:
+        for name, text in (files or {}).items():
+            (h.path / name).write_text(text)
         keys = {role: make(h, role)[0] for role in roles}
         s = Server(h, *words, env=env)
         s.keys = keys

@@ -159,7 +159,7 @@ def kill_9_while_a_person_thinks_changes_nothing():
 @test
 def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
     with home() as h:
-        offer(h, {"command": command(h, "modern")})
+        offer(h, {"command": command(h, "modern")}, timeout="5s", grace="1s")
         expect(book(h), 4)
         expect(fill_in(h, {"n": 2}), 0)
         expect(book(h), 4)
@@ -174,7 +174,9 @@ def kill_9_in_the_call_that_has_the_answers_is_a_call_in_doubt():
         (h.path / "stop").unlink()
         doubt = expect(book(h), 4).json()
         assert doubt["in_doubt"][0]["tool"] == "s.book" and len(calls(h, "book")) == 3, doubt
-        expect(h.run("resolve", "j1", doubt["in_doubt"][0]["idempotency_key"], "not_happened"), 0)
+        key = doubt["in_doubt"][0]["idempotency_key"]
+        assert expect(h.run("resolve", "j1", key, "not_happened", "--json"), 5).json()["code"] == "not_settled"
+        until(lambda: h.run("resolve", "j1", key, "not_happened").code == 0)
         assert expect(book(h), 0).json()["result"] == "booked 2", "the answers were not asked for again"
         assert calls(h, "book")[3]["responses"] == calls(h, "book")[2]["responses"]
         proved(h)
@@ -263,7 +265,7 @@ def a_real_server_of_the_old_era_is_answered_in_its_open_call():
 
 def killed_while_a_person_thinks(h, **entry):
     """The job, and the server after the one that was killed, which has been given the answer."""
-    elicits(h, timeout="3s", **entry)  # what is lost settles soon after it
+    elicits(h, **{"timeout": "3s", "grace": "1s", **entry})  # what is lost settles soon after it
     server = Server(h)
     job = waits(server)
     server.process.send_signal(signal.SIGKILL)

@@ -296,7 +296,7 @@ def every_operation_answers_as_it_says():
         ask(202, "post", "/api/jobs/a/resume", {"reason": "x"})
         ask(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
         ask.ended("a", "job_cancelled")
-        ask(200, "post", "/api/jobs/e/redact", {"all": True, "reason": "x"})
+        ask(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
         ask(200, "get", "/api/jobs/e/events")
         ask(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
         ask(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})

@@ -457,6 +457,11 @@ def dumped(env):
     return path
 
 
+def in_place(env):
+    """From now on the store takes the tables as they are for the ones that it was written in, as before a version that knows."""
+    sql(env, "DELETE FROM aetheris.meta WHERE key = 'place'")
+
+
 def restored(env, path):
     name = env["AETHERIS_STORE"].rsplit("/", 1)[1]
     POSTGRES.program("psql", "-d", name, "-qc", "DROP SCHEMA aetheris CASCADE")
@@ -474,6 +479,7 @@ def a_restored_store_is_noticed_by_who_remembers_and_parked_by_who_says_so():
             expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
             restored(env, backup)
             os.unlink(backup)
+            in_place(env)
             marks = list((h.path / ".aetheris").glob("*.mark"))
             assert len(marks) == 1, marks
             if not remembers:
@@ -490,7 +496,7 @@ def a_restored_store_is_noticed_by_who_remembers_and_parked_by_who_says_so():
                 expect(h.run("doctor", "--restored", env=env), 2)
             words = ["doctor", "--accept-rollback", "--json"] + ([] if remembers else ["--restored"])
             body = expect(h.run(*words, env=env), 0).json()
-            assert body == {"accepted": True, "ending": 0, "parked": 2, "pausing": 0}, body
+            assert body == {"accepted": True, "ending": 0, "may_repeat": [], "parked": 2, "pausing": 0}, body
             for job in ("waits", "queued"):
                 parked = expect(h.run("job", job, "--json", env=env), 0).json()["parked"]
                 assert (parked["reason"], parked["until"]) == ("store_rolled_back", "resume"), parked
@@ -499,6 +505,64 @@ def a_restored_store_is_noticed_by_who_remembers_and_parked_by_who_says_so():
             expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
             expect(h.run("verify", "waits", env=env), 0)
             expect(h.run("audit", "--verify", env=env), 0)
+
+
+@test
+def a_dump_that_was_restored_is_noticed_where_no_process_remembers():
+    for where in ("same", "other"):
+        for end in ("accept", "nothing_lost"):
+            with shared() as (h, env), home() as fresh:
+                expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits", env=env), 4)
+                expect(h.run("run", "agents.yaml", "echo", "--job-id", "queued", "--detach", env=env), 0)
+                backup = dumped(env)
+                if where == "same":
+                    restored(env, backup)
+                else:
+                    env = {"AETHERIS_STORE": POSTGRES.database()}
+                    POSTGRES.program("pg_restore", "--exit-on-error", "-d", env["AETHERIS_STORE"].rsplit("/", 1)[1], backup)
+                os.unlink(backup)
+                for words in (["run", "agents.yaml", "echo"], ["signal", "waits", "go-waits", "1"],
+                              ["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["worker", "agents.yaml"]):
+                    said = expect(fresh.run(*words, env=env), 7)
+                    assert "store_rolled_back" in said.err and "doctor --accept-rollback" in said.err, said
+                said = fresh.run("doctor", "--json", env=env).json()
+                assert "store_rolled_back" in [p["code"] for p in said["problems"]], said
+                assert expect(fresh.run("job", "waits", "--json", env=env), 0).json()["status"] == "waiting"
+                if end == "accept":
+                    body = expect(fresh.run("doctor", "--accept-rollback", "--json", env=env), 0).json()
+                    assert (body["accepted"], body["parked"]) == (True, 2), body
+                    assert expect(fresh.run("job", "waits", "--json", env=env), 0).json()["status"] == "parked"
+                    expect(fresh.run("resume", "waits", env=env), 0)
+                else:
+                    body = expect(fresh.run("doctor", "--accept-rollback", "--nothing-lost", "--json", env=env), 0).json()
+                    assert (body["accepted"], body["parked"]) == (True, 0), body
+                expect(fresh.run("signal", "waits", "go-waits", '"here"', env=env), 0)
+                expect(fresh.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
+                expect(fresh.run("audit", "--verify", env=env), 0)
+
+
+@test
+def nothing_lost_is_refused_where_a_process_remembers_more():
+    with shared() as (h, env):
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits", env=env), 4)
+        backup = dumped(env)
+        expect(h.run("signal", "waits", "go-waits", '1', env=env), 0)
+        expect(h.run("run", "agents.yaml", "--job-id", "waits", "--only", env=env), 0)
+        restored(env, backup)
+        os.unlink(backup)
+        said = expect(h.run("doctor", "--accept-rollback", "--nothing-lost", env=env), 7)
+        assert "went backwards" in said.err, said
+        expect(h.run("doctor", "--accept-rollback", env=env), 0)
+
+
+@test
+def a_server_that_does_not_tell_its_identifier_is_compared_by_what_it_tells():
+    with shared() as (h, env):
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", env=env), 0)
+        place = sql(env, "SELECT value FROM aetheris.meta WHERE key = 'place'").split()[1:]
+        for known, code in ((["-", *place[1:]], 0), (["1", *place[1:]], 7), ([place[0], "1", place[2]], 7)):
+            sql(env, f"UPDATE aetheris.meta SET value = '{' '.join(known)}' WHERE key = 'place'")
+            assert (h.run("signal", "a", "k", "1", env=env).code == 7) == (code == 7), known
 
 
 @test
@@ -549,6 +613,34 @@ def doctor_says_what_a_lost_server_would_lose():
         assert "no_synchronous_standby" in codes, said
         nobody = h.run("doctor", "--json", "--store", "postgres://127.0.0.1:1/x")
         assert "unavailable" in [problem["code"] for problem in nobody.json()["problems"]], nobody
+
+
+@test
+def doctor_and_verify_report_damage_beside_the_logs():
+    with shared() as (h, env):
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits", env=env), 4)
+
+        def codes():
+            return {p["code"]: p["message"] for p in h.run("doctor", "--json", env=env).json()["problems"]}
+
+        assert not {"foreign_trigger", "meta", "rows_differ"} & set(codes()), codes()
+        for damage, code, repair in (
+                ("CREATE RULE evil AS ON UPDATE TO audit DO INSTEAD NOTHING", "foreign_trigger", "DROP RULE evil ON audit"),
+                ("CREATE TRIGGER evil BEFORE UPDATE ON heads FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+                 "foreign_trigger", "DROP TRIGGER evil ON heads"),
+                ("UPDATE heads SET status = 'completed'", "rows_differ", "UPDATE heads SET status = 'waiting'"),
+                ("UPDATE meta SET value = 'x' WHERE key = 'audit_head'", "meta",
+                 "UPDATE meta SET value = '0 ' || repeat('0', 64) WHERE key = 'audit_head'")):
+            sql(env, damage)
+            found = codes()
+            assert code in found, (damage, found)
+            if code == "foreign_trigger":
+                assert f"`{repair}`" in found[code], found
+            sql(env, repair)
+        assert not {"foreign_trigger", "meta", "rows_differ"} & set(codes()), codes()
+        sql(env, "UPDATE jobs SET request_hash = decode(repeat('00', 32), 'hex')")
+        said = expect(h.run("verify", "waits", "--json", env=env), 6).json()
+        assert "request_hash" in said["proofs"]["state_machine"]["detail"], said
 
 
 @test

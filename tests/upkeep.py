@@ -70,13 +70,15 @@ def every_older_store_is_brought_to_the_schema_of_a_fresh_one():
             assert said.json() == {"changed": False, "due": before < NEWEST, "from": before, "to": NEWEST}, said
             assert sql(old, "PRAGMA user_version")[0][0] == before, "--check changes nothing"
             said = expect(h.run("migrate", *store), 0)
-            assert said.out == f"layout {before} -> layout {NEWEST}: done\n", said
-            said = expect(h.run("migrate", *store), 0)
+            if before < NEWEST:
+                assert said.out == f"layout {before} -> layout {NEWEST}: done\n", said
+                said = expect(h.run("migrate", *store), 0)
             assert said.out == f"layout {NEWEST}: up to date\n", said
             expect(h.run("migrate", "--check", *store), 0)
             assert schema(old) == schema(fresh), golden
             for job in expect(h.run("jobs", "--json", *store), 0).json()["jobs"]:
                 expect(h.run("verify", job["id"], *store), 0)
+            assert not {"rows_differ", "meta", "foreign_trigger"} & set(codes(h, *store)), golden
             for file in h.path.glob("old.db*"):
                 file.unlink()
         assert min(layouts) == 1, "the first layout is among them"
@@ -224,7 +226,7 @@ def a_store_restored_in_place_runs_nothing_until_that_is_accepted():
                 assert "store_rolled_back" in said.err and "doctor --accept-rollback" in said.err, said
             assert expect(h.run("job", "waits", "--json"), 0).json()["status"] == "waiting", "it may be looked at"
             body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
-            assert body == {"accepted": True, "ending": 0, "parked": 2, "pausing": 0}, body
+            assert body == {"accepted": True, "ending": 0, "may_repeat": [], "parked": 2, "pausing": 0}, body
             for job in ("waits", "queued"):
                 parked = expect(h.run("job", job, "--json"), 0).json()["parked"]
                 assert parked["reason"] == "store_rolled_back", parked
@@ -251,6 +253,291 @@ def a_store_that_only_moved_goes_on_and_a_false_word_is_found_out():
         said = expect(h.run("restore", "b.db", "--nothing-lost", "--json"), 0).json()
         assert said["to_accept"], "the position beside the store knows better"
         expect(h.run("run", "agents.yaml", "echo"), 7)
+
+
+@test
+def a_backup_that_is_used_directly_refuses_to_act_until_it_is_restored_or_accepted():
+    for end in ("restore", "accept", "nothing_lost"):
+        with home() as h:
+            backed_up(h)
+            store = ("--store", f"sqlite:{h.path}/b.db")
+            for words in (["run", "agents.yaml", "echo"], ["run", "agents.yaml", "--job-id", "waits"],
+                          ["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["signal", "waits", "go-waits", "1"]):
+                said = expect(h.run(*words, *store), 7)
+                assert "store_rolled_back" in said.err and "backup that was not restored" in said.err, said
+            said = h.run("doctor", "--json", *store).json()
+            assert "store_rolled_back" in [p["code"] for p in said["problems"]], said
+            assert expect(h.run("job", "waits", "--json", *store), 0).json()["status"] == "waiting", "reading works"
+            expect(h.run("verify", "waits", *store), 0)
+            expect(h.run("events", "waits", *store), 0)
+            if end == "restore":
+                new = ("--store", f"sqlite:{h.path}/new.db")
+                said = expect(h.run("restore", "b.db", "--json", *new), 0).json()
+                assert said["to_accept"], said
+                expect(h.run("run", "agents.yaml", "echo", *new), 7)
+            elif end == "accept":
+                body = expect(h.run("doctor", "--accept-rollback", "--restored", "--json", *store), 0).json()
+                assert (body["accepted"], body["parked"]) == (True, 2), body
+                for job in ("waits", "queued"):
+                    parked = expect(h.run("job", job, "--json", *store), 0).json()["parked"]
+                    assert parked["reason"] == "store_rolled_back", parked
+                assert sql(h.path / "b.db", "SELECT * FROM meta WHERE key = 'accepting'") == []
+                timelines = [sql(file, "SELECT value FROM meta WHERE key = 'timeline'") for file in (h.path / "b.db", h.store)]
+                assert timelines[0] != timelines[1], timelines
+            else:
+                body = expect(h.run("doctor", "--accept-rollback", "--nothing-lost", "--json", *store), 0).json()
+                assert (body["accepted"], body["parked"]) == (True, 0), body
+                expect(h.run("run", "agents.yaml", "--job-id", "queued", "--only", *store), 0)
+                expect(h.run("audit", "--verify", *store), 0)
+
+
+def is_rolled_back(h, what):
+    for words in (["run", "agents.yaml", "echo"], ["serve", "agents.yaml", "--listen", "127.0.0.1:0"],
+                  ["signal", "done", "k", "1"], ["migrate"], ["rebuild"]):
+        said = expect(h.run(*words), 7)
+        assert "store_rolled_back" in said.err, (what, words, said)
+    said = h.run("doctor", "--json")
+    assert "store_rolled_back" in [p["code"] for p in said.json()["problems"]], (what, said)
+    said = expect(h.run("doctor", "--accept-rollback", "--nothing-lost"), 7)
+    assert "store_rolled_back" in said.err, (what, said)
+
+
+def lose_the_store(h, what):
+    wal = pathlib.Path(f"{h.store}-wal")
+    if what == "files":
+        for end in ("", "-wal", "-shm"):
+            pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+    elif what == "emptied":
+        for file in (h.store, wal):
+            if file.exists():
+                os.truncate(file, 0)
+    elif what == "truncated":
+        os.truncate(h.store, 0)
+    else:
+        wal.unlink()
+        pathlib.Path(f"{h.store}-shm").unlink(missing_ok=True)
+        assert h.store.stat().st_size == 4096, "one page"
+
+
+@test
+def the_loss_of_a_whole_store_is_noticed_until_it_is_accepted():
+    for what in ("files", "emptied", "truncated", "wal"):
+        with home() as h:
+            server = Server(h)
+            for job in range(3):
+                server.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": job}, "id": f"j{job}"})
+            os.kill(server.process.pid, signal.SIGKILL)
+            h.end(server.process)
+            was = pathlib.Path(f"{h.store}.position").read_bytes().split()[1]
+            lose_the_store(h, what)
+            is_rolled_back(h, what)
+            left = {file.name: file.read_bytes() for file in h.store.parent.glob("aetheris.db*") if file.suffix != ".lock"}
+            is_rolled_back(h, what)
+            assert left == {name: (h.store.parent / name).read_bytes() for name in left}, "nothing is written meanwhile"
+            said = expect(h.run("doctor", "--accept-rollback"), 0)
+            assert "empty store" in said.out, said
+            assert expect(h.run("jobs", "--json"), 0).json()["jobs"] == []
+            assert sql(h.store, "SELECT value FROM meta WHERE key = 'store_id'")[0][0].encode() == was, "it is that store"
+            expect(h.run("run", "agents.yaml", "echo", "--job-id", "j0"), 0)
+            expect(h.run("audit", "--verify"), 0)
+            acts = [entry["act"] for entry in expect(h.run("audit", "--json"), 0).json()["entries"]]
+            assert acts == ["accept_rollback"], acts
+
+
+@test
+def a_lost_store_that_comes_back_after_its_loss_was_accepted_is_noticed():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        old = h.store.read_bytes()
+        h.store.unlink()
+        expect(h.run("doctor", "--accept-rollback"), 0)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "b"), 0)
+        for end in ("", "-wal", "-shm"):
+            pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+        h.store.write_bytes(old)
+        said = expect(h.run("run", "agents.yaml", "echo"), 7)
+        assert "store_rolled_back" in said.err, said
+
+
+@test
+def a_backup_is_restored_where_the_whole_store_was_lost():
+    with home() as h:
+        backed_up(h)
+        for end in ("", "-wal", "-shm"):
+            pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+        expect(h.run("restore", "b.db"), 0)
+        body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
+        assert body["parked"] == 2, body
+
+
+@test
+def a_folder_without_a_position_file_begins_as_ever():
+    with home() as h:
+        for end in ("", "-wal", "-shm", ".position"):
+            pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+        h.store.parent.mkdir(exist_ok=True)
+        h.store.write_bytes(b"")
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+
+
+EFFECTS = """
+aetheris: 1
+tools:
+  look: { native: echo, effect: read }
+  pay:  { native: echo, effect: at_most_once }
+  post: { native: echo, effect: idempotent }
+agents:
+  shop:
+    plan:
+      - { id: see, tool: look }
+      - { id: paid, tool: pay, needs: [see] }
+      - { id: w, wait: { type: signal, key: go }, needs: [paid] }
+      - { id: posted, tool: post, needs: [w] }
+      - { id: again, tool: pay, needs: [w] }
+      - { id: seen, tool: look, needs: [w] }
+"""
+
+
+@test
+def an_accepted_rollback_lists_the_calls_that_may_be_repeated():
+    with home() as h:
+        (h.path / "shop.yaml").write_text(EFFECTS)
+        expect(h.run("run", "shop.yaml", "shop", "--job-id", "a"), 4)
+        expect(h.run("backup", "b.db"), 0)
+        last = expect(h.run("events", "a", "--json"), 0).json()["events"][-1]["seq"]
+        store = ("--store", f"sqlite:{h.path}/b.db")
+        shutil.copy(h.path / "b.db", h.path / "c.db")
+        said = expect(h.run("doctor", "--accept-rollback", *store), 0)
+        assert f"a, behind event {last} of " in said.out, said
+        assert "posted (post, idempotent), again (pay, at_most_once)\n" in said.out, said
+        body = expect(h.run("doctor", "--accept-rollback", "--json", "--store", f"sqlite:{h.path}/c.db"), 0).json()
+        assert [(job["id"], job["seq"], job["calls"]) for job in body["may_repeat"]] == \
+            [("a", last, ["posted (post, idempotent)", "again (pay, at_most_once)"])], body
+
+
+@test
+def a_store_has_one_owner_whatever_path_leads_to_it():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        links = h.path / "links"
+        links.mkdir()
+        (links / "a.db").symlink_to(h.store)
+        (links / "b.db").symlink_to("a.db")
+        (h.path / "folder").symlink_to(h.store.parent)
+        paths = [links / "a.db", links / "b.db", h.path / "folder/aetheris.db", "links/a.db", "./links/../links/a.db",
+                 ".aetheris/../.aetheris/aetheris.db"]
+        server = Server(h)
+        for path in paths:
+            store = ("--store", f"sqlite:{path}")
+            said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *store), 7)
+            assert "store_locked" in said.err, said
+            expect(h.run("run", "agents.yaml", "asks", "--job-id", f"j{paths.index(path)}", "--detach", *store), 0)
+            assert server.get(f"/api/jobs/j{paths.index(path)}")[0] == 200, "the command went to the owner"
+        expect(server.stop(), 0)
+        server = Server(h, "agents.yaml", "--store", f"sqlite:{links}/b.db")
+        said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0"), 7)
+        assert "store_locked" in said.err, said
+        expect(server.stop(), 0)
+        assert sorted(file.name for file in links.iterdir()) == ["a.db", "b.db"], "nothing is put beside a link"
+
+
+@test
+def a_store_reached_through_another_mount_has_one_owner():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        other = h.path / "other"
+        other.mkdir()
+        (other / "x.db").write_bytes(b"")
+        mount = f"mount --bind {h.store} {other}/x.db && exec {BIN} run agents.yaml echo --store sqlite:{other}/x.db"
+        if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+            return  # this machine allows no mounts of our own
+        server = Server(h)
+        said = subprocess.run(["unshare", "-rm", "sh", "-c", mount], cwd=h.path, env=h.env, capture_output=True, text=True)
+        assert said.returncode == 7 and "store_locked" in said.stderr, said
+        expect(server.stop(), 0)
+
+
+@test
+def a_store_with_hard_links_and_what_is_no_file_are_refused_at_once():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        other = h.path / "other.db"
+        os.link(h.store, other)
+        for words in (["run", "agents.yaml", "echo"], ["jobs"], ["migrate"], ["backup", "b.db"], ["rebuild"], ["serve", "agents.yaml"]):
+            for path in (h.store, other):
+                said = expect(h.run(*words, "--store", f"sqlite:{path}"), 7)
+                assert "hard links" in said.err and "[unavailable]" in said.err, said
+        said = h.run("doctor")
+        assert said.code == 1 and "hard links" in said.out, said
+        other.unlink()
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "b"), 0)
+        os.mkfifo(h.path / "fifo")
+        (h.path / "link").symlink_to("fifo")
+        for path in ("fifo", "link", ".aetheris", "/dev/null"):
+            for words in (["jobs"], ["job", "a"], ["run", "agents.yaml", "echo"], ["doctor"], ["migrate"], ["inspect"],
+                          ["backup", "b.db"], ["restore", "b.db"], ["rebuild"], ["doctor", "--accept-rollback"]):
+                said = h.run(*words, "--store", f"sqlite:{path}")
+                assert said.code != 0 and "choose another path" in said.err + said.out, (path, words, said)
+        said = expect(h.run("restore", "fifo", "--store", "sqlite:new.db"), 2)
+        assert "no regular file" in said.err, said
+
+
+def codes(h, *words):
+    return {problem["code"]: problem["message"] for problem in h.run("doctor", "--json", *words).json()["problems"]}
+
+
+@test
+def doctor_reports_damage_beside_the_logs():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits"), 4)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "done"), 0)
+        expect(h.run("doctor"), 0)
+        whole = h.store.read_bytes()
+        damages = {
+            "DELETE FROM heads WHERE job = 1": ("rows_differ", "rebuild"),
+            "UPDATE jobs SET status = 'completed' WHERE job_id = 'waits'": ("rows_differ", "jobs.status is 'completed'"),
+            "UPDATE heads SET commits = 9 WHERE job = 2": ("rows_differ", "heads.commits is 9"),
+            "UPDATE jobs SET request_hash = x'00' WHERE job_id = 'done'": ("rows_differ", "request_hash"),
+            "CREATE TRIGGER evil AFTER INSERT ON commits BEGIN SELECT 1; END": ("foreign_trigger", 'DROP TRIGGER "evil"'),
+            "UPDATE meta SET value = 'x' WHERE key = 'store_id'": ("meta", "store_id"),
+            "UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'store_id'": ("meta", "names"),
+            "UPDATE meta SET value = 'x' WHERE key = 'timeline'": ("meta", "timeline"),
+            "DELETE FROM meta WHERE key = 'position'": ("meta", "position"),
+        }
+        for damage, (code, words) in damages.items():
+            sql(h.store, damage, write=True)
+            found = codes(h)
+            assert code in found and words in found[code], (damage, found)
+            for end in ("-wal", "-shm"):
+                pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+            h.store.write_bytes(whole)
+        expect(h.run("doctor"), 0)
+        for mode, told in ((0o777, True), (0o757, True), (0o700, False), (0o1777, False)):
+            h.store.parent.chmod(mode)
+            assert ("permissions" in codes(h)) == told, oct(mode)
+        sql(h.store, "UPDATE jobs SET status = 'completed' WHERE job_id = 'waits'", write=True)
+        expect(h.run("rebuild"), 0)
+        h.store.parent.chmod(0o700)
+        expect(h.run("doctor"), 0)
+
+
+@test
+def verify_compares_what_the_row_says_of_its_beginning_and_its_commits():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        whole = h.store.read_bytes()
+        for damage, word in (("UPDATE jobs SET request_hash = zeroblob(32)", "request_hash"),
+                             ("UPDATE jobs SET created_at = 9223372036854775807", "created_at"),
+                             ("UPDATE heads SET commits = commits + 1", "commits")):
+            sql(h.store, damage, write=True)
+            said = expect(h.run("verify", "a", "--json"), 6).json()
+            assert word in said["proofs"]["state_machine"]["detail"], said
+            for end in ("-wal", "-shm"):
+                pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
+            h.store.write_bytes(whole)
+        expect(h.run("verify", "a"), 0)
+        expect(h.run("redact", "a", "1:input", "--reason", "x"), 0)
+        expect(h.run("verify", "a"), 0)
 
 
 @test

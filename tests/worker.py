@@ -134,7 +134,7 @@ def a_store_of_one_process_has_no_workers_beside_it():
             assert said.json()["code"] == "usage" and word in said.json()["detail"], said
         expect(h.run("worker"), 2)
         nobody = "postgres://127.0.0.1:1/x"
-        expect(h.run("worker", "worker.yaml", "--store", nobody), 7)
+        expect(h.run("worker", "worker.yaml", "--store", nobody, "--wait-store", "0s"), 7)
         for bad in (["--workers", "0"], ["--workers", "x"], ["--lease", "5ms"], ["--lease", "2h"], ["--grace", "soon"],
                     ["--capability", "a b"], ["--queue-limit", "x"], ["--log", "xml"], ["--listen", "x"]):
             expect(h.run("worker", "worker.yaml", "--store", nobody, *bad), 2)

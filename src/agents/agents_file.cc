@@ -8,6 +8,7 @@
 #include "agents/check.h"
 #include "agents/faults.h"
 #include "agents/located.h"
+#include "agents/tool_text.h"
 #include "core/json.h"
 
 namespace ae::agents {
@@ -89,9 +90,51 @@ struct Offered {
   std::vector<Policy> policies;
 };
 
+constexpr std::size_t kOutboundMax = 1'000;
+
+bool is_outbound_host(std::string_view text) {
+  const bool is_ip6 = text.starts_with('[');
+  const std::size_t colon = text.find(':', is_ip6 ? std::min(text.find(']'), text.size()) : 0);
+  const std::string_view host = text.substr(0, colon);
+  const std::string_view port = colon == text.npos ? "1" : text.substr(colon + 1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (port.empty() || port.size() > 5 || port[0] == '0' || !std::ranges::all_of(port, is_digit) ||
+      std::stoi(std::string(port)) > 65'535) {
+    return false;
+  }
+  constexpr std::string_view kName =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._";
+  constexpr std::string_view kIp6 = "0123456789abcdefABCDEF:.";
+  if (is_ip6) {
+    return host.size() > 3 && host.ends_with(']') &&
+           host.substr(1, host.size() - 2).find_first_not_of(kIp6) == host.npos;
+  }
+  return !host.empty() && host.size() <= 253 && host.find_first_not_of(kName) == host.npos;
+}
+
+// Hosts that an answer or a recorded change may lead to, though they are in a network of ours.
+void check_outbound(Check& check, const Spot& top) {
+  const auto outbound = top.find("outbound");
+  if (!outbound || !check.mapping(*outbound, {"allow"})) return;
+  const auto list = check.required(*outbound, "allow", "a list of HOST or HOST:PORT");
+  if (!list || !check.list(*list)) return;
+  if ((*list)->items.size() > kOutboundMax) return check.fault(*list, "at most 1,000 hosts");
+  ToolText text(check);
+  for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
+    const Spot item = list->item(i);
+    auto host = text.literal(item);
+    if (!host) continue;
+    if (!is_outbound_host(*host)) {
+      check.fault(item, "must be HOST or HOST:PORT, such as things.internal or 127.0.0.1:8080");
+    }
+    check.outbound().emplace_back(*std::move(host));
+  }
+}
+
 Offered check_offered(Check& check, const Spot& top, std::string_view text) {
   LineCount lines(text);
   Offered offered;
+  check_outbound(check, top);
   if (const auto spot = top.find("tools"); spot && check.any_mapping(*spot)) {
     for (std::size_t i = 0; i < (*spot)->items.size() && !check.full(); ++i) {
       const Located::Key& key = (*spot)->keys[i];
@@ -122,6 +165,7 @@ Offered check_offered(Check& check, const Spot& top, std::string_view text) {
       offered.models.insert_or_assign(key.text, std::move(checked));
     }
   }
+  for (Note& note : check.take_notes()) offered.notes.push_back(std::move(note));
   if (check.source().policies) offered.policies = *check.source().policies;
   if (const auto spot = top.find("policies")) {
     for (Policy& policy : check_policies(check, *spot, &offered.tools, &offered.notes)) {
@@ -144,7 +188,7 @@ void check_version(Check& check, const Spot& top) {
 void check_file(Check& check, const Located& root, std::string_view text, AgentsFile& out) {
   LineCount lines(text);
   const Spot top{&root, {}};
-  if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies"},
+  if (!check.mapping(top, {"aetheris", "tools", "models", "agents", "policies", "outbound"},
                      {{"cron", "schedules come later"}, {"schedules", "schedules come later"}})) {
     return;
   }

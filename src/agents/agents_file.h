@@ -32,9 +32,10 @@ struct Fault {
 //   http     {"method", "url", "headers"?, "body"?: template, "definite_failures"?: [status…], "result"?: "full",
 //             "numbers"?: "string", "output_max"?: bytes}
 //   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text}, "env_allow"?: [NAME…],
-//             "cwd"?: text, "output_max"?: bytes}
+//             "cwd"?: text, "output_max"?: bytes, "sandbox"?: "none" or {"read"?: [path…], "write"?: [path…],
+//             "network"?: "none", "memory"?: bytes, "processes"?: n, "file_size"?: bytes, "open_files"?: n, "cpu"?: span}}
 //   native   {"function": name}
-//   mcp      {"server": its name in the file, "connection": {"command", "env"?, "env_allow"?, "cwd"?} or {"url", "headers"?},
+//   mcp      {"server": its name in the file, "connection": {"command", "env"?, "env_allow"?, "cwd"?, "sandbox"?} or {"url", "headers"?},
 //             "tool": its name there, "digest": of what is pinned, "output_max"?: bytes}
 //   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens",
 //             "stream"?: false}

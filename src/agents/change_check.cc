@@ -126,6 +126,12 @@ class ChangeCheck {
     const auto parts = Template::parts(*text);
     whole_url_ = parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
     if (!whole_url_) text_.url(spot, *text);
+    if (whole_url_) {
+      if (!check_.outbound().empty()) put("allow", Value::array(check_.outbound()));
+      check_.note(spot.path,
+                  "what the tool answers chooses the host that is asked here: public addresses and "
+                  "the hosts of `outbound.allow` only");
+    }
     put("url", *std::move(text));
   }
 
@@ -148,13 +154,41 @@ class ChangeCheck {
   }
 
   void file(const Spot& spot) {
-    if (spot->is_string()) return filled(spot, "path");
-    if (!check_.mapping(spot, {"path", "by"})) return;
-    if (const auto path = check_.required(spot, "path", "where the file is")) filled(*path, "path");
+    if (spot->is_string()) return file_path(spot, false);
+    if (!check_.mapping(spot, {"path", "by", "below"})) return;
+    const auto below = spot.find("below");
+    if (const auto path = check_.required(spot, "path", "where the file is")) {
+      file_path(*path, below.has_value());
+    }
+    if (below) folders(*below);
     if (const auto by = spot.find("by")) {
       constexpr std::string_view kBy[] = {"sha256", "size", "mtime"};
       if (const auto word = check_.word(*by, {"sha256", "size", "mtime"})) put("by", kBy[*word]);
     }
+  }
+
+  void file_path(const Spot& spot, bool below) {
+    filled(spot, "path");
+    if (below || !spot->is_string() || !has_expression(spot->scalar.as_string())) return;
+    check_.note(spot.path,
+                "what the tool answers chooses the file that is read here: only below the folder "
+                "of this file; name others in `below`");
+  }
+
+  void folders(const Spot& spot) {
+    if (!check_.list(spot)) return;
+    if (spot->items.empty() || spot->items.size() > kParamsMax) {
+      return check_.fault(spot, "a list of 1 to 64 folders");
+    }
+    std::vector<Value> folders;
+    for (std::size_t i = 0; i < spot->items.size(); ++i) {
+      const Spot item = spot.item(i);
+      auto text = text_.literal(item);
+      if (!text) continue;
+      if (text->empty() || text->find('\0') != text->npos) check_.fault(item, "must name a folder");
+      folders.emplace_back(*std::move(text));
+    }
+    put("below", Value::array(std::move(folders)));
   }
 
   void api(const Spot& spot) {

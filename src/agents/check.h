@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agents/agents_file.h"
@@ -64,6 +65,13 @@ class Check {
   // What is said where a tool is named that no call can be made of.
   std::string no_tool(std::string_view name) const;
   const Source& source() const { return source_; }
+  // Hosts that data may choose, of the file's `outbound`.
+  std::vector<Value>& outbound() { return outbound_; }
+  // Not wrong, and good to know.
+  void note(const std::string& path, std::string message) {
+    notes_.push_back({path, std::move(message)});
+  }
+  std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
   // A mapping without unknown keys; false = it is no mapping at all.
   bool mapping(const Spot& spot, Words known, LaterWords later = {});
@@ -112,6 +120,8 @@ class Check {
   const Source& source_;
   Faults& faults_;
   std::size_t comparisons_left_ = 50'000;
+  std::vector<Value> outbound_;
+  std::vector<Note> notes_;
   std::vector<std::string> clouded_;
   std::map<std::string, std::string, std::less<>> unusable_;
 };

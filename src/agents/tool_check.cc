@@ -20,6 +20,8 @@ constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::uint64_t kServerOutputMax = 4u << 20;  // a message of MCP has no more
 constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
 constexpr std::size_t kHeadersMax = 64;
+constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
+constexpr std::uint32_t kSandboxCountMax = 1'000'000;
 constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr Duration kHeartbeatLeast = std::chrono::milliseconds(100);
 
@@ -41,16 +43,17 @@ class ToolCheck {
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (of_ || check_.mapping(spot_, {"description",      "http",        "command",
-                                      "native",           "mcp",         "effect",
-                                      "timeout",          "retry",       "on_in_doubt",
-                                      "dedupe_window",    "grace",       "definite_failures",
-                                      "args_schema",      "output",      "result",
-                                      "numbers",          "output_max",  "env",
-                                      "env_allow",        "cwd",         "approval",
-                                      "approval_expires", "probe",       "compensate",
-                                      "changes",          "verify",      "heartbeat_timeout",
-                                      "result_schema",    "capabilities"})) {
+    if (of_ || check_.mapping(spot_, {"description",      "http",         "command",
+                                      "native",           "mcp",          "effect",
+                                      "timeout",          "retry",        "on_in_doubt",
+                                      "dedupe_window",    "grace",        "definite_failures",
+                                      "args_schema",      "output",       "result",
+                                      "numbers",          "output_max",   "env",
+                                      "env_allow",        "cwd",          "approval",
+                                      "approval_expires", "probe",        "compensate",
+                                      "changes",          "verify",       "heartbeat_timeout",
+                                      "result_schema",    "capabilities", "local",
+                                      "sandbox"})) {
       if (const auto description = spot_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
@@ -70,7 +73,7 @@ class ToolCheck {
   // How an MCP server is reached; `spot_` is the value of `mcp`.
   Value connection() {
     const bool program = spot_->find("command") != nullptr;
-    if (!check_.mapping(spot_, program ? Words{"command", "env", "env_allow", "cwd"}
+    if (!check_.mapping(spot_, program ? Words{"command", "env", "env_allow", "cwd", "sandbox"}
                                        : Words{"command", "url", "headers"})) {
       return {};
     }
@@ -315,7 +318,7 @@ class ToolCheck {
     }
     checked_.tool.kind = kinds[0];
     only_for("http", {"result", "definite_failures"});
-    only_for("command", {"output", "env", "env_allow", "cwd"});
+    only_for("command", {"output", "env", "env_allow", "cwd", "sandbox"});
     if (kinds[0] == "native") only_for("", {"numbers", "output_max"});
     if (const auto failures = spot_.find("definite_failures"); failures && kinds[0] == "http") {
       definite_failures(*failures);
@@ -325,6 +328,19 @@ class ToolCheck {
     if (const auto native_spot = spot_.find("native")) native(*native_spot);
     shape_of_output();
     heartbeat();
+    local();
+  }
+
+  // A program that sends nothing off the machine: when its process group has ended, all that it did is done.
+  void local() {
+    const auto spot = spot_.find("local");
+    if (!spot) return;
+    if (checked_.tool.kind != "command") {
+      return check_.fault(*spot,
+                          "is for command tools: what any other tool has sent may take "
+                          "effect after its process has ended");
+    }
+    checked_.tool.policy.local = check_.boolean(*spot).value_or(false);
   }
 
   void of_a_server() {
@@ -487,6 +503,7 @@ class ToolCheck {
     if (check_.list(spot) && short_enough(spot)) argv(spot);
     if (const auto env = spot_.find("env")) environment(*env);
     if (const auto allow = spot_.find("env_allow")) env_allow(*allow);
+    if (const auto box = spot_.find("sandbox")) sandbox(*box);
     if (const auto cwd = spot_.find("cwd")) {
       if (auto text = text_.literal(*cwd)) {
         if (text->empty()) check_.fault(*cwd, "must name a folder");
@@ -495,12 +512,63 @@ class ToolCheck {
     }
   }
 
+  // ---- what a program can reach
+
+  void sandbox(const Spot& spot) {
+    if (spot->is_string()) {
+      if (check_.word(spot, {"none"})) put("sandbox", "none");
+      return;
+    }
+    if (!check_.mapping(spot, {"read", "write", "network", "memory", "processes", "file_size",
+                               "open_files", "cpu"})) {
+      return;
+    }
+    std::vector<Member> members;
+    for (const std::string_view key : {"read", "write"}) {
+      const auto list = spot.find(key);
+      if (!list || !check_.list(*list) || !short_enough(*list)) continue;
+      std::vector<Value> paths;
+      for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
+        const Spot item = list->item(i);
+        auto text = text_.literal(item);
+        if (!text) continue;
+        if (text->empty() || text->find('\0') != text->npos) check_.fault(item, "must name a path");
+        paths.emplace_back(*std::move(text));
+      }
+      members.emplace_back(key, Value::array(std::move(paths)));
+    }
+    if (const auto network = spot.find("network")) {
+      if (const auto word = check_.word(*network, {"host", "none"}); word && *word == 1) {
+        members.emplace_back("network", "none");
+      }
+    }
+    for (const std::string_view key : {"memory", "file_size"}) {
+      const auto most = spot.find(key);
+      if (!most) continue;
+      if (const auto bytes = check_.size(*most, kSandboxBytesMax))
+        members.emplace_back(key, *bytes);
+    }
+    for (const std::string_view key : {"processes", "open_files"}) {
+      const auto most = spot.find(key);
+      if (!most) continue;
+      if (const auto count = check_.count(*most, kSandboxCountMax))
+        members.emplace_back(key, std::uint64_t{*count});
+    }
+    if (const auto cpu = spot.find("cpu")) {
+      if (const auto span = check_.duration(*cpu, std::chrono::seconds(1))) {
+        members.emplace_back("cpu", to_text(*span));
+      }
+    }
+    put("sandbox", Value::object(std::move(members)));
+  }
+
   void argv(const Spot& spot) {
     if (spot->items.empty()) {
       check_.fault(spot, "a command names a program: [\"date\", \"-u\"]");
       return;
     }
     std::vector<Value> words;
+    bool takes_options = true;
     for (std::size_t i = 0; i < spot->items.size(); ++i) {
       const Spot item = spot.item(i);
       auto text = text_.resolved(item, Secrets::refused);
@@ -509,6 +577,13 @@ class ToolCheck {
         check_.fault(item, "the program of a command is written out: no ${ }, not empty");
       }
       if (text->find('\0') != text->npos) check_.fault(item, "a word of a command holds no NUL");
+      // The words behind `-c` are read by the shell's script, and those behind `--` are no options.
+      takes_options = takes_options && *text != "--" && *text != "-c";
+      if (i > 0 && takes_options && text->starts_with("${")) {
+        check_.note(item.path,
+                    "a value that begins with - is read as an option by most programs: put \"--\" "
+                    "before it if the program knows that");
+      }
       words.emplace_back(*std::move(text));
     }
     put("command", Value::array(std::move(words)));
@@ -587,6 +662,7 @@ class ToolCheck {
       members.emplace_back("result_schema", (*schema)->value());
     }
     for (Member& member : approval_) members.push_back(std::move(member));
+    if (policy.local) members.emplace_back("local", true);
     if (!capabilities_.empty()) members.emplace_back("capabilities", Value::array(capabilities_));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
     if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));

@@ -40,9 +40,7 @@ void Api::acted(const Ask& ask, const engine::Act& act, int status, Result<Value
   if ((*answer)["raised"] == Value(true)) return lacks(ask, std::move(answer));
   if ((*answer)["raised"] == Value(false)) *answer = answer->with("duplicate", true);
   const bool duplicate = answer->find("duplicate") != nullptr;
-  if (duplicate && act.kind != engine::Act::Kind::message) {
-    return answered(ask, act, std::move(answer));
-  }
+  if (duplicate) return answered(ask, act, std::move(answer));
   const bool accepted = answer->find("accepted") || answer->find("buffered");
   ask->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
 }
@@ -58,7 +56,7 @@ void Api::answered(const Ask& ask, const engine::Act& act, Result<Value> answer)
     if (!answer) return ask->refuse(answer.error());
     ask->answer(200, *std::move(answer));
   };
-  runtime_.read(*job_id_from_text(ask->id), std::move(log));
+  read_in_turn(ask, *job_id_from_text(ask->id), std::move(log));
 }
 
 // Whoever raises a budget, in vain or not far enough, is told all that the job lacks.

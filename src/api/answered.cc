@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/redacted.h"
+
 namespace ae::api {
 namespace {
 
@@ -47,6 +49,9 @@ class Resolutions {
     } else if (is_decision(event, "in_doubt") && is_mine(p["payload"].text("idempotency_key"))) {
       last_ = &event;
       result_ = Value();
+    } else if (event.type == EventType::outcome_noted && is_mine(p.text("idempotency_key"))) {
+      last_ = &event;
+      result_ = p["result"];
     } else if (is_decision(event, "confirmation") && is_answer(p.text("state")) && names(p)) {
       last_ = &event;
     } else if (event.type == EventType::command_committed && last_ != nullptr &&
@@ -56,9 +61,12 @@ class Resolutions {
   }
 
   const Event* last() const { return last_; }
+  std::string_view resolution() const {
+    return last_->payload.text(last_->type == EventType::outcome_noted ? "resolution" : "state");
+  }
 
   bool says_the_same() const {
-    const std::string_view said = last_->payload.text("state");
+    const std::string_view said = resolution();
     const bool approves = act_.payload.text("decision") == "approve";
     const std::string_view wish = !listed_   ? std::string_view(act_.resolution)
                                   : approves ? "accept"
@@ -72,10 +80,12 @@ class Resolutions {
                                   {"applied", true},
                                   {"duplicate", true},
                                   {"node_id", p["node_id"]},
-                                  {"resolution", p["state"]}});
+                                  {"resolution", resolution()}});
     if (is_decision(*last_, "confirmation")) return answer.with("step_id", p["step_id"]);
-    answer = answer.with("idempotency_key", p["payload"]["idempotency_key"]);
-    return p.text("state") == "happened" ? answer.with("result", result_) : answer;
+    const bool noted = last_->type == EventType::outcome_noted;
+    if (noted) answer = answer.with("noted", true);
+    answer = answer.with("idempotency_key", (noted ? p : p["payload"])["idempotency_key"]);
+    return resolution() == "happened" ? answer.with("result", result_) : answer;
   }
 
  private:
@@ -116,7 +126,25 @@ const Event* edit_of(const Act& act, const std::vector<Event>& events) {
 
 }  // namespace
 
+namespace {
+
+// A message with an id that came before: is it the same one? Of an erased one the log does not say.
+Value with_same_message(Value answer, const Act& act, const std::vector<Event>& events) {
+  for (const Event& event : events) {
+    const Value& p = event.payload;
+    if (event.type != EventType::agent_message || p.text("message_id") != act.id ||
+        p.text("channel") != act.channel || is_erased(event, "payload")) {
+      continue;
+    }
+    return answer.with("applied", p["payload"] == act.payload).with("payload", p["payload"]);
+  }
+  return answer;
+}
+
+}  // namespace
+
 Value with_answerer(Value answer, const Act& act, const std::vector<Event>& events) {
+  if (act.kind == Act::Kind::message) return with_same_message(std::move(answer), act, events);
   const Event* found = nullptr;
   for (const Event& event : events) {
     const bool budget = act.kind == Act::Kind::budget;
@@ -153,9 +181,8 @@ Result<Value> answered_before(const Act& act, const std::vector<Event>& events, 
   for (const Event& event : events) said.take(event);
   if (said.last() == nullptr) return std::unexpected(std::move(refusal));
   if (said.says_the_same()) return said.shown();
-  const std::string_view state = said.last()->payload.text("state");
   return fail(Code::not_in_doubt,
-              "this was answered before, and not so: " + told(*said.last(), state));
+              "this was answered before, and not so: " + told(*said.last(), said.resolution()));
 }
 
 }  // namespace ae::api

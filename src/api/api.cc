@@ -110,6 +110,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       store_(store),
       runtime_(runtime),
       options_(std::move(options)),
+      turns_(loop, kReadsMax),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
@@ -140,49 +141,75 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
       done(std::move(answer));
     };
   }
-  const auto refuse = [&](int status, Error error) {
-    loop_.post([ask, status, error = std::move(error)] {
-      ask->answer(status == 0 ? http_status(error.code) : status, problem(error, status));
-    });
-  };
-  const Path& path = ask->request.path;
   ask->query = Query(ask->request.query);
+  const auto route = route_of(ask->request.method, ask->request.path, ask->request.role);
+  if (!route) {
+    return loop_.post([ask, refused = route.error()] { ask->done(refused); });
+  }
+  for (std::size_t i = 0; i < ask->request.path.size(); ++i) {
+    if ((*route)->path[i] == "{id}") ask->id = ask->request.path[i];
+  }
+  loop_.post([this, alive = std::weak_ptr(alive_), ask, act = (*route)->handle] {
+    if (alive.lock()) (this->*act)(ask);
+  });
+}
+
+std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view method,
+                                                            const Path& path, Role role) const {
+  const auto refuse = [](const Error& error, int status, std::string allow = {}) {
+    ApiResponse response;
+    response.status = status;
+    response.body = problem(error, status);
+    response.allow = std::move(allow);
+    return std::unexpected(std::move(response));
+  };
   std::string allow;
   for (const Route& route : kRoutes) {
     if (!route.fits(path)) continue;
-    if (route.method != ask->request.method) {
+    if (route.method != method) {
       allow += (allow.empty() ? "" : ", ") + std::string(route.method);
       if (route.method == "GET") allow += ", HEAD";
       continue;
     }
     if (options_.looks_only && !tells_of_process(path)) {
-      return refuse(0, {Code::not_found,
-                        "this process is a worker: it answers /api/health, "
-                        "/api/ready and /metrics; ask an `aetheris serve` on the "
-                        "same store"});
+      return refuse({Code::not_found,
+                     "this process is a worker: it answers /api/health, "
+                     "/api/ready and /metrics; ask an `aetheris serve` on the "
+                     "same store"},
+                    404);
     }
-    for (std::size_t i = 0; i < path.size(); ++i) {
-      if (route.path[i] == "{id}") ask->id = path[i];
-    }
-    if (!may(ask->request.role, route.access)) {
-      return refuse(0, role_missing(ask->request.role, roles_with(route.access)));
-    }
-    return loop_.post([this, alive = std::weak_ptr(alive_), ask, act = route.handle] {
-      if (alive.lock()) (this->*act)(ask);
-    });
+    if (may(role, route.access)) return &route;
+    const Error missing = role_missing(role, roles_with(route.access));
+    return refuse(missing, http_status(missing.code));
   }
-  if (!allow.empty()) {
-    const Error error{Code::unsupported, ask->request.method + " does not go with " +
-                                             target(path, {}) + ", which takes " + allow};
-    return loop_.post([ask, error, allow] {
-      ask->done(
-          {.status = 405, .body = problem(error, 405), .location = {}, .text = {}, .allow = allow});
-    });
+  if (allow.empty()) return refuse(no_route(path), 404);
+  return refuse({Code::unsupported, std::string(method) + " does not go with " + target(path, {}) +
+                                        ", which takes " + allow},
+                405, allow);
+}
+
+std::optional<ApiResponse> Api::refuse_unread(std::string_view method, const Path& path,
+                                              Role role) const {
+  auto route = route_of(method, path, role);
+  if (route) return std::nullopt;
+  if (options_.refused) {
+    options_.refused(ApiRequest{.method = std::string(method), .path = path}, route.error().status,
+                     route.error().body.text("code"));
   }
-  refuse(0, no_route(path));
+  return std::move(route.error());
 }
 
 // ---------------------------------------------------------------- reading
+
+void Api::read_in_turn(const Ask& ask, const JobId& job,
+                       async::Done<Result<runtime::Runtime::Read>> done) {
+  turns_.take(ask->request.by, [this, ask, job,
+                                done = std::move(done)](ReadTurns::Turn turn) mutable {
+    if (auto may = ask->may_grow_large(); !may) return done(std::unexpected(may.error()));
+    runtime_.read(job, [turn = std::move(turn), done = std::move(done)](
+                           Result<runtime::Runtime::Read> read) mutable { done(std::move(read)); });
+  });
+}
 
 void Api::read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then) {
   const auto job = job_id_from_text(ask->id);
@@ -190,21 +217,25 @@ void Api::read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> t
     return ask->refuse({Code::not_found, "there is no job with the id \"" + ask->id.substr(0, 64) +
                                              "\": " + job.error().message});
   }
-  runtime_.read(*job, [ask, then = std::move(then)](Result<runtime::Runtime::Read> read) mutable {
-    if (!read) {
-      if (read.error().code == Code::not_found) {
-        return ask->refuse({Code::not_found, "there is no job " + ask->id +
-                                                 " in this store; `aetheris jobs` lists them"});
-      }
-      return ask->refuse(read.error());
-    }
-    then(*read);
-  });
+  read_in_turn(
+      ask, *job, [ask, then = std::move(then)](Result<runtime::Runtime::Read> read) mutable {
+        if (!read) {
+          if (read.error().code == Code::not_found) {
+            return ask->refuse({Code::not_found, "there is no job " + ask->id +
+                                                     " in this store; `aetheris jobs` lists them"});
+          }
+          return ask->refuse(read.error());
+        }
+        then(*read);
+      });
 }
 
 // ---------------------------------------------------------------- waiting
 
 void Api::wait(const Ask& ask, const JobId& job, Duration most, Look look_once) {
+  // It was read; whoever waits keeps nothing of it.
+  ask->request.body = std::string();
+  ask->request.body_room.reset();
   auto waiting = std::make_shared<Waiting>();
   waiting->job = job;
   waiting->gone = ask->request.gone;

@@ -5,6 +5,7 @@
 // Threads: the loop's.
 #pragma once
 
+#include <expected>
 #include <functional>
 #include <list>
 #include <map>
@@ -15,6 +16,7 @@
 #include "agents/agents_file.h"
 #include "api/live_registry.h"
 #include "api/metrics.h"
+#include "api/read_turns.h"
 #include "api/roles.h"
 #include "api/stuck.h"
 #include "api/target.h"
@@ -35,13 +37,16 @@ constexpr std::size_t kEventsMax = 1'000'000;  // of one answer
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // of one page
 constexpr std::size_t kLogsMax = 2'000;        // read for one page of what logs alone tell
+constexpr std::size_t kReadsMax = 2;           // whole logs that are read for answers at once
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
 struct ApiRequest {
   std::string method = "GET";
   Path path;  // {"api", "jobs", id}
   QueryPairs query;
-  std::string body;                            // JSON; "" = none
+  std::string body;  // JSON; "" = none
+  std::shared_ptr<void> body_room =
+      {};  // what the body takes of the room for all, while this is kept
   std::optional<std::string> idempotency_key;  // header Idempotency-Key
   std::string traceparent, tracestate;         // these headers, as they came
   std::string by;                              // who asks, for the record
@@ -49,6 +54,8 @@ struct ApiRequest {
   bool local = true;                           // our own user, on this machine
   // True once whoever asks has gone, so that nothing waits for them any more; nullptr = nobody tells.
   std::shared_ptr<const bool> gone = {};
+  // May a large answer be made now? Of a request that only reads; empty = always.
+  std::function<bool()> has_room = {};
   // Of POST /mcp (mcp.h). What its headers say of the message; nullopt = it came by stdio.
   std::optional<mcp::Headers> mcp_headers = {};
   std::optional<mcp::Revision> mcp_revision = {};  // stdio: what was agreed on
@@ -87,7 +94,7 @@ struct ApiOptions {
   std::string store;  // for health
   // What a call of a tool of our file would send (tools::Tool::preview); empty = nobody knows here.
   std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
-                              const Value& arguments)>
+                              const Value& arguments, std::string_view blind)>
       preview = {};
   async::Chance* chance = nullptr;                 // draws keys; nullptr = none are made here
   std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
@@ -132,6 +139,10 @@ class Api {
     Access access;
   };
   static std::vector<RouteShape> routes();
+  // What an answer can tell before the body of a request is read: 404, 405, or 403 for a role that may not do this.
+  // nullopt: the route takes it.
+  std::optional<ApiResponse> refuse_unread(std::string_view method, const Path& path,
+                                           Role role) const;
   // Does this route ask nobody for a key?
   static bool is_open(std::string_view method, const Path& path);
 
@@ -146,6 +157,9 @@ class Api {
   using Ask = std::shared_ptr<Asked>;
   using Look = std::function<void(const std::shared_ptr<Waiting>&)>;
   static const Route kRoutes[];
+  // The route, or why there is none.
+  std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
+                                                    Role role) const;
 
   void health(Ask ask);
   void ready(Ask ask);
@@ -231,7 +245,7 @@ class Api {
   Value job_json(const runtime::Runtime::Read& read);
   bool nobody_is_there() const { return owner_lives_ && !owner_lives_(); }
   Result<runtime::NewJobRequest> new_job(const Asked& ask, const Value& body);
-  void created(Ask ask, const JobId& job, int status);
+  void created(Ask ask, const JobId& job, int status, bool input_erased = false);
   void exists(Ask ask, runtime::NewJobRequest wish);
   void fork_known(Ask ask, runtime::ForkRequest wish);
   void fork_new(Ask ask, runtime::ForkRequest wish);
@@ -241,6 +255,9 @@ class Api {
   void answered(const Ask& ask, const engine::Act& act, Result<Value> answer);
   void lacks(const Ask& ask, Result<Value> answer);
   void signal_as_operator(Ask ask, engine::Act act);
+  // The job's whole log, when it is this caller's turn. Fails with unavailable also when there is no room for the answer.
+  void read_in_turn(const Ask& ask, const JobId& job,
+                    async::Done<Result<runtime::Runtime::Read>> done);
   void read(Ask ask, std::move_only_function<void(runtime::Runtime::Read&)> then);
   struct Log {
     store::JobRow row;
@@ -260,6 +277,7 @@ class Api {
   bool registers_ = false;
   std::optional<async::TimerId> look_timer_;
   std::list<std::shared_ptr<Waiting>> waiting_;
+  ReadTurns turns_;
   Metrics metrics_;
   LiveRegistry registry_;
   std::unique_ptr<Mcp> mcp_;

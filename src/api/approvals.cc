@@ -42,8 +42,9 @@ std::vector<Value> Api::asked_of(const engine::State& state) const {
   for (Value& one : asked) {
     Value sends;
     if (options_.preview && one.text("kind") == "call") {
-      const auto made = options_.preview(
-          one.text("tool"), state.job, StepId(std::string(one.text("step_id"))), one["arguments"]);
+      const auto made =
+          options_.preview(one.text("tool"), state.job, StepId(std::string(one.text("step_id"))),
+                           one["arguments"], state.blind);
       sends = made ? *made : Value::object({{"error", made.error().message}});
     }
     one = one.with("sends", sends);
@@ -113,8 +114,9 @@ void Api::next_job(Ask ask, std::shared_ptr<Inbox> inbox) {
   inbox->after = cursor_of(inbox->rows.front());
   inbox->rows.pop_front();
   ++inbox->logs;
-  runtime_.read(
-      job, [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
+  read_in_turn(
+      ask, job,
+      [this, alive = std::weak_ptr(alive_), ask, inbox](Result<runtime::Runtime::Read> read) {
         if (!alive.lock()) return;
         if (!read && read.error().code == Code::unavailable) return ask->refuse(read.error());
         if (read) {  // a log that cannot be read hides nothing of the others

@@ -15,6 +15,8 @@
 
 namespace ae::api {
 
+constexpr Duration kAskAgainAfter = std::chrono::seconds(1);
+
 struct Api::Asked {
   ApiRequest request;
   std::string id;  // the {id} of the path
@@ -24,7 +26,20 @@ struct Api::Asked {
   void answer(int status, Value body, std::string location = {}) {
     done({.status = status, .body = std::move(body), .location = std::move(location)});
   }
-  void refuse(const Error& error) { answer(http_status(error.code), problem(error)); }
+  void refuse(const Error& error) {
+    const bool later = error.code == Code::unavailable;
+    done({.status = http_status(error.code),
+          .body = problem(error),
+          .location = {},
+          .text = {},
+          .retry_after = later ? kAskAgainAfter : Duration(0)});
+  }
+  // Fails with unavailable: the answers under way take all the room there is.
+  Status may_grow_large() const {
+    if (!request.has_room || request.has_room()) return {};
+    return fail(Code::unavailable,
+                "this server is sending as many large answers as it takes; ask again, or for less");
+  }
 };
 
 // One request that waits for a job to go on. `look` reads, then answers and sets `over`, or calls `not_yet`; when

@@ -98,22 +98,24 @@ void Api::fork_known(Ask ask, runtime::ForkRequest wish) {
   wish.by = ask->request.by;
   if (wish.job.empty()) return fork_new(ask, std::move(wish));
   const JobId job = wish.job;
-  runtime_.read(job, [this, alive = std::weak_ptr(alive_), ask,
-                      wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
-    if (!alive.lock()) return;
-    if (!read && read.error().code == Code::not_found) return fork_new(ask, std::move(wish));
-    if (!read) return ask->refuse(read.error());
-    const Value& from = read->state.forked_from;
-    const bool same = from.text("job_id") == wish.origin.text &&
-                      (wish.at == 0 || from["seq"] == Value(wish.at)) &&
-                      (!wish.input || *wish.input == read->state.input);
-    if (!same) {
-      return ask->refuse({Code::already_exists, "the job " + wish.job.text +
-                                                    " is another one, not this fork; give the "
-                                                    "fork another id"});
-    }
-    created(ask, wish.job, 200);
-  });
+  read_in_turn(
+      ask, job,
+      [this, alive = std::weak_ptr(alive_), ask,
+       wish = std::move(wish)](Result<runtime::Runtime::Read> read) mutable {
+        if (!alive.lock()) return;
+        if (!read && read.error().code == Code::not_found) return fork_new(ask, std::move(wish));
+        if (!read) return ask->refuse(read.error());
+        const Value& from = read->state.forked_from;
+        const bool same = from.text("job_id") == wish.origin.text &&
+                          (wish.at == 0 || from["seq"] == Value(wish.at)) &&
+                          (!wish.input || *wish.input == read->state.input);
+        if (!same) {
+          return ask->refuse({Code::already_exists, "the job " + wish.job.text +
+                                                        " is another one, not this fork; give the "
+                                                        "fork another id"});
+        }
+        created(ask, wish.job, 200);
+      });
 }
 
 void Api::fork_new(Ask ask, runtime::ForkRequest wish) {

@@ -385,7 +385,7 @@ void Api::make_job(Ask ask) {
   }();
   if (!wish) return ask->refuse(wish.error());
   runtime_.create(*wish, [this, ask, wish = *wish](Result<runtime::Created> made) mutable {
-    if (made) return created(ask, made->job, made->existing ? 200 : 201);
+    if (made) return created(ask, made->job, made->existing ? 200 : 201, made->input_erased);
     if (made.error().code == Code::already_exists) return exists(ask, std::move(wish));
     ask->refuse(made.error());
   });
@@ -406,25 +406,31 @@ void Api::exists(Ask ask, runtime::NewJobRequest wish) {
   });
 }
 
-void Api::created(Ask ask, const JobId& job, int status) {
+// `input_erased`: the job had been made before, and its input is erased, so that it was not compared.
+void Api::created(Ask ask, const JobId& job, int status, bool input_erased) {
   ask->id = job.text;
   const Duration most = wait_of(ask->query).value_or(Duration(0));
-  wait(ask, job, most, [this, ask, status, most, job](const std::shared_ptr<Waiting>& waiting) {
-    runtime_.read(job, [this, ask, status, most, waiting](Result<runtime::Runtime::Read> read) {
-      if (!read) {
-        // The job is there, so nothing may be said that promises that nothing was changed.
-        waiting->over = true;
-        return ask->refuse(
-            {Code::unknown_outcome,
-             "the job " + ask->id + " is there, and cannot be read now: " + read.error().message});
-      }
-      const engine::JobStatus stands = read->state.status;
-      const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
-      if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
-      waiting->over = true;
-      ask->answer(status, job_json(*read), target({"api", "jobs", ask->id}, {}));
-    });
-  });
+  wait(ask, job, most,
+       [this, ask, status, input_erased, most, job](const std::shared_ptr<Waiting>& waiting) {
+         read_in_turn(
+             ask, job,
+             [this, ask, status, input_erased, most, waiting](Result<runtime::Runtime::Read> read) {
+               if (!read) {
+                 // The job is there, so nothing may be said that promises that nothing was changed.
+                 waiting->over = true;
+                 return ask->refuse({Code::unknown_outcome,
+                                     "the job " + ask->id + " is there, and cannot be read now: " +
+                                         read.error().message});
+               }
+               const engine::JobStatus stands = read->state.status;
+               const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
+               if (most.count() > 0 && !rests && !waiting->last) return waiting->not_yet();
+               waiting->over = true;
+               Value shown = job_json(*read);
+               if (input_erased) shown = shown.with("input_compared", false);
+               ask->answer(status, std::move(shown), target({"api", "jobs", ask->id}, {}));
+             });
+       });
 }
 
 // ---------------------------------------------------------------- one job
@@ -462,10 +468,16 @@ void Api::verify(Ask ask) {
     if (!key) return ask->refuse(key.error());
     keys.push_back(*key);
   }
-  store_.load(*job, 1, [ask, id = *job, keys = std::move(keys)](Result<store::Loaded> loaded) {
-    if (!loaded) return ask->refuse(loaded.error());
-    ask->answer(200, verify_body(id, *loaded, keys));
-  });
+  turns_.take(ask->request.by,
+              [this, ask, id = *job, keys = std::move(keys)](ReadTurns::Turn turn) mutable {
+                if (auto may = ask->may_grow_large(); !may) return ask->refuse(may.error());
+                store_.load(id, 1,
+                            [ask, id, turn = std::move(turn),
+                             keys = std::move(keys)](Result<store::Loaded> loaded) {
+                              if (!loaded) return ask->refuse(loaded.error());
+                              ask->answer(200, verify_body(id, *loaded, keys));
+                            });
+              });
 }
 
 void Api::replay(Ask ask) {
@@ -521,33 +533,40 @@ void Api::events(Ask ask) {
        [this, ask, job = *job, wish = *wish](const std::shared_ptr<Waiting>& waiting) {
          // The kind of an effect follows from what stands before it.
          const std::uint64_t from = wish.effects ? 0 : wish.after;
-         read_log(job, from, [ask, job, wish, waiting](Result<Log> log) {
-           if (!log) {
+         turns_.take(ask->request.by, [this, ask, job, wish, from, waiting](ReadTurns::Turn turn) {
+           if (auto may = ask->may_grow_large(); !may) {
              waiting->over = true;
-             return ask->refuse(log.error());
+             return ask->refuse(may.error());
            }
-           std::vector<Value> found;
-           Value next;
-           engine::EffectKinds kinds;
-           for (const Event& event : log->events) {
-             const std::string_view kind = wish.effects ? kinds.kind_of(event) : "";
-             if (event.seq <= wish.after || (wish.effects && kind.empty())) continue;
-             if (wish.of_class && class_of(event) != *wish.of_class) continue;
-             if (!wish.type.empty() && event_name(event) != wish.type) continue;
-             if (found.size() == wish.limit) {
-               next = found.back()["seq"];
-               break;
+           read_log(job, from, [ask, job, wish, waiting, turn = std::move(turn)](Result<Log> log) {
+             if (!log) {
+               waiting->over = true;
+               return ask->refuse(log.error());
              }
-             found.push_back(envelope(job, event));
-             if (wish.effects) found.back() = found.back().with("kind", kind);
-           }
-           const bool ended = is_terminal(log->row.status);
-           const bool answers = !found.empty() || wish.wait.count() == 0 || waiting->last || ended;
-           if (!answers) return waiting->not_yet();
-           waiting->over = true;
-           ask->answer(200, Value::object({{"ended", ended},
-                                           {"events", Value::array(std::move(found))},
-                                           {"next", next}}));
+             std::vector<Value> found;
+             Value next;
+             engine::EffectKinds kinds;
+             for (const Event& event : log->events) {
+               const std::string_view kind = wish.effects ? kinds.kind_of(event) : "";
+               if (event.seq <= wish.after || (wish.effects && kind.empty())) continue;
+               if (wish.of_class && class_of(event) != *wish.of_class) continue;
+               if (!wish.type.empty() && event_name(event) != wish.type) continue;
+               if (found.size() == wish.limit) {
+                 next = found.back()["seq"];
+                 break;
+               }
+               found.push_back(envelope(job, event));
+               if (wish.effects) found.back() = found.back().with("kind", kind);
+             }
+             const bool ended = is_terminal(log->row.status);
+             const bool answers =
+                 !found.empty() || wish.wait.count() == 0 || waiting->last || ended;
+             if (!answers) return waiting->not_yet();
+             waiting->over = true;
+             ask->answer(200, Value::object({{"ended", ended},
+                                             {"events", Value::array(std::move(found))},
+                                             {"next", next}}));
+           });
          });
        });
 }

@@ -7,6 +7,7 @@
 #include "api/problem.h"
 #include "core/ids.h"
 #include "core/json.h"
+#include "core/visible.h"
 
 namespace ae::api {
 namespace {
@@ -72,15 +73,17 @@ std::string person_text(const std::string& job, const Value& wait) {
   if (question.is_object()) {
     // In quotes: what a server asks cannot pass for a line of ours.
     text.append(", whom ").append(tool).append(" asks in the middle of its call: ");
-    text += clipped(canonical(question["message"]));
-    if (question["url"].is_string()) text.append(", at ").append(canonical(question["url"]));
+    text += clipped(visible_json(canonical(question["message"])));
+    if (question["url"].is_string())
+      text.append(", at ").append(visible_json(canonical(question["url"])));
   } else if (!tool.empty()) {
-    text += " who approves the call of " + tool + " with " + clipped(canonical(wait["arguments"]));
+    text += " who approves the call of " + tool + " with " +
+            clipped(visible_json(canonical(wait["arguments"])));
   } else {
-    text += ", under the key " + canonical(wait["correlation_key"]);
+    text += ", under the key " + visible_json(canonical(wait["correlation_key"]));
   }
   if (wait["reason"].is_string() && !question.is_object()) {
-    text.append(", because: ").append(wait.text("reason"));
+    text.append(", because: ").append(visible(wait.text("reason")));
   }
   if (wait["expires_at"].is_string()) text += ", until " + std::string(wait.text("expires_at"));
   text += ": when one has decided, aetheris_answer {\"job_id\": \"" + job + "\", ";
@@ -89,7 +92,8 @@ std::string person_text(const std::string& job, const Value& wait) {
   }
   if (is_form(wait)) {
     return text + "\"payload\": …}, where the payload is as this schema says: " +
-           clipped(canonical(question["schema"])) + "; or \"decision\": \"reject\" instead of it";
+           clipped(visible_json(canonical(question["schema"]))) +
+           "; or \"decision\": \"reject\" instead of it";
   }
   const bool data = wait.text("answer") == "data";
   return text + (data ? "\"payload\": …}" : "\"decision\": \"approve\" or \"reject\"}");
@@ -100,8 +104,8 @@ std::string wait_text(const Value& job, const Value& wait) {
   const std::string key = canonical(wait["correlation_key"]);
   const std::string_view type = wait.text("wait_type");
   if (wait["expired"] == Value(true)) {
-    return "- nobody: a person (" + std::string(wait.text("node_id")) + ") was asked until " +
-           std::string(wait.text("expires_at")) + ", and it goes on as soon as somebody runs it";
+    return "- nothing: its wait (" + std::string(wait.text("node_id")) + ") expired at " +
+           std::string(wait.text("expires_at")) + ", and it goes on as soon as a process runs it";
   }
   if (type == "human") return person_text(id, wait);
   if (type == "timer") return "- the time " + std::string(wait.text("due_at"));

@@ -32,6 +32,21 @@ Result<runtime::RedactRequest> wish_of(const Fields& fields) {
     if (!all.is_bool()) return fail(Code::input_invalid, "\"all\" is true or false");
     wish.all = all.as_bool();
   }
+  for (const auto& [name, flag] :
+       {std::pair("keep_blind", &wish.keep_blind), std::pair("tree", &wish.tree),
+        std::pair("keep_forks", &wish.keep_forks)}) {
+    const Value& said = fields[name];
+    if (said.is_null()) continue;
+    if (!said.is_bool()) {
+      return fail(Code::input_invalid, "\"" + std::string(name) + "\" is true or false");
+    }
+    *flag = said.as_bool();
+  }
+  if (wish.tree && (!wish.all || wish.keep_forks)) {
+    return fail(Code::input_invalid,
+                "\"tree\" redacts all of a job and of its forks: it goes with \"all\", and not "
+                "with \"keep_forks\"");
+  }
   if (!fields["seq"].is_null() || !fields["field"].is_null()) {
     AE_ASSIGN(runtime::ValueName name, name_of(fields["seq"], fields["field"]));
     wish.values.push_back(std::move(name));
@@ -62,6 +77,19 @@ Value names_json(const std::vector<runtime::ValueName>& names) {
     list.push_back(Value::object({{"field", name.field}, {"seq", name.seq}}));
   }
   return Value::array(std::move(list));
+}
+
+Value redacted_json(const runtime::Redacted& redacted) {
+  std::vector<Value> kept, forks;
+  for (const runtime::KeptValue& one : redacted.kept) {
+    kept.push_back(Value::object({{"what", one.what}, {"where", one.where}, {"why", one.why}}));
+  }
+  for (const runtime::Redacted& fork : redacted.forks) forks.push_back(redacted_json(fork));
+  return Value::object({{"forks", Value::array(std::move(forks))},
+                        {"gone", names_json(redacted.gone)},
+                        {"job_id", redacted.job.text},
+                        {"kept", Value::array(std::move(kept))},
+                        {"redacted", names_json(redacted.dropped)}});
 }
 
 constexpr std::size_t kPruneJobs = 512;  // of one request
@@ -177,7 +205,8 @@ void Api::redact(Ask ask) {
   auto wish = [&]() -> Result<runtime::RedactRequest> {
     AE_TRY(ask->query.only({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ask->request.body, {"seq", "field", "values", "all", "reason"}));
+              Fields::parse(ask->request.body, {"seq", "field", "values", "all", "reason",
+                                                "keep_blind", "tree", "keep_forks"}));
     return wish_of(fields);
   }();
   if (!wish) return ask->refuse(wish.error());
@@ -188,14 +217,18 @@ void Api::redact(Ask ask) {
   runtime::redact(
       store_, std::move(*wish),
       [this, alive = std::weak_ptr(alive_), ask, id = *job](Result<runtime::Redacted> redacted) {
-        if (redacted && alive.lock()) runtime_.forget(id);
+        if (alive.lock()) {  // also after a failure: a fork may have been redacted before it
+          runtime_.forget(id);
+          if (redacted) {
+            for (const runtime::Redacted& fork : redacted->forks) runtime_.forget(fork.job);
+          }
+        }
         if (!redacted && redacted.error().code == Code::not_found) {
           return ask->refuse({Code::not_found, "there is no job " + ask->id +
                                                    " in this store; `aetheris jobs` lists them"});
         }
         if (!redacted) return ask->refuse(redacted.error());
-        ask->answer(200, Value::object({{"gone", names_json(redacted->gone)},
-                                        {"redacted", names_json(redacted->dropped)}}));
+        ask->answer(200, redacted_json(*redacted));
       });
 }
 

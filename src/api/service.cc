@@ -39,6 +39,11 @@ void Api::ready(Ask ask) {
   if (leaving_) {
     return ask->refuse({Code::unavailable, "this process is about to end; ask another one"});
   }
+  if (options_.measured != nullptr && options_.measured->writes_fail()) {
+    return ask->refuse({Code::unavailable,
+                        "the last write to the store failed: the disk may be full, or the database "
+                        "takes no writes; the log of this process says more"});
+  }
   store_.next_due([ask](Result<std::optional<Instant>> due) {
     if (!due) {
       const bool stranger = ask->request.role == Role::nobody;

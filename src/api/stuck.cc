@@ -224,7 +224,8 @@ void Api::stuck_jobs(Ask ask) {
 
 void Api::doubtful_jobs(Ask ask) {
   auto walk = std::make_shared<Walk>();
-  walk->statuses = {"parked", "waiting", "running", "queued"};
+  // Ended jobs last: their logs are read for this, a page at a time.
+  walk->statuses = {"parked", "waiting", "running", "queued", "failed", "cancelled", "completed"};
   walk->doubts = true;
   const auto wish = [&]() -> Status {
     AE_TRY(ask->query.only({"in_doubt", "cursor", "limit"}));

@@ -12,6 +12,7 @@
 #include "engine/verify.h"
 #include "engine/view.h"
 #include "runtime/redact.h"
+#include "runtime/row.h"
 
 namespace ae::api {
 namespace {
@@ -41,7 +42,7 @@ std::vector<Value> with_asked(std::span<const Value> waits, const engine::State&
 
 Value with_expired(const Value& wait, Instant now) {
   const auto expires = instant_from_text(wait.text("expires_at"));
-  const bool expired = wait.text("wait_type") == "human" && expires && *expires <= now;
+  const bool expired = expires && *expires <= now;
   if (!expired) return wait.with("expired", false);
   return wait.with("command", nullptr).with("commands", Value::array({})).with("expired", true);
 }
@@ -101,7 +102,14 @@ Value verify_body(const JobId& job, const store::Loaded& loaded,
   input.row = {.status = loaded.row.status,
                .agent = loaded.row.agent,
                .idempotency_key = loaded.row.idempotency_key,
-               .labels = loaded.row.labels};
+               .labels = loaded.row.labels,
+               .created_at = loaded.row.created_at,
+               .request_hash = loaded.request_hash,
+               .of_the_request = input.events.empty()
+                                     ? std::nullopt
+                                     : runtime::request_hash_of(input.events.front()),
+               .commits = loaded.commit_count,
+               .commits_read = loaded.commits.size()};
   for (const store::EffectRow& row : loaded.effects) {
     input.effects.push_back({row.invocation, row.try_no, row.record});
   }

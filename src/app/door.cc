@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -28,8 +29,13 @@ namespace {
 constexpr auto kOwnerWait =
     std::chrono::seconds(3);  // for an owner that has just begun, or is about to end
 constexpr Duration kHealthWait = std::chrono::seconds(3);
+constexpr Duration kServerWait =
+    std::chrono::seconds(5);  // for the health of a server, before anything is sent
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
-constexpr Duration kStreamLasts = std::chrono::hours(24);  // then it is asked for anew
+constexpr std::size_t kAnswerMax = std::size_t{1}
+                                   << 30;  // bytes, of the process that owns the store
+constexpr std::size_t kServerAnswerMax = std::size_t{256} << 20;  // … of a server
+constexpr Duration kStreamLasts = std::chrono::hours(24);         // then it is asked for anew
 constexpr std::size_t kStreamMax = 256u << 20;  // bytes of one; then it is asked for anew
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
@@ -47,8 +53,8 @@ std::string real_path(const std::string& path) {
 }
 
 // A frozen owner must not freeze those who only want to know.
-Duration patience(const api::ApiRequest& request) {
-  if (request.path == api::Path{"api", "health"}) return kHealthWait;
+Duration patience(const api::ApiRequest& request, Duration health) {
+  if (request.path == api::Path{"api", "health"}) return health;
   for (const auto& [name, value] : request.query) {
     if (name != "wait") continue;
     if (const auto wait = duration_from_text(value)) return *wait + kAnswerWait;
@@ -114,6 +120,7 @@ class SocketDoor final : public Door {
   bool is_socket() const override { return true; }
 
  private:
+  std::size_t answer_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
   const std::string& where() const { return path_.empty() ? base_ : path_; }
 
   net::HttpCall call_of(const api::ApiRequest& request) const {
@@ -122,9 +129,10 @@ class SocketDoor final : public Door {
     call.url = base_ + api::target(request.path, request.query);
     call.unix_socket = path_;
     call.body = request.body;
-    call.connect_timeout = kHealthWait;
-    call.total_timeout = patience(request);
-    call.answer_max = std::size_t{1} << 30;
+    const bool server = path_.empty();
+    call.connect_timeout = server ? kServerWait : kHealthWait;
+    call.total_timeout = patience(request, call.connect_timeout);
+    call.answer_max = answer_max();
     if (!key_.empty()) call.headers.push_back({"Authorization", "Bearer " + key_});
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
@@ -138,13 +146,16 @@ class SocketDoor final : public Door {
     if (!seen.sent()) {
       return fail(Code::unavailable, "nobody answers at " + where() + ": " + seen.error);
     }
+    if (seen.too_large && method == "GET") {
+      return fail(Code::payload_too_large, where() + ": " + seen.error + ": ask for less of it");
+    }
     if (seen.phase != net::HttpPhase::complete) {
       return fail(Code::unknown_outcome, "who answers at " + where() +
                                              " went away before it answered (" + seen.error +
                                              "): look before you repeat");
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
-    auto body = parse_json(seen.body, {.bytes_max = std::size_t{1} << 30, .depth_max = 1000});
+    auto body = parse_json(seen.body, {.bytes_max = answer_max(), .depth_max = 1000});
     const bool ours = body && (seen.status < 400 || !body->text("code").empty());
     if (!ours) return std::unexpected(foreign(method, seen.status));
     response.body = std::move(*body);
@@ -216,7 +227,10 @@ Result<std::string> key_for_server() {
 
 }  // namespace
 
-std::unique_ptr<Door> find_owner(const StoreUrl& store) {
+namespace {
+
+// nullptr: there is none. Fails with forbidden: there is one, and it does not listen to us.
+Result<std::unique_ptr<Door>> look_for_owner(const StoreUrl& store) {
   if (store.kind != StoreUrl::Kind::sqlite) return nullptr;
   for (const std::string& path : {store.socket_path(), store.second_socket_path()}) {
     if (!exists(path)) continue;
@@ -224,10 +238,32 @@ std::unique_ptr<Door> find_owner(const StoreUrl& store) {
     api::ApiRequest health;
     health.path = {"api", "health"};
     auto answer = door->ask(health);
+    if (answer && answer->status == 403) {
+      return fail(Code::forbidden, std::string(answer->body.text("detail")));
+    }
     if (!answer || answer->status != 200) continue;
     if (answer->body.text("store") == real_path(store.path)) return door;
   }
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Door> find_owner(const StoreUrl& store) {
+  auto owner = look_for_owner(store);
+  return owner ? *std::move(owner) : nullptr;
+}
+
+std::string find_silent_owner(const StoreUrl& store) {
+  const std::string lock = store::sqlite::lock_path(real_path(store.path));
+  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  do {
+    if (!store::sqlite::LockFile::is_taken(lock) || find_owner(store)) return {};
+    std::this_thread::sleep_for(kOwnerPoll);
+  } while (std::chrono::steady_clock::now() < give_up);
+  std::ifstream file(lock);
+  long pid = 0;
+  return file >> pid && pid > 0 ? "process " + std::to_string(pid) : "a process";
 }
 
 Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
@@ -252,12 +288,24 @@ Result<std::unique_ptr<Door>> Door::to_server(std::string url) {
 
 Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose) {
   if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
-    return to_server(url);
+    AE_ASSIGN(auto door, to_server(url));
+    // One that does not answer must not hold up a command, nor get it: what was not sent can be repeated.
+    api::ApiRequest health;
+    health.path = {"api", "health"};
+    const auto there = door->ask(health);
+    if (!there && there.error().code == Code::unknown_outcome) {
+      return fail(Code::unavailable, "the server at " + std::string(url) +
+                                         " does not answer (its health, within " +
+                                         ae::to_text(kServerWait) + "): nothing was sent");
+    }
+    return door;
   }
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
-    if (auto owner = find_owner(store)) return owner;
+    AE_ASSIGN(auto owner, look_for_owner(store));
+    if (owner) return owner;
     if (purpose != Purpose::make && store.kind == StoreUrl::Kind::sqlite && !exists(store.path)) {
+      AE_TRY(look_for_rollback(store));
       return fail(Code::not_found, "there is no store at " + store.path + " yet");
     }
     SiteOptions options{.store = store};
@@ -266,9 +314,10 @@ Result<std::unique_ptr<Door>> Door::open(const StoreUrl& store, Purpose purpose)
     auto site = Site::open(std::move(options));
     if (site) {
       if (purpose == Purpose::read && store.kind == StoreUrl::Kind::sqlite) {
-        (*site)->api().stand_beside([lock = store::sqlite::lock_path(store.path)] {
-          return store::sqlite::LockFile::is_taken(lock);
-        });
+        (*site)->api().stand_beside(
+            [lock = store::sqlite::lock_path(store::sqlite::real_file(store.path))] {
+              return store::sqlite::LockFile::is_taken(lock);
+            });
       }
       return std::make_unique<SiteDoor>(std::move(*site));
     }

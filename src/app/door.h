@@ -24,7 +24,7 @@ enum class Purpose { read, write, make };
 
 class Door {
  public:
-  // To the server that AETHERIS_URL names, when it is set; else to this store. Fails with store_locked (an owner that does
+  // To the server that AETHERIS_URL names, when it is set and answers within 5 s; else to this store. Fails with store_locked (an owner that does
   // not answer; names its pid), not_found (there is no store yet, and none is to be made), usage, unavailable, needs_version.
   static Result<std::unique_ptr<Door>> open(const StoreUrl& store, Purpose purpose);
   // To the server at `url`, with the key that AETHERIS_API_KEY or the file AETHERIS_API_KEY_FILE holds, which goes nowhere
@@ -51,5 +51,7 @@ class Door {
 
 // The socket of the process that owns this store; nullptr when nobody answers for it.
 std::unique_ptr<Door> find_owner(const StoreUrl& store);
+// The process that holds a SQLite store and does not answer on its socket within three seconds, for messages; "" = none.
+std::string find_silent_owner(const StoreUrl& store);
 
 }  // namespace ae::app

@@ -76,6 +76,7 @@ api::ApiRequest request_of(net::HttpRequest&& in, const api::Pass& pass, bool lo
   if (!out.path.empty() && out.path.back().empty()) out.path.pop_back();
   out.query = std::move(in.query);
   out.body = std::move(in.body);
+  out.body_room = std::move(in.body_room);
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "app/http_words.h"
 #include "app/live.h"
+#include "app/tool_peer.h"
 #include "core/json.h"
 #include "net/http_server.h"
 
@@ -90,10 +91,15 @@ bool wants_stream(const net::HttpRequest& request) {
          request.path[3] == "events";
 }
 
-// A page of another site may make a browser send requests here. Programs send no Origin.
+// A page of another site may make a browser send requests here. Programs send no Origin and no Sec-Fetch-Site; a browser
+// sends the second one alone with what a page only shows or embeds.
 bool comes_from_elsewhere(const net::HttpRequest& request) {
   const auto origin = request.header("origin");
-  if (!origin) return false;
+  if (!origin) {
+    const bool asks_health =
+        request.path.size() >= 2 && request.path[0] == "api" && request.path[1] == "health";
+    return request.header("sec-fetch-site") == "cross-site" && !asks_health;
+  }
   const std::string_view host = request.header("host").value_or("");
   return *origin != "http://" + std::string(host) && *origin != "https://" + std::string(host);
 }
@@ -101,7 +107,7 @@ bool comes_from_elsewhere(const net::HttpRequest& request) {
 // Bodies are JSON, in UTF-8. No type, and the one that curl gives to what it is told to send, are taken for it.
 bool is_json(const net::HttpRequest& request) {
   const auto type = request.header("content-type");
-  if (!type || request.body.empty()) return true;
+  if (!type || !request.has_body) return true;
   std::string text(*type);
   std::erase_if(text, [](char c) { return c == ' ' || c == '"'; });
   std::ranges::transform(text, text.begin(), [](char c) {
@@ -158,12 +164,13 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
   const bool only_looks = method_of(request) == "GET";
   const bool tells = is_mcp(request) && takes_events(request);
   if (!is_mcp(request) && !request.query_value("wait")) {
+    api::ApiRequest asked = request_of(std::move(request), pass, gate == nullptr);
+    if (only_looks) asked.has_room = place.has_room;
     // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
-    return place.api.handle(
-        request_of(std::move(request), pass, gate == nullptr),
-        [responder = std::move(responder)](const api::ApiResponse& answer) mutable {
-          std::move(responder).answer(response_of(answer));
-        });
+    return place.api.handle(std::move(asked), [responder = std::move(responder)](
+                                                  const api::ApiResponse& answer) mutable {
+      std::move(responder).answer(response_of(answer));
+    });
   }
   std::shared_ptr<void> right;
   if (gate != nullptr) {
@@ -185,8 +192,28 @@ void answer(const Place& place, net::HttpRequest request, net::Responder respond
                    });
 }
 
+// Who asks may come in: the body is read only of what a route takes from them.
+void let_in(const Place& place, net::HttpRequest request, net::Responder responder,
+            const api::Pass& pass, const api::Path& path) {
+  if (const auto refused = place.api.refuse_unread(method_of(request), path, pass.role)) {
+    return std::move(responder).answer(response_of(*refused));
+  }
+  std::move(responder).read_body(
+      std::move(request), [place, pass](net::HttpRequest whole, net::Responder its_responder) {
+        answer(place, std::move(whole), std::move(its_responder), pass);
+      });
+}
+
 // On a socket of our own user there is room for the commands of one person, or of a script.
 constexpr std::size_t kOwnConnectionsMax = 128;
+
+net::HttpResponse refused_to_tools() {
+  return net::problem(
+      403, "forbidden",
+      "this request comes from a program that a tool started, and a tool does not "
+      "steer the runtime that runs it; give the program a key, and the address of a "
+      "server that asks for keys");
+}
 
 net::HttpServer::Options server_options() {
   net::HttpServer::Options options;
@@ -197,6 +224,7 @@ net::HttpServer::Options server_options() {
 net::HttpServer::Options own_options() {
   net::HttpServer::Options options = server_options();
   options.connections_max = kOwnConnectionsMax;
+  options.is_tool = [](int fd, bool) { return is_tool_on_socket(fd); };
   return options;
 }
 
@@ -206,8 +234,10 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& ap
                    runtime::Sayings& sayings)
     : server_(std::make_unique<net::HttpServer>(
           loop,
-          [place = Place{loop, steady, api, sayings, nullptr}](net::HttpRequest request,
-                                                               net::Responder responder) {
+          [place =
+               Place{loop, steady, api, sayings, nullptr, [this] { return server_->has_room(); }}](
+              net::HttpRequest request, net::Responder responder) {
+            if (request.from_tool) return std::move(responder).answer(refused_to_tools());
             const api::Pass us{.role = api::Role::admin, .key = {}, .by = {}};
             answer(place, std::move(request), std::move(responder), us);
           },
@@ -231,35 +261,41 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
       http.hosts.push_back(options_.address);  // 127.0.0.2 is this machine, too
     }
   }
+  // Without keys everybody on this machine is let in, except our own tools.
+  http.is_tool = [gate = gate_.get(), local](int fd, bool) {
+    return local && !gate->asks_for_keys() && is_tool_on_loopback(fd);
+  };
   http.tls = options_.tls;
   http.full = options_.warn;
-  server_ = std::make_unique<net::HttpServer>(
-      loop,
-      [place = Place{loop, steady, api, sayings, gate_.get()}](net::HttpRequest request,
-                                                               net::Responder responder) {
-        if (comes_from_elsewhere(request)) {
-          return std::move(responder).answer(
-              net::problem(403, "forbidden", "pages of other sites may not ask this server"));
-        }
-        if (!is_json(request)) {
-          return std::move(responder).answer(
-              net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
-        }
-        api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
-        if (const auto key = request.header("authorization")) knock.authorization = *key;
-        api::Path path = request.path;
-        if (!path.empty() && path.back().empty()) path.pop_back();
-        knock.open = api::Api::is_open(method_of(request), path);
-        knock.of_process = path == api::Path{"metrics"};
-        place.gate->knock(std::move(knock),
-                          [place, request = std::move(request), responder = std::move(responder)](
-                              std::expected<api::Pass, api::ApiResponse> pass) mutable {
-                            if (!pass)
-                              return std::move(responder).answer(response_of(pass.error()));
-                            answer(place, std::move(request), std::move(responder), *pass);
-                          });
-      },
-      std::move(http));
+  http.admit = [place = Place{loop, steady, api, sayings, gate_.get(), [this] {
+                                return server_->has_room();
+                              }}](net::HttpRequest request, net::Responder responder) {
+    if (request.from_tool && !place.gate->asks_for_keys()) {
+      return std::move(responder).answer(refused_to_tools());
+    }
+    if (comes_from_elsewhere(request)) {
+      return std::move(responder).answer(
+          net::problem(403, "forbidden", "pages of other sites may not ask this server"));
+    }
+    if (!is_json(request)) {
+      return std::move(responder).answer(
+          net::problem(415, "unsupported", "send JSON, as Content-Type: application/json"));
+    }
+    api::Knock knock{.authorization = {}, .address = address_of(request.peer)};
+    if (const auto key = request.header("authorization")) knock.authorization = *key;
+    api::Path path = request.path;
+    if (!path.empty() && path.back().empty()) path.pop_back();
+    knock.open = api::Api::is_open(method_of(request), path);
+    knock.of_process = path == api::Path{"metrics"};
+    place.gate->knock(std::move(knock),
+                      [place, path = std::move(path), request = std::move(request),
+                       responder = std::move(responder)](
+                          std::expected<api::Pass, api::ApiResponse> pass) mutable {
+                        if (!pass) return std::move(responder).answer(response_of(pass.error()));
+                        let_in(place, std::move(request), std::move(responder), *pass, path);
+                      });
+  };
+  server_ = std::make_unique<net::HttpServer>(loop, nullptr, std::move(http));
 }
 
 Listener::~Listener() = default;

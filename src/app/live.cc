@@ -121,11 +121,14 @@ class Live : public std::enable_shared_from_this<Live> {
     }
     if (!begun_) begin_stream();
     std::string text = events.empty() && !over ? ":\n\n" : "";
+    std::string last = after_;
     for (const Value& event : events) {
-      after_ = std::to_string(event["seq"].as_int());
-      text += "id: " + after_ + "\nevent: " + std::string(event.text("type")) +
+      last = std::to_string(event["seq"].as_int());
+      text += "id: " + last + "\nevent: " + std::string(event.text("type")) +
               "\ndata: " + canonical(event) + "\n\n";
     }
+    if (!stream_.has_room(text.size())) return then(Pending::later);
+    after_ = std::move(last);
     write(text);
     if (over) return end();
     if (first) say();

@@ -23,7 +23,8 @@ struct Place {
   async::SteadyClock& steady;
   api::Api& api;
   runtime::Sayings& sayings;
-  api::Gate* gate;  // nullptr: only our own user comes in here
+  api::Gate* gate;                      // nullptr: only our own user comes in here
+  std::function<bool()> has_room = {};  // for another large answer
 };
 
 // Who is let in once may be let out again: what is about to be told is told only if they still may hear it.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -40,6 +41,14 @@ std::string real_path(const std::string& path) {
   std::string text(real ? real : path.c_str());
   std::free(real);
   return text;
+}
+
+// Without symbolic links, as far as it is there. "" stays "".
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  if (path.empty()) return path;
+  const auto whole = std::filesystem::absolute(path, error);
+  return std::filesystem::weakly_canonical(whole, error).string();
 }
 
 // The default folder is ours alone: what is in it is no part of anybody's repository.
@@ -85,7 +94,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       AE_ASSIGN(toolbox_,
                 Toolbox::make(
                     loop_, steady_, *options_.agents, {options_.agents_folder, options_.folders},
-                    secrets_file_of(options_.store), options_.descriptors,
+                    secrets_file_of(options_.store), closed_to_tools(), options_.descriptors,
                     [this](const JobId& job, const std::string& what) { on_warning(job, what); }));
       for (const std::string& name : toolbox_->short_secrets()) {
         on_warning({}, "the secret " + name + " has fewer than " +
@@ -111,39 +120,58 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     runtime_.emplace(world, options_.runtime, self);
     api_.emplace(
         loop_, steady_, *measured_, *runtime_,
-        api::ApiOptions{
-            .agents = options_.agents,
-            .runs = options_.mode == SiteOptions::Mode::run,
-            .hears = options_.mode != SiteOptions::Mode::read,
-            .read_agent = options_.read_agent,
-            .measured = &*measured_,
-            .archive =
-                [this](const std::string& folder) -> Result<std::shared_ptr<runtime::Archive>> {
-              AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
-              return std::shared_ptr<runtime::Archive>(std::move(opened));
-            },
-            .looks_only = options_.looks_only,
-            .refused = options_.refused,
-            .version = std::string(kVersion),
-            .store = store_name(),
-            .preview = [this](
-                           std::string_view tool, const JobId& job, const StepId& step,
-                           const Value& arguments) { return preview(tool, job, step, arguments); },
-            .chance = &chance_,
-            .warn = [this](const std::string& what) { on_warning({}, what); }});
+        api::ApiOptions{.agents = options_.agents,
+                        .runs = options_.mode == SiteOptions::Mode::run,
+                        .hears = options_.mode != SiteOptions::Mode::read,
+                        .read_agent = options_.read_agent,
+                        .measured = &*measured_,
+                        .archive = [this](const std::string& folder)
+                            -> Result<std::shared_ptr<runtime::Archive>> {
+                          AE_ASSIGN(auto opened, ArchiveFolder::open(loop_, folder));
+                          return std::shared_ptr<runtime::Archive>(std::move(opened));
+                        },
+                        .looks_only = options_.looks_only,
+                        .refused = options_.refused,
+                        .version = std::string(kVersion),
+                        .store = store_name(),
+                        .preview =
+                            [this](std::string_view tool, const JobId& job, const StepId& step,
+                                   const Value& arguments, std::string_view blind) {
+                              return preview(tool, job, step, arguments, blind);
+                            },
+                        .chance = &chance_,
+                        .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
+  }
+
+  // The default folder is ours alone; of another one, the files of the store.
+  std::vector<std::string> closed_to_tools() const {
+    std::vector<std::string> closed{absolute(kMemoryFolder)};
+    const StoreUrl& store = options_.store;
+    if (store.kind == StoreUrl::Kind::sqlite) {
+      const std::string path = absolute(store.path);
+      for (const std::string& one : {path, absolute(store.socket_path())}) {
+        if (!one.starts_with(closed[0] + "/")) closed.push_back(one);
+      }
+    }
+    const std::string secrets = absolute(secrets_file_of(store));
+    if (!secrets.empty() && !secrets.starts_with(closed[0] + "/")) closed.push_back(secrets);
+    const std::string key = absolute(
+        options_.signing_key.empty() ? environment("AETHERIS_SIGNING_KEY") : options_.signing_key);
+    if (!key.empty()) closed.push_back(key);
+    return closed;
   }
 
   // The key that depends on who will make the call is not known yet.
   Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
-                        const Value& arguments) {
+                        const Value& arguments, std::string_view blind) {
     auto* entry = toolbox_ ? toolbox_->performers().find(tool) : nullptr;
     if (entry == nullptr) return Value();
     tools::Call call;
     call.job = job;
     call.tool = tool;
     call.args = arguments;
-    call.key = idempotency_key(job, step, tool, canonical(arguments));
+    call.key = idempotency_key(job, step, tool, canonical(arguments), blind);
     call.external_key = ExternalKey(std::string("EXTERNAL_KEY"));
     call.invocation = invocation_id(job, step, call.key);
     return entry->tool->preview(call);
@@ -183,6 +211,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     }));
     return parked;
   }
+  bool began_empty() const override { return sqlite_ && sqlite_->began_empty(); }
   void stop_listening() override {
     api_->stop_waiting();
     listener_.reset();
@@ -243,6 +272,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                             .remember_in = kMemoryFolder,
                                             .accept_loss = options_.accept_rollback,
                                             .surely_lost = options_.restored,
+                                            .nothing_lost = options_.nothing_lost,
                                             .accepted_by = options_.accepted_by}));
       postgres_ = opened.get();
       store_ = std::move(opened);
@@ -260,6 +290,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                         .fair_by = options_.fair_by,
                                         .accept_loss = options_.accept_rollback,
                                         .surely_lost = options_.restored,
+                                        .nothing_lost = options_.nothing_lost,
                                         .accepted_by = options_.accepted_by,
                                         .read_only = options_.mode == SiteOptions::Mode::read}));
     sqlite_ = opened.get();

@@ -53,6 +53,7 @@ struct SiteOptions {
       false;  // write: the store may be a new one, of a kind that only who runs jobs makes otherwise
   bool accept_rollback = false;  // what the store has lost is accepted (Site::accept_rollback)
   bool restored = false;         // … and it has lost something, whatever is remembered
+  bool nothing_lost = false;     // … or nothing: its jobs go on
   std::string accepted_by;       // … by whom
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
@@ -88,6 +89,8 @@ class Site {
   // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
   // opens the store for work again. nullopt: nothing had been lost.
   virtual Result<std::optional<runtime::ParkedJobs>> accept_rollback(const std::string& by) = 0;
+  // Was nothing left of the store that was opened so, and is it an empty one now?
+  virtual bool began_empty() const = 0;
   // What answers say as they come, of jobs that run here.
   virtual runtime::Sayings& sayings() = 0;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/sqlite/files.h"
+
 namespace ae::app {
 
 namespace {
@@ -26,6 +28,12 @@ std::string without_password(std::string url) {
   return url;
 }
 
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == path.npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 }  // namespace
 
 std::string StoreUrl::text() const {
@@ -40,10 +48,14 @@ std::string StoreUrl::text() const {
   return "sqlite:" + path;
 }
 
-std::string StoreUrl::folder() const {
-  const std::size_t slash = path.rfind('/');
-  if (slash == path.npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+std::string StoreUrl::folder() const { return folder_of(path); }
+
+std::string StoreUrl::socket_path() const {
+  return folder_of(store::sqlite::real_file(path)) + "/aetheris.sock";
+}
+
+std::string StoreUrl::second_socket_path() const {
+  return store::sqlite::real_file(path) + ".sock";
 }
 
 Result<StoreUrl> store_url(std::string_view text) {

@@ -3,7 +3,7 @@
 //   sqlite:PATH     a file; the default is sqlite:.aetheris/aetheris.db
 //   memory:         gone when the process ends
 //   postgres://…    a database that many processes share (also postgresql://…), as libpq reads it
-// Threads: values, pure functions.
+// Threads: values, functions over the file system.
 #pragma once
 
 #include <string>
@@ -23,10 +23,10 @@ struct StoreUrl {
   // As it is given to --store, without a password.
   std::string text() const;
   std::string folder() const;  // that holds the file
-  std::string lock_path() const { return path + ".lock"; }
-  // Where the owner listens; the second is used when the first belongs to another store of the same folder.
-  std::string socket_path() const { return folder() + "/aetheris.sock"; }
-  std::string second_socket_path() const { return path + ".sock"; }
+  // Where the owner listens, beside the file that a link leads to; the second is used when the first belongs to another store
+  // of the same folder.
+  std::string socket_path() const;
+  std::string second_socket_path() const;
 };
 
 // Fails with usage.

@@ -362,6 +362,7 @@ store::Loaded shortened(const store::Loaded& whole, std::size_t commits) {
   }
   loaded.row.last_seq = last;
   loaded.row.head = head;
+  if (loaded.commit_count) loaded.commit_count = commits;
   loaded.row.status = engine::to_text(state.status);
   loaded.effects.clear();
   loaded.ledger.clear();
@@ -588,25 +589,17 @@ void every_byte_of_a_file(Durability durability) {
     const char *table, *column;
   };
   std::size_t bytes = 0;
-  for (const Column& c : std::initializer_list<Column>{{"commits", "body"},
-                                                       {"commits", "blobs"},
-                                                       {"blobs", "bytes"},
-                                                       {"blobs", "hash"},
-                                                       {"effects", "record"},
-                                                       {"effects", "invocation"},
-                                                       {"ledger", "record"},
-                                                       {"ledger", "invocation"},
-                                                       {"ledger", "state"},
-                                                       {"inbox", "act"},
-                                                       {"inbox", "id"},
-                                                       {"heads", "head"},
-                                                       {"signed_heads", "body"},
-                                                       {"jobs", "job_id"},
-                                                       {"jobs", "agent"},
-                                                       {"jobs", "idempotency_key"},
-                                                       {"jobs", "status"},
-                                                       {"labels", "key"},
-                                                       {"labels", "value"}}) {
+  for (const Column& c :
+       std::initializer_list<Column>{{"commits", "body"},      {"commits", "blobs"},
+                                     {"blobs", "bytes"},       {"blobs", "hash"},
+                                     {"effects", "record"},    {"effects", "invocation"},
+                                     {"ledger", "record"},     {"ledger", "invocation"},
+                                     {"ledger", "state"},      {"inbox", "act"},
+                                     {"inbox", "id"},          {"heads", "head"},
+                                     {"signed_heads", "body"}, {"jobs", "job_id"},
+                                     {"jobs", "agent"},        {"jobs", "idempotency_key"},
+                                     {"jobs", "status"},       {"jobs", "request_hash"},
+                                     {"labels", "key"},        {"labels", "value"}}) {
     for (const Edit::Cell& cell : edit.cells(c.table, c.column)) {
       for (std::size_t at = 0; at < cell.bytes.size(); ++at) {
         std::string now = cell.bytes;

@@ -1,5 +1,7 @@
 #include "app/toolbox.h"
 
+#include <unistd.h>
+
 #include <set>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "tools/command/command_tool.h"
 #include "tools/command/companions.h"
 #include "tools/command/processes.h"
+#include "tools/command/sandbox.h"
 #include "tools/http/http_tool.h"
 #include "tools/mcp/mcp_tool.h"
 #include "tools/native/native.h"
@@ -29,13 +32,13 @@ const auto& natives() {
 class Drivers final : public Toolbox {
  public:
   Drivers(async::Loop& loop, async::SteadyClock& steady, const std::string& secrets_file,
-          std::size_t descriptors, Warn warn)
+          std::vector<std::string> closed, std::size_t descriptors, Warn warn)
       : loop_(loop),
         steady_(steady),
         warn_(std::move(warn)),
         secrets_(secrets_file),
         client_(loop),
-        processes_(loop, "/proc/self/exe", descriptors),
+        processes_(loop, "/proc/self/exe", descriptors, std::move(closed)),
         companions_(processes_, secrets_),
         reader_(loop) {}
 
@@ -52,7 +55,11 @@ class Drivers final : public Toolbox {
       verifier = *std::move(looks);
     }
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
-    for (std::string& name : secret_names_of(tool)) secret_names_.insert(std::move(name));
+    for (std::string& name : secret_names_of(tool)) {
+      // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
+      static_cast<void>(secrets_.get(name));
+      secret_names_.insert(std::move(name));
+    }
     return {};
   }
   runtime::Performers& performers() override { return performers_; }
@@ -144,9 +151,10 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
                                                const std::string& secrets_file,
+                                               std::vector<std::string> closed,
                                                std::size_t descriptors, Warn warn) {
-  auto drivers =
-      std::make_unique<Drivers>(loop, steady, secrets_file, descriptors, std::move(warn));
+  auto drivers = std::make_unique<Drivers>(loop, steady, secrets_file, std::move(closed),
+                                           descriptors, std::move(warn));
   for (const auto& [name, tool] : file.tools) {
     if (auto added = drivers->add(tool, folders.of(name)); !added) {
       return std::unexpected(std::move(added).error().in("tool " + name));
@@ -173,6 +181,15 @@ Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
                                         " returns at once and reports nothing: leave it out");
   }
   return {};
+}
+
+SandboxAbility sandbox_ability() {
+  const tools::SandboxSupport& can = tools::sandbox_support();
+  return {.landlock = can.landlock,
+          .files = can.landlock >= tools::kLandlockForFiles,
+          .signals = can.landlock >= tools::kLandlockForSignals,
+          .network = can.network_namespaces,
+          .processes = can.user_namespaces && ::geteuid() != 0};
 }
 
 bool functions_still_run() { return tools::NativePool::left_behind() > 0; }

@@ -31,6 +31,7 @@ struct ToolFolders {
 class Toolbox {
  public:
   // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
+  // `closed`: where the store and our keys lie, or how these paths begin: no sandbox of a tool opens them.
   // `descriptors`: how many a program of a tool may have open; 0 = as many as we. `warn`: what whoever runs us should know
   // of a job's call; may be empty.
   using Warn = std::function<void(const JobId& job, const std::string& what)>;
@@ -38,6 +39,7 @@ class Toolbox {
                                                const agents::AgentsFile& file,
                                                const ToolFolders& folders,
                                                const std::string& secrets_file,
+                                               std::vector<std::string> closed = {},
                                                std::size_t descriptors = 0, Warn warn = {});
   virtual ~Toolbox() = default;
   virtual runtime::Performers& performers() = 0;
@@ -47,6 +49,13 @@ class Toolbox {
 
 // Can this machine run this tool? Fails with plan_invalid; the message begins with the key at fault.
 Status usable(const agents::ToolDefinition& tool, const std::string& folder);
+
+// What a tool's sandbox can do on this machine.
+struct SandboxAbility {
+  int landlock = 0;  // ABI; 0 = there is none
+  bool files = false, signals = false, network = false, processes = false;
+};
+SandboxAbility sandbox_ability();
 
 // Does a native function still run that was cut off and did not return? Its thread cannot be ended: the process must be left
 // by `_exit`, as its thread could use what exit() destroys.

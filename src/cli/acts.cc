@@ -21,7 +21,7 @@ std::vector<std::string> doubts_left(const Options& options) {
   api::ApiRequest request;
   request.path = {"api", "jobs", options.id};
   const auto job = (*door)->ask(request);
-  return job && job->status == 200 ? doubts_of_end(job->body) : std::vector<std::string>();
+  return job && job->status == 200 ? doubts_of_end(job->body, *store) : std::vector<std::string>();
 }
 
 // Texts that were not given are left out.
@@ -69,10 +69,16 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
     return kDone;
   }
   const Value& body = *asked;
+  const bool duplicate = body.find("duplicate") != nullptr;
+  const std::string other =
+      duplicate && body["applied"] == Value(false)
+          ? ", with another payload, which counts: " + safe(canonical(body["payload"]))
+          : "";
   if (body.find("buffered") != nullptr) {
-    terminal.print("kept for the wait that opens with this key\n");
+    terminal.print(duplicate ? "a signal is kept for this key already" + other + "\n"
+                             : "kept for the wait that opens with this key\n");
   } else if (body.find("channel") != nullptr) {
-    terminal.print(body.find("duplicate") ? "it had been sent before\n" : "sent\n");
+    terminal.print(duplicate ? "a message with this id was sent before" + other + "\n" : "sent\n");
   } else if (body.find("accepted") != nullptr) {
     terminal.print("accepted: the process that holds job " + safe(options.id) + " takes it in\n");
   } else if (body["raised"] == Value(false)) {
@@ -86,7 +92,13 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   } else {
     terminal.print(done + "\n");
   }
+  if (body["next"].is_string()) terminal.note("then:   " + safe(body.text("next")));
   return kDone;
+}
+
+// Another answer or message counts. The client must know that this one does not.
+bool differs(const Result<Value>& asked) {
+  return asked && asked->find("duplicate") != nullptr && (*asked)["applied"] == Value(false);
 }
 
 }  // namespace
@@ -105,10 +117,7 @@ int signal_command(const Options& options, Terminal& terminal) {
   if (options.buffer) body.emplace_back("buffer", true);
   const auto asked = post(options, "signal", std::move(body));
   const int code = say(asked, options, terminal, "delivered");
-  // Whoever asks must know that their answer is not the one.
-  const bool differs = asked && asked->find("duplicate") != nullptr &&
-                       asked->find("delivered") != nullptr && (*asked)["applied"] == Value(false);
-  return differs ? kConflict : code;
+  return differs(asked) ? kConflict : code;
 }
 
 int cancel_command(const Options& options, Terminal& terminal) {
@@ -132,7 +141,9 @@ int message_command(const Options& options, Terminal& terminal) {
   std::vector<Member> body =
       given({{"channel", options.channel}, {"message_id", options.message_id}});
   body.emplace_back("payload", std::move(payload));
-  return say(post(options, "message", std::move(body)), options, terminal, "sent");
+  const auto asked = post(options, "message", std::move(body));
+  const int code = say(asked, options, terminal, "sent");
+  return differs(asked) ? kConflict : code;
 }
 
 int pause_command(const Options& options, Terminal& terminal) {
@@ -221,7 +232,9 @@ int resolve_command(const Options& options, Terminal& terminal) {
     body.emplace_back("try", std::move(*of_try));
   }
   const auto asked = post(options, "resolve", std::move(body));
-  std::string done = "recorded: " + safe(options.resolution);
+  const bool noted = asked && (*asked)["noted"] == Value(true);
+  std::string done = (noted ? "noted; the job has ended and stays as it is: " : "recorded: ") +
+                     safe(options.resolution);
   if (const Value* result = asked ? asked->find("result") : nullptr) {
     done += "\nresult: " + cut(safe_json(canonical(*result)), kResultShown);
   }

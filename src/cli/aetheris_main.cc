@@ -1,5 +1,6 @@
 // aetheris: the command line.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,6 +140,8 @@ void hold_standard_files() {
 
 int main(int argc, char** argv) {
   if (const auto code = ae::app::supervise(argc, argv)) return *code;
+  // Keys and secrets are in our environment and memory: other processes of our user do not read them, nor a core file.
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   ae::cli::hold_standard_files();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is a full disk

@@ -151,16 +151,40 @@ std::vector<std::string> call_lines(const Value& call) {
 std::vector<std::string> doubt_lines(const Value& doubt) {
   std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
   for (const std::string& line : call_lines(doubt)) lines.push_back("  " + line);
+  if (doubt["resolvable_at"].is_string()) {
+    lines.push_back("  its request may still take effect until " +
+                    safe(doubt.text("resolvable_at")) + ": not_happened is accepted from then on");
+  }
   return lines;
 }
 
-std::vector<std::string> doubts_of_end(const Value& job) {
+std::string noted_text(const Value& doubt) {
+  const Value& noted = doubt["noted"];
+  if (!noted.is_object()) return "";
+  std::string text = "noted: " + safe(noted.text("resolution"));
+  if (noted["by"].is_string()) text += ", by " + safe(noted.text("by"));
+  text += " at " + safe(noted.text("at"));
+  if (noted["note"].is_string()) text += ": " + safe(noted.text("note"));
+  return text;
+}
+
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   if (!ended || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
     for (std::string& line : doubt_lines(doubt)) all.push_back(std::move(line));
+    all.push_back("  key: " + safe(doubt.text("idempotency_key")));
+    if (const std::string noted = noted_text(doubt); !noted.empty()) {
+      all.push_back("  " + noted);
+    } else if (store.kind != app::StoreUrl::Kind::memory) {
+      const char* lead = "  when you know: ";
+      for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
+        all.push_back(lead + command);
+        lead = "             or: ";
+      }
+    }
   }
   return all;
 }
@@ -187,12 +211,24 @@ std::string wait_text(const Value& wait) {
   if (wait["due_at"].is_string()) text += ", due " + safe(wait.text("due_at"));
   if (wait["expired"] == Value(true)) {
     text.append(": expired at ").append(safe(wait.text("expires_at")));
-    return text.append(", it goes on without an answer as soon as somebody runs it");
+    return text.append(", it goes on without an answer as soon as a process runs it");
   }
   if (wait["expires_at"].is_string()) text += ", until " + safe(wait.text("expires_at"));
   if (asks) text += "\n    it says: " + safe(wait["question"].text("message"));
   if (wait["reason"].is_string()) text += "\n    because: " + safe(wait.text("reason"));
   for (const std::string& line : call_lines(wait)) text += "\n    " + line;
+  return text;
+}
+
+// Calls that are left alone until their probe may ask.
+std::string settling_text(const Value& job) {
+  std::string text;
+  if (!job["settling"].is_array()) return text;
+  for (const Value& call : job["settling"].items()) {
+    text += "\n  node " + safe(call.text("node_id")) + ": the request of " +
+            safe(call.text("tool")) + " may still take effect until " + safe(call.text("until")) +
+            "; then its probe asks what became of it";
+  }
   return text;
 }
 
@@ -250,6 +286,9 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
     terminal.note("nobody runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
     say_commands(commands_of(job["unattended"]["commands"], store_flag(store)), terminal);
   }
+  if (const std::string settling = settling_text(job); !settling.empty()) {
+    terminal.note("job " + safe(id) + " has calls in doubt" + settling);
+  }
   if (status != "waiting" && status != "parked") return;
   terminal.note("job " + safe(id) + " is " + terminal.err()(status_tint(status), status) +
                 waits_text(job));
@@ -269,7 +308,9 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   }
   auto all = answers(job, store);
   const std::string_view until = job["parked"].text("until");
-  if ((until == "resume" || until == "budget") && job["parked"]["command"].is_string()) {
+  const bool looks_again = job["confirmations"].size() > 0;  // its commands say so
+  if (((until == "resume" && !looks_again) || until == "budget") &&
+      job["parked"]["command"].is_string()) {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }
   for (const std::vector<std::string>& commands : all) say_commands(commands, terminal);

@@ -98,8 +98,11 @@ constexpr std::string_view kResultBelongs =
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.
 Value with_store(const Value& job, const app::StoreUrl& store);
-// What stays unknown of a job that has ended: "node NODE: nobody knows whether …", each with what is known of the call.
-std::vector<std::string> doubts_of_end(const Value& job);
+// The calls whose outcome stayed unknown when the job ended: a sentence each, with what is known of the call, and what a
+// person noted since or the command that notes it.
+std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store);
+// "noted: happened, by ann at …"; "" when nothing is noted of the call.
+std::string noted_text(const Value& doubt);
 // The command that tries a failed job's call again, when its reason may pass or be mended; else "".
 std::string retry_command(const Value& job, const std::string& store_flag);
 // A blocked job in words: what it waits for and the commands that answer it.

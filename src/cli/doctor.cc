@@ -3,14 +3,22 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/door.h"
 #include "app/site.h"
+#include "app/toolbox.h"
 #include "cli/commands.h"
+#include "engine/verify.h"
+#include "net/system.h"
+#include "runtime/rebuild.h"
 
 namespace ae::cli {
 namespace {
@@ -31,6 +39,11 @@ void look_at_environment(std::vector<Problem>& problems) {
                                           " is set: things go wrong on purpose; unset it unless "
                                           "this is a test"});
   }
+  if (is_set(net::kClockOffsetFile)) {
+    problems.push_back({"clock", std::string(net::kClockOffsetFile) +
+                                     " is set: the clock of this process is set by a file; unset "
+                                     "it unless this is a test"});
+  }
   if (std::time(nullptr) < 1'700'000'000) {
     problems.push_back({"clock",
                         "this machine's clock stands before 2023: leases and timers need "
@@ -48,6 +61,19 @@ void look_at_file(const std::string& path, const char* what, std::vector<Problem
   if (found.st_uid != ::geteuid()) {
     problems.push_back({"owner", path + " (" + what + ") belongs to another user"});
   }
+}
+
+// A user who can write the folder can replace the store, its lock and its socket.
+void look_at_folder(const std::string& folder, std::vector<Problem>& problems) {
+  struct stat found{};
+  if (::stat(folder.c_str(), &found) != 0 || (found.st_mode & S_ISVTX) != 0) return;
+  const bool by_group = (found.st_mode & S_IWGRP) != 0 && found.st_gid != ::getegid();
+  if ((found.st_mode & S_IWOTH) == 0 && !by_group) return;
+  problems.push_back(
+      {"permissions", folder +
+                          " (where the store lies) can be written by others, who can "
+                          "put another store in its place: chmod 700 " +
+                          quoted(folder)});
 }
 
 // Locks and shared memory do not hold across machines.
@@ -131,11 +157,89 @@ void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Pro
                                    "` says why, and what would help"});
 }
 
+// The jobs of a store for as long as there is time.
+class SomeJobs final : public store::Rebuild {
+ public:
+  explicit SomeJobs(store::Rebuild& store) : store_(store) {}
+  Result<std::uint64_t> jobs() override { return store_.jobs(); }
+  Result<std::optional<JobId>> next() override {
+    if (std::chrono::steady_clock::now() > give_up_) return std::nullopt;
+    return store_.next();
+  }
+  Result<store::StoredLog> read(const JobId& job) override { return store_.read(job); }
+  Result<std::string> blob(const Hash& hash) override { return store_.blob(hash); }
+  Result<std::vector<store::Difference>> settle(const store::Projection& wanted,
+                                                Instant now) override {
+    return store_.settle(wanted, now);
+  }
+  Result<std::vector<store::Difference>> settle_rest() override { return store_.settle_rest(); }
+  Result<std::vector<store::Damage>> damage() override { return store_.damage(); }
+  Status record(const store::AuditEntry& entry) override { return store_.record(entry); }
+  Status keep() override { return store_.keep(); }
+
+ private:
+  static constexpr std::chrono::seconds kTime{5};
+  store::Rebuild& store_;
+  const std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + kTime;
+};
+
+// A time that an earlier build wrote a little later than the event's?
+bool times_are_near(const store::Difference& row) {
+  if (row.column != "created_at" && row.column != "updated_at") return false;
+  const auto time_of = [](const std::string& text) -> std::optional<Instant> {
+    Instant at;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, at.us);
+    return read.ec == std::errc() && read.ptr == end ? std::optional(at) : std::nullopt;
+  };
+  const auto stored = time_of(row.stored), derived = time_of(row.derived);
+  return stored && derived && !engine::far_apart(*stored, *derived);
+}
+
+// The rows of a store that is not too large, compared with the logs; `rebuild --check` compares all of them.
+void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
+  constexpr off_t kFileMax = off_t{1} << 30;
+  struct stat file{};
+  const bool shared = store.kind == app::StoreUrl::Kind::postgres;
+  if (!shared && (::stat(store.path.c_str(), &file) != 0 || file.st_size > kFileMax)) return;
+  const auto opened = app::open_rebuild({.store = store, .compare_only = true, .job = {}});
+  if (!opened) return;  // Door::open reports why
+  if (const auto damage = (*opened)->damage()) {
+    for (const store::Damage& one : *damage) problems.push_back({one.code, one.message});
+  }
+  SomeJobs jobs(**opened);
+  net::SystemClock clock;
+  const auto compared =
+      runtime::rebuild(jobs, [&] { return clock.now(); }, [](const runtime::RebuildProgress&) {});
+  if (!compared) {
+    problems.push_back({"unavailable", "the store cannot be read: " + compared.error().message});
+    return;
+  }
+  for (const auto& [job, rows] : compared->differing) {
+    const auto found = std::ranges::find_if_not(rows, times_are_near);
+    if (found == rows.end()) continue;
+    const store::Difference& first = *found;
+    std::string what = first.table + (first.column.empty() ? "" : "." + first.column);
+    if (!first.stored.empty()) what += " is " + first.stored;
+    if (!first.derived.empty()) what += ", and the log gives " + first.derived;
+    problems.push_back(
+        {"rows_differ", (job.empty() ? "rows of no job" : "the rows of job " + job.text) +
+                            " are not what the logs give (" + cut(what, 200) +
+                            "): stop what uses the store, then `aetheris rebuild" +
+                            store_flag(store) + "` writes them again from the logs"});
+  }
+  for (const auto& [job, error] : compared->refused) {
+    problems.push_back(
+        {std::string(code_name(error.code)), "job " + job.text + ": " + error.message});
+  }
+}
+
 void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (store.kind == app::StoreUrl::Kind::memory) return;
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
   if (!shared) {
     look_at_disk(store, problems);
+    look_at_folder(store.folder(), problems);
     look_at_file(store.path, "the store", problems);
     look_at_file(store.folder() + "/secrets", "secrets", problems);
   } else if (const auto facts = app::examine(store); facts && *facts) {
@@ -144,12 +248,20 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (auto stands = app::look_for_rollback(store); !stands) {
     problems.push_back({std::string(code_name(stands.error().code)), stands.error().message});
   }
+  look_at_rows(store, problems);
   auto door = app::Door::open(store, app::Purpose::read);
   if (!door) {
     if (door.error().code != Code::not_found) {
       problems.push_back({std::string(code_name(door.error().code)), door.error().message});
     }
     return;
+  }
+  const std::string silent = shared || (*door)->is_socket() ? "" : app::find_silent_owner(store);
+  if (!silent.empty()) {
+    problems.push_back({"owner_silent", silent +
+                                            " owns the store and does not answer on its socket "
+                                            "within 3s: it may be stopped or overloaded; look at "
+                                            "it, end it if it stays so, and start it again"});
   }
   api::ApiRequest request;
   request.path = {"api", "jobs"};
@@ -164,7 +276,7 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
     }
     const std::size_t count = answer->body["jobs"].size();
     // Who runs the jobs of a shared store is not known here.
-    const bool run_elsewhere = shared || (*door)->is_socket();
+    const bool run_elsewhere = shared || !silent.empty() || (*door)->is_socket();
     if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
     const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
     if (status == std::string_view("parked")) {
@@ -185,30 +297,73 @@ void look_at_store(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (shared || (*door)->is_socket()) look_for_stuck(**door, store, problems);
 }
 
+Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
+  std::vector<Value> shown;
+  shown.reserve(jobs.size());
+  for (const runtime::MayRepeat& job : jobs) {
+    std::vector<Value> calls;
+    calls.reserve(job.calls.size());
+    for (const std::string& call : job.calls) calls.emplace_back(call);
+    shown.push_back(Value::object({{"at", to_text(job.at)},
+                                   {"calls", Value::array(std::move(calls))},
+                                   {"id", job.job.text},
+                                   {"more", std::uint64_t{job.more}},
+                                   {"seq", job.seq}}));
+  }
+  return Value::array(std::move(shown));
+}
+
+// What the jobs may do a second time when they are resumed.
+void print_repeats(const runtime::ParkedJobs& count, Terminal& terminal) {
+  if (count.may_repeat.empty()) return;
+  terminal.print(
+      "These calls are not finished in this store. Each may have been made already, and a job that "
+      "is resumed makes it (again):\n");
+  for (const runtime::MayRepeat& job : count.may_repeat) {
+    std::string line = "  " + safe(job.job.text) + ", behind event " + std::to_string(job.seq) +
+                       " of " + to_text(job.at) + ": ";
+    for (const std::string& call : job.calls) {
+      line += (&call == job.calls.data() ? "" : ", ") + safe(call);
+    }
+    if (job.more > 0) line += " and " + std::to_string(job.more) + " more";
+    terminal.print(line + "\n");
+  }
+  if (count.more) terminal.print("  and those of other jobs, which are not listed here\n");
+}
+
 // Parks what has not ended in a store that went backwards.
-int accept_rollback(const app::StoreUrl& store, bool restored, Terminal& terminal) {
+int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {
     return terminal.fail_with({Code::usage, "a memory: store is gone with its process"});
   }
   app::SiteOptions options{.store = store};
   struct stat found{};
-  if (store.kind == app::StoreUrl::Kind::sqlite && ::stat(store.path.c_str(), &found) != 0) {
+  const auto whole = app::look_for_rollback(store);
+  if (whole && store.kind == app::StoreUrl::Kind::sqlite &&
+      ::stat(store.path.c_str(), &found) != 0) {
     return terminal.fail_with({Code::not_found, "there is no store at " + store.path + " yet"});
   }
   options.mode = app::SiteOptions::Mode::write;
   options.accept_rollback = true;
-  options.restored = restored;
+  options.restored = wish.restored;
+  options.nothing_lost = wish.nothing_lost;
   options.accepted_by = who();
   auto site = app::Site::open(std::move(options));
   if (!site) return terminal.fail_with(site.error());
+  const bool gone = (*site)->began_empty();
   const auto parked = (*site)->accept_rollback(who());
   if (!parked) return terminal.fail_with(parked.error());
   const runtime::ParkedJobs count = parked->value_or(runtime::ParkedJobs());
   if (terminal.json()) {
-    terminal.print_json(Value::object({{"accepted", parked->has_value()},
+    terminal.print_json(Value::object({{"accepted", parked->has_value() || !whole},
                                        {"ending", count.ending},
+                                       {"may_repeat", repeat_view(count.may_repeat)},
                                        {"parked", count.parked},
                                        {"pausing", count.pausing}}));
+    return kDone;
+  }
+  if (!*parked && !whole) {
+    terminal.print("accepted: nothing was lost, and its jobs go on\n");
     return kDone;
   }
   if (!*parked) {
@@ -221,19 +376,52 @@ int accept_rollback(const app::StoreUrl& store, bool restored, Terminal& termina
     text += ", " + jobs(count.pausing) + " will park before anything else is begun";
   }
   if (count.ending > 0) text += ", " + jobs(count.ending) + " were ending already";
+  if (gone) {
+    text =
+        "accepted: this is an empty store; the jobs of the one that was here are lost, and a job "
+        "that is created again does everything again";
+  }
   terminal.print(text + "\n");
+  print_repeats(count, terminal);
+  if (gone) return kDone;
   terminal.note("look at each (`aetheris jobs --status parked" + store_flag(store) +
                 "`), at what it did elsewhere, then `aetheris resume ID" + store_flag(store) +
                 "` or `aetheris cancel ID" + store_flag(store) + "`");
   return kDone;
 }
 
+int show_sandbox(Terminal& terminal) {
+  const app::SandboxAbility can = app::sandbox_ability();
+  if (terminal.json()) {
+    terminal.print_json(Value::object({{"files", can.files},
+                                       {"landlock_abi", can.landlock},
+                                       {"network", can.network},
+                                       {"processes", can.processes},
+                                       {"signals", can.signals}}));
+    return kDone;
+  }
+  const auto line = [](const char* what, bool possible, const char* needs) {
+    return std::string(what) + (possible ? "yes" : std::string("no: ") + needs) + "\n";
+  };
+  terminal.print(
+      (can.landlock > 0
+           ? "Landlock          ABI " + std::to_string(can.landlock) + "\n"
+           : std::string("Landlock          no: this kernel has it not, or switched off\n")) +
+      line("read, write       ", can.files, "Landlock of ABI 3 (Linux 6.2) is needed") +
+      line("signals inside    ", can.signals, "Landlock of ABI 6 (Linux 6.12) is needed") +
+      line("network: none     ", can.network, "this process may not make a network namespace") +
+      line("processes         ", can.processes,
+           "this process may not make a user namespace, or is root, which has no such limit"));
+  return kDone;
+}
+
 }  // namespace
 
 int doctor_command(const Options& options, Terminal& terminal) {
+  if (options.sandbox) return show_sandbox(terminal);
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
-  if (options.accept_rollback) return accept_rollback(*store, options.restored, terminal);
+  if (options.accept_rollback) return accept_rollback(*store, options, terminal);
   std::vector<Problem> problems;
   look_at_environment(problems);
   look_at_store(*store, problems);

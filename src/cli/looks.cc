@@ -234,6 +234,7 @@ std::string stuck_text(const Value& job, const std::string& flag) {
     text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt)) text += "    " + line + "\n";
+    if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
     commands(doubt["commands"]);
   }
   return text;
@@ -414,7 +415,7 @@ int job_command(const Options& options, Terminal& terminal) {
                       safe((*job)["error"].text("message")));
     line("again", retry_command(*job, store_flag(*store)));
   }
-  for (const std::string& doubt : doubts_of_end(*job)) {
+  for (const std::string& doubt : doubts_of_end(*job, *store)) {
     line(doubt.starts_with(' ') ? "" : "in doubt", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);

@@ -11,12 +11,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "cli/commands.h"
 #include "core/json.h"
-#include "core/outcome.h"
 
 extern char** environ;  // NOLINT: as POSIX declares it
 
@@ -68,53 +66,35 @@ Notifier::~Notifier() {
 
 void Notifier::look_at(const JobId& job, const std::vector<Event>& events) {
   if (program_.empty()) return;
-  std::map<std::string, std::string, std::less<>> asked;  // requests to approve a call, by step
-  for (const Event& event : events) {
-    const Value& p = event.payload;
-    const std::string step(p.text("step_id"));
-    if (event.type == EventType::decision_recorded && p.text("state") == "requested") {
-      if (p.text("kind") == "approval") asked[step] = p.text("decision_id");
-      if (p.text("kind") == "confirmation") {
-        tell(job, "confirmation", step, p.text("node_id"),
-             "aetheris resolve " + job.text + " " + step + " accept");
-      }
-    }
-    if (event.type != EventType::wait_opened || p.text("wait_type") != "human") continue;
-    const std::string key(p.text("correlation_key"));
-    if (key.starts_with("resolve/")) {
-      tell(
-          job, "in_doubt", key, p.text("node_id"),
-          "aetheris resolve " + job.text + " " + key.substr(8, 12) + " happened|not_happened|fail");
-    } else if (p.text("reason") == to_text(OutcomeKind::input_required)) {  // a tool asks
-      tell(job, "question", key, p.text("node_id"),
-           "aetheris signal " + job.text + " '" + key +
-               R"(' '{"action": "accept", "content": {}}')");
-    } else {
-      const bool of_call = key.starts_with("approval/");
-      tell(job, of_call ? "approval" : "wait", key, p.text("node_id"),
-           "aetheris approve " + job.text + "." + (of_call ? asked[step] : step));
+  OpenQuestions open(job);
+  for (const Event& event : events) open.take(event);
+  for (const Question& question : open.list()) {
+    if (told_.size() >= kToldMax) told_.clear();
+    if (told_.insert(question.id()).second) {
+      add({canonical(to_value(question, store_flag_)) + "\n", nullptr});
     }
   }
 }
 
-void Notifier::tell(const JobId& job, std::string_view kind, std::string_view key,
-                    std::string_view node, std::string command) {
-  if (told_.size() >= kToldMax) told_.clear();
-  if (!told_.emplace(job, std::string(kind) + " " + std::string(key)).second) return;
-  const Value item = Value::object({{"command", command + store_flag_},
-                                    {"job", job.text},
-                                    {"key", key},
-                                    {"kind", kind},
-                                    {"node_id", node}});
+void Notifier::start(const Question& question, Done done) {
+  add({canonical(to_value(question, store_flag_)) + "\n", std::move(done)});
+}
+
+void Notifier::add(Item item) {
   {
     const std::lock_guard lock(mutex_);
-    if (items_.size() >= kItemsMax) {
-      failures_.push_back("too much waits for people at once: " + canonical(item) + " is not told");
+    if (items_.size() >= kItemsMax && !item.done) {
+      failures_.push_back("too much waits for people at once: " + item.text + " is not told");
       return;
     }
-    items_.push_back(canonical(item) + "\n");
+    items_.push_back(std::move(item));
   }
   wake_.notify_one();
+}
+
+void Notifier::drop() {
+  const std::lock_guard lock(mutex_);
+  items_.clear();
 }
 
 std::vector<std::string> Notifier::failures() {
@@ -132,19 +112,22 @@ void Notifier::run() {
   for (;;) {
     wake_.wait(lock, [this] { return stop_ || !items_.empty(); });
     if (items_.empty()) return;
-    const std::string item = std::move(items_.front());
+    const Item item = std::move(items_.front());
     items_.pop_front();
     busy_ = true;
     lock.unlock();
-    std::string failure = start(item);
+    const std::string failure = start_program(item.text);
+    if (item.done) item.done(failure);
     lock.lock();
     busy_ = false;
-    if (!failure.empty()) failures_.push_back("--notify " + program_ + ": " + failure);
+    if (!failure.empty() && !item.done) {
+      failures_.push_back("--notify " + program_ + ": " + failure);
+    }
     idle_.notify_all();
   }
 }
 
-std::string Notifier::start(const std::string& item) const {
+std::string Notifier::start_program(const std::string& item) const {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return std::strerror(errno);
   pid_t pid = 0;

@@ -7,12 +7,14 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cli/questions.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/value.h"
@@ -28,6 +30,11 @@ class Notifier {
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
+  // Starts the program for this, once; `done` gets why it failed, "" = it did not. On the notifier's thread.
+  using Done = std::function<void(const std::string& failure)>;
+  void start(const Question& question, Done done);
+  // What was not started yet never is; its `done` is not called.
+  void drop();
   // Tells of what waits for a person since these events of one commit.
   void look_at(const JobId& job, const std::vector<Event>& events);
   // What went wrong since it was asked last.
@@ -36,17 +43,20 @@ class Notifier {
   void finish();
 
  private:
-  void tell(const JobId& job, std::string_view kind, std::string_view key, std::string_view node,
-            std::string command);
+  struct Item {
+    std::string text;
+    Done done;  // empty: a failure is kept for failures()
+  };
+  void add(Item item);
   void run();
-  std::string start(const std::string& item) const;  // "" = told
+  std::string start_program(const std::string& item) const;  // "" = told
 
   const std::string program_, store_flag_;
   const std::size_t descriptors_;
-  std::set<std::pair<JobId, std::string>> told_;
+  std::set<std::string> told_;  // by id
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  std::deque<std::string> items_;      // guarded by mutex_
+  std::deque<Item> items_;             // guarded by mutex_
   std::vector<std::string> failures_;  // guarded by mutex_
   bool busy_ = false, stop_ = false;   // guarded by mutex_
   std::thread thread_;

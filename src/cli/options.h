@@ -31,7 +31,7 @@ struct Options {
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities, queue_limits;
-  std::string queue, fair_by, notify;
+  std::string queue, fair_by, notify, wait_store;
   bool no_fair_by = false;
   std::int64_t priority = 0;
   std::string deadline;
@@ -58,11 +58,12 @@ struct Options {
   std::string tokens, cost, model_calls, tool_calls, wall;  // budget
 
   // doctor
-  bool accept_rollback = false, restored = false;
+  bool accept_rollback = false, restored = false, sandbox = false;
 
   // redact, audit
   std::vector<std::string> values;
   bool all = false, proves = false;
+  bool keep_blind = false, tree = false, keep_forks = false;
 
   // prune, with older_than, status, agent, labels and dry_run
   std::string archive;

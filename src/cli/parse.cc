@@ -104,6 +104,18 @@ class Grammar {
     sub->add_option("--policies", options_.policies,
                     "a policies file: its rules come before those of the agents file");
   }
+  void wait_store(CLI::App* sub) {
+    sub->add_option("--wait-store", options_.wait_store,
+                    "how long a PostgreSQL store that is down is waited for at the start (default: "
+                    "without end; 0s = not at all)");
+  }
+  void notify(CLI::App* sub, const char* promise) {
+    sub->add_option("--notify", options_.notify,
+                    std::string("a program (no shell) that is started for each thing that waits "
+                                "for a person, ") +
+                        promise)
+        ->check(not_empty());
+  }
   static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
                          bool required = true) {
     CLI::Option* option = sub->add_option(name, into, what);
@@ -175,10 +187,7 @@ class Grammar {
     run->add_option("--signing-key", options_.signing_key,
                     "an Ed25519 key (PEM, mode 0600) that signs the heads of jobs that rest")
         ->envname("AETHERIS_SIGNING_KEY");
-    run->add_option("--notify", options_.notify,
-                    "a program (no shell) that is started for each thing that waits for a person, "
-                    "with JSON on stdin; best effort")
-        ->check(not_empty());
+    notify(run, "with JSON on stdin; best effort");
     run->add_flag("-v,--verbose", options_.verbose, "a line on stderr for each step");
 
     CLI::App* serve = command("serve", "run agents as a service: an HTTP API and workers",
@@ -198,6 +207,7 @@ class Grammar {
     serve->add_flag("--insecure-http", options_.insecure_http,
                     "listen where other machines reach it without TLS: something before this "
                     "server encrypts");
+    wait_store(serve);
     service(serve);
 
     CLI::App* worker = command("worker", "run jobs of a store that processes share; no HTTP API",
@@ -209,6 +219,7 @@ class Grammar {
                        "(default: nowhere)");
     worker->add_option("--workers", options_.workers,
                        "how many jobs are run at once (default 256)");
+    wait_store(worker);
     service(worker);
 
     CLI::App* mcp = command("mcp", "offer agents as tools of MCP on standard input and output",
@@ -236,6 +247,7 @@ class Grammar {
 
   // What serve and worker take alike.
   void service(CLI::App* sub) {
+    notify(sub, "with JSON on stdin; once per question, over restarts");
     sub->add_option("--capability", options_.capabilities,
                     "what this process offers; may be given several times")
         ->allow_extra_args(false)
@@ -492,7 +504,14 @@ class Grammar {
     redact->add_option("SEQ[:FIELD]", options_.values,
                        "a value: its event, and its name there, as `aetheris events` shows them "
                        "under `salts`; without a name all values of the event");
-    redact->add_flag("--all", options_.all, "every value of the job");
+    redact->add_flag("--all", options_.all,
+                     "every value of the job that can be erased; the answer lists what stays");
+    redact->add_flag("--tree", options_.tree,
+                     "with --all: every value of its forks too, which hold copies");
+    redact->add_flag("--keep-forks", options_.keep_forks, "leave the copies that forks hold");
+    redact->add_flag("--keep-blind", options_.keep_blind,
+                     "leave the job's secret in its hashes: they can be computed again, and who "
+                     "guesses an erased value can confirm it by them");
     redact->add_option("--reason", options_.reason, "why, for the audit log")->required();
 
     CLI::App* prune = command(
@@ -537,11 +556,22 @@ class Grammar {
         doctor->add_flag("--accept-rollback", options_.accept_rollback,
                          "of a store that went backwards: park its jobs that have not ended, and "
                          "let it be used again");
+    CLI::Option* restored =
+        doctor
+            ->add_flag("--restored", options_.restored,
+                       "it was restored from a backup, also if nothing here remembers that it had "
+                       "come further")
+            ->needs(accept);
     doctor
-        ->add_flag("--restored", options_.restored,
-                   "it was restored from a backup, also if nothing here remembers that it had come "
-                   "further")
-        ->needs(accept);
+        ->add_flag("--nothing-lost", options_.nothing_lost,
+                   "of a copy of a store that was moved: nothing has run on the store since the "
+                   "copy was made; its jobs go on")
+        ->needs(accept)
+        ->excludes(restored);
+    doctor
+        ->add_flag("--sandbox", options_.sandbox,
+                   "instead, say what a tool's sandbox can do on this machine")
+        ->excludes(accept);
     command("version", "print the version", "aetheris version --json");
   }
 

@@ -42,6 +42,22 @@ std::string name_text(const Value& name) {
   return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
 }
 
+// `of`: the job, when it is a fork of the one that was named.
+std::string redacted_text(const Value& body, const std::string& of) {
+  std::string text;
+  for (const Value& name : body["redacted"].items()) {
+    text += "dropped " + of + name_text(name) + "\n";
+  }
+  for (const Value& name : body["gone"].items()) {
+    text += "had been dropped before: " + of + name_text(name) + "\n";
+  }
+  for (const Value& one : body["kept"].items()) {
+    text += "kept " + of + safe(one.text("what")) + ", " + safe(one.text("where")) + ": " +
+            safe(one.text("why")) + "\n";
+  }
+  return text;
+}
+
 // A table has no room for an agent; --json has.
 Value short_detail(const Value& detail) {
   if (!detail.is_object() || detail.find("definition") == nullptr) return detail;
@@ -65,6 +81,9 @@ int redact_command(const Options& options, Terminal& terminal) {
       return fail(Code::usage, "name the values as SEQ:FIELD, or say --all");
     }
     std::vector<Member> members{{"reason", options.reason}};
+    if (options.tree) members.emplace_back("tree", true);
+    if (options.keep_forks) members.emplace_back("keep_forks", true);
+    if (options.keep_blind) members.emplace_back("keep_blind", true);
     if (options.all) {
       members.emplace_back("all", true);
     } else {
@@ -82,17 +101,11 @@ int redact_command(const Options& options, Terminal& terminal) {
     terminal.print_json(*body);
     return kDone;
   }
-  for (const Value& name : (*body)["redacted"].items()) {
-    terminal.print("dropped " + name_text(name) + "\n");
+  for (const Value& fork : (*body)["forks"].items()) {
+    terminal.print(redacted_text(fork, "job " + safe(fork.text("job_id")) + " "));
   }
-  for (const Value& name : (*body)["gone"].items()) {
-    terminal.print("had been dropped before: " + name_text(name) + "\n");
-  }
-  if ((*body)["redacted"].size() == 0) {
-    terminal.note("nothing was left to drop");
-  } else {
-    terminal.note("forks of this job, backups and what tools were sent have copies of their own");
-  }
+  terminal.print(redacted_text(*body, ""));
+  if ((*body)["redacted"].size() == 0) terminal.note("nothing was left to drop");
   return kDone;
 }
 

@@ -378,6 +378,12 @@ void Run::tell(const Event& event) {
         if (one.text("kind") == "loop") turns_.try_emplace(std::string(one.text("id")), 0);
       }
       return;
+    case EventType::job_requeued:
+      if (p.text("reason") != "settling") return;
+      return terminal_.note("  " + terminal_.err()(Tint::warn, "…") +
+                            " a call is in doubt, and its request may still take effect: the job "
+                            "goes on at " +
+                            std::string(p.text("not_before")));
     case EventType::tool_invocation_started:
       return tell_call(p);
     case EventType::decision_recorded:

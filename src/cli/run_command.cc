@@ -281,7 +281,11 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
                   terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     return kBlocked;
   }
-  for (const std::string& doubt : doubts_of_end(job)) terminal.note("  " + doubt);
+  const auto doubts = doubts_of_end(job, wish.store);
+  if (!doubts.empty()) {
+    terminal.note("job " + safe(id) + " has ended, and the outcome of a call is unknown:");
+  }
+  for (const std::string& doubt : doubts) terminal.note("  " + doubt);
   return exit_code_of_status(status);
 }
 

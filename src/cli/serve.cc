@@ -67,7 +67,7 @@ int serve_command(const Options& options, Terminal& terminal) {
       return app::read_agent(file, name, json, out);
     };
   }
-  auto opened = app::Site::open(std::move(site));
+  auto opened = service.open(site);
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
   if (auto listens = (*opened)->listen(); !listens) {

@@ -1,7 +1,10 @@
 #include "cli/service.h"
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "app/join.h"
@@ -13,6 +16,8 @@ namespace ae::cli {
 namespace {
 
 constexpr std::size_t kWorkersMax = 100'000;
+constexpr Duration kStorePauseFirst = std::chrono::milliseconds(500),
+                   kStorePauseMost = std::chrono::seconds(15);
 constexpr Duration kLeaseMin = std::chrono::seconds(1), kLeaseMax = std::chrono::hours(1);
 using Level = Journal::Level;
 
@@ -76,6 +81,13 @@ std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& t
       return fail(Code::usage, "--lease is 1s to 1h, not " + options.lease);
     }
     wish.lease = *lease;
+    if (options.wait_store.empty()) {
+      wish.wait_store.reset();
+    } else {
+      auto wait = duration_from_text(options.wait_store);
+      if (!wait) return std::unexpected(std::move(wait).error().in("--wait-store"));
+      wish.wait_store = *wait;
+    }
     return {};
   }();
   if (!told) return std::unexpected(terminal.fail_with(told.error()));
@@ -88,7 +100,10 @@ std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& t
 Service::Service(Terminal& terminal, const Options& options, const ServiceWish& wish)
     : terminal_(terminal),
       journal_(terminal, journal_format(options.log), options.verbose, worker_name()),
-      grace_(wish.grace) {}
+      notify_(options.notify),
+      store_flag_(store_flag(wish.store)),
+      grace_(wish.grace),
+      wait_store_(wish.wait_store) {}
 
 app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) {
   const bool runs = wish.loaded && wish.workers > 0;
@@ -96,6 +111,7 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
   site.mode = runs ? app::SiteOptions::Mode::run : app::SiteOptions::Mode::write;
   site.observer = this;
   site.descriptors = net::raise_descriptors();
+  descriptors_ = site.descriptors;
   site.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
     journal_.say({.level = Level::debug,
                   .event = "request_refused",
@@ -124,6 +140,26 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
   return site;
 }
 
+Result<std::unique_ptr<app::Site>> Service::open(const app::SiteOptions& site) {
+  const auto began = std::chrono::steady_clock::now();
+  Duration pause = kStorePauseFirst;
+  for (;;) {
+    auto opened = app::Site::open(site);
+    const bool waits = !opened && opened.error().code == Code::unavailable &&
+                       site.store.kind == app::StoreUrl::Kind::postgres;
+    if (!waits) return opened;
+    const auto waited = std::chrono::steady_clock::now() - began;
+    if (wait_store_ && waited >= *wait_store_) return opened;
+    if (wait_store_) pause = std::min(pause, std::chrono::ceil<Duration>(*wait_store_ - waited));
+    journal_.tell({.level = Level::warn,
+                   .event = "store_unavailable",
+                   .code = std::string(code_name(opened.error().code)),
+                   .message = opened.error().message + "; tried again in " + to_text(pause)});
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kStorePauseMost);
+  }
+}
+
 void Service::attach(app::Site& site) {
   site_ = &site;
   site.loop().on_signals([this](int signal) { interrupted(signal); });
@@ -132,7 +168,19 @@ void Service::attach(app::Site& site) {
 int Service::run() {
   journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
   site_->runtime().start();
+  if (!notify_.empty()) {
+    notifications_ = std::make_unique<Notifications>(
+        *site_, Notifications::Wish{.program = notify_,
+                                    .store_flag = store_flag_,
+                                    .by = worker_name(),
+                                    .descriptors = descriptors_,
+                                    .warn = [this](const JobId& job, const std::string& what) {
+                                      on_warning(job, what);
+                                    }});
+    notifications_->begin();
+  }
   while (!over_) site_->loop().run();
+  notifications_.reset();
   if (!stopped_) {
     journal_.say({.event = "stopped"});
     return kDone;
@@ -167,6 +215,7 @@ void Service::gone() {
 }
 
 void Service::on_events(const JobId& job, const std::vector<Event>& events) {
+  if (notifications_) notifications_->on_events(job, events);
   for (const Event& event : events) {
     Journal::Line line{.job = job};
     switch (event.type) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "app/site.h"
 #include "app/store_url.h"
 #include "cli/journal.h"
+#include "cli/notifications.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -33,7 +35,8 @@ struct ServiceWish {
   std::size_t workers = 0;  // jobs that are run at once
   std::vector<store::QueueLimit> limits;
   Duration grace{}, lease{};
-  std::optional<app::LoadedAgents> loaded;  // all files as one; nullopt = there was none
+  std::optional<Duration> wait_store = Duration(0);  // nullopt = without end
+  std::optional<app::LoadedAgents> loaded;           // all files as one; nullopt = there was none
 };
 // Or the exit code, once it is said what is wrong.
 std::expected<ServiceWish, int> service_wish(const Options& options, Terminal& terminal);
@@ -44,6 +47,8 @@ class Service final : public runtime::RuntimeObserver {
 
   // What the site of this service is to be like; it borrows the wish.
   app::SiteOptions site(const Options& options, const ServiceWish& wish);
+  // The site, once its store answers: a PostgreSQL server that is down is waited for, as long as the wish says.
+  Result<std::unique_ptr<app::Site>> open(const app::SiteOptions& site);
   // Until a signal ends it, or its store does. The first signal lets calls in flight finish and gives the jobs back, the
   // second ends the process at once.
   int run();
@@ -63,7 +68,11 @@ class Service final : public runtime::RuntimeObserver {
 
   Terminal& terminal_;
   Journal journal_;
+  const std::string notify_, store_flag_;
+  std::size_t descriptors_ = 0;
+  std::unique_ptr<Notifications> notifications_;  // none without --notify
   const Duration grace_;
+  const std::optional<Duration> wait_store_;
   app::Site* site_ = nullptr;
   bool stopping_ = false, over_ = false;
   int left_ = 0;  // that must have stopped before we leave

@@ -3,37 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/visible.h"
+
 namespace ae::cli {
 namespace {
-
-struct Character {
-  char32_t point = 0;
-  std::size_t bytes = 1;
-};
-
-// Our values are valid UTF-8; anything else is taken a byte at a time.
-Character first_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  std::size_t length = 1;
-  char32_t point = lead;
-  if (lead >= 0xF0) {
-    length = 4;
-    point = lead & 0x07;
-  } else if (lead >= 0xE0) {
-    length = 3;
-    point = lead & 0x0F;
-  } else if (lead >= 0xC0) {
-    length = 2;
-    point = lead & 0x1F;
-  }
-  if (length > text.size()) return {0xFFFD, 1};
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {0xFFFD, 1};
-    point = point << 6 | (byte(i) & 0x3F);
-  }
-  return {point, length};
-}
 
 std::size_t columns_of(char32_t point) {
   if (point == 0x200B || point == 0x200D || (point >= 0x300 && point <= 0x36F) ||
@@ -48,62 +21,16 @@ std::size_t columns_of(char32_t point) {
   return wide ? 2 : 1;
 }
 
-// Controls of C0 and C1, and what turns the direction of text around.
-bool harmful(char32_t point) {
-  return point < 0x20 || (point >= 0x7F && point <= 0x9F) || (point >= 0x202A && point <= 0x202E) ||
-         (point >= 0x2066 && point <= 0x2069) || point == 0x200E || point == 0x200F;
-}
-
 }  // namespace
 
-std::string safe(std::string_view text, bool keep_lines) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const Character c = first_character(text);
-    const bool line = c.point == '\n' || c.point == '\t';
-    if (!harmful(c.point) || (line && keep_lines)) {
-      out += text.substr(0, c.bytes);
-    } else if (c.point == '\n') {
-      out += "\\n";
-    } else if (c.point == '\t') {
-      out += "\\t";
-    } else {
-      for (const char byte : text.substr(0, c.bytes)) {
-        const auto b = static_cast<unsigned char>(byte);
-        out += "\\x";
-        out += kDigits[b >> 4];
-        out += kDigits[b & 15];
-      }
-    }
-    text.remove_prefix(c.bytes);
-  }
-  return out;
-}
+std::string safe(std::string_view text, bool keep_lines) { return visible(text, keep_lines); }
 
-std::string safe_json(std::string_view json) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(json.size());
-  while (!json.empty()) {
-    const Character c = first_character(json);
-    // Line breaks stand between values only: in a string they are escaped already. All that harms fits four digits.
-    if (!harmful(c.point) || c.point == '\n') {
-      out += json.substr(0, c.bytes);
-    } else {
-      out += "\\u";
-      for (int shift = 12; shift >= 0; shift -= 4) out += kDigits[c.point >> shift & 15];
-    }
-    json.remove_prefix(c.bytes);
-  }
-  return out;
-}
+std::string safe_json(std::string_view json) { return visible_json(json); }
 
 std::size_t width_of(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
-    const Character c = first_character(text);
+    const CodePoint c = first_code_point(text);
     width += columns_of(c.point);
     text.remove_prefix(c.bytes);
   }
@@ -118,7 +45,7 @@ std::string cut(std::string_view raw, std::size_t columns) {
   std::size_t width = 1;  // of the "…"
   std::string_view rest = text;
   while (!rest.empty()) {
-    const Character c = first_character(rest);
+    const CodePoint c = first_code_point(rest);
     if (width + columns_of(c.point) > columns) break;
     width += columns_of(c.point);
     out += rest.substr(0, c.bytes);

@@ -12,7 +12,8 @@
 
 namespace ae::cli {
 
-// What comes from jobs is printed without control characters: they become \xNN. `keep_lines` leaves newlines and tabs.
+// What comes from jobs is printed without control and invisible characters (core/visible.h). `keep_lines` leaves newlines
+// and tabs.
 std::string safe(std::string_view text, bool keep_lines = false);
 // The same for JSON text, in JSON's own way (\u202e): it parses to the very same value.
 std::string safe_json(std::string_view json);

@@ -54,7 +54,7 @@ int worker_command(const Options& options, Terminal& terminal) {
     return app::read_agent(file, name, json, out);
   };
   const std::vector<std::string> agents = wanted.runtime.agents;
-  auto opened = app::Site::open(std::move(wanted));
+  auto opened = service.open(wanted);
   if (!opened) return terminal.fail_with(opened.error());
   service.attach(**opened);
   if (auto follows = (*opened)->follow_agents(); !follows) {

@@ -62,6 +62,8 @@ enum class EventType : std::uint8_t {
   progress = 131,
   agent_thought_recorded = 132,
   state_checkpointed = 133,
+  outcome_noted = 134,
+  version_mismatched = 135,
 };
 
 enum class EventClass : std::uint8_t { history, coordination, recorded_effect, narrative };

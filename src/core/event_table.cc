@@ -15,6 +15,7 @@ constexpr bool kOptional = false;
 constexpr auto kJobCreated = std::to_array<Field>({
     {"agent", 1, text, kRequired},
     {"asked", 16, json, kOptional},
+    {"blind", 18, value, kOptional},
     {"budget", 17, json, kOptional},
     {"deadline", 2, instant, kOptional},
     {"execution_version", 3, text, kRequired},
@@ -116,6 +117,7 @@ constexpr auto kToolInvocationFinished = std::to_array<Field>({
     {"result", 10, value, kOptional},
     {"retry_after_ms", 15, integer, kOptional},
     {"retryable", 11, boolean, kOptional},
+    {"settled", 16, boolean, kOptional},
     {"source", 12, word, kOptional},
     {"step_id", 13, id8, kRequired},
     {"try", 14, integer, kRequired},
@@ -152,6 +154,7 @@ constexpr auto kStateChanged = std::to_array<Field>({
     {"version", 8, text, kOptional},
 });
 constexpr auto kJobCompleted = std::to_array<Field>({
+    {"in_doubt", 3, json, kOptional},
     {"result", 1, value, kRequired},
     {"undelivered", 2, json, kOptional},
 });
@@ -176,6 +179,7 @@ constexpr auto kJobCancelled = std::to_array<Field>({
 constexpr auto kJobRunning = std::to_array<Field>({
     {"attempt_id", 1, text, kRequired},
     {"epoch", 2, integer, kRequired},
+    {"opened_at", 4, instant, kOptional},
     {"worker_id", 3, text, kRequired},
 });
 constexpr auto kJobRequeued = std::to_array<Field>({
@@ -270,28 +274,44 @@ constexpr auto kConfirmationChecked = std::to_array<Field>({
     {"step_id", 3, id8, kOptional},
     {"verdict", 6, word, kOptional},
 });
+constexpr auto kVersionMismatched = std::to_array<Field>({
+    {"attempt_id", 1, text, kRequired},
+    {"job_version", 2, text, kRequired},
+    {"worker_version", 3, text, kRequired},
+});
+constexpr auto kOutcomeNoted = std::to_array<Field>({
+    {"at", 1, instant, kRequired},
+    {"by", 2, text, kOptional},
+    {"idempotency_key", 3, hash32, kRequired},
+    {"invocation_id", 4, id8, kRequired},
+    {"node_id", 5, text, kRequired},
+    {"note", 6, value, kOptional},
+    {"resolution", 7, word, kRequired},
+    {"result", 8, value, kOptional},
+    {"step_id", 9, id8, kRequired},
+});
 
 using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
-    {EventType::job_created, "job_created", history, 2, kJobCreated},
+    {EventType::job_created, "job_created", history, 3, kJobCreated},
     {EventType::plan_generated, "plan_generated", history, 2, kPlanGenerated},
     {EventType::decision_recorded, "decision_recorded", history, 2, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
     {EventType::command_emitted, "command_emitted", history, 1, kCommandEmitted},
     {EventType::command_committed, "command_committed", history, 1, kCommandCommitted},
-    {EventType::tool_invocation_started, "tool_invocation_started", history, 1,
+    {EventType::tool_invocation_started, "tool_invocation_started", history, 2,
      kToolInvocationStarted},
-    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 2,
+    {EventType::tool_invocation_finished, "tool_invocation_finished", history, 3,
      kToolInvocationFinished},
     {EventType::node_finished, "node_finished", history, 1, kNodeFinished},
     {EventType::step_committed, "step_committed", history, 1, kStepCommitted},
     {EventType::step_compensated, "step_compensated", history, 1, kStepCompensated},
     {EventType::state_changed, "state_changed", history, 1, kStateChanged},
-    {EventType::job_completed, "job_completed", history, 1, kJobCompleted},
+    {EventType::job_completed, "job_completed", history, 2, kJobCompleted},
     {EventType::job_failed, "job_failed", history, 1, kJobFailed},
     {EventType::job_cancelled, "job_cancelled", history, 1, kJobCancelled},
     {EventType::fork_imported, "fork_imported", history, 2, kForkImported},
-    {EventType::job_running, "job_running", coordination, 1, kJobRunning},
+    {EventType::job_running, "job_running", coordination, 2, kJobRunning},
     {EventType::job_requeued, "job_requeued", coordination, 1, kJobRequeued},
     {EventType::job_waiting, "job_waiting", coordination, 1, kJobWaiting},
     {EventType::job_parked, "job_parked", coordination, 1, kJobParked},
@@ -312,6 +332,8 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::progress, "progress", narrative, 1, kNarrative},
     {EventType::agent_thought_recorded, "agent_thought_recorded", narrative, 1, kNarrative},
     {EventType::state_checkpointed, "state_checkpointed", narrative, 1, kNarrative},
+    {EventType::outcome_noted, "outcome_noted", narrative, 1, kOutcomeNoted},
+    {EventType::version_mismatched, "version_mismatched", narrative, 1, kVersionMismatched},
 });
 
 }  // namespace
@@ -320,7 +342,9 @@ std::span<const EventKind> event_kinds() { return kKinds; }
 
 std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
   switch (kind.type) {
-    case EventType::job_created:  // 1 knows of no job that has spent something already
+    case EventType::
+        job_created:  // 2 knows of no blind, 1 of no job that has spent something already
+      if (!payload["blind"].is_null()) return 3;
       return payload["budget"].find("spent") != nullptr ? 2 : 1;
     case EventType::plan_generated:  // 1 knows of no conditions that are judged strictly
       return payload["task_graph"].find("conditions") != nullptr ? 2 : 1;
@@ -341,7 +365,12 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
     }
     case EventType::
         tool_invocation_finished:  // 1 takes an outcome that it does not know for `unknown`
+      if (payload.find("settled") != nullptr) return 3;  // 2 waits for what has been answered
       return payload.text("outcome") == "input_required" ? 2 : 1;
+    case EventType::job_running:  // 1 takes a call of an earlier process for one that is over
+      return payload.find("opened_at") != nullptr ? 2 : 1;
+    case EventType::job_completed:  // 1 lists no call whose outcome stayed unknown
+      return payload.find("in_doubt") != nullptr ? 2 : 1;
     default:
       return kind.schema;
   }

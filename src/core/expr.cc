@@ -55,6 +55,17 @@ void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
 
 }  // namespace
 
+bool expr::within(const Value& v, const ExprLimits& limits) {
+  const Value::Extent extent = v.extent();
+  return extent.values <= limits.values_max && extent.bytes <= limits.bytes_max;
+}
+
+std::string expr::too_large(const ExprLimits& limits) {
+  return "this makes a value with more than " + std::to_string(limits.values_max) +
+         " items and members, or more than " + std::to_string(limits.bytes_max >> 20) +
+         " MiB, counting each part wherever it occurs; make less at once";
+}
+
 Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
   AE_ASSIGN(expr::ParsedSource parsed, expr::parse(source, limits));
   auto program = std::make_shared<expr::Program>();
@@ -72,7 +83,9 @@ Result<Expr> Expr::parse(std::string_view source, const ExprLimits& limits) {
 Result<Value> Expr::eval(const ExprScope& scope, const ExprLimits& limits) const {
   AE_CHECK(program_ != nullptr);
   std::size_t fuel = limits.fuel;
-  return expr::run(*program_, scope, limits, fuel);
+  auto value = expr::run(*program_, scope, limits, fuel);
+  scope.charge(limits.fuel - fuel + (value ? expr::walking_cost(*value) : 0));
+  return value;
 }
 
 const ExprRoots& Expr::roots() const {

@@ -41,6 +41,8 @@ class ExprScope {
   // Does it fail to compare values of different types, which tells nothing? `< <= > >=` of any two, `== != IN` of two scalars
   // that are not null.
   virtual bool mixed_fails() const { return false; }
+  // What an evaluation on this scope has cost: its steps, and what it takes to walk its value.
+  virtual void charge(std::size_t) const {}
 };
 
 struct ExprLimits {
@@ -48,7 +50,19 @@ struct ExprLimits {
   std::size_t depth_max = 64;          // nesting of the source and of what it builds
   std::size_t fuel =
       1'000'000;  // evaluation steps; each produced array or object member and 64 bytes of text cost one
+  // The size of every value that an evaluation makes, on the way to its result too, with each shared part counted
+  // wherever it occurs (Value::Extent). What is only read is not measured. The result that a job keeps may have half of
+  // the bytes (kValueMax), so that two values can be put together and one of them taken out again.
+  std::size_t values_max = 4'000'000;
+  std::size_t bytes_max = 32u << 20;
 };
+
+namespace expr {
+// Is a value that was made within the limits? O(1).
+bool within(const Value& v, const ExprLimits& limits);
+// The message of the failure when it is not.
+std::string too_large(const ExprLimits& limits);
+}  // namespace expr
 
 // What an expression mentions, for the checks at plan time.
 struct ExprRoots {

@@ -32,7 +32,7 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       auto take = [&](const Value& name) {
         Value v;
         if (!name.is_string()) return fail(n, "a step is named by a string");
-        return step(n, name.as_string(), v) && sink(v);
+        return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
       };
       return each(*n.kids[0], in, take);
     }
@@ -119,7 +119,9 @@ bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
   if (left == 0) {
     std::string text = n.texts[0];
     for (std::size_t i = 0; i < texts.size(); ++i) text += texts[i] + n.texts[i + 1];
-    return spend_text(n, text.size()) && sink(Value(std::move(text)));
+    if (!spend_text(n, text.size())) return false;
+    const Value v(std::move(text));
+    return made(n, v) && sink(v);
   }
   auto take = [&](const Value& v) {
     texts[left - 1].clear();
@@ -133,7 +135,7 @@ bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, S
   if (args.size() == n.kids.size()) {
     Value v;
     return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = v}) &&
-           sink(v);
+           made(n, v) && sink(v);
   }
   auto take = [&](const Value& v) {
     args.push_back(v);

@@ -26,6 +26,11 @@ Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimi
   return Eval(program, scope, limits, fuel).run();
 }
 
+std::size_t walking_cost(const Value& v) {
+  const Value::Extent extent = v.extent();
+  return extent.values / 8 + extent.bytes / 64;
+}
+
 Result<Value> Eval::run() {
   Value out;
   if (exactly_one(*program_.tree, null_value(), out)) {
@@ -51,6 +56,11 @@ bool Eval::out_of_fuel(std::uint32_t at) {
   if (!failed_) fatal_ = true;
   return fail_at(at, "this takes more than the " + std::to_string(limits_.fuel) +
                          " steps an evaluation may take; do less at once");
+}
+
+bool Eval::too_large_at(std::uint32_t at) {
+  if (!failed_) fatal_ = true;
+  return fail_at(at, too_large(limits_));
 }
 
 bool Eval::spend_at(std::uint32_t at, std::size_t n) {
@@ -80,6 +90,10 @@ bool Eval::number(const Node& node, double d, Value& out) {
 }
 
 bool Eval::weigh(const Node& node, const Value& v) {
+  if (v.extent().values > fuel_) {  // known before it is walked
+    fuel_ = 0;
+    return out_of_fuel(node.at);
+  }
   struct Todo {
     const Value* value;
     std::size_t depth;
@@ -132,11 +146,11 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       Value name;
       if (!one(*n.kids[0], in, name)) return false;
       if (!name.is_string()) return fail(n, "a step is named by a string");
-      return step(n, name.as_string(), out);
+      return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), out);
     }
     case Op::all_steps:
       out = scope_.steps();
-      return spend(n, out.size());
+      return spend(n, out.size()) && made(n, out);
     case Op::literal:
       out = n.value;
       return true;
@@ -272,7 +286,7 @@ bool Eval::collect(const Node& n, const Value& in, Value& out) {
   };
   if (!n.kids.empty() && !each(*n.kids[0], in, take)) return false;
   out = Value::array(std::move(items));
-  return true;
+  return made(n, out);
 }
 
 bool Eval::one_object(const Node& n, const Value& in, Value& out) {
@@ -296,7 +310,7 @@ bool Eval::make_object(const Node& n, const std::vector<Value>& flat, Value& out
     members.emplace_back(flat[i].as_string(), flat[i + 1]);
   }
   out = object_of(std::move(members));
-  return true;
+  return made(n, out);
 }
 
 bool Eval::one_text(const Node& n, const Value& in, Value& out) {
@@ -309,7 +323,7 @@ bool Eval::one_text(const Node& n, const Value& in, Value& out) {
   }
   if (!spend_text(n, text.size())) return false;
   out = Value(std::move(text));
-  return true;
+  return made(n, out);
 }
 
 bool Eval::one_reduce(const Node& n, const Value& in, Value& out) {
@@ -333,7 +347,8 @@ bool Eval::one_call(const Node& n, const Value& in, Value& out) {
     if (!one(*n.kids[i], in, args[i])) return false;
   }
   return n.function->apply(
-      {.eval = *this, .node = n, .in = in, .args = {args, n.kids.size()}, .out = out});
+             {.eval = *this, .node = n, .in = in, .args = {args, n.kids.size()}, .out = out}) &&
+         made(n, out);
 }
 
 bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
@@ -352,7 +367,9 @@ bool Eval::comparable(const Node& n, const Value& a, const Value& b) {
 }
 
 bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& out) {
-  if (n.op >= Op::add && n.op <= Op::modulo) return arithmetic(*this, n, a, b, out);
+  if (n.op >= Op::add && n.op <= Op::modulo) {
+    return arithmetic(*this, n, a, b, out) && made(n, out);
+  }
   if (!comparable(n, a, b)) return false;
   auto order = std::strong_ordering::equal;
   if (!compare(n, a, b, order)) return false;
@@ -424,18 +441,18 @@ bool Eval::map_values(const Node& n, const Value& in, Value& out) {
       if (has) items.push_back(mapped);
     }
     out = Value::array(std::move(items));
-    return true;
+    return made(n, out);
   }
   if (!in.is_object()) {
     return fail(n, std::string("cannot map the values of ").append(kind_name(in)));
   }
   std::vector<Member> members;
   for (const auto& [key, value] : in.members()) {
-    if (!map(value)) return false;
+    if (!spend(n, key.size() / 64) || !map(value)) return false;
     if (has) members.emplace_back(key, mapped);
   }
   out = Value::object(std::move(members));
-  return true;
+  return made(n, out);
 }
 
 // sort_by and its kin: the function gets, for each item, the array of what the filter makes of it.
@@ -451,7 +468,8 @@ bool Eval::by_key(const Node& n, const Value& in, Value& out) {
     keys.push_back(std::move(key));
   }
   const Value args[] = {Value::array(std::move(keys))};
-  return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = out});
+  return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = out}) &&
+         made(n, out);
 }
 
 }  // namespace ae::expr

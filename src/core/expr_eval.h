@@ -50,6 +50,14 @@ class Eval {
   bool weigh(const Node& node, const Value& v);
   // The value at a key of an object or an index of an array.
   bool index(const Node& node, const Value& v, const Value& key, Value& out);
+  // Is a value that was just made within the limits? The evaluation fails when it is not.
+  bool made(const Node& node, const Value& v) {
+    return v.kind() < Value::Kind::string || within(v, limits_) || too_large_at(node.at);
+  }
+  // The same of a text, before it takes its memory.
+  bool may_make_text(const Node& node, double bytes) {
+    return bytes <= static_cast<double>(limits_.bytes_max) || too_large_at(node.at);
+  }
   bool failed() const { return failed_; }
 
   // Work on values that nest deeper fails; twice what a document may, so that two can be put together.
@@ -106,6 +114,7 @@ class Eval {
   bool spend_at(std::uint32_t at, std::size_t n);
   bool fail_at(std::uint32_t at, std::string_view message);
   bool out_of_fuel(std::uint32_t at);
+  bool too_large_at(std::uint32_t at);
 
   const Program& program_;
   const ExprScope& scope_;
@@ -119,6 +128,9 @@ class Eval {
   std::uint32_t fault_at_ = 0;
   std::string fault_;
 };
+
+// What it takes to walk a value, in steps: for the budgets that count more than evaluation.
+std::size_t walking_cost(const Value& v);
 
 // Evaluates with what is left of `fuel`, for those that evaluate several expressions on one budget.
 Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,

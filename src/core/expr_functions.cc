@@ -215,27 +215,6 @@ Value object_of(std::vector<Member> members) {
   return Value::object(std::move(members));
 }
 
-bool depth_within(const Value& v, std::size_t depth_max) {
-  struct Todo {
-    const Value* value;
-    std::size_t depth;  // containers around it
-  };
-  std::vector<Todo> todo{{&v, 0}};
-  const auto push = [&](const Value& child, std::size_t depth) {
-    if (child.is_array() || child.is_object()) todo.push_back({&child, depth});
-  };
-  while (!todo.empty()) {
-    const auto [value, depth] = todo.back();
-    todo.pop_back();
-    if (value->is_array()) {
-      if (depth + 1 > depth_max) return false;
-      for (const Value& item : value->items()) push(item, depth + 1);
-    } else if (value->is_object()) {
-      if (depth + 1 > depth_max) return false;
-      for (const auto& [key, member] : value->members()) push(member, depth + 1);
-    }
-  }
-  return true;
-}
+bool depth_within(const Value& v, std::size_t depth_max) { return v.extent().depth <= depth_max; }
 
 }  // namespace ae::expr

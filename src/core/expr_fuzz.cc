@@ -22,8 +22,8 @@ class InputScope final : public ae::ExprScope {
   ae::Value input_;
 };
 
-constexpr ae::ExprLimits kLimits{.fuel = 20'000};
-constexpr ae::ExprLimits kHalf{.fuel = 10'000};
+constexpr ae::ExprLimits kLimits{.fuel = 20'000, .values_max = 50'000, .bytes_max = 4u << 20};
+constexpr ae::ExprLimits kHalf{.fuel = 10'000, .values_max = 50'000, .bytes_max = 4u << 20};
 // What fuel pays for as text: a member or 64 bytes each, and what the input brought along may stand in each of them.
 constexpr std::size_t kTextMax = 64u << 20;
 
@@ -39,6 +39,9 @@ void check(const Compiled& compiled, const ae::ExprScope& scope) {
     return;
   }
   AE_CHECK(*value == *again && (!half || *half == *value));
+  // However often a part is shared: what is made is within the limits, what is read is a part of the input.
+  const ae::Value::Extent read_at_most = scope.root("")->extent();
+  AE_CHECK(ae::expr::within(*value, kLimits) || value->extent().values <= read_at_most.values);
   AE_CHECK(!ae::canonical_exceeds(*value, kTextMax));
   const std::string text = ae::canonical(*value);
   const auto read = ae::parse_json(text);

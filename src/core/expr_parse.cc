@@ -511,7 +511,10 @@ class Parser {
     const std::string_view digits = token_.text;
     double value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || !is_legal(value)) {
+    const bool written_out = digits.find_first_of(".eE") == digits.npos;
+    const bool rounded = written_out && std::fabs(value) > 9007199254740991.0;
+    if (error != std::errc() || end != digits.data() + digits.size() || !is_legal(value) ||
+        rounded) {
       wrong(token_.at,
             "this number has no exact place here: integers go to 2^53-1, and nothing is "
             "infinite");

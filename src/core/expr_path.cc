@@ -126,6 +126,7 @@ Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, co
   const bool by_name = s.kind == Suffix::Kind::field || from->is_string();
   const std::string& name = s.kind == Suffix::Kind::field || !by_name ? s.name : from->as_string();
   found = &null_value();
+  if (s.kind != Suffix::Kind::field && !spend_at(s.at, name.size() / 64)) return Found::failed;
   if (v.is_object() && by_name) {
     const Value* member = v.find(name);
     if (member != nullptr) found = member;

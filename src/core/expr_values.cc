@@ -43,6 +43,10 @@ bool merge(Eval& eval, const Node& node, const Value& a, const Value& b, bool de
   if (!eval.spend(node, a.size() + b.size())) return false;
   const auto x = a.members();
   const auto y = b.members();
+  std::size_t key_bytes = 0;  // they are copied
+  for (const auto& [key, value] : x) key_bytes += key.size();
+  for (const auto& [key, value] : y) key_bytes += key.size();
+  if (!eval.spend(node, key_bytes / 64)) return false;
   std::vector<Member> members;
   members.reserve(x.size() + y.size());
   auto i = x.begin();
@@ -126,7 +130,10 @@ bool repeat(Eval& eval, const Node& node, const std::string& text, double times,
   const double count = std::max(1.0, std::floor(times));
   const double bytes = count * static_cast<double>(text.size());
   const double most = 64.0 * static_cast<double>(std::numeric_limits<std::uint32_t>::max());
-  if (!eval.spend_text(node, static_cast<std::size_t>(std::min(bytes, most)))) return false;
+  if (!eval.spend_text(node, static_cast<std::size_t>(std::min(bytes, most))) ||
+      !eval.may_make_text(node, bytes)) {
+    return false;
+  }
   std::string repeated;
   repeated.reserve(static_cast<std::size_t>(bytes));
   if (!text.empty()) {
@@ -224,7 +231,7 @@ bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, 
   if (a.is_object() && b.is_object()) {
     for (const auto& [key, value] : b.members()) {
       const Value* member = a.find(key);
-      if (!c.eval.spend(c.node, 1)) return false;
+      if (!c.eval.spend(c.node, 1 + key.size() / 64)) return false;
       if (member == nullptr) {
         out = false;
       } else if (!contains(c, *member, value, depth + 1, out)) {
@@ -270,6 +277,7 @@ bool inside(const Call& c) { return contains_checked(c, c.args[0], c.in); }
 
 bool has(const Call& c, const Value& container, const Value& key) {
   if (container.is_object() && key.is_string()) {
+    if (!c.eval.spend(c.node, key.as_string().size() / 64)) return false;
     return give(c, Value(container.find(key.as_string()) != nullptr));
   }
   if (container.is_array() && key.is_number()) {

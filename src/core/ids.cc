@@ -102,10 +102,12 @@ Result<JobId> job_id_from_text(std::string_view text) {
   };
   bool good = !text.empty() && text.size() <= 64;
   for (const char c : text.substr(0, 65)) good = good && allowed(c);
+  good = good && text != "." && text != "..";  // a URL with one of these names another resource
   if (good) return JobId(std::string(text));
-  return fail(Code::input_invalid,
-              "a job id is 1 to 64 characters out of A-Z a-z 0-9 . _ : and -; leave it out to get "
-              "one made");
+  return fail(
+      Code::input_invalid,
+      "a job id is 1 to 64 characters out of A-Z a-z 0-9 . _ : and -, and neither . nor ..; "
+      "leave it out to get one made");
 }
 
 JobId child_job_id(const JobId& parent, const StepId& command) {
@@ -130,16 +132,29 @@ std::string model_tool_name(std::string_view model) {
   return std::string(kModelToolPrefix) + std::string(model);
 }
 
+std::string blinded_hash(std::string_view blind, std::string_view text) {
+  if (blind.empty()) return to_hex(sha256(text));
+  Sha256 hash;
+  hash.add("aetheris.blind.v1");
+  hash.add(blind);
+  hash.add(text);
+  return to_hex(hash.finish());
+}
+
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
-                               std::string_view canonical_args) {
-  return IdempotencyKey(to_hex(hash_joined({job.text, command.text, tool, canonical_args})));
+                               std::string_view canonical_args, std::string_view blind) {
+  const Hash hash = blind.empty()
+                        ? hash_joined({job.text, command.text, tool, canonical_args})
+                        : hash_joined({job.text, command.text, tool, canonical_args, blind});
+  return IdempotencyKey(to_hex(hash));
 }
 
 InvocationId invocation_id(const JobId& job, const StepId& command, const IdempotencyKey& key) {
   return InvocationId(short_hex(hash_joined({job.text, command.text, key.text})));
 }
 
-ExternalKey external_key(const JobId& job, const StepId& step, const AttemptId& attempt) {
+namespace {
+ExternalKey external_key_of(const JobId& job, const StepId& step, std::string_view last) {
   std::string text;
   text.reserve(64 + job.text.size());
   text += "aetheris:";
@@ -147,8 +162,21 @@ ExternalKey external_key(const JobId& job, const StepId& step, const AttemptId& 
   text += ':';
   text += step.text;
   text += ':';
-  text += attempt.empty() ? std::string_view("0") : std::string_view(attempt.text);
+  text += last;
   return ExternalKey(std::move(text));
+}
+}  // namespace
+
+ExternalKey external_key(const JobId& job, const StepId& step) {
+  return external_key_of(job, step, "0");
+}
+
+ExternalKey chosen_external_key(const JobId& job, const StepId& step, const IdempotencyKey& key) {
+  return external_key_of(job, step, std::string_view(key.text).substr(0, kShortHex));
+}
+
+ExternalKey attempt_external_key(const JobId& job, const StepId& step, const AttemptId& attempt) {
+  return external_key_of(job, step, attempt.empty() ? std::string_view("0") : attempt.text);
 }
 
 }  // namespace ae

@@ -29,9 +29,9 @@ using JobId = Id<struct JobTag>;    // [A-Za-z0-9._:-]{1,64}
 using StepId = Id<struct StepTag>;  // 16 hex digits; a command_id is the step_id of its command
 using InvocationId = Id<struct InvocationTag>;     // 16 hex digits
 using IdempotencyKey = Id<struct IdempotencyTag>;  // 64 hex digits
-using ExternalKey = Id<struct ExternalTag>;        // aetheris:<job_id>:<step_id>:<attempt_id>
-using AttemptId = Id<struct AttemptTag>;           // UUID text
-using DecisionId = Id<struct DecisionTag>;         // 16 hex digits
+using ExternalKey = Id<struct ExternalTag>;  // aetheris:<job_id>:<step_id>:<0 or 16 hex digits>
+using AttemptId = Id<struct AttemptTag>;     // UUID text
+using DecisionId = Id<struct DecisionTag>;   // 16 hex digits
 
 struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
@@ -59,13 +59,23 @@ StepId step_id(const JobId& job, const DecisionId& decision, std::string_view pa
 // A model is called as a tool of this name, which no tool of a file can have.
 constexpr std::string_view kModelToolPrefix = "model:";
 std::string model_tool_name(std::string_view model);
-// hex SHA256(job ␀ command ␀ tool ␀ canonical arguments)
+// hex SHA256(text); in a job that has a blind, hex SHA256("aetheris.blind.v1" ‖ blind ‖ text). A blind is 32 hex digits of
+// chance, which make the hash of a value that can be guessed impossible to confirm once they are erased.
+// See docs/decisions/0072-blind-and-erasure.md.
+inline constexpr std::size_t kBlindDigits = 32;
+std::string blinded_hash(std::string_view blind, std::string_view text);
+// hex SHA256(job ␀ command ␀ tool ␀ canonical arguments [␀ blind])
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
-                               std::string_view canonical_args);
+                               std::string_view canonical_args, std::string_view blind);
 // First 16 hex of SHA256(job ␀ command ␀ idempotency_key)
 InvocationId invocation_id(const JobId& job, const StepId& command, const IdempotencyKey& key);
-// aetheris:<job>:<step>:<attempt>, "0" without an attempt.
-ExternalKey external_key(const JobId& job, const StepId& step, const AttemptId& attempt);
+// aetheris:<job>:<step>:0. It names no attempt, so that a restored store repeats a call under the same key.
+ExternalKey external_key(const JobId& job, const StepId& step);
+// aetheris:<job>:<step>:<first 16 hex of the idempotency key>, of a call whose arguments a model, a planner or code chose:
+// after a restore it may choose others, and another request must not carry an earlier key.
+ExternalKey chosen_external_key(const JobId& job, const StepId& step, const IdempotencyKey& key);
+// aetheris:<job>:<step>:<attempt>, "0" without an attempt: the key of a call that schema 1 of tool_invocation_started declared.
+ExternalKey attempt_external_key(const JobId& job, const StepId& step, const AttemptId& attempt);
 
 }  // namespace ae
 

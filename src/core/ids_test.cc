@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "core/hash.h"
 #include "core/json.h"
 #include "testing/test.h"
 
@@ -29,15 +30,32 @@ AE_TEST("core/ids/a step's id follows from job, decision, path and type") {
 
 AE_TEST("core/ids/an idempotency key follows from the call") {
   const IdempotencyKey key =
-      idempotency_key(kJob, kStep, "pay", "{\"amount\":5,\"to\":\"\u00e9\"}");
+      idempotency_key(kJob, kStep, "pay", "{\"amount\":5,\"to\":\"\u00e9\"}", "");
   EXPECT_EQ(key.text, "bff8b8eb1cb8390329aa573f61aefe2145bf4e1016da030dead99717e22127d8");
   EXPECT_EQ(invocation_id(kJob, kStep, key).text, "fc5969e9e680a32f");
 }
 
-AE_TEST("core/ids/an external key names job, step and attempt, or 0 without one") {
-  EXPECT_EQ(external_key(kJob, kStep, AttemptId("att")).text,
+AE_TEST(
+    "core/ids/a blind stands before what is hashed, and behind the parts of an idempotency key") {
+  const std::string blind = "00112233445566778899aabbccddeeff";
+  EXPECT_EQ(blinded_hash("", "{}"), to_hex(sha256("{}")));
+  EXPECT_EQ(blinded_hash(blind, "{}"), to_hex(sha256("aetheris.blind.v1" + blind + "{}")));
+  const std::string nul(1, '\0');
+  EXPECT_EQ(idempotency_key(kJob, kStep, "pay", "{}", blind).text,
+            to_hex(sha256(kJob.text + nul + kStep.text + nul + "pay" + nul + "{}" + nul + blind)));
+}
+
+AE_TEST("core/ids/an external key names job and step, and a choice, but no attempt") {
+  EXPECT_EQ(external_key(kJob, kStep).text, "aetheris:job-1:baeb6f1c8b06de2e:0");
+  EXPECT_EQ(chosen_external_key(kJob, kStep, IdempotencyKey("0123456789abcdef01")).text,
+            "aetheris:job-1:baeb6f1c8b06de2e:0123456789abcdef");
+}
+
+AE_TEST("core/ids/an external key of schema 1 names the attempt, or 0 without one") {
+  EXPECT_EQ(attempt_external_key(kJob, kStep, AttemptId("att")).text,
             "aetheris:job-1:baeb6f1c8b06de2e:att");
-  EXPECT_EQ(external_key(kJob, kStep, AttemptId()).text, "aetheris:job-1:baeb6f1c8b06de2e:0");
+  EXPECT_EQ(attempt_external_key(kJob, kStep, AttemptId()).text,
+            "aetheris:job-1:baeb6f1c8b06de2e:0");
 }
 
 AE_TEST("core/ids/a child's id is a UUIDv8 that follows from parent and command") {
@@ -48,9 +66,10 @@ AE_TEST("core/ids/a job id is 1 to 64 characters of a small alphabet") {
   EXPECT_EQ(job_id_from_text("a").value().text, "a");
   EXPECT_EQ(job_id_from_text("Az09._:-").value().text, "Az09._:-");
   EXPECT_TRUE(job_id_from_text(std::string(64, 'x')));
-  for (const std::string& bad :
-       {std::string(), std::string(65, 'x'), std::string("a/b"), std::string("a b"),
-        std::string("\u00e9"), std::string("a\0b", 3), std::string("a\n")}) {
+  EXPECT_TRUE(job_id_from_text("...") && job_id_from_text(".a"));
+  for (const std::string& bad : {std::string(), std::string(65, 'x'), std::string("a/b"),
+                                 std::string("a b"), std::string("\u00e9"), std::string("a\0b", 3),
+                                 std::string("a\n"), std::string("."), std::string("..")}) {
     ASSERT_FALSE(job_id_from_text(bad)) << bad;
     EXPECT_EQ(job_id_from_text(bad).error().code, Code::input_invalid);
   }

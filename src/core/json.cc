@@ -389,7 +389,8 @@ class Reader {
     if (exact) return Value(d);
     if (integer && limits_.big_integers_as_strings) return Value(text);
     if (too_large) return wrong("a number beyond the largest double", start);
-    if (std::fabs(d) >= kPlainMax || limits_.big_integers) return Value(d);
+    // An exponent says that the number is rounded; an integer that is written out would be rounded silently.
+    if ((std::fabs(d) >= kPlainMax && !integer) || limits_.big_integers) return Value(d);
     return wrong(
         "an integer beyond 2^53-1, which not every program reads alike; write it as a "
         "string,",
@@ -581,11 +582,15 @@ void write_canonical_number(double number, std::string& out) {
   }
 }
 
-void write_canonical(const Value& value, std::string& out) { write(value, 0, out); }
+void write_canonical(const Value& value, std::string& out) {
+  // No memory holds this text: a limit was not checked where the value was made.
+  AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
+  write(value, 0, out);
+}
 
 std::string canonical(const Value& value) {
   std::string out;
-  write(value, 0, out);
+  write_canonical(value, out);
   return out;
 }
 
@@ -636,9 +641,12 @@ bool fits(const Value& value, std::size_t& left) {
 
 }  // namespace
 
-bool canonical_exceeds(const Value& value, std::size_t bytes) { return !fits(value, bytes); }
+bool canonical_exceeds(const Value& value, std::size_t bytes) {
+  return value.extent().bytes > bytes || !fits(value, bytes);
+}
 
 std::string pretty(const Value& value) {
+  AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
   std::string out;
   write_pretty(value, 0, out);
   return out;

@@ -2,7 +2,8 @@
 //
 // Refused, so that a hash never depends on a parser's taste: duplicate keys (also by escapes), invalid UTF-8, a
 // byte order mark, lone surrogates, NaN and infinities, numbers that overflow (1e400), numbers whose canonical
-// form is an integer literal beyond ±(2^53−1), nesting above the limit, anything after the value.
+// form is an integer literal beyond ±(2^53−1), integers of any length that are written out and beyond it, nesting above
+// the limit, anything after the value. `1e21` is taken: its canonical form has an exponent, as what is read has.
 // Underflow (1e-400) becomes 0, as IEEE 754 rounds it. Threads: pure functions.
 #pragma once
 
@@ -34,10 +35,10 @@ Result<Value> parse_json(std::string_view text, const JsonLimits& limits = {});
 // input_invalid.
 Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits = {});
 
-// RFC 8785. Appends to `out`; the second form returns it.
+// RFC 8785. REQUIRES of both writers: the extent of the value is not saturated. Appends to `out`; the second form returns it.
 void write_canonical(const Value& value, std::string& out);
 std::string canonical(const Value& value);
-// Is canonical(value) longer than `bytes`? Stops counting as soon as it is.
+// Is canonical(value) longer than `bytes`? Stops counting as soon as it is; knows at once of most that are.
 bool canonical_exceeds(const Value& value, std::size_t bytes);
 // The two parts of the writer, for those that write JSON without building a Value.
 void write_canonical_string(std::string_view text, std::string& out);

@@ -102,6 +102,7 @@ struct Part {
   Hash commitment;        // of a value, or of an error's message
   std::string_view salt;  // of the same; empty when it is redacted
   bool by_message = false;
+  std::uint8_t form = 0;  // of an external key
 
   bool is_error() const { return kind == FieldKind::error; }
   bool is_value() const { return kind == FieldKind::value; }
@@ -195,7 +196,8 @@ class BodyReader {
       part.name = field->name;
       part.kind = field->kind;
       part.by_message = form == kByMessage && may_be_by_message(kind.type, *field);
-      if (form > form_max(field->kind) && !part.by_message) {
+      const bool left = form == kLeft && may_have_left(kind.type, *field);
+      if (form > form_max(field->kind) && !part.by_message && !left) {
         return wrong(part, " has an unknown form");
       }
       AE_TRY(read_field(form, part));
@@ -238,7 +240,8 @@ class BodyReader {
 
   static int form_max(FieldKind kind) {
     if (kind == FieldKind::value || kind == FieldKind::error) return kRedacted;
-    return kind == FieldKind::json || kind == FieldKind::external_key ? 1 : 0;
+    if (kind == FieldKind::external_key) return kOfChoice;
+    return kind == FieldKind::json ? 1 : 0;
   }
 
   Status read_field(std::uint8_t form, Part& part) {
@@ -277,8 +280,9 @@ class BodyReader {
         return {};
       }
       case FieldKind::external_key:
-        if (form == 1) part.shown = in_.text();
-        return {};  // form 0 waits for step_id: derive_external_key
+        part.form = form;
+        if (form == kSpelled) part.shown = in_.text();
+        return {};  // the others wait for the fields that they follow from: derive_external_key
       case FieldKind::json: {
         AE_ASSIGN(const Content content, read_content(form));
         part.text = content.text;
@@ -319,6 +323,14 @@ class BodyReader {
     if (form == kRedacted) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       shown = Value::object({{"$redacted", to_hex(part.commitment)}});
+      return {};
+    }
+    if (form == kLeft) {
+      part.commitment = hash_of(in_.bytes(kHashSize));
+      AE_ASSIGN(const Content content, read_content(kInline));
+      AE_ASSIGN(Value left, read_json(content));
+      if (!left.is_object()) return wrong(part, " is erased, and what is left of it is no object");
+      shown = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(left)}});
       return {};
     }
     part.salt = in_.bytes(kSaltSize);
@@ -395,13 +407,18 @@ class BodyReader {
     if (key == parts_.end()) return {};
     const auto step = std::ranges::find(parts_, "step_id", &Part::name);
     if (step == parts_.end()) return corrupt("step_id is missing");
-    const AttemptId attempt = event.attempt_id.value_or(AttemptId());
-    std::string derived = external_key(job_, StepId(step->shown.as_string()), attempt).text;
-    if (key->shown.is_string() && key->shown.as_string() == derived) {
-      return wrong(*key, " spells out a key that follows from the event");
+    const auto own = std::ranges::find(parts_, "idempotency_key", &Part::name);
+    if (own == parts_.end()) return corrupt("idempotency_key is missing");
+    const std::string& step_id = step->shown.as_string();
+    const std::string& own_key = own->shown.as_string();
+    if (key->form != kSpelled) {
+      key->shown = derived_external_key(key->form, job_, step_id, own_key, event.attempt_id);
     }
-    if (key->shown.is_null()) key->shown = std::move(derived);
-    return {};
+    const std::uint8_t form = external_key_form(event.schema, key->shown.as_string(), job_, step_id,
+                                                own_key, event.attempt_id);
+    if (form == key->form) return {};
+    return wrong(*key, key->form == kSpelled ? " spells out a key that follows from the event"
+                                             : " has another form than the writer's");
   }
 
   // What the table says, and that an absent member is absent and not null.
@@ -523,7 +540,8 @@ Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_h
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                           const BlobSource& blobs, const DropValue& drop) {
+                           const BlobSource& blobs, const DropValue& drop,
+                           const LeftOver& left_of) {
   std::string events;
   const Rewrite rewrite = [&](const Event& event, const BodyReader& reader, std::string_view body) {
     std::string rewritten;
@@ -532,6 +550,14 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
       if (!drop(event, place.field)) continue;
       rewritten += body.substr(copied, place.begin - copied);
       rewritten += place.dropped;
+      if (const Value left = left_of ? left_of(event, place.field) : Value(); left.is_object()) {
+        const EventKind* const kind = event_kind(event.type);
+        const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
+        AE_CHECK(field != kind->fields.end() && may_have_left(event.type, *field), place.field);
+        rewritten[rewritten.size() - place.dropped.size()] =
+            static_cast<char>(kLeft << kFormShift | field->number);
+        put_text(canonical(left), rewritten);
+      }
       copied = place.end;
     }
     rewritten += body.substr(copied);

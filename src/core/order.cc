@@ -45,6 +45,13 @@ std::vector<const Member*> by_code_points(const Value& object) {
   return members;
 }
 
+// Sorting looks at every key.
+std::size_t key_cost(const Value& object) {
+  std::size_t bytes = 0;
+  for (const Member& m : object.members()) bytes += m.first.size();
+  return bytes / 64;
+}
+
 class Comparison {
  public:
   explicit Comparison(std::size_t& work) : work_(work) {}
@@ -101,7 +108,7 @@ class Comparison {
   }
 
   Ordering objects(const Value& a, const Value& b, int depth) {
-    if (!spend(a.size() + b.size())) return Ordering::equal;
+    if (!spend(a.size() + b.size()) || !spend(key_cost(a) + key_cost(b))) return Ordering::equal;
     const auto x = by_code_points(a);
     const auto y = by_code_points(b);
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {

@@ -31,7 +31,9 @@ struct Outcome {
   OutcomeKind kind = OutcomeKind::unknown;
   bool definite = false;   // failure: for sure nothing happened; input_required: always
   bool retryable = false;  // the same call may go better later
-  Value result;            // success; input_required: {"requests": {KEY: question…}, "state"?}
+  // Not certain, but the other side gave a complete response: the request has no effect after this.
+  bool settled = false;
+  Value result;  // success; input_required: {"requests": {KEY: question…}, "state"?}
   // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
   // spawn_failed request_invalid native_error secret_missing …
   std::string error_code, error_message;

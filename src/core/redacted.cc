@@ -23,7 +23,8 @@ bool is_erased(const Event& event, const Field& field) {
 }  // namespace
 
 bool is_redacted(const Value& value) {
-  return value.is_object() && value.size() == 1 && hash_from_hex(value.text("$redacted"));
+  const bool left = value.size() == 2 && value["left"].is_object();
+  return value.is_object() && (value.size() == 1 || left) && hash_from_hex(value.text("$redacted"));
 }
 
 bool is_erased(const Event& event, std::string_view field) {

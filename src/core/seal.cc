@@ -12,11 +12,13 @@
 //   integer                       varint of its zig-zag form
 //   boolean                       00 | 01
 //   instant                       8 bytes big-endian µs
-//   external_key                  nothing (form 0: the key of this job, step and attempt) | text (form 1)
+//   external_key                  text (form 1) | nothing (form 0: the key of this job, step and attempt; form 2: of this
+//                                 job and step; form 3: of this job, step and idempotency key)
 //   json                          canonical text (form 0) | blob (form 1)
 //   value                         salt (16) ‖ canonical text (form 0) | salt ‖ blob (form 1) | commitment (32, form 2)
 //                                 | salt ‖ head as text ‖ varint count ‖ message… ‖ tail as text (form 3: arguments of a
 //                                 call of a model; the canonical text is head ‖ messages with commas ‖ tail)
+//                                 | commitment ‖ canonical text (form 4: an erased decision, and what is left of it)
 //   error                         code as text ‖ message as a value
 //   message = 00 ‖ text | 01 ‖ blob
 //   blob = SHA-256 (32) ‖ varint size
@@ -297,10 +299,12 @@ class Sealer {
         return put_big_endian64(
             static_cast<std::uint64_t>(instant_from_text(slot.value->as_string())->us), body_);
       case FieldKind::external_key: {
-        const std::string derived = derived_external_key(input_.job, payload, input_.attempt_id);
-        const bool literal = slot.value->as_string() != derived;
-        head(literal ? 1 : 0);
-        if (literal) put_text(slot.value->as_string(), body_);
+        const std::string& key = slot.value->as_string();
+        const std::uint8_t form = external_key_form(
+            sealed_.events.back().schema, key, input_.job, payload.text("step_id"),
+            payload.text("idempotency_key"), input_.attempt_id);
+        head(form);
+        if (form == kSpelled) put_text(key, body_);
         return;
       }
       case FieldKind::json:

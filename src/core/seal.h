@@ -90,7 +90,11 @@ Result<Opened> open(const JobId& job, std::string_view bytes, const Hash& prev_h
 // value shows as {"$redacted": commitment}; the blob of a large one is the caller's to remove when nothing else
 // names it. With a `drop` that is always false the answer equals `bytes`. Fails as `open` does.
 using DropValue = std::function<bool(const Event&, std::string_view field)>;
+// Of a decision that is dropped something may stay readable, as {"$redacted": commitment, "left": …}: an object, else nothing
+// stays. It is no part of the chain.
+using LeftOver = std::function<Value(const Event&, std::string_view field)>;
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                           const BlobSource& blobs, const DropValue& drop);
+                           const BlobSource& blobs, const DropValue& drop,
+                           const LeftOver& left_of = {});
 
 }  // namespace ae

@@ -10,6 +10,7 @@
 #include "core/bytes.h"
 #include "core/chain.h"
 #include "core/json.h"
+#include "core/redacted.h"
 #include "core/sealed_form.h"
 #include "core/words.h"
 #include "testing/test.h"
@@ -102,7 +103,7 @@ Value sample(const EventKind& kind, bool every) {
         case FieldKind::error:
           return Value::object({{"code", "timeout"}, {"message", "it took too long"}});
         case FieldKind::external_key:
-          return every ? external_key(kJob, StepId(kStep), kAttempt).text : "their own key";
+          return every ? external_key(kJob, StepId(kStep)).text : "their own key";
       }
       return {};
     };
@@ -142,6 +143,100 @@ std::vector<EventDraft> two_values() {
       {EventType::job_completed, json(R"({"result":{"secret":"xyzzy"}})")},
       {EventType::node_finished, json(R"({"node_id":"n","result_type":"permanent_failure","try":2,
                     "step_id":"baeb6f1c8b06de2e","error":{"code":"c","message":"private words"}})")}};
+}
+
+EventDraft map_decision() {
+  return {EventType::decision_recorded,
+          json(R"({"decision_id":"0123456789abcdef","kind":"branch","node_id":"m",
+               "payload":["ada@x.org","bob@x.org"],"step_id":"baeb6f1c8b06de2e"})")};
+}
+
+// The same without the list of its map: how long it was is left.
+Result<std::string> without_items(const Log& log, std::size_t batch) {
+  Hash before;
+  for (std::size_t i = 0; i < batch; ++i) {
+    before = open(log.job, log.batches[i], before, log.source()).value().head;
+  }
+  return redact(
+      log.job, log.batches[batch], before, log.source(),
+      [](const Event&, std::string_view) { return true; },
+      [](const Event&, std::string_view) { return Value::object({{"items", 2}}); });
+}
+
+EventDraft started_under(std::string_view last) {
+  const Value payload = sample(*event_kind(EventType::tool_invocation_started), true);
+  return {
+      EventType::tool_invocation_started,
+      payload.with("external_key", "aetheris:job-1:" + std::string(kStep) + ":" + std::string(last))
+          .with("idempotency_key", "0123456789abcdef" + std::string(48, '7'))};
+}
+
+AE_TEST("core/seal/an external key that follows from its event takes no room") {
+  std::map<std::string, std::size_t> sizes;
+  for (const std::string& last : {std::string("0"), std::string("0123456789abcdef"),
+                                  std::string("att"), std::string("own")}) {
+    Log log;
+    log.add({started_under(last)}, AttemptId("att"));
+    const auto opened = log.open_first();
+    ASSERT_TRUE(opened) << opened.error().message;
+    EXPECT_EQ(opened->events[0].schema, 2);
+    EXPECT_EQ(opened->events[0].payload["external_key"],
+              Value("aetheris:job-1:" + std::string(kStep) + ":" + last));
+    sizes[last] = log.batches[0].size();
+  }
+  EXPECT_EQ(sizes["0"], sizes["att"]);
+  EXPECT_EQ(sizes["0"], sizes["0123456789abcdef"]);
+  EXPECT_GT(sizes["own"], sizes["0"] + 30);
+}
+
+AE_TEST("core/seal/of an erased decision something may be left, in one form only") {
+  Log log;
+  log.add({map_decision()});
+  const Hash head = log.open_first().value().head;
+  const auto left = without_items(log, 0);
+  ASSERT_TRUE(left) << left.error().message;
+  EXPECT_EQ(left->find("ada@x.org"), std::string::npos);
+  log.batches[0] = *left;
+  const auto opened = log.open_first();
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->head, head);
+  EXPECT_EQ(opened->events[0].payload["payload"]["left"], json(R"({"items":2})"));
+  EXPECT_TRUE(is_erased(opened->events[0], "payload"));
+  // Once more changes nothing, and a value of another kind is no place for it.
+  EXPECT_EQ(without_items(log, 0).value(), *left);
+  std::string list = *left;
+  list.replace(list.find(R"({"items":2})"), 11, R"(["items:2"])");
+  log.batches[0] = list;
+  EXPECT_NE(refusal(log.open_first()).find("no object"), std::string::npos);
+}
+
+AE_TEST("core/seal/the vectors of earlier schemas are read as they were") {
+  const char* root = std::getenv("AETHERIS_ROOT");
+  if (root == nullptr) GTEST_SKIP() << "set AETHERIS_ROOT to the folder of the sources";
+  std::ostringstream stored;
+  stored << std::ifstream(std::filesystem::path(root) / "testdata/vectors/chain_1.json",
+                          std::ios::binary)
+                .rdbuf();
+  const Value vectors = parse_json(stored.str()).value();
+  std::size_t seen = 0;
+  for (const Value& log : vectors["logs"].items()) {
+    const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+      return std::string(log["blobs"].text(to_hex(hash)));
+    };
+    Hash head;
+    std::size_t next = 0;
+    for (const Value& batch : log["sealed_batches"].items()) {
+      const auto opened = open(kJob, *from_hex(batch.as_string()), head, blobs);
+      ASSERT_TRUE(opened) << opened.error().message;
+      head = opened->head;
+      for (const Event& event : opened->events) {
+        EXPECT_EQ(envelope(kJob, event), log["events"].items()[next++]);
+        seen++;
+      }
+    }
+    EXPECT_EQ(to_hex(head), log.text("head"));
+  }
+  EXPECT_GT(seen, 70u);
 }
 
 AE_TEST("core/seal/every kind of event comes back as it was sealed") {
@@ -834,13 +929,22 @@ Value vectors() {
   Log redacted;
   redacted.add(two_values(), AttemptId("by hand"));
   redacted.add(two_values());
+  redacted.add({map_decision()});
   redacted.batches[0] = redact(kJob, redacted.batches[0], Hash{}, redacted.source(),
                                [](const Event&, std::string_view) { return true; })
                             .value();
+  redacted.batches[2] = without_items(redacted, 2).value();
+  Log keys;
+  for (const std::string_view last : {"0", "0123456789abcdef", "att", "own"}) {
+    keys.add({started_under(last)}, AttemptId("att"));
+  }
   return Value::object(
       {{"about", "Logs of sealed batches and what they say; scripts/verify_vectors.py checks them"},
        {"logs", Value::array({shown_log("every kind of event, full and sparse", every),
-                              shown_log("the first two values redacted", redacted)})}});
+                              shown_log("the first two values redacted", redacted),
+                              shown_log("external keys of a step, a choice, an attempt, "
+                                        "and one that is stored",
+                                        keys)})}});
 }
 
 AE_TEST("core/seal/the published vectors are what this program writes and reads") {

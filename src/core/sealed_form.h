@@ -26,6 +26,8 @@ inline constexpr int kFormShift = 5;
 inline constexpr std::uint8_t kInline = 0, kApart = 1, kRedacted = 2;
 // Form of the arguments of a model's call: each message by itself, here or apart.
 inline constexpr std::uint8_t kByMessage = 3;
+// Form of an erased decision of which something is left: commitment ‖ canonical text of that.
+inline constexpr std::uint8_t kLeft = 4;
 // Added to the form where members are named, because there no table says which are values.
 inline constexpr std::uint8_t kNamedValue = 4;
 
@@ -40,16 +42,42 @@ constexpr bool holds_value(const Field& field) {
 constexpr bool may_be_by_message(EventType type, const Field& field) {
   return type == EventType::tool_invocation_started && field.name == "arguments";
 }
+// Only of a decision can something be left (engine/left.h).
+constexpr bool may_have_left(EventType type, const Field& field) {
+  return type == EventType::decision_recorded && field.name == "payload";
+}
 inline bool calls_model(const Value& payload) {
   return payload.text("tool_name").starts_with(kModelToolPrefix);
 }
 
-// The external key that need not be stored: the one of this job, the payload's step and the batch's attempt.
-inline std::string derived_external_key(const JobId& job, const Value& payload,
+// Forms of an external key. All but kSpelled need no byte of it: it follows from this job, the event's step, and …
+inline constexpr std::uint8_t kOfAttempt = 0,  // … the batch's attempt
+    kSpelled = 1,                              // it is stored as text
+    kOfStep = 2,                               // … nothing else (since schema 2)
+    kOfChoice = 3;                             // … the event's idempotency key (since schema 2)
+
+// The key that a form other than kSpelled stands for.
+inline std::string derived_external_key(std::uint8_t form, const JobId& job, std::string_view step,
+                                        std::string_view idempotency_key,
                                         const std::optional<AttemptId>& attempt) {
-  return external_key(job, StepId(std::string(payload.text("step_id"))),
-                      attempt.value_or(AttemptId()))
-      .text;
+  const StepId id{std::string(step)};
+  if (form == kOfStep) return external_key(job, id).text;
+  if (form == kOfChoice) {
+    return chosen_external_key(job, id, IdempotencyKey(std::string(idempotency_key))).text;
+  }
+  return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
+}
+
+// The form that a key is stored in: the first of the schema's that stands for it, or kSpelled.
+inline std::uint8_t external_key_form(std::uint8_t schema, std::string_view key, const JobId& job,
+                                      std::string_view step, std::string_view idempotency_key,
+                                      const std::optional<AttemptId>& attempt) {
+  const auto stands_for = [&](std::uint8_t form) {
+    return derived_external_key(form, job, step, idempotency_key, attempt) == key;
+  };
+  if (schema >= 2 && stands_for(kOfStep)) return kOfStep;
+  if (schema >= 2 && stands_for(kOfChoice)) return kOfChoice;
+  return stands_for(kOfAttempt) ? kOfAttempt : kSpelled;
 }
 
 }  // namespace ae

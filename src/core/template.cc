@@ -221,7 +221,9 @@ class Template::Filler {
 
   Result<Value> run(const Node& root) {
     Value out;
-    if (fill(root, out)) return out;
+    const bool filled = fill(root, out);
+    scope_.charge(limits_.fuel - fuel_ + expr::walking_cost(out));
+    if (filled) return out;
     if (pointer_.empty()) return std::unexpected(std::move(error_));
     return std::unexpected(std::move(error_).in("at " + pointer_));
   }
@@ -271,21 +273,27 @@ class Template::Filler {
              "`${ … // \"nothing\" }`"});
       }
       const std::size_t before = text.size();
+      if (value.extent().values / 8 > fuel_) return out_of_fuel();
+      fuel_ -= value.extent().values / 8;
       if (value.is_string()) {
         text += value.as_string();
       } else {
         write_canonical(value, text);
       }
       const std::size_t cost = (text.size() - before) / 64;
-      if (cost > fuel_) {
-        fuel_ = 0;
-        return failed({Code::expression_failed, "the string becomes too long"});
-      }
+      if (cost > fuel_) return out_of_fuel();
       fuel_ -= cost;
+      if (text.size() > limits_.bytes_max) return too_large();
     }
     out = Value(std::move(text));
     return true;
   }
+
+  bool out_of_fuel() {
+    fuel_ = 0;
+    return failed({Code::expression_failed, "the string becomes too long"});
+  }
+  bool too_large() { return failed({Code::expression_failed, expr::too_large(limits_)}); }
 
   bool container(const Node& node, Value& out) {
     std::vector<Value> items(node.children.size());
@@ -297,7 +305,7 @@ class Template::Filler {
     }
     if (node.kind == Node::Kind::array) {
       out = Value::array(std::move(items));
-      return true;
+      return expr::within(out, limits_) || too_large();
     }
     std::vector<Member> members;
     members.reserve(items.size());
@@ -305,7 +313,7 @@ class Template::Filler {
       members.emplace_back(node.keys[i], std::move(items[i]));
     }
     out = Value::object(std::move(members));
-    return true;
+    return expr::within(out, limits_) || too_large();
   }
 
   const ExprScope& scope_;

@@ -92,7 +92,7 @@ constexpr auto kUnits = std::to_array<Unit>({
 }  // namespace
 
 std::string to_text(Instant instant) {
-  AE_CHECK(instant >= kInstantMin && instant <= kInstantMax, std::to_string(instant.us));
+  instant = std::clamp(instant, kInstantMin, kInstantMax);
   const std::chrono::sys_time<Duration> time{Duration(instant.us)};
   const Days day = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date(day);

@@ -2,6 +2,7 @@
 // Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <compare>
 #include <cstdint>
@@ -17,16 +18,37 @@ using Duration = std::chrono::microseconds;
 struct Instant {
   std::int64_t us = 0;
   friend auto operator<=>(const Instant&, const Instant&) = default;
-  friend Instant operator+(Instant t, Duration d) { return {t.us + d.count()}; }
-  friend Instant operator-(Instant t, Duration d) { return {t.us - d.count()}; }
-  friend Duration operator-(Instant a, Instant b) { return Duration(a.us - b.us); }
+  // These saturate: a damaged row of a store can hold any number.
+  friend Instant operator+(Instant t, Duration d) { return {sum(t.us, d.count())}; }
+  friend Instant operator-(Instant t, Duration d) { return {difference(t.us, d.count())}; }
+  // At most half of what a Duration holds, so that a pause can be added to it.
+  friend Duration operator-(Instant a, Instant b) {
+    constexpr std::int64_t kMost = INT64_MAX / 2;
+    return Duration(std::clamp(difference(a.us, b.us), -kMost, kMost));
+  }
+
+ private:
+  static constexpr std::int64_t sum(std::int64_t a, std::int64_t b) {
+    std::int64_t result = 0;
+    if (!__builtin_add_overflow(a, b, &result)) return result;
+    return b > 0 ? INT64_MAX : INT64_MIN;
+  }
+  static constexpr std::int64_t difference(std::int64_t a, std::int64_t b) {
+    std::int64_t result = 0;
+    if (!__builtin_sub_overflow(a, b, &result)) return result;
+    return b < 0 ? INT64_MAX : INT64_MIN;
+  }
 };
 
 // The years 0000–9999, which is what four digits can show.
 inline constexpr Instant kInstantMin{-62'167'219'200'000'000};
 inline constexpr Instant kInstantMax{253'402'300'799'999'999};
 
-// `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters. REQUIRES: kInstantMin <= instant <= kInstantMax.
+// Is it an instant that can be written?
+constexpr bool exists(Instant instant) { return kInstantMin <= instant && instant <= kInstantMax; }
+
+// `YYYY-MM-DDThh:mm:ss.ffffffZ`, always 27 characters. An instant outside of the years above is written as the nearest
+// one that exists.
 std::string to_text(Instant instant);
 // RFC 3339 in UTC ("Z" or "+00:00"), with or without a fraction (at most 6 digits). Fails with input_invalid.
 Result<Instant> instant_from_text(std::string_view text);

@@ -16,6 +16,26 @@ AE_TEST("core/time/an instant is written in 27 characters") {
   EXPECT_EQ(to_text(kInstantMax), "9999-12-31T23:59:59.999999Z");
 }
 
+AE_TEST("core/time/an instant that does not exist is written as the nearest one that does") {
+  EXPECT_EQ(to_text(Instant{INT64_MAX}), to_text(kInstantMax));
+  EXPECT_EQ(to_text(Instant{INT64_MIN}), to_text(kInstantMin));
+  EXPECT_TRUE(exists(kInstantMin) && exists(kInstantMax));
+  EXPECT_FALSE(exists(kInstantMin - 1us) || exists(kInstantMax + 1us));
+}
+
+AE_TEST("core/time/arithmetic on instants saturates") {
+  const Instant first{INT64_MIN};
+  const Instant last{INT64_MAX};
+  EXPECT_EQ(last + 1us, last);
+  EXPECT_EQ(first - 1us, first);
+  EXPECT_EQ(first + Duration(-1), first);
+  EXPECT_EQ(last - Duration(-1), last);
+  EXPECT_GT(last - first, std::chrono::hours(24 * 365 * 1'000));
+  EXPECT_GT(last - first + 1ms, last - first);
+  EXPECT_LT(first - last, -std::chrono::hours(24 * 365 * 1'000));
+  EXPECT_EQ(Instant{5} - Instant{3}, 2us);
+}
+
 AE_TEST("core/time/every instant reads back as itself") {
   for (std::int64_t us = kInstantMin.us; us < kInstantMax.us - 11'111'111'111'111;
        us += 11'111'111'111'111) {

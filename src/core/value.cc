@@ -9,16 +9,58 @@
 
 namespace ae {
 
+namespace {
+
+// Adds up what a container holds. Looks at its children only: their own extents are known.
+class Extents {
+ public:
+  void add(const Value& child) {
+    const Value::Extent e = child.extent();
+    values_ += e.values;
+    bytes_ += std::uint64_t{e.bytes} + 1;  // the comma; the last one stands for a bracket
+    depth_ = std::max(depth_, e.depth);
+  }
+  void add_key(std::size_t bytes) { bytes_ += bytes + 3; }
+  Value::Extent of_container() const {
+    return {.values = saturated(values_),
+            .bytes = saturated(std::max<std::uint64_t>(bytes_, 2)),
+            .depth = saturated(std::uint64_t{depth_} + 1)};
+  }
+  static std::uint32_t saturated(std::uint64_t n) {
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(n, Value::kExtentMax));
+  }
+
+ private:
+  std::uint64_t values_ = 1;  // of at most 2^32 children each below 2^32
+  std::uint64_t bytes_ = 1;
+  std::uint32_t depth_ = 0;
+};
+
+}  // namespace
+
 struct Value::StringNode : Node {
-  explicit StringNode(std::string s) : text(std::move(s)) {}
+  explicit StringNode(std::string s) : text(std::move(s)) {
+    extent.bytes = Extents::saturated(std::uint64_t{text.size()} + 2);
+  }
   std::string text;
 };
 struct Value::ArrayNode : Node {
-  explicit ArrayNode(std::vector<Value> v) : items(std::move(v)) {}
+  explicit ArrayNode(std::vector<Value> v) : items(std::move(v)) {
+    Extents sum;
+    for (const Value& item : items) sum.add(item);
+    extent = sum.of_container();
+  }
   std::vector<Value> items;
 };
 struct Value::ObjectNode : Node {
-  explicit ObjectNode(std::vector<Member> m) : members(std::move(m)) {}
+  explicit ObjectNode(std::vector<Member> m) : members(std::move(m)) {
+    Extents sum;
+    for (const auto& [key, value] : members) {
+      sum.add_key(key.size());
+      sum.add(value);
+    }
+    extent = sum.of_container();
+  }
   std::vector<Member> members;
 };
 
@@ -36,7 +78,9 @@ bool member_below(const Member& a, std::string_view key) noexcept { return key_l
 
 bool key_less(std::string_view a, std::string_view b) noexcept {
   const std::size_t shared = std::min(a.size(), b.size());
+  constexpr std::size_t kBlock = 64;
   std::size_t i = 0;
+  while (i + kBlock <= shared && std::memcmp(a.data() + i, b.data() + i, kBlock) == 0) i += kBlock;
   while (i < shared && a[i] == b[i]) ++i;
   if (i == shared) return a.size() < b.size();
   const auto x = static_cast<unsigned char>(a[i]);
@@ -190,6 +234,12 @@ std::string_view Value::text(std::string_view key, std::string_view otherwise) c
   return found != nullptr && found->is_string() ? std::string_view(found->as_string()) : otherwise;
 }
 
+Value::Extent Value::extent() const noexcept {
+  if (kind_ >= Kind::string) return bits_.node->extent;
+  const bool number = kind_ == Kind::number;
+  return {.values = 1, .bytes = number ? 1U : 4U, .depth = 0};
+}
+
 Value Value::with(std::string_view key, Value value) const {
   const auto old = members();
   const auto at = std::lower_bound(old.begin(), old.end(), key, member_below);
@@ -207,6 +257,8 @@ Value Value::with(std::string_view key, Value value) const {
 
 bool operator==(const Value& a, const Value& b) {
   if (a.kind_ != b.kind_) return false;
+  if (a.kind_ >= Value::Kind::string && a.bits_.node == b.bits_.node) return true;
+  if (a.extent() != b.extent()) return false;
   switch (a.kind_) {
     case Value::Kind::null:
       return true;
@@ -215,11 +267,11 @@ bool operator==(const Value& a, const Value& b) {
     case Value::Kind::number:
       return a.bits_.number == b.bits_.number;
     case Value::Kind::string:
-      return a.bits_.node == b.bits_.node || a.as_string() == b.as_string();
+      return a.as_string() == b.as_string();
     case Value::Kind::array:
-      return a.bits_.node == b.bits_.node || std::ranges::equal(a.items(), b.items());
+      return std::ranges::equal(a.items(), b.items());
     case Value::Kind::object:
-      return a.bits_.node == b.bits_.node || std::ranges::equal(a.members(), b.members());
+      return std::ranges::equal(a.members(), b.members());
   }
   return false;
 }

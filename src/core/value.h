@@ -83,11 +83,24 @@ class Value {
   // A copy of this object with the member set (or replaced). REQUIRES: is_object().
   Value with(std::string_view key, Value value) const;
 
+  // How large the value is when it is written out, with each shared part counted wherever it occurs. Known since the
+  // value was made, so that a value of 2^60 leaves that takes a few bytes of memory is recognised before it is walked.
+  // The counts saturate.
+  struct Extent {
+    std::uint32_t values = 1;  // this one, and all items and members below it
+    std::uint32_t bytes = 1;   // of its canonical text, at least: numbers count 1, escapes nothing
+    std::uint32_t depth = 0;   // of nested arrays and objects; 0 for everything else
+    bool operator==(const Extent&) const = default;
+  };
+  static constexpr std::uint32_t kExtentMax = 0xffffffff;
+  Extent extent() const noexcept;
+
   friend bool operator==(const Value& a, const Value& b);
 
  private:
   struct Node {
     std::atomic<std::uint32_t> owners{1};
+    Extent extent;
     Node* next_dead = nullptr;  // the list of nodes that `drop` is taking apart
   };
   struct StringNode;

@@ -32,8 +32,10 @@ AE_TEST("core/value/an integer is a whole number within 2^53-1") {
 AE_TEST("core/value/there is one zero") { EXPECT_FALSE(std::signbit(Value(-0.0).as_number())); }
 
 AE_TEST("core/value/a number that is not finite is a bug of the caller") {
-  EXPECT_DEATH(Value(std::numeric_limits<double>::quiet_NaN()), "isfinite");
-  EXPECT_DEATH(Value(std::numeric_limits<double>::infinity()), "isfinite");
+  const double not_a_number = std::numeric_limits<double>::quiet_NaN();
+  const double infinite = std::numeric_limits<double>::infinity();
+  EXPECT_DEATH(Value{not_a_number}, "isfinite");
+  EXPECT_DEATH(Value{infinite}, "isfinite");
 }
 
 AE_TEST("core/value/the wrong kind is a bug of the caller") {

@@ -115,8 +115,66 @@ Status given_result_fits(const State& state, const Step& step, const Act& act) {
                  : "`happened` needs a result as \"" + tool.name + "\" gives it"));
 }
 
-Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stamp, bool settled) {
-  if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
+// The call that the act names, of those whose outcome was unknown when the job ended. Fails with job_terminal when there is
+// none, input_invalid when the key names several.
+Result<const Step*> unknown_call(const State& state, const Act& act) {
+  const Step* found = nullptr;
+  for (const Step& step : state.steps) {
+    const bool named = act.idempotency_key.size() >= 8 && state.may_have_happened(step) &&
+                       step.call->key.text.starts_with(act.idempotency_key) &&
+                       (act.try_no == 0 || act.try_no == step.call->try_no);
+    if (!named) continue;
+    if (found != nullptr) {
+      return fail(Code::input_invalid, "more than one call in doubt begins with \"" +
+                                           act.idempotency_key + "\"; give more of the key");
+    }
+    found = &step;
+  }
+  if (found == nullptr) {
+    return fail(Code::job_terminal, "the job has ended, and no call with this key is in doubt");
+  }
+  return found;
+}
+
+Status not_settled(Instant looked_at, Instant settles) {
+  return fail(Code::not_settled, "at " + to_text(looked_at) +
+                                     " the call could still be under way, until " +
+                                     to_text(settles) + "; look then, and say it then");
+}
+
+// After the end a person can only say what they found out. The end and the result stay as they are.
+Result<Taken> take_note(const State& state, const Act& act, const Stamp& stamp) {
+  AE_ASSIGN(const Step* step, unknown_call(state, act));
+  const Invocation& call = *step->call;
+  if (act.resolution == "fail") {
+    return fail(Code::job_terminal,
+                "the job has ended: what its call did can be noted, as happened or not_happened");
+  }
+  if (state.noted.contains(call.id.text)) {
+    return fail(Code::not_in_doubt, "the outcome of this call is noted already");
+  }
+  const auto settles = state.settles_at(*step);
+  const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
+  if (act.resolution == "not_happened" && settles && looked_at < *settles) {
+    AE_TRY(not_settled(looked_at, *settles));
+  }
+  if (act.result) AE_TRY(given_result_fits(state, *step, act));
+  std::vector<Member> p{{"at", to_text(stamp.now)},      {"idempotency_key", call.key.text},
+                        {"invocation_id", call.id.text}, {"node_id", state.node_of(*step).id},
+                        {"resolution", act.resolution},  {"step_id", step->id.text}};
+  if (!act.by.empty()) p.emplace_back("by", act.by);
+  if (!act.reason.empty()) p.emplace_back("note", act.reason);
+  if (act.result) p.emplace_back("result", *act.result);
+  Value answer = Value::object({{"idempotency_key", call.key.text},
+                                {"node_id", state.node_of(*step).id},
+                                {"noted", true},
+                                {"resolution", act.resolution}});
+  if (act.result) answer = answer.with("result", *act.result);
+  return Taken{.events = {draft(EventType::outcome_noted, std::move(p))},
+               .answer = std::move(answer)};
+}
+
+Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stamp) {
   const bool happened = act.resolution == "happened";
   const bool not_happened = act.resolution == "not_happened";
   if (!happened && !not_happened && act.resolution != "fail") {
@@ -125,19 +183,17 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   if (act.result && !happened) {
     return fail(Code::input_invalid, "only `happened` takes a result");
   }
+  if (is_terminal(state.status)) return take_note(state, act, stamp);
   AE_ASSIGN(const auto* entry, find_doubt(state, act));
   const auto& [key, wait] = *entry;
   const Step& step = state.steps[wait.step];
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
-  const Instant settles =
-      step.call ? step.call->deadline + state.tool_of(step).grace : state.updated_at;
+  const auto settles = step.call ? state.settles_at(step) : std::nullopt;
   const bool under_way = step.call && (step.call->open || step.call->doubted);
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
-  if (not_happened && under_way && !settled && looked_at < settles) {
-    return fail(Code::not_settled, "at " + to_text(looked_at) +
-                                       " the call could still be under way, until " +
-                                       to_text(settles) + "; look then, and say it then");
+  if (not_happened && under_way && settles && looked_at < *settles) {
+    AE_TRY(not_settled(looked_at, *settles));
   }
   Extracted changed;
   if (happened && step.call) {
@@ -276,6 +332,7 @@ EventDraft finished(std::string_view invocation, std::string_view step, std::uin
   }
   p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
   p.emplace_back("retryable", outcome.retryable);
+  if (outcome.settled) p.emplace_back("settled", true);
   if (outcome.retry_after) {
     p.emplace_back("retry_after_ms",
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
@@ -297,7 +354,7 @@ void commit(const State& state, const Step& step, const Outcome& outcome,
     }
   }
   std::vector<Member> p =
-      model_members(state.tool_of(step), step.call->arguments, result_of(outcome));
+      model_members(state.blind, state.tool_of(step), step.call->arguments, result_of(outcome));
   p.emplace_back("command_id", step.id.text);
   p.emplace_back("node_id", state.node_of(step).id);
   p.emplace_back("result_of", step.call->id.text);
@@ -327,6 +384,7 @@ Result<Outcome> outcome_of_record(const Value& record) {
   if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;
   outcome.definite = record["definite"].is_bool() && record["definite"].as_bool();
   outcome.retryable = record["retryable"].is_bool() && record["retryable"].as_bool();
+  outcome.settled = record["settled"] == Value(true);
   outcome.error_code = record["error"].text("code");
   outcome.error_message = record["error"].text("message");
   return outcome;
@@ -377,6 +435,7 @@ Sent sent_of(const State& state, const Step& step) {
   const ToolPolicy& tool = state.tool_of(step);
   if (tool.is_model()) {
     sent.provider = tool.provider;
+    sent.blind = state.blind;
     sent.request = call.arguments;
   }
   sent.may_ask = step.role == Role::node;
@@ -412,8 +471,7 @@ Result<std::vector<EventDraft>> catch_up(const State& state,
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
       // A result that the log has is no late one, though its attempt could not know that it had been written.
-      const bool known =
-          effect.try_no == call.try_no && (call.outcome == OutcomeKind::success || call.definite);
+      const bool known = !call.unsure.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
         events.push_back(finished(step, effect.try_no, outcome,
@@ -478,7 +536,8 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
                    static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
   }
   if (!sent.provider.empty()) {
-    p.emplace_back("metadata", model_metadata(sent.provider, sent.request, result_of(outcome)));
+    p.emplace_back("metadata",
+                   model_metadata(sent.blind, sent.provider, sent.request, result_of(outcome)));
   }
   if (outcome.kind == OutcomeKind::success) {
     p.emplace_back(outcome.invalid ? "invalid" : "output", result_of(outcome));
@@ -490,6 +549,7 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
     p.emplace_back("definite", outcome.definite);
     p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
     p.emplace_back("retryable", outcome.retryable);
+    if (outcome.settled) p.emplace_back("settled", true);
   }
   return with_checksum(effect_place(job, sent.invocation, sent.try_no),
                        Value::object(std::move(p)));
@@ -569,7 +629,7 @@ Result<Act> Act::from_json(const Value& json) {
   return act;
 }
 
-Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled) {
+Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp) {
   switch (act.kind) {
     case Act::Kind::signal:
       if (answers_confirmation(state, act)) return take_confirmation(state, act, stamp);
@@ -578,11 +638,11 @@ Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bo
       return take_cancel(state, act);
     case Act::Kind::resolve:
       if (answers_confirmation(state, act)) return take_confirmation(state, act, stamp);
-      return take_resolve(state, act, stamp, settled);
+      return take_resolve(state, act, stamp);
     case Act::Kind::timers:
       return take_timers(state, stamp);
     case Act::Kind::message:
-      return take_message(state, act);
+      return take_message(state, act, stamp);
     case Act::Kind::pause:
       return take_pause(state, act);
     case Act::Kind::resume:

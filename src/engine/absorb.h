@@ -33,8 +33,8 @@ struct Sent {
   AttemptId attempt;
   IdempotencyKey key;
   std::string arguments_hash;
-  // Of a model's call: who was asked, and what.
-  std::string provider;
+  // Of a model's call: who was asked, and what; and the blind of its job.
+  std::string provider, blind;
   Value request;
   // What the plan says that a result must be; and its digest, "" = it says nothing.
   std::optional<Schema> result_schema;
@@ -124,8 +124,7 @@ struct Taken {
 // Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid, signals_limit, job_terminal,
 // call_pending, plan_invalid, denied, payload_too_large, approval_edited;
 // nothing is to be written then.
-// `settled`: the in-doubt try can no longer be under way whatever the clock says (its process is gone).
-Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp, bool settled);
+Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp);
 
 // Did this act reach the log, or what it wants come to be? It answers who asks a second time, after the act was accepted.
 bool was_taken(const State& state, const Act& act);
@@ -135,8 +134,8 @@ bool was_taken(const State& state, const Act& act);
 // wait for are kept: the terminal event lists them as undelivered (SPEC §10). Empty when there is nothing to say.
 std::vector<EventDraft> overtake(const State& state, const Act& act);
 
-// Fails with wait_expired: a person's answer to what has expired would be recorded and worth nothing, also before anybody
-// has noted the expiry. For acts that have not been accepted yet: one that was came in time.
+// Fails with wait_expired: the wait that would take this signal or message has expired, whether or not a process has
+// recorded the expiry. For acts that have not been accepted yet: one that was came in time.
 Status in_time(const State& state, const Act& act, Instant now);
 
 }  // namespace ae::engine

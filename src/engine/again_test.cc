@@ -19,6 +19,7 @@ Status declare_again(GivenJob& job, std::string_view version = "0123456789abcdef
   event.type = again.type;
   event.created_at = job.now;
   event.attempt_id = job.state.attempt;
+  event.schema = schema_of(*event_kind(again.type), again.payload);
   event.payload = again.payload;
   job.log.push_back(std::move(event));
   return {};
@@ -57,7 +58,7 @@ AE_TEST("again/one that for sure did not happen, or of which a person says so, m
   EXPECT_TRUE(declare_again(failed));
   for (const bool open : {true, false}) {
     GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-    job.settled = true;
+    job.patient = true;
     job.claim();
     if (open) {
       job.crash();
@@ -90,7 +91,7 @@ AE_TEST("again/a log in which a changed tool sends again what may have happened 
 AE_TEST("again/a person's not_happened holds when the try that it permitted was never sent") {
   for (const bool open : {true, false}) {
     GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
-    job.settled = true;
+    job.patient = true;
     job.claim();
     if (open) {
       job.crash();

@@ -112,6 +112,7 @@ class Applier {
                      const Value& result);
   Status import_node(Step& step, const StepId& id, const Value& entry, const Value& result);
   Status job_running();
+  void store_opened();
   Status decision_recorded();
   Status node_started();
   Status command_emitted();
@@ -120,6 +121,7 @@ class Applier {
   Status in_doubt_decided(Step& step);
   void begin_end(Ending ending);
   Status end_decided();
+  ExternalKey declared_external_key(const Step& step) const;
   Status tool_invocation_started();
   Status tool_invocation_finished();
   Status command_committed();
@@ -164,6 +166,7 @@ class Applier {
   Status wall_passed();
   bool has_room(const Value& said) const;
   bool fired_before(Instant due) const;
+  void outcome_noted();
   void cancel_requested();
   Status may_end() const;
   bool ends_own_park() const;

@@ -140,6 +140,13 @@ Status Applier::job_created() {
   s_.labels = p_["labels"].is_null() ? Value::object({}) : p_["labels"];
   s_.execution_version = p_.text("execution_version");
   s_.forked_from = p_["forked_from"];
+  if (erased("blind")) {
+    s_.blind_gone = true;
+  } else if (p_.find("blind") != nullptr) {
+    s_.blind = p_.text("blind");
+    if (s_.blind.size() != kBlindDigits || !from_hex(s_.blind))
+      return bad("a blind is 32 hex digits");
+  }
   s_.traceparent = p_.text("traceparent");
   s_.tracestate = p_.text("tracestate");
   s_.deadline = maybe_instant(p_, "deadline");
@@ -200,6 +207,7 @@ Status Applier::job_running() {
   if (s_.status == JobStatus::running) s_.lost_claims++;
   s_.epoch = static_cast<std::uint64_t>(epoch.as_int());
   s_.attempt = AttemptId(std::string(p_.text("attempt_id")));
+  s_.opened_at = p_.find("opened_at") ? std::optional(instant_of(p_, "opened_at")) : std::nullopt;
   s_.not_before.reset();
   const auto open = s_.calling;
   for (std::uint32_t index : open) {
@@ -207,8 +215,22 @@ Status Applier::job_running() {
     if (!call.left_at) call.left_at = created_at_;
     refresh(index);
   }
+  if (s_.opened_at) store_opened();
   confirm_anew();
   return {};
+}
+
+// A process that was not the sender's has the job, and the store's lock proves that the sender is dead.
+void Applier::store_opened() {
+  const auto note = [&](const Step& step) {
+    if (!step.call || step.call->next_opening || step.call->sent_opening == s_.opened_at) return;
+    step.call->next_opening = s_.opened_at;
+  };
+  for (const std::uint32_t index : s_.calling) note(s_.steps[index]);
+  for (const std::uint32_t index : s_.todo) note(s_.steps[index]);
+  for (const auto& [key, wait] : s_.waits) {
+    if (wait.resolve) note(s_.steps[wait.step]);
+  }
 }
 
 // Who wanted the job to rest wanted it before this was known.
@@ -251,6 +273,17 @@ Status Applier::may_end() const {
     return bad("its planner's plan is to follow");
   }
   return {};
+}
+
+// A person found out what became of a call after the job had ended. It changes nothing but what the views show.
+void Applier::outcome_noted() {
+  const auto value = [&](std::string_view field) { return erased(field) ? Value() : p_[field]; };
+  s_.noted.insert_or_assign(std::string(p_.text("invocation_id")),
+                            NotedOutcome{.resolution = std::string(p_.text("resolution")),
+                                         .by = std::string(p_.text("by")),
+                                         .at = instant_of(p_, "at"),
+                                         .result = value("result"),
+                                         .note = value("note")});
 }
 
 void Applier::cancel_requested() {
@@ -308,6 +341,7 @@ Status Applier::of_job() {
       return {};
     case EventType::job_completed:
       s_.result = p_["result"];
+      s_.final_in_doubt = p_["in_doubt"];
       return {};
     case EventType::job_failed:
       s_.error = Failure{std::string(p_.text("code")), std::string(p_.text("error"))};
@@ -362,6 +396,7 @@ bool Applier::ends_own_park() const {
 Status Applier::run() {
   const EventKind* kind = event_kind(type_);
   if (!kind || kind->event_class == EventClass::narrative) {
+    if (type_ == EventType::outcome_noted) outcome_noted();
     s_.seq++;
     s_.updated_at = created_at_;
     return {};

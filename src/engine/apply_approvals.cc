@@ -5,9 +5,22 @@
 #include "core/json.h"
 #include "engine/applier.h"
 #include "engine/judge.h"
+#include "engine/left.h"
 #include "engine/take.h"
 
 namespace ae::engine {
+
+namespace {
+
+// Shown in place of a hash that went with its value.
+constexpr std::string_view kErasedHash = "erased";
+
+// Are these arguments, by their hash, those of the approval? What was erased from it is not known.
+bool may_be(std::string_view arguments_hash, const Approval& approval) {
+  return approval.arguments_hash.empty() || approval.arguments_hash == arguments_hash;
+}
+
+}  // namespace
 
 // A call may be asked for, or forbidden, where one could be declared.
 Status Applier::may_be_judged(const Step* step) const {
@@ -45,7 +58,7 @@ Status Applier::approval_requested() {
   Step* step = this->step();
   AE_TRY(may_be_judged(step));
   if (judged_here(*step) == PolicyAction::allow) return bad("nobody has to be asked");
-  const Value& asked = p_["payload"];
+  const Value& asked = payload_left(logged_, p_);
   auto approval = std::make_unique<Approval>();
   approval->id = p_.text("decision_id");
   approval->arguments = asked["arguments"];
@@ -60,8 +73,8 @@ Status Applier::approval_requested() {
   if (approval->tool != s_.tool_of(*step).name) {
     return bad("another tool than the plan's");
   }
-  if (step->call && (step->call->arguments_hash != approval->arguments_hash ||
-                     step->call->tool != approval->tool)) {
+  if (step->call &&
+      (!may_be(step->call->arguments_hash, *approval) || step->call->tool != approval->tool)) {
     return bad("other arguments than those of its invocation");
   }
   step->approval = std::move(approval);
@@ -82,7 +95,7 @@ Status Applier::approval_denied() {
   denied->id = p_.text("decision_id");
   denied->state = ApprovalState::denied;
   denied->tool = s_.tool_of(*step).name;
-  denied->arguments_hash = p_["payload"].text("arguments_hash");
+  denied->arguments_hash = payload_left(logged_, p_).text("arguments_hash");
   denied->note = p_.text("reason");
   step->approval = std::move(denied);
   enter(*step, StepPhase::answered);
@@ -94,7 +107,7 @@ Status Applier::approval_answered() {
   const std::string_view said = p_.text("state");
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
-      p_["payload"].text("approval_id") != step->approval->id) {
+      payload_left(logged_, p_).text("approval_id") != step->approval->id) {
     return bad("nobody asked for this approval");
   }
   if (said == "edited") {
@@ -111,9 +124,18 @@ Status Applier::approval_answered() {
 // Whoever approved it wants other arguments to be sent: these, and no others.
 Status Applier::arguments_edited(Step& step) {
   Approval& approval = *step.approval;
-  const Value& arguments = p_["payload"]["arguments"];
-  const std::string hash = to_hex(sha256(canonical(arguments)));
   if (step.call) return bad("its call has its arguments already");
+  if (erased("payload")) {
+    const Value& left = payload_left(logged_, p_);
+    if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
+    approval.arguments = Value();
+    approval.arguments_hash = left.text("arguments_hash");
+    return {};
+  }
+  const Value& arguments = p_["payload"]["arguments"];
+  // Without the blind, what was recorded stands for it.
+  const std::string hash =
+      s_.blind_gone ? std::string(p_["payload"].text("arguments_hash")) : s_.hash_of(arguments);
   if (!arguments.is_object()) return bad("without the arguments that are to be sent");
   if (hash != p_["payload"].text("arguments_hash") || hash == approval.arguments_hash) {
     return bad("its arguments are not those of its arguments_hash");
@@ -180,7 +202,7 @@ Status Applier::check_approval(Step& step) {
   Approval* approval = step.approval.get();
   if (!approval || approval->state != ApprovalState::approved || approval->id != id ||
       approval->tool != p_.text("tool_name") || approval->tool_version != p_.text("tool_version") ||
-      approval->arguments_hash != p_.text("arguments_hash") ||
+      !may_be(p_.text("arguments_hash"), *approval) ||
       approval->schema_digest != p_.text("request_schema_hash")) {
     return bad("its approval is that of another call");
   }

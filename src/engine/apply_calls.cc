@@ -31,10 +31,22 @@ bool never_arrived(const Invocation& call) {
 
 }  // namespace
 
+// Schema 1 names the attempt that declares the call.
+ExternalKey Applier::declared_external_key(const Step& step) const {
+  if (logged_ != nullptr && logged_->schema < 2) {
+    return attempt_external_key(s_.job, step.id, s_.attempt);
+  }
+  if (!s_.is_chosen(step)) return external_key(s_.job, step.id);
+  return chosen_external_key(s_.job, step.id,
+                             IdempotencyKey(std::string(p_.text("idempotency_key"))));
+}
+
 Status Applier::tool_invocation_started() {
   Step* step = this->step();
   if (!step || !step->started) return bad("no such step");
-  if (s_.ending && step->role == Role::node) return bad("nothing starts in a job that ends");
+  if (s_.ending && step->role == Role::node && !s_.holds_end(*step)) {
+    return bad("nothing starts in a job that ends");
+  }
   if (s_.status != JobStatus::running) return bad("nobody holds the job");
   if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
     return bad("what was changed before is not confirmed");
@@ -72,7 +84,7 @@ Status Applier::tool_invocation_started() {
   }
   if (call.try_no == 0) {
     // No two commands share one: it names its own.
-    if (p_.text("external_key") != external_key(s_.job, step->id, s_.attempt).text) {
+    if (p_.text("external_key") != declared_external_key(*step).text) {
       return bad("its external key is that of another command");
     }
     call.id = InvocationId(std::string(p_.text("invocation_id")));
@@ -112,6 +124,8 @@ Status Applier::tool_invocation_started() {
   call.send_by = instant_of(p_, "send_by");
   call.deadline = instant_of(p_, "deadline");
   call.left_at.reset();
+  call.sent_opening = s_.opened_at;
+  call.next_opening.reset();
   enter(*step, StepPhase::calling);
   return {};
 }
@@ -162,6 +176,8 @@ Status Applier::tool_invocation_finished() {
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
+  if (!certain) call.unsure.insert(call.try_no);
+  if (!certain && !flag(p_, "settled")) call.unsettled = true;
   // Who said that it did not happen spoke before it was known that its tool asks something.
   const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {

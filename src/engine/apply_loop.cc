@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/applier.h"
+#include "engine/left.h"
 #include "engine/loop.h"
 
 namespace ae::engine {
@@ -76,7 +77,7 @@ Status Applier::tool_chosen() {
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return bad("no answer of a model to act on");
   }
-  AE_TRY(choose(*step, p_["payload"]));
+  AE_TRY(choose(*step, payload_left(logged_, p_)));
   refresh(index_of(*step));
   return {};
 }

@@ -1,10 +1,13 @@
 // How events of nodes and waits change the state.
 #include "engine/applier.h"
+#include "engine/left.h"
 #include "engine/loop.h"
 #include "engine/questions.h"
 
 namespace ae::engine {
 namespace {
+
+constexpr std::int64_t kItemsLeftMax = 1'000'000;  // more than a map may have
 
 std::optional<WaitType> wait_type_of(std::string_view text) {
   for (auto type :
@@ -182,12 +185,18 @@ Status Applier::branch_taken() {
     refresh(index_of(*step));
     return {};
   }
+  Value over = p_["payload"];
+  if (erased("payload")) {  // how many items there were is left of it
+    const auto items = maybe_int(payload_left(logged_, p_), "items");
+    if (!items || *items < 0 || *items > kItemsLeftMax) return bad("a map without its items");
+    over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));
+  }
   if (s_.node_of(*step).kind != NodeKind::map || step->map || (step->branch && !*step->branch) ||
-      !p_["payload"].is_array()) {
+      !over.is_array()) {
     return bad("a branch nobody asked for");
   }
   step->map = std::make_unique<MapProgress>();
-  step->map->over = p_["payload"];
+  step->map->over = std::move(over);
   step->map->results.resize(step->map->over.size());
   step->map->finished.resize(step->map->over.size());
   return {};

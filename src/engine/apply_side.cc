@@ -1,5 +1,6 @@
 // How events of probes and compensations change the state: calls that are about another call.
 #include "engine/applier.h"
+#include "engine/left.h"
 
 namespace ae::engine {
 
@@ -52,7 +53,8 @@ Status Applier::in_doubt_decided(Step& step) {
   if (step.phase != StepPhase::in_doubt && !by_probe) return bad("nothing in doubt");
   if (p_.text("state") == "not_happened") {
     if (by_probe) step.call->absent++;
-    if (step.call) step.call->doubted = false;
+    // Who said it waited until every earlier try was over; the newest one stays open only for its result.
+    if (step.call) step.call->doubted = step.call->unsettled = false;
     enter(step, step.call ? StepPhase::redo : StepPhase::ready);
   } else if (p_.text("state") == "fail") {
     if (step.role == Role::undo) {
@@ -92,7 +94,7 @@ Status Applier::step_compensated() {
 Status Applier::end_decided() {
   if (s_.ending) return bad("it ends already");
   begin_end({.cancelled = false,
-             .code = std::string(p_["payload"].text("code")),
+             .code = std::string(payload_left(logged_, p_).text("code")),
              .message = std::string(p_["payload"].text("message")),
              .node_id = {},
              .by = {}});

@@ -220,7 +220,7 @@ AE_TEST("approval/admit refuses a call that is not the approved one") {
   const std::uint32_t step = job.index_of("a");
   const Value args = json("{'n':250}"), other = json("{'n':251}");
   const auto verdict = [&](const Value& sent, std::string_view version, Duration later) {
-    const std::string of = to_hex(sha256(canonical(sent)));
+    const std::string of = blinded_hash(kBlind, canonical(sent));
     return admit(job.state, {.step = step,
                              .tool = "buy",
                              .arguments_hash = of,
@@ -298,7 +298,7 @@ AE_TEST("approval/a lost call that was approved is in doubt like any other") {
   job.claim().approve("a").crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is no approval";
-  job.settled = true;
+  job.patient = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u) << "the same invocation under the same approval";
   EXPECT_EQ(job.ok("a").status(), "completed");

@@ -85,11 +85,12 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
          counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-         left_at, outcome, definite, retryable, error, retry_after, charge, reserved, questions] =
-      x;
+         left_at, sent_opening, next_opening, unsettled, unsure, outcome, definite, retryable,
+         error, retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-      left_at, outcome, definite, retryable, error, retry_after, charge, reserved, questions);
+      left_at, sent_opening, next_opening, unsettled, unsure, outcome, definite, retryable, error,
+      retry_after, charge, reserved, questions);
 }
 
 template <class A>
@@ -231,22 +232,29 @@ void parts(A& a, Part<A, ModelUsage>& x) {
       reasoning_tokens, cost_micros, unpriced_calls);
 }
 
+template <class A>
+void parts(A& a, Part<A, NotedOutcome>& x) {
+  auto& [resolution, by, at, result, note] = x;
+  all(a, resolution, by, at, result, note);
+}
+
 // `plan` stands before everything else; `by_id` follows from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
-  auto& [job, agent, input, labels, job_root, forked_from, execution_version, traceparent,
-         tracestate, status, seq, updated_at, attempt, epoch, lost_claims, deadline, not_before,
-         deadline_fired, plan, plan_number, planned_by_model, steps, by_id, todo, startable,
-         calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
-         message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-         undone, given_up, result, error, final_in_doubt, undelivered, signals, models, budget,
-         changes, to_confirm, raised] = x;
-  all(a, job, agent, input, labels, job_root, forked_from, execution_version, traceparent,
-      tracestate, status, seq, updated_at, attempt, epoch, lost_claims, deadline, not_before,
-      deadline_fired, plan_number, planned_by_model, steps, todo, startable, calling, open_tries,
-      tries_started, nodes_left, waits, closed_waits, mail, early, message_names, pausing,
-      parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result, error,
-      final_in_doubt, undelivered, signals, models, budget, changes, to_confirm, raised);
+  auto& [job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+         traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
+         deadline, not_before, deadline_fired, plan, plan_number, planned_by_model, steps, by_id,
+         todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
+         early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
+         undone, given_up, result, error, final_in_doubt, noted, undelivered, signals, models,
+         budget, changes, to_confirm, raised] = x;
+  all(a, job, agent, input, labels, job_root, forked_from, blind, blind_gone, execution_version,
+      traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
+      deadline, not_before, deadline_fired, plan_number, planned_by_model, steps, todo, startable,
+      calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail, early,
+      message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable, undone,
+      given_up, result, error, final_in_doubt, noted, undelivered, signals, models, budget, changes,
+      to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of
@@ -377,8 +385,8 @@ void put(Writer& a, const std::set<T>& x) {
   a.number(x.size());
   for (const T& item : x) put(a, item);
 }
-template <class T>
-void put(Writer& a, const std::map<std::string, T>& x) {
+template <class T, class Less>
+void put(Writer& a, const std::map<std::string, T, Less>& x) {
   a.number(x.size());
   for (const auto& [key, item] : x) {
     a.text(key);
@@ -441,8 +449,8 @@ void take(Reader& a, std::set<T>& x) {
     x.insert(x.end(), std::move(item));
   }
 }
-template <class T>
-void take(Reader& a, std::map<std::string, T>& x) {
+template <class T, class Less>
+void take(Reader& a, std::map<std::string, T, Less>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
     std::string key = a.text();
     if (!x.empty() && !(x.rbegin()->first < key)) a.refuse();

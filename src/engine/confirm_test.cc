@@ -234,7 +234,7 @@ AE_TEST(
     job.crash();
     EXPECT_EQ(job.status(), "parked");
     EXPECT_EQ(job.state.parked_reason, "verifier_unreachable");
-    EXPECT_EQ(job.state.parked_until, "confirmation");
+    EXPECT_EQ(job.state.parked_until, "resume");
     job.resume();  // looks again
     EXPECT_EQ(job.status(), "parked");
     job.outside.clear();
@@ -248,6 +248,8 @@ AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen,
   GivenJob job = charged(kStrict);
   job.outside["ch_1"] = unreachable();
   job.crash().confirm("a", "accept");
+  EXPECT_EQ(job.status(), "parked") << "only `resume` ends a park until resume";
+  job.resume();
   EXPECT_EQ(job.status(), "running") << job.story();
   job.outside["ch_1"] = mismatch();
   job.crash();
@@ -319,7 +321,7 @@ AE_TEST("confirm/a person who says that it happened says what it changed") {
   GivenJob doubt("[{'id': 'a', 'kind': 'tool', 'tool': 'sell'}]",
                  {.more = "{'tools': {'sell': {'effect': 'at_most_once', 'on_in_doubt': 'park', "
                           "'changes': [{'type': 't', 'id': '${ .result.id }', 'op': 'sell'}]}}}"});
-  doubt.settled = true;
+  doubt.patient = true;
   doubt.claim().unknown("a");
   doubt.resolve("a", "happened", "{}");
   EXPECT_EQ(doubt.refused, Code::input_invalid);
@@ -421,7 +423,7 @@ AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the j
   late.outside["ch_1"] = mismatch();
   late.crash();
   ASSERT_EQ(late.status(), "parked");
-  late.settled = true;
+  late.patient = true;
   late.after(61s).resolve("b", "not_happened").ok("a/compensate");  // undone first
   EXPECT_EQ(late.status(), "failed") << late.story();
   EXPECT_EQ(late.last(EventType::job_failed).text("code"), "deadline_exceeded");
@@ -472,7 +474,7 @@ AE_TEST(
                 "'effect': 'at_most_once', 'on_in_doubt': 'park'");
   for (const bool happened : {true, false}) {
     GivenJob job(kTwice, {.more = tools});
-    job.settled = true;
+    job.patient = true;
     job.claim().ok("a", kMade);
     if (happened) job.outside["ch_1"] = mismatch("v2");
     job.crash();
@@ -502,7 +504,7 @@ AE_TEST("confirm/while a person is asked about such a call, another in doubt wai
       " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['a']}]",
       {.more = tools});
-  job.settled = true;
+  job.patient = true;
   job.claim().ok("a", kMade);
   ASSERT_EQ(job.tries("c"), 1u);
   job.crash();
@@ -522,7 +524,7 @@ AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   EXPECT_EQ(job.status(), "completed");
   GivenJob broken = charged(kStrict, ", 'compensate': {'tool': 'put'}");
   broken.outside["ch_1"] = mismatch();
-  broken.settled = true;
+  broken.patient = true;
   broken.crash().resolve("b", "not_happened").ok("a/compensate");
   EXPECT_EQ(broken.status(), "failed") << broken.story();
   EXPECT_EQ(broken.last(EventType::job_failed).text("code"), "confirmation_failed");
@@ -591,7 +593,7 @@ AE_TEST(
                ".result }'}, 'changes': [{'type': 't', 'id': '${ .result }', 'op': 'sell'}], "
                "'verify': {'by': 'file'}}}}"});
   job.limits.parallel_max = 1;  // b waits for a free place
-  job.claim().crash();
+  job.claim().crash().after(60s);
   job.outside["x"] = mismatch();
   const std::size_t sent = job.sent.size();
   job.ok("a/probe", "'x'");

@@ -111,7 +111,15 @@ Verdict admit(const State& state, const Ask& ask) {
       (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
     return Verdict::non_determinism;
   }
-  const bool ends = state.ending && step.role == Role::node;
+  // What succeeded is recorded, whatever becomes of the job; a call that failed is not called again either.
+  if (step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success) {
+    return Verdict::recorded;
+  }
+  if (step.phase == StepPhase::committed || step.phase == StepPhase::done) {
+    return step.failure ? Verdict::refuse : Verdict::recorded;
+  }
+  // Of an ending job, only a call in doubt that could be undone may be sent again.
+  const bool ends = state.ending && step.role == Role::node && !state.holds_end(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
   const bool fits = ask.use == nullptr || step.role != Role::node || !state.budget.over(*ask.use);
@@ -121,9 +129,6 @@ Verdict admit(const State& state, const Ask& ask) {
   switch (step.phase) {
     case StepPhase::asking:
       return Verdict::unapproved;
-    case StepPhase::committed:
-    case StepPhase::done:
-      return step.failure && !step.call ? Verdict::refuse : Verdict::recorded;
     case StepPhase::questioned:
       return Verdict::not_yet;
     case StepPhase::calling:
@@ -132,7 +137,6 @@ Verdict admit(const State& state, const Ask& ask) {
     case StepPhase::probing:
       return Verdict::in_doubt;
     case StepPhase::settled:
-      if (step.call->outcome == OutcomeKind::success) return Verdict::recorded;
       return state.may_have_happened(step) ? Verdict::in_doubt : may_declare;
     case StepPhase::ready:
     case StepPhase::backoff:
@@ -167,6 +171,7 @@ Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limi
 std::vector<EventDraft> job_events(const NewJobEvents& job) {
   std::vector<Member> created{
       {"agent", job.agent}, {"execution_version", job.execution_version}, {"input", job.input}};
+  if (!job.blind.empty()) created.emplace_back("blind", job.blind);
   if (job.labels.size() > 0) created.emplace_back("labels", job.labels);
   if (!job.idempotency_key.empty()) created.emplace_back("idempotency_key", job.idempotency_key);
   if (job.deadline) created.emplace_back("deadline", to_text(*job.deadline));
@@ -190,7 +195,7 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   std::vector<Member> plan{{"decision_id", job.plan->decision.text},
                            {"decision_locked", true},
                            {"plan_hash", to_hex(job.plan->hash)},
-                           {"plan_input_hash", to_hex(sha256(canonical(job.input)))},
+                           {"plan_input_hash", blinded_hash(job.blind, canonical(job.input))},
                            {"planned_by", planner_of(*job.plan)},
                            {"schema_version", 1},
                            {"task_graph", job.plan->task_graph}};
@@ -201,9 +206,11 @@ std::vector<EventDraft> job_events(const NewJobEvents& job) {
   return events;
 }
 
-EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker) {
-  return {EventType::job_running,
-          Value::object({{"attempt_id", attempt.text}, {"epoch", epoch}, {"worker_id", worker}})};
+EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
+                         std::optional<Instant> opened_at) {
+  std::vector<Member> p{{"attempt_id", attempt.text}, {"epoch", epoch}, {"worker_id", worker}};
+  if (opened_at) p.emplace_back("opened_at", to_text(*opened_at));
+  return {EventType::job_running, Value::object(std::move(p))};
 }
 
 EventDraft paused_event(std::string_view reason) {

@@ -22,8 +22,9 @@ namespace ae::engine {
 struct Stamp {
   Instant now;          // the store's clock
   Instant lease_until;  // nothing is sent after it
-  bool owned =
-      true;  // one process owns the store: orphans' deadlines and grace count as passed (SPEC §6)
+  // One process owns the store, and no earlier one holds the job any more: what may be sent again is sent at once, as after
+  // the end of a lease and its grace. What an earlier process sent may still take effect: State::settles_at.
+  bool owned = true;
   std::uint64_t chance = 0;
   // The versions of the plan's tools that the performing process offers, by index into Plan::tools; nullptr = the
   // plan's own. A started event records the offered one; a resend with another version is not made.
@@ -39,7 +40,9 @@ struct DecideLimits {
   Duration held_backoff_max = std::chrono::seconds(5);  // a longer back-off releases the job
   std::uint32_t lost_claims_max = 10;                   // when the plan names no max_attempts
   std::size_t events_max = 512;                         // per call of decide; ask again
-  std::uint64_t job_events_max = 10'000'000;            // then the job fails: events_limit
+  // Of expressions (engine/evaluate.h), per call; the evaluation that exceeds it is the last one. Ask again.
+  std::size_t work_max = 500'000;
+  std::uint64_t job_events_max = 10'000'000;  // then the job fails: events_limit
 };
 
 // A wish to call a tool at a step.
@@ -101,13 +104,17 @@ struct NewJobEvents {
   // Of a fork: {job_id, seq, hash}, and the events that bring in what was done before.
   Value forked_from;
   std::vector<EventDraft> imported;
+  std::string
+      blind;  // 32 hex digits of chance, or those of the origin; "" = none, as in an origin without one
   std::string traceparent, tracestate;  // of whoever asked for it (core/trace_context.h); "" = none
   Limits budget;                        // none = the plan's
   Use spent;                            // of it, before the job begins: of a fork
   Instant now;                          // the store's clock: `wall` counts from here
 };
 std::vector<EventDraft> job_events(const NewJobEvents& job);
-EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker);
+// `opened_at`: when the process that owns the store opened it; nullopt = the store is shared.
+EventDraft running_event(const AttemptId& attempt, std::uint64_t epoch, std::string_view worker,
+                         std::optional<Instant> opened_at = {});
 EventDraft paused_event(std::string_view reason);
 EventDraft requeued_event(std::string_view reason, std::optional<Instant> not_before);
 

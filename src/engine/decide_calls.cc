@@ -52,7 +52,7 @@ std::string told(const State& state, const Step& step, std::string_view said, st
 }  // namespace
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
-  auto args = arguments_of(s_, node, item);
+  auto args = arguments_of(s_, node, item, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) return too_large("the arguments");
   if (args) AE_TRY(judge(s_, s_.plan->tools[node.tool], *args));
   return args;
@@ -60,7 +60,7 @@ Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
 
 Result<Value> Decider::arguments(const Step& step) const {
   if (step.turn == kNoTurn) return arguments(s_.node_of(step), step.item);
-  return arguments_of(s_, step);
+  return arguments_of(s_, step, &work_);
 }
 
 void Decider::start_tool(const Step& step) {
@@ -96,10 +96,10 @@ void Decider::start_tool(const Step& step) {
   first_try(std::move(first));
 }
 
-void Decider::digest(Declaration& d) {
+void Decider::digest(Declaration& d) const {
   if (!d.hash.empty()) return;
   d.text = canonical(d.args);
-  d.hash = to_hex(sha256(d.text));
+  d.hash = blinded_hash(s_.blind, d.text);
 }
 
 void Decider::first_try(Declaration d) {
@@ -119,15 +119,24 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   emit(EventType::command_emitted, std::move(p));
 }
 
+// A step that begins here is not in the state yet; what undoes or asks about a call is like that call.
+ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
+  const auto known = s_.by_id.find(d.of != nullptr ? *d.of : d.step);
+  const bool chosen = d.chosen || (known == s_.by_id.end() ? s_.planned_by_model
+                                                           : s_.is_chosen(s_.steps[known->second]));
+  return chosen ? chosen_external_key(s_.job, d.step, key) : external_key(s_.job, d.step);
+}
+
 // The first try of a command: its keys are made here, and never again. REQUIRES: digest.
 void Decider::emit_first(const Declaration& d) {
-  const IdempotencyKey key = idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text);
+  const IdempotencyKey key =
+      idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text, s_.blind);
   const InvocationId invocation = invocation_id(s_.job, d.step, key);
   if (!d.emitted) emit_command(d, invocation.text);
   emit_started(d, d.args,
                {{"arguments", d.args},
                 {"arguments_hash", d.hash},
-                {"external_key", external_key(s_.job, d.step, s_.attempt).text},
+                {"external_key", external_key_of(d, key).text},
                 {"idempotency_key", key.text},
                 {"invocation_id", invocation.text},
                 {"try", 1}});
@@ -362,7 +371,8 @@ void Decider::close_unknown(const Step& step, std::string_view source) {
 void Decider::commit_command(const Step& step) {
   if (!step.failure) emit_changes(step, step.result);
   answered_ = answered_ || s_.tool_of(step).is_model();
-  std::vector<Member> payload = model_members(s_.tool_of(step), step.call->arguments, step.result);
+  std::vector<Member> payload =
+      model_members(s_.blind, s_.tool_of(step), step.call->arguments, step.result);
   payload.emplace_back("command_id", step.id.text);
   payload.emplace_back("result_of", step.call->id.text);
   emit_of(step, EventType::command_committed, std::move(payload));

@@ -187,9 +187,13 @@ void Decider::raise(const std::vector<std::string>& keys) {
              {"payload", Value::object({{"resources", Value::array(std::move(resources))}})},
              {"state", "requested"}});
   }
-  emit(EventType::job_parked,
-       {{"reason", mismatch ? "replay_verification_human_required" : kVerifierUnreachable},
-        {"until", "confirmation"}});
+  // `resume` looks again; an answer to a mismatch is a confirmation.
+  if (mismatch) {
+    emit(EventType::job_parked,
+         {{"reason", "replay_verification_human_required"}, {"until", "confirmation"}});
+  } else {
+    emit(EventType::job_parked, {{"reason", kVerifierUnreachable}, {"until", "resume"}});
+  }
   decision_.release = true;
 }
 

@@ -44,6 +44,9 @@ void Decider::complete() {
     return end_for(code_name(result.error().code), "output: " + result.error().message);
   }
   std::vector<Member> p{{"result", std::move(*result)}};
+  if (auto in_doubt = s_.unknown_calls(); !in_doubt.empty()) {
+    p.emplace_back("in_doubt", Value::array(std::move(in_doubt)));
+  }
   if (auto left = undelivered(); !left.empty()) {
     p.emplace_back("undelivered", Value::array(std::move(left)));
   }
@@ -74,7 +77,7 @@ void Decider::cancel_wait(const std::string& key, const Wait& wait) {
 
 // The job ends for a reason that no event has said yet. Who has to undo something remembers it.
 void Decider::end_for(std::string_view code, std::string message) {
-  if (s_.undoable.empty()) {
+  if (!s_.has_to_undo()) {
     return end({.cancelled = false,
                 .code = std::string(code),
                 .message = std::move(message),
@@ -111,11 +114,9 @@ void Decider::end(const Ending& ending) {
     }
   }
   if (s_.must_undo()) return undo();
-  std::vector<Value> in_doubt;
+  std::vector<Value> in_doubt = s_.unknown_calls();
   for (const Step& step : s_.steps) {
-    if (!step.call) continue;
-    if (s_.may_have_happened(step)) in_doubt.emplace_back(step.call->key.text);
-    if (step.call->open) close_unknown(step);
+    if (step.call && step.call->open) close_unknown(step);
   }
   for (const auto& [key, wait] : s_.waits) cancel_wait(key, wait);
   std::vector<Member> p;

@@ -86,7 +86,8 @@ void Decider::start_calls(const Step& step) {
                      .node = node,
                      .tool = calls[nth].tool,
                      .args = asked_arguments_of(s_, step, turn, nth),
-                     .path = s_.part_path(step, turn, nth)};
+                     .path = s_.part_path(step, turn, nth),
+                     .chosen = true};
     if (!affords(next, next.args)) return;
     active++;
     start_part(std::move(next));

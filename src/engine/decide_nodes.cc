@@ -8,7 +8,7 @@ void Decider::ready(const Step& step) {
   if (step.is_part()) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
-    auto taken = when_of(s_, node);
+    auto taken = when_of(s_, node, &work_);
     if (!taken) {
       start(step);
       return fail_step(step, taken.error());
@@ -81,13 +81,13 @@ void Decider::start_wait(const Step& step) {
   start(step);
   std::string key = step.id.text;
   if (node.wait_key) {
-    auto named = wait_key_of(s_, node);
+    auto named = wait_key_of(s_, node, &work_);
     if (!named) return fail_step(step, named.error());
     key = s_.key_of_wait(*named);
   }
   std::string channel;
   if (node.wait_channel) {
-    auto named = channel_of(s_, node);
+    auto named = channel_of(s_, node, &work_);
     if (!named) return fail_step(step, named.error());
     channel = std::move(*named);
   }
@@ -101,7 +101,7 @@ void Decider::start_wait(const Step& step) {
   std::vector<Member> wait{{"correlation_key", key}, {"wait_type", to_text(node.wait_type)}};
   if (!channel.empty()) wait.emplace_back("channel", channel);
   if (node.wait_type == WaitType::timer) {
-    auto due = due_of(s_, node, stamp_.now);
+    auto due = due_of(s_, node, stamp_.now, &work_);
     if (!due) return fail_step(step, {Code::expression_failed, due.error().message});
     wait.emplace_back("due_at", to_text(within(*due)));
   }
@@ -150,10 +150,29 @@ void Decider::finish_wait(const Step& step) {
           {{"result_of", step.id.text}, {"result_type", "pure"}, {"try", 1}});
 }
 
+// All maps of a job together. The items of those that this decision starts count as well.
+Result<Value> Decider::within_items(Value over) {
+  std::uint64_t items = new_items_ + over.size();
+  for (const Node& node : s_.plan->nodes) {
+    if (node.kind != NodeKind::map) continue;
+    const Step& map = s_.steps[node.index];
+    items += map.map ? map.map->results.size() : map.result.is_array() ? map.result.size() : 0;
+  }
+  constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
+  if (items > kMost) {
+    return fail(Code::expression_failed, "the maps of the job have " + std::to_string(items) +
+                                             " items together; at most " + std::to_string(kMost) +
+                                             " are allowed");
+  }
+  new_items_ += over.size();
+  return over;
+}
+
 void Decider::start_map(const Step& step) {
   if (step.map) return start(step);  // the value is recorded
-  auto over = over_of(s_, s_.node_of(step));
+  auto over = over_of(s_, s_.node_of(step), &work_);
   if (over && canonical_exceeds(*over, kValueMax)) over = too_large("the map's value");
+  if (over) over = within_items(*std::move(over));
   if (!over) {
     start(step);
     return fail_step(step, over.error());

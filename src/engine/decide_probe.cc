@@ -11,19 +11,16 @@ bool Decider::may_probe(const Step& step) const { return !worn_out() && s_.may_p
 
 void Decider::probe(const Step& step) {
   if (s_.pausing) return;
-  const Invocation& call = *step.call;
-  // In a store that one process owns, a call of an earlier process has had its time (SPEC §6).
-  const bool past = stamp_.owned && call.attempt != s_.attempt;
-  const Instant settled = call.deadline + s_.tool_of(step).grace;
-  if (!past && stamp_.now < settled) {
-    return come_back(settled);
+  // Its sender may be dead; what it sent may still arrive and take effect (SPEC §6).
+  if (const auto settles = s_.settles_at(step); settles && stamp_.now < *settles) {
+    return come_back(*settles);
   }
   const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
   if (open_ - (own_place ? 1 : 0) >= limits_.parallel_max) {
     held_back_ = true;
     return;
   }
-  auto args = side_arguments_of(s_, step, Role::probe);
+  auto args = side_arguments_of(s_, step, Role::probe, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
     return park(step,

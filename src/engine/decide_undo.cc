@@ -3,6 +3,10 @@
 //   calls in flight are awaited → calls in doubt are decided → waits are closed → committed steps whose tools name a
 //   compensation are undone, one at a time, the one committed last first → the terminal event (decide_end.cc)
 //
+// A call in doubt whose tool names a compensation is decided even when nothing else is to be undone: its probe is called,
+// or an idempotent call is sent again under its key, as in a job that goes on; otherwise a person decides. The other calls
+// in doubt are decided only when a step is to be undone.
+//
 // What undoes a step is a command of its own beside it, with its own path, keys and tries. One that failed or of which nobody
 // knows parks the job: a person says happened (it is undone), not_happened (again) or fail (it stays, and is listed).
 #include "engine/decider.h"
@@ -27,16 +31,29 @@ void Decider::make_claimable() {
     }
     return;
   }
-  const bool asked =
-      std::ranges::any_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
-  if (s_.status == JobStatus::parked && !asked) emit(EventType::job_resumed, {{"by", "runtime"}});
+  if (s_.status == JobStatus::parked && !awaits_person())
+    emit(EventType::job_resumed, {{"by", "runtime"}});
+}
+
+// Does this call in doubt have to be decided before the job goes on to its end?
+bool Decider::matters_before_end(const Step& call) const {
+  return !s_.undoable.empty() || s_.holds_end(call);
+}
+
+// Is a person asked about a call that has to be decided before the job ends?
+bool Decider::awaits_person() const {
+  return std::ranges::any_of(s_.waits, [&](const auto& entry) {
+    return entry.second.resolve && matters_before_end(s_.steps[entry.second.step]);
+  });
 }
 
 // Nothing is undone while something may still happen. True: something is in doubt.
 bool Decider::settle_doubts() {
   bool doubts = false;
   const auto look_at = [&](const Step& step) {
+    const bool matters = matters_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
+      if (!matters) return;
       doubts = true;
       return probe_step(step);
     }
@@ -48,7 +65,7 @@ bool Decider::settle_doubts() {
       if (step.call && step.call->open) close_unknown(step);
       return;
     }
-    if (step.role == Role::undo || !step.call || !s_.may_have_happened(step)) return;
+    if (step.role == Role::undo || !matters || !s_.may_have_happened(step)) return;
     doubts = true;
     settle_doubt(step);
   };
@@ -57,7 +74,8 @@ bool Decider::settle_doubts() {
   }
   for (std::uint32_t index : s_.todo) look_at(s_.steps[index]);
   for (const auto& [key, wait] : s_.waits) {
-    doubts = doubts || (wait.resolve && s_.steps[wait.step].role == Role::node);
+    const Step& step = s_.steps[wait.step];
+    doubts = doubts || (wait.resolve && step.role == Role::node && matters_before_end(step));
   }
   return doubts || !decision_.events.empty();
 }
@@ -70,11 +88,18 @@ void Decider::settle_doubt(const Step& step) {
                      "the call may have happened; the tool says on_in_doubt: fail");
   }
   if (may_probe(step)) return probe(step);
+  // Sent again, or left to a person, by the same rules as in a job that goes on.
+  if (s_.holds_end(step) && !worn_out()) {
+    call(step);
+    return over_ ? park(step, code_name(Code::budget_exceeded)) : void();
+  }
   if (!code.empty()) return park(step, code);
   park(step, step.call->open ? "the runtime stopped during the call" : "unknown");
 }
 
+// REQUIRES: a step is to be undone, and no call is in doubt.
 void Decider::undo_newest() {
+  AE_CHECK(!s_.undoable.empty(), s_.job.text);
   const Step& newest = s_.steps[s_.undoable.back()];
   if (newest.undo != kNoStep) return undo_step(s_.steps[newest.undo]);
   if (s_.calling.size() >= limits_.parallel_max) {
@@ -87,7 +112,7 @@ void Decider::undo_newest() {
                 .tool = s_.tool_of(newest).compensate->tool,
                 .args = {},
                 .of = &newest.id};
-  auto args = side_arguments_of(s_, newest, Role::undo);
+  auto args = side_arguments_of(s_, newest, Role::undo, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
   if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
   d.args = std::move(*args);
@@ -98,7 +123,7 @@ void Decider::undo_step(const Step& undo) {
   const Step& undone = s_.steps[undo.of];
   switch (undo.phase) {
     case StepPhase::ready: {
-      auto args = side_arguments_of(s_, undone, Role::undo);
+      auto args = side_arguments_of(s_, undone, Role::undo, &work_);
       if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
       if (!args) {
         return park(undo,
@@ -134,13 +159,13 @@ void Decider::rest_before_end() {
   std::optional<Instant> backoff = later_;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
-    if (step.role == Role::node || step.phase != StepPhase::backoff) continue;
+    if (step.phase != StepPhase::backoff || (step.role == Role::node && !s_.holds_end(step))) {
+      continue;
+    }
     if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
-  if (!s_.calling.empty() || release_until(backoff)) return;
-  const bool asked =
-      std::ranges::any_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
-  if (!asked) return;
+  if (s_.any_is_live() || release_until(backoff)) return;
+  if (!awaits_person()) return;
   emit(EventType::job_parked,
        {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
   decision_.release = true;

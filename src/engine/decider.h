@@ -47,6 +47,7 @@ class Decider {
   void start_tool(const Step& step);
   void start_wait(const Step& step);
   void start_map(const Step& step);
+  Result<Value> within_items(Value over);
   void start_items(const Step& step);
   void loop(const Step& step);
   bool only_concludes(const Step& step) const;
@@ -89,6 +90,8 @@ class Decider {
   void undo();
   bool settle_doubts();
   void settle_doubt(const Step& step);
+  bool matters_before_end(const Step& call) const;
+  bool awaits_person() const;
   void undo_newest();
   void undo_step(const Step& undo);
   void make_claimable();
@@ -124,10 +127,12 @@ class Decider {
     const StepId* of = nullptr;        // of a probe or a compensation: the command it is about
     bool emitted = false;              // its command_emitted is in the log
     std::string path = {};             // of a part of a loop that is about to begin
+    bool chosen = false;               // it is a call of a loop that is about to begin
     std::uint32_t turn = kNoTurn;      // of a loop, when its model is asked
     std::string text = {}, hash = {};  // of the arguments, as soon as they are needed (digest)
   };
-  static void digest(Declaration& d);
+  ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
+  void digest(Declaration& d) const;
   bool counts(const Declaration& d) const;
   Reservation reservation(const Declaration& d, const Value& args) const;
   Use use_of(const Declaration& d, const Value& args) const;
@@ -177,7 +182,11 @@ class Decider {
   const std::string& offered(std::uint32_t tool) const {
     return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  bool full() const { return decision_.events.size() >= limits_.events_max; }
+  // It has said something, and enough.
+  bool full() const {
+    const std::size_t events = decision_.events.size();
+    return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
+  }
 
   const State& s_;
   const Stamp& stamp_;
@@ -195,7 +204,9 @@ class Decider {
   std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
   std::set<std::string> keys_;           // of waits that this decision opens
   std::map<std::string, std::size_t, std::less<>>
-      delivered_;  // messages that it delivers, by channel
+      delivered_;                // messages that it delivers, by channel
+  std::uint64_t new_items_ = 0;  // of the maps that this decision starts
+  mutable Work work_ = 0;        // of the expressions that it has evaluated
   Decision decision_;
 };
 

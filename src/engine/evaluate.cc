@@ -14,9 +14,10 @@ constexpr std::size_t kKeyBytesMax = 256;
 // The roots at one step: `.input`, `.job`, transitive needs, and in a map `.item`, `.index` and its name.
 class PlanScope : public ExprScope {
  public:
-  explicit PlanScope(const State& state) : state_(state) {}
-  PlanScope(const State& state, const Node& map, std::uint32_t index)
+  explicit PlanScope(const State& state, Work* work = nullptr) : state_(state), work_(work) {}
+  PlanScope(const State& state, const Node& map, std::uint32_t index, Work* work)
       : state_(state),
+        work_(work),
         as_(map.as),
         item_(&state.steps[map.index].map->over.items()[index]),
         index_(static_cast<std::int64_t>(index)) {}
@@ -44,9 +45,13 @@ class PlanScope : public ExprScope {
     }
     return Value::object(std::move(members));
   }
+  void charge(std::size_t steps) const override {
+    if (work_ != nullptr) *work_ += steps;
+  }
 
  private:
   const State& state_;
+  Work* work_;
   std::string_view as_;
   const Value* item_ = nullptr;
   Value index_;
@@ -56,8 +61,9 @@ class PlanScope : public ExprScope {
 // What a probe or a compensation sees: the call that it is about.
 class CallScope : public ExprScope {
  public:
-  CallScope(const Invocation& call, const Value& result)
-      : args_(call.arguments),
+  CallScope(const Invocation& call, const Value& result, Work* work = nullptr)
+      : work_(work),
+        args_(call.arguments),
         call_(Value::object({{"external_key", call.external_key.text},
                              {"invocation_id", call.id.text},
                              {"key", call.key.text},
@@ -70,8 +76,12 @@ class CallScope : public ExprScope {
   }
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
+  void charge(std::size_t steps) const override {
+    if (work_ != nullptr) *work_ += steps;
+  }
 
  private:
+  Work* work_;
   const Value& args_;
   Value call_;
   const Value& result_;
@@ -90,12 +100,12 @@ bool is_met(const Value& value) {
   return !value.is_null() && !(value.is_bool() && !value.as_bool());
 }
 
-Result<Value> side_arguments_of(const State& state, const Step& about, Role role) {
+Result<Value> side_arguments_of(const State& state, const Step& about, Role role, Work* work) {
   const ToolPolicy& tool = state.tool_of(about);
   const SideCall& side = role == Role::probe ? *tool.probe : *tool.compensate;
   Value args = Value::object({});
   if (side.has_args) {
-    AE_ASSIGN(args, side.args.eval(CallScope(*about.call, about.result)));
+    AE_ASSIGN(args, side.args.eval(CallScope(*about.call, about.result, work)));
   }
   const auto& schema = state.plan->tools[side.tool].args_schema;
   if (schema) AE_TRY(schema->check(args));
@@ -111,13 +121,13 @@ Result<Value> change_of(const State& state, const Step& step, std::size_t index,
   return state.tool_of(step).changes[index].eval(CallScope(*step.call, result));
 }
 
-Result<bool> when_of(const State& state, const Node& node) {
-  AE_ASSIGN(const Value value, node.when->eval(PlanScope(state)));
+Result<bool> when_of(const State& state, const Node& node, Work* work) {
+  AE_ASSIGN(const Value value, node.when->eval(PlanScope(state, work)));
   return is_met(value);
 }
 
-Result<Value> over_of(const State& state, const Node& node) {
-  AE_ASSIGN(Value over, node.over.eval(PlanScope(state)));
+Result<Value> over_of(const State& state, const Node& node, Work* work) {
+  AE_ASSIGN(Value over, node.over.eval(PlanScope(state, work)));
   if (!over.is_array()) {
     return fail(Code::expression_failed, "the value of `map` must be an array");
   }
@@ -129,11 +139,11 @@ Result<Value> over_of(const State& state, const Node& node) {
   return over;
 }
 
-Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item) {
+Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item, Work* work) {
   Value args = Value::object({});
   if (node.has_args) {
-    AE_ASSIGN(args, item == kNoItem ? node.args.eval(PlanScope(state))
-                                    : node.args.eval(PlanScope(state, node, item)));
+    AE_ASSIGN(args, item == kNoItem ? node.args.eval(PlanScope(state, work))
+                                    : node.args.eval(PlanScope(state, node, item, work)));
   }
   const ToolPolicy& tool = state.plan->tools[node.tool];
   if (tool.is_model()) {
@@ -167,29 +177,29 @@ Result<Value> opening_of(const State& state, const Node& node) {
   return request["messages"];
 }
 
-Result<Value> arguments_of(const State& state, const Step& step) {
+Result<Value> arguments_of(const State& state, const Step& step, Work* work) {
   if (step.role != Role::node) {
-    return side_arguments_of(state, state.steps[step.of], step.role);
+    return side_arguments_of(state, state.steps[step.of], step.role, work);
   }
-  if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item);
+  if (step.turn == kNoTurn) return arguments_of(state, state.node_of(step), step.item, work);
   const Step& loop = state.steps[step.node];
   if (step.is_loop_call()) return asked_arguments_of(state, loop, step.turn, step.nth);
   return turn_arguments_of(state, loop, step.turn, notice_of(state, loop));
 }
 
-Result<std::string> wait_key_of(const State& state, const Node& node) {
-  AE_ASSIGN(const Value key, node.wait_key->eval(PlanScope(state)));
+Result<std::string> wait_key_of(const State& state, const Node& node, Work* work) {
+  AE_ASSIGN(const Value key, node.wait_key->eval(PlanScope(state, work)));
   return name_of(key, "a wait's key");
 }
 
-Result<std::string> channel_of(const State& state, const Node& node) {
-  AE_ASSIGN(const Value channel, node.wait_channel->eval(PlanScope(state)));
+Result<std::string> channel_of(const State& state, const Node& node, Work* work) {
+  AE_ASSIGN(const Value channel, node.wait_channel->eval(PlanScope(state, work)));
   return name_of(channel, "a channel");
 }
 
-Result<Instant> due_of(const State& state, const Node& node, Instant now) {
+Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work) {
   const Template& source = node.wait_for ? *node.wait_for : *node.wait_until;
-  AE_ASSIGN(const Value text, source.eval(PlanScope(state)));
+  AE_ASSIGN(const Value text, source.eval(PlanScope(state, work)));
   if (!text.is_string()) {
     return fail(Code::expression_failed, node.wait_for
                                              ? "a timer's `for` must be a text such as \"90s\""

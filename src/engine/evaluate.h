@@ -11,7 +11,10 @@
 
 namespace ae::engine {
 
-// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them.
+// What evaluations have cost together, in steps (ExprScope::charge).
+using Work = std::size_t;
+
+// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They add to `work`, if there is any.
 
 // What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
@@ -19,27 +22,29 @@ Result<Value> change_of(const State& state, const Step& step, std::size_t index,
 // Is a condition met that gave this? null and false are not.
 bool is_met(const Value& value);
 // Is the node's `when` met? REQUIRES: it has one.
-Result<bool> when_of(const State& state, const Node& node);
+Result<bool> when_of(const State& state, const Node& node, Work* work = nullptr);
 // The value a map goes over: an array within the limits.
-Result<Value> over_of(const State& state, const Node& node);
+Result<Value> over_of(const State& state, const Node& node, Work* work = nullptr);
 // The arguments of a tool node's call, or of the call that a map makes for an item of its recorded value.
 // REQUIRES: with an item, the map is under way.
-Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem);
+Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem,
+                           Work* work = nullptr);
 // The arguments of a probe or a compensation of the call of `about`. REQUIRES: its tool names one, it has a call.
-Result<Value> side_arguments_of(const State& state, const Step& about, Role role);
+Result<Value> side_arguments_of(const State& state, const Step& about, Role role,
+                                Work* work = nullptr);
 // What a probe's answer says of the call of `about`: null = it did not happen, else its result.
 Result<Value> happened_of(const State& state, const Step& about, const Value& answer);
 // What a loop says first: the messages [system?, user], or those of a node of kind llm. REQUIRES: the node has turns.
 Result<Value> opening_of(const State& state, const Node& node);
 // The arguments of the call of a step, whichever it is; of a turn of a loop, as they are recorded. REQUIRES: a loop that it
 // belongs to is under way, and this is its newest turn.
-Result<Value> arguments_of(const State& state, const Step& step);
+Result<Value> arguments_of(const State& state, const Step& step, Work* work = nullptr);
 // The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
-Result<std::string> wait_key_of(const State& state, const Node& node);
+Result<std::string> wait_key_of(const State& state, const Node& node, Work* work = nullptr);
 // The channel of a message wait.
-Result<std::string> channel_of(const State& state, const Node& node);
+Result<std::string> channel_of(const State& state, const Node& node, Work* work = nullptr);
 // When a timer is due, if it is opened at `now`.
-Result<Instant> due_of(const State& state, const Node& node, Instant now);
+Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work = nullptr);
 // The result of a job whose nodes are all done.
 Result<Value> output_of(const State& state);
 

@@ -13,6 +13,7 @@
 
 #include "core/json.h"
 #include "core/redacted.h"
+#include "engine/left.h"
 
 namespace ae::engine {
 namespace {
@@ -28,6 +29,7 @@ class Forking {
 
  private:
   void gather(const Event& event);
+  void gather_decision(const Event& event, const std::string& id);
   void gather_approval(const std::string& id, const Value& p);
   void gather_imported(const Value& entry, const Value& results);
   void gather_items();
@@ -49,6 +51,7 @@ class Forking {
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
   Status bring_in(const Step& step, const Value* result, std::vector<Member> more,
                   std::vector<Member> beside = {});
+  static std::unexpected<Error> erased_from(std::string_view node);
   Status put(Value entry, std::vector<Member> results);
   void cut();
   std::vector<Value> effects() const;
@@ -126,9 +129,7 @@ void Forking::gather(const Event& event) {
       if (!p["error"].is_null()) results_[id] = Value::object({{"error", p["error"]}});
       return;
     case EventType::decision_recorded:
-      if (p.text("kind") == "branch" && p["payload"].is_array()) overs_[id] = p["payload"];
-      if (p.text("kind") == "tool_choice")
-        choices_[std::string(p["payload"].text("of"))] = p["payload"];
+      gather_decision(event, id);
       if (p.text("kind") == "approval") gather_approval(id, p);
       return;
     case EventType::wait_completed:
@@ -141,6 +142,23 @@ void Forking::gather(const Event& event) {
       return;
     default:
       return;
+  }
+}
+
+// Of what was erased only the shape is left, which a fork cannot go on with.
+void Forking::gather_decision(const Event& event, const std::string& id) {
+  const std::string_view kind = event.payload.text("kind");
+  const Value& said = payload_left(&event, event.payload);
+  const bool erased = is_erased(event, "payload");
+  if (kind == "branch" && (said.is_array() || erased)) {
+    overs_[id] = said;
+    if (erased) erased_.insert(id + "/over");
+  }
+  if (kind == "approval" && erased) erased_.insert(id + "/edited");
+  if (kind == "tool_choice") {
+    const std::string of(said.text("of"));
+    choices_[of] = said;
+    if (erased) erased_.insert(of + "/choice");
   }
 }
 
@@ -182,13 +200,17 @@ void Forking::cut() {
   bytes_ = 0;
 }
 
+std::unexpected<Error> Forking::erased_from(std::string_view node) {
+  return fail(Code::input_invalid,
+              "what node \"" + std::string(node) +
+                  "\" gave has been erased from the log; fork at an event before it");
+}
+
 Status Forking::put(Value entry, std::vector<Member> results) {
   std::size_t bytes = 0;
   for (const auto& [name, result] : results) {
     if (erased_.contains(name)) {
-      return fail(Code::input_invalid,
-                  "what node \"" + std::string(entry.text("node_id")) +
-                      "\" gave has been erased from the log; fork at an event before it");
+      return erased_from(entry.text("node_id"));
     }
     bytes += canonical(result).size();
   }
@@ -216,17 +238,18 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   if (step.committed && type != ResultType::side_effect_committed) {
     more.emplace_back("committed", true);
   }
+  const auto sent = [&](const std::string& hash) {  // a hash under another blind compares with none
+    if (!now_.blind_gone) more.emplace_back("arguments_hash", hash);
+  };
   if (step.call) {
-    more.emplace_back("arguments_hash", step.call->arguments_hash);
+    sent(step.call->arguments_hash);
     more.emplace_back("tool", step.call->tool);
   } else if (step.imported && !step.imported->tool.empty()) {
-    more.emplace_back("arguments_hash", step.imported->arguments_hash);
+    sent(step.imported->arguments_hash);
     more.emplace_back("tool", step.imported->tool);
   } else if (step.is_loop_call() || (step.is_part() && step.committed)) {
     const auto hash = hashes_.find(step.id.text);
-    if (step.is_loop_call() && hash != hashes_.end()) {
-      more.emplace_back("arguments_hash", hash->second);
-    }
+    if (step.is_loop_call() && hash != hashes_.end()) sent(hash->second);
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
@@ -265,6 +288,7 @@ Status Forking::import_map(const Node& node, const Step& step) {
   auto over = overs_.find(step.id.text);
   if (over == overs_.end() && step.map) over = overs_.emplace(step.id.text, step.map->over).first;
   if (over == overs_.end()) return {};
+  if (erased_.contains(step.id.text + "/over")) return erased_from(node.id);
   AE_TRY(put(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
              {{step.id.text, over->second}}));
   return import_items(node, items, true);
@@ -329,6 +353,9 @@ Status Forking::import_turns(const std::vector<Turn>& turns) {
     const std::string& id = turn.asked->id.text;
     std::vector<Member> more{{"invocation", invocations_.at(id)}};
     if (turn.choice) more.emplace_back("choice", *turn.choice);
+    if (erased_.contains(invocations_.at(id) + "/choice")) {
+      return erased_from(then_.node_of(*turn.asked).id);
+    }
     AE_TRY(bring_in(*turn.asked, &results_.at(id), std::move(more),
                     {{id + "/arguments", arguments_.at(id)}}));
     for (const Step* call : turn.calls) {
@@ -466,6 +493,8 @@ Result<Fork> Forking::run() {
   fork_.execution_version = now_.execution_version;
   fork_.input = now_.input;
   fork_.input_erased = is_erased(events_.front(), "input");
+  fork_.blind = now_.blind;
+  fork_.blind_gone = now_.blind_gone;
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;

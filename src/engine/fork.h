@@ -21,6 +21,9 @@ struct Fork {
   std::string agent, execution_version;
   Value input, labels;
   bool input_erased = false;  // from the origin's log
+  std::string blind;          // the origin's
+  bool blind_gone =
+      false;  // the origin's was erased: the fork gets another, and compares no arguments
   std::int64_t priority = 0;
   std::string queue;  // "" = the default one
   std::vector<std::string> required_capabilities;

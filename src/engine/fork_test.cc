@@ -387,7 +387,7 @@ AE_TEST(
     const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
     const Value graph = random_plan(dice, failing);
     GivenJob origin(compiled(graph), {.input = random_input(dice)});
-    origin.settled = true;
+    origin.patient = true;
     RandomWorld world(failing);
     origin.claim();
     const std::uint64_t moments = dice.below(60);
@@ -400,7 +400,7 @@ AE_TEST(
     for (const Value& effect : fork->effects) repeats.emplace(effect.text("step_id"));
     listed += repeats.size();
     GivenJob job(*fork, "job-2");
-    job.settled = true;
+    job.patient = true;
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.story();
     // What the origin did and the fork does not list stands in the fork as done.
     for (const Event& event : origin.log) {

@@ -98,12 +98,15 @@ inline std::shared_ptr<const Plan> compiled(const Value& graph) {
   return *plan;
 }
 
+inline constexpr std::string_view kBlind = "00112233445566778899aabbccddeeff";
+
 struct GivenSetup {
   std::string_view more = "{}";  // output, deadline, max_attempts, tools of the task graph
   std::string_view input = "{}";
   std::optional<Duration> deadline;
   std::string_view id = "job-1";
   std::string_view planned_by = "file";  // or model:NAME
+  std::string_view blind = kBlind;       // "" = none, as in jobs of earlier builds
 };
 
 class GivenJob {
@@ -128,6 +131,7 @@ class GivenJob {
                       .deadline = {},
                       .plan = plan.get()};
     born.now = now;
+    born.blind = setup.blind;
     if (setup.deadline) born.deadline = now + *setup.deadline;
     std::vector<EventDraft> first = job_events(born);
     for (EventDraft& draft : first) {
@@ -151,6 +155,7 @@ class GivenJob {
                     .planner_version = fork.planner_version,
                     .forked_from = fork.forked_from,
                     .imported = fork.imported,
+                    .blind = fork.blind_gone ? std::string(32, 'f') : fork.blind,
                     .budget = fork.budget,
                     .spent = fork.spent,
                     .now = now}));
@@ -184,6 +189,7 @@ class GivenJob {
     state = folded(log.size());
     in_flight.clear();
     confirmations.clear();
+    if (owned) opened_at = now;  // by the next process
     return *this;
   }
   GivenJob& ok(std::string_view node, std::string_view result = "null") {
@@ -254,6 +260,10 @@ class GivenJob {
              .by = "someone",
              .idempotency_key = state.key_of(step(node)).text,
              .resolution = std::string(resolution)};
+    const bool waits = patient && resolution == "not_happened" && step(node).call;
+    if (const auto settles = waits ? state.settles_at(step(node)) : std::nullopt) {
+      now = std::max(now, *settles);
+    }
     if (result) what.result = json(*result);
     return act(what);
   }
@@ -320,9 +330,10 @@ class GivenJob {
   GivenJob& act(const Act& what) {
     said = {};
     refused.reset();
-    auto taken = take_in(state, what, stamp(), settled);
+    auto taken = take_in(state, what, stamp());
     if (!taken) {
       refused = taken.error().code;
+      refusal = taken.error().message;
       return *this;
     }
     said = taken->answer;
@@ -336,7 +347,7 @@ class GivenJob {
   GivenJob& go() {
     while (decides) {
       if (auto due = state.next_due(); due && *due <= now) {
-        add(take_in(state, {.kind = Act::Kind::timers}, stamp(), settled)->events);
+        add(take_in(state, {.kind = Act::Kind::timers}, stamp())->events);
       }
       Decision decision = decide(state, stamp(), limits);
       ask_again = decision.ask_again;
@@ -366,7 +377,7 @@ class GivenJob {
     confirmations.clear();
     attempt_count++;
     add({running_event(AttemptId("attempt-" + std::to_string(attempt_count)), state.epoch + 1,
-                       "worker")});
+                       "worker", opened_at)});
     in_flight.clear();
   }
   void add(const std::vector<EventDraft>& drafts) {
@@ -381,6 +392,7 @@ class GivenJob {
       event.type = draft.type;
       event.created_at = now;
       if (!state.attempt.empty()) event.attempt_id = state.attempt;
+      event.schema = schema_of(*event_kind(draft.type), draft.payload);
       event.payload = draft.payload;
       log.push_back(std::move(event));
     }
@@ -474,7 +486,10 @@ class GivenJob {
   Instant now = *instant_from_text("2026-01-01T00:00:00Z");
   DecideLimits limits;
   std::uint64_t chance = 7;
-  bool owned = true, settled = false;
+  std::string refusal;  // the message of `refused`
+  bool owned = true;
+  std::optional<Instant> opened_at;   // the store, by the process that has the job
+  bool patient = false;               // who says not_happened waits until the call has settled
   bool decides = true;                // false: events are only added
   bool claims_again = true;           // false: a job that is free stays free
   std::vector<std::string> versions;  // of the tools offered; empty = as planned

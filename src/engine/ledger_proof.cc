@@ -40,12 +40,12 @@ std::string LedgerProof::same_hashes(const Event& event) const {
   if (invocation_id(job_, command, key).text != p.text("invocation_id")) {
     return "has an invocation_id that is not made of its keys";
   }
-  if (is_erased(event, "arguments")) return {};
+  if (is_erased(event, "arguments") || blind_gone_) return {};
   const std::string arguments = canonical(p["arguments"]);
-  if (to_hex(sha256(arguments)) != p.text("arguments_hash")) {
+  if (blinded_hash(blind_, arguments) != p.text("arguments_hash")) {
     return "has arguments that are not those of its arguments_hash";
   }
-  if (idempotency_key(job_, command, p.text("tool_name"), arguments) != key) {
+  if (idempotency_key(job_, command, p.text("tool_name"), arguments, blind_) != key) {
     return "has an idempotency_key that is not made of its command, tool and arguments";
   }
   return {};
@@ -123,6 +123,10 @@ std::string LedgerProof::event(const Event& event) {
   std::string wrong;
   redacted_ = redacted_ || !erased_values(event).empty();
   switch (event.type) {
+    case EventType::job_created:
+      blind_ = event.payload.text("blind");
+      blind_gone_ = is_erased(event, "blind");
+      break;
     case EventType::tool_invocation_started:
       wrong = started(event);
       break;

@@ -69,6 +69,8 @@ class LedgerProof {
   std::size_t tries_ = 0;
   bool ended_ = false;
   bool redacted_ = false;
+  std::string blind_;
+  bool blind_gone_ = false;
 };
 
 }  // namespace ae::engine

@@ -53,7 +53,7 @@ AE_TEST("log/a result stands once, what follows names the call or the wait that 
                {.more = "{'output':'done'}", .input = "'the-input'"});
   job.claim().ok("a", "'of-a-tool'").signal("k", "'of-a-signal'");
   job.message("c", "'of-a-message'", "m1").ok("e/0", "'of-an-item'").unknown("p");
-  job.settled = true;
+  job.patient = true;
   job.resolve("p", "happened", "'of-a-person'");
   ASSERT_EQ(job.status(), "completed") << job.story();
   const std::string log = stored(job);
@@ -156,7 +156,7 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
                    {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}])",
                {.deadline = 9h});
   job.claim().fails("a", "connect").after(10s).ok("a", "1").crash().signal("k");
-  job.settled = true;
+  job.patient = true;
   job.resolve("b", "not_happened").times_out("c").after(3h).ok("b").resolve("c", "happened", "1");
   ASSERT_EQ(job.status(), "completed") << job.story();
   std::size_t decisions = 0;
@@ -174,8 +174,8 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
       ASSERT_EQ(said(decide(*other, stamp, job.limits)), expected) << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
       for (const Act::Kind kind : {Act::Kind::timers, Act::Kind::cancel, Act::Kind::pause}) {
-        auto one = take_in(honest, {.kind = kind}, stamp, false);
-        auto two = take_in(*other, {.kind = kind}, stamp, false);
+        auto one = take_in(honest, {.kind = kind}, stamp);
+        auto two = take_in(*other, {.kind = kind}, stamp);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;
         ASSERT_EQ(said({.events = one->events}), said({.events = two->events}));

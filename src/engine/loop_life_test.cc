@@ -93,7 +93,7 @@ AE_TEST("loop/a call in doubt parks the job, and its answer is told when a perso
   job.crash();
   EXPECT_EQ(job.status(), "parked") << job.story();
   EXPECT_EQ(job.tries("chat/0/0"), 1u);
-  job.settled = true;
+  job.patient = true;
   job.resolve("chat/0/0", "happened", "'receipt'");
   EXPECT_EQ(last_message(job, "chat/1")["content"], Value("receipt"));
   job.ok("chat/1", says("Paid"));
@@ -105,7 +105,7 @@ AE_TEST("loop/a call in doubt parks the job, and its answer is told when a perso
 AE_TEST("loop/a call of which nobody will know ends the loop, so that no model asks for it again") {
   GivenJob given_up = talk();
   given_up.claim().ok("chat/0", wants({{"a", "pay", "{'sum': 5}"}})).crash();
-  given_up.settled = true;
+  given_up.patient = true;
   given_up.resolve("chat/0/0", "fail");
   EXPECT_EQ(given_up.status(), "failed") << given_up.story();
   EXPECT_EQ(given_up.state.error->code, "invocation_in_doubt");
@@ -120,7 +120,7 @@ AE_TEST("loop/a call of which nobody will know ends the loop, so that no model a
 AE_TEST("loop/a call that did not happen after all is made anew under its keys") {
   GivenJob job = talk();
   job.claim().ok("chat/0", wants({{"a", "pay", "{'sum': 5}"}})).crash();
-  job.settled = true;
+  job.patient = true;
   job.resolve("chat/0/0", "not_happened");
   ASSERT_EQ(job.tries("chat/0/0"), 2u) << job.story();
   job.ok("chat/0/0", "1").ok("chat/1", says("Paid"));

@@ -58,7 +58,7 @@ AE_TEST("model call/a node asks once, and what it was told is pure and recorded"
   EXPECT_EQ(committed["llm_temperature"], Value(0.5));
   EXPECT_EQ(committed["usage"]["total_tokens"], Value(12));
   EXPECT_EQ(committed.text("prompt_hash"),
-            to_hex(sha256(R"([{"content":"About {\"n\":1}","role":"user"}])")));
+            blinded_hash(kBlind, R"([{"content":"About {\"n\":1}","role":"user"}])"));
   EXPECT_EQ(committed.find("result"), nullptr);
   EXPECT_EQ(job.last(EventType::node_finished).text("result_type"), "pure");
   EXPECT_EQ(job.state.result["note"]["text"], Value("Hi"));
@@ -242,7 +242,7 @@ AE_TEST("model call/its effect record says who was asked and what it cost") {
   EXPECT_EQ(record.text("kind"), "llm");
   EXPECT_EQ(canonical(record["metadata"]),
             R"({"model":"small-7","prompt_hash":")" +
-                to_hex(sha256(canonical(job.sent[0].arguments["messages"]))) +
+                blinded_hash(kBlind, canonical(job.sent[0].arguments["messages"])) +
                 R"(","provider":"openai","temperature":0.5,"usage":{"cached_tokens":4,)"
                 R"("input_tokens":9,"output_tokens":3,"total_tokens":12}})");
   job.ok("note", kAnswer);

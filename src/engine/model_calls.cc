@@ -85,9 +85,11 @@ Result<Value> message_of(const Value& written, const Value& message, std::size_t
 }
 
 // Of a turn of a loop, whose messages stand elsewhere, it is the end of their chain (engine/loop.h).
-std::string prompt_hash_of(const Value& arguments) {
+// With a blind it is the blinded hash of that end.
+std::string prompt_hash_of(std::string_view blind, const Value& arguments) {
   const std::string_view chain = arguments.text("conversation");
-  return chain.empty() ? to_hex(sha256(canonical(arguments["messages"]))) : std::string(chain);
+  if (chain.empty()) return blinded_hash(blind, canonical(arguments["messages"]));
+  return blind.empty() ? std::string(chain) : blinded_hash(blind, chain);
 }
 
 std::uint64_t tokens(const Value& usage, std::string_view name) {
@@ -95,12 +97,12 @@ std::uint64_t tokens(const Value& usage, std::string_view name) {
   return n.is_integer() && n.as_int() > 0 ? static_cast<std::uint64_t>(n.as_int()) : 0;
 }
 
-std::vector<Member> members_of(std::string_view provider, const Value& arguments,
-                               const Value& result) {
+std::vector<Member> members_of(std::string_view blind, std::string_view provider,
+                               const Value& arguments, const Value& result) {
   if (provider.empty()) return {};
   std::vector<Member> members = {{"llm_provider", provider},
                                  {"llm_model", result.text("model", arguments.text("model"))},
-                                 {"prompt_hash", prompt_hash_of(arguments)}};
+                                 {"prompt_hash", prompt_hash_of(blind, arguments)}};
   if (const Value* temperature = arguments.find("temperature")) {
     members.emplace_back("llm_temperature", *temperature);
   }
@@ -163,9 +165,9 @@ Result<Value> request_of(const Value& written, Value args) {
   return args.with("messages", Value::array(std::move(said)));
 }
 
-std::vector<Member> model_members(const ToolPolicy& tool, const Value& arguments,
-                                  const Value& result) {
-  std::vector<Member> members = members_of(tool.provider, arguments, result);
+std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
+                                  const Value& arguments, const Value& result) {
+  std::vector<Member> members = members_of(blind, tool.provider, arguments, result);
   const auto usage = std::ranges::find(members, "usage", &Member::first);
   if (!tool.price || usage == members.end() || !usage->second.is_object()) return members;
   if (const auto cost = cost_micros(*tool.price, usage->second)) {
@@ -174,8 +176,9 @@ std::vector<Member> model_members(const ToolPolicy& tool, const Value& arguments
   return members;
 }
 
-Value model_metadata(std::string_view provider, const Value& arguments, const Value& result) {
-  std::vector<Member> members = members_of(provider, arguments, result);
+Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,
+                     const Value& result) {
+  std::vector<Member> members = members_of(blind, provider, arguments, result);
   for (auto& [name, value] : members) {
     if (name.starts_with("llm_")) name.erase(0, 4);
   }

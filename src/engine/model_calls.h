@@ -28,12 +28,14 @@ Result<Value> request_of(const Value& written, Value args);
 
 // The fields of command_committed that say which model answered, and what it cost; none for a tool's call, which has no
 // provider. `usage` has `cost_micros` when the plan knows the price and the answer counts its tokens.
-std::vector<Member> model_members(const ToolPolicy& tool, const Value& arguments,
-                                  const Value& result);
+// `blind`: of the job (core/ids.h).
+std::vector<Member> model_members(std::string_view blind, const ToolPolicy& tool,
+                                  const Value& arguments, const Value& result);
 
 // The same as `metadata` of the effect record: {provider, model, temperature?, prompt_hash, usage?}; what it cost is
 // the log's to say.
-Value model_metadata(std::string_view provider, const Value& arguments, const Value& result);
+Value model_metadata(std::string_view blind, std::string_view provider, const Value& arguments,
+                     const Value& result);
 
 // Adds what one answer cost; `usage` is null when it did not say.
 void add_usage(const Value& usage, ModelUsage& total);

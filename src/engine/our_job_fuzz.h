@@ -99,6 +99,7 @@ class OurJob {
       event.type = draft.type;
       event.created_at = now;
       event.attempt_id = state.attempt;
+      event.schema = schema_of(*event_kind(draft.type), draft.payload);
       event.payload = draft.payload;
       log.push_back(std::move(event));
     }
@@ -117,7 +118,7 @@ class OurJob {
     go();
   }
   void act(const Act& what) {
-    if (auto taken = take_in(state, what, stamp(), true)) add(taken->events);
+    if (auto taken = take_in(state, what, stamp())) add(taken->events);
     go();
   }
 };

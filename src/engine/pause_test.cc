@@ -106,7 +106,7 @@ AE_TEST("pause/a resolution in a pause does not end it") {
       " {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]");
   job.claim().unknown("a").pause();
   EXPECT_EQ(job.state.parked_until, "resume");
-  job.settled = true;
+  job.patient = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.tries("a"), 1u);

@@ -151,12 +151,12 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
 }
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(value,
-                   {"effect",     "on_in_doubt",      "timeout",     "grace",       "dedupe_window",
-                    "retry",      "version",          "description", "args_schema", "result_schema",
-                    "approval",   "approval_expires", "probe",       "compensate",  "changes",
-                    "verify",     "provider",         "price",       "rules",       "capabilities",
-                    "ask_expires"}));
+  AE_TRY(only_keys(value, {"effect",        "on_in_doubt",   "timeout",  "grace",
+                           "dedupe_window", "retry",         "version",  "description",
+                           "args_schema",   "result_schema", "approval", "approval_expires",
+                           "probe",         "compensate",    "changes",  "verify",
+                           "provider",      "price",         "rules",    "capabilities",
+                           "ask_expires",   "local"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -191,6 +191,10 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   AE_TRY(read_approval(value, tool));
   if (value.find("ask_expires") != nullptr) {
     AE_ASSIGN(tool.ask_expires, duration_at(value, "ask_expires", std::chrono::milliseconds(1)));
+  }
+  if (const Value* local = value.find("local"); local != nullptr) {
+    if (!local->is_bool()) return fail(Code::plan_invalid, "`local` is true or false");
+    tool.local = local->as_bool();
   }
   AE_TRY(read_policies(value, tool));
   AE_TRY(read_model(value, tool));

@@ -32,7 +32,7 @@
 //                                 "retry_on": [text…]},
 //                       "version": 16 hex digits, "description"?: text, "args_schema"?: schema, "result_schema"?: schema,
 //                       "approval"?: "required" | template over .args, "approval_expires"?: duration,
-//                       "capabilities"?: [text…], "rules"?: [rule…],
+//                       "capabilities"?: [text…], "rules"?: [rule…], "local"?: true,
 //                       "probe"?: {"tool", "args"?: template, "happened": template},  with "on_in_doubt": "probe"
 //                       "compensate"?: {"tool", "args"?: template},
 //                       "changes"?: [{"type", "id", "op", "version"?, "etag"?, "ref"?}…]  templates over
@@ -152,6 +152,8 @@ struct ToolPolicy {
   Duration timeout = std::chrono::seconds(30);
   Duration grace = std::chrono::seconds(30);
   std::optional<Duration> dedupe_window = std::chrono::hours(24);  // nullopt = unlimited
+  bool local =
+      false;  // a program that sends nothing off the machine: once it has ended, all it did is done
   RetryPolicy retry;
   std::optional<Schema> args_schema;
   std::string schema_digest;  // 64 hex digits: of args_schema, or of null

@@ -382,7 +382,23 @@ AE_TEST("admit/judges every wish by what is recorded") {
   job.reload().begin_attempt();
   EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::in_doubt);
   job.go().ok("a");
-  EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::refuse);
+  EXPECT_EQ(job.status(), "completed");
+  EXPECT_EQ(admit(job.state, {0, "once", job.step("a").call->arguments_hash}), Verdict::recorded);
+}
+
+AE_TEST("admit/what succeeded is recorded while the job ends, and what failed never is") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'once'}, {'id':'b', 'kind':'tool', 'tool':'once'},"
+      " {'id':'c', 'kind':'tool', 'tool':'once', 'on_error':'continue'}]");
+  job.claim().fails("c").ok("a").cancel();
+  ASSERT_TRUE(job.state.ending.has_value());
+  const auto verdict = [&](std::string_view node) {
+    const Step& step = job.step(node);
+    return admit(job.state, {job.index_of(node), "once", step.call->arguments_hash});
+  };
+  EXPECT_EQ(verdict("a"), Verdict::recorded);
+  EXPECT_EQ(verdict("b"), Verdict::refuse) << "in flight, in a job that ends";
+  EXPECT_EQ(verdict("c"), Verdict::refuse) << "it failed";
 }
 
 }  // namespace

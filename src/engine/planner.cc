@@ -252,7 +252,7 @@ Result<Value> planned_event(const State& state) {
   } else if (last != nullptr && last->imported) {
     asked = last->imported->arguments_hash;
   }
-  if (asked.size() != 64) asked = to_hex(sha256(canonical(state.input)));
+  if (asked.size() != 64) asked = state.hash_of(state.input);
   return Value::object({{"carried", carried_list(state, replan_of(state, plan, {}))},
                         {"decision_id", plan->decision.text},
                         {"decision_locked", true},

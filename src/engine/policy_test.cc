@@ -25,7 +25,7 @@ GivenJob buys(std::string_view more, std::string_view input = "{'n':250}",
 }
 
 std::string hash_of(std::string_view arguments) {
-  return to_hex(sha256(canonical(json(arguments))));
+  return blinded_hash(kBlind, canonical(json(arguments)));
 }
 
 GivenJob& edit(GivenJob& job, std::string_view id, std::string_view arguments,
@@ -523,7 +523,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   EXPECT_EQ(started["arguments_hash"], hash_of("{'n':100}"));
   const StepId step = job.step("a").id;
   EXPECT_EQ(started["idempotency_key"],
-            idempotency_key(job.state.job, step, "buy", canonical(json("{'n':100}"))).text);
+            idempotency_key(job.state.job, step, "buy", canonical(json("{'n':100}")), kBlind).text);
   EXPECT_EQ(job.ok("a").status(), "completed");
   proves(job);
 }

@@ -157,9 +157,16 @@ AE_TEST("probe/an answer that `happened` cannot read leaves the doubt to a perso
 }
 
 AE_TEST(
-    "probe/a call that a crash left open is asked about at once where one process owns the store") {
+    "probe/a call that a crash left open is asked about timeout and grace after the next opening") {
   GivenJob job = paying();
-  job.claim().crash();
+  job.claim().after(2s).crash();
+  EXPECT_EQ(job.sent.size(), 1u) << "its request may still arrive\n" << job.story();
+  const Instant settles = *job.opened_at + 60s;
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), settles);
+  EXPECT_EQ(job.last(EventType::job_requeued)["not_before"], Value(to_text(settles)));
+  job.after(60s - 1ms);
+  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  job.after(1ms);
   ASSERT_EQ(job.sent.size(), 2u) << job.story();
   EXPECT_EQ(job.sent[1].tool, "find");
   job.ok("pay/probe", "{'charge':3}");
@@ -171,6 +178,104 @@ AE_TEST(
                                       "command_committed", "node_finished", "step_committed"}));
   EXPECT_EQ(job.payloads(EventType::tool_invocation_finished).back()["outcome"], Value("unknown"));
   expect_proved(job);
+}
+
+AE_TEST("probe/later openings of the store change nothing of when it is asked") {
+  GivenJob job = paying();
+  job.claim().after(2s).crash();
+  const auto settles = job.state.settles_at(job.step("pay"));
+  job.after(5s).crash();
+  job.after(5s).crash();
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), settles) << job.story();
+  EXPECT_EQ(job.folded(job.log.size()).settles_at(job.step("pay")), settles);
+  job.now = *settles - 1ms;
+  job.claim();
+  EXPECT_EQ(job.sent.size(), 1u) << job.story();
+  job.after(1ms);
+  EXPECT_EQ(job.sent.size(), 2u) << job.story();
+}
+
+AE_TEST("probe/an opening after the last moment of sending puts it off no longer") {
+  GivenJob job = paying();
+  job.claim().after(25s).crash();
+  const Instant deadline = job.step("pay").call->deadline;
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), deadline + 30s) << "and not 60 s from now";
+}
+
+AE_TEST("probe/what the same process sent waits for its own deadline") {
+  GivenJob job = paying();
+  job.opened_at = job.now;
+  job.claim();
+  job.owned = false;  // it is claimed again, and the store was not opened in between
+  job.reload().claim();
+  EXPECT_EQ(job.state.settles_at(job.step("pay")), job.step("pay").call->deadline + 30s);
+}
+
+AE_TEST("probe/a complete response settles the call: it is asked about at once") {
+  for (const bool settled : {true, false}) {
+    GivenJob job = paying();
+    job.claim().answer("pay", {.kind = OutcomeKind::unknown,
+                               .retryable = true,
+                               .settled = settled,
+                               .error_code = "http_500",
+                               .error_message = "the server answered 500"});
+    EXPECT_EQ(job.sent.size(), settled ? 2u : 1u) << job.story();
+    EXPECT_EQ(job.last(EventType::tool_invocation_finished)["settled"],
+              settled ? Value(true) : Value());
+    expect_proved(job);
+  }
+}
+
+AE_TEST("probe/a complete response to one try does not settle an earlier one") {
+  GivenJob job = paying("[{'id':'pay','kind':'tool','tool':'set'}]");
+  job.claim().times_out("pay").after(1s);
+  ASSERT_EQ(job.tries("pay"), 2u);
+  job.answer("pay", {.kind = OutcomeKind::unknown,
+                     .settled = true,
+                     .error_code = "http_500",
+                     .error_message = "the server answered 500"});
+  EXPECT_EQ(job.sent.size(), 2u) << "the first may still arrive\n" << job.story();
+  job.after(80s);
+  EXPECT_EQ(job.sent.back().tool, "find");
+  expect_proved(job);
+}
+
+AE_TEST("probe/a program that sends nothing off the machine is settled when it has ended") {
+  constexpr std::string_view kLocal = R"({'tools': {
+    'find': {'effect': 'read'},
+    'buy': {'effect': 'at_most_once', 'on_in_doubt': 'probe', 'local': true,
+            'probe': {'tool': 'find', 'happened': '${ .result }'}}}})";
+  for (const bool killed : {true, false}) {
+    GivenJob job(kNodes, {.more = kLocal});
+    job.claim();
+    if (killed) {
+      job.unknown("pay", "signal_9");
+    } else {
+      job.crash();  // the next process ends its process group before it decides
+    }
+    ASSERT_EQ(job.sent.size(), 2u) << job.story();
+    EXPECT_EQ(job.sent[1].tool, "find");
+  }
+  GivenJob shared(kNodes, {.more = kLocal});
+  shared.owned = false;
+  shared.claim().crash().after(60s);
+  EXPECT_EQ(shared.sent.size(), 1u) << "it may run on another machine\n" << shared.story();
+  shared.after(11s);
+  EXPECT_EQ(shared.sent.size(), 2u);
+}
+
+AE_TEST("probe/the view says which call is waited for, and until when") {
+  GivenJob job = paying();
+  job.claim().after(2s).crash();
+  const Value settling = job_view(job.state)["settling"];
+  ASSERT_EQ(settling.size(), 1u) << job.story();
+  const Value& one = settling.items()[0];
+  EXPECT_EQ(one["node_id"], Value("pay"));
+  EXPECT_EQ(one["tool"], Value("buy"));
+  EXPECT_EQ(one["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(one["until"], Value(to_text(*job.state.settles_at(job.step("pay")))));
+  job.after(80s);
+  EXPECT_EQ(job_view(job.state)["settling"].size(), 0u) << "its probe is asking";
 }
 
 AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
@@ -186,7 +291,7 @@ AE_TEST("probe/in a shared store it waits for the deadline and the grace") {
 
 AE_TEST("probe/a null about a call that a crash left open closes it and sends it again") {
   GivenJob job = paying();
-  job.claim().crash().ok("pay/probe", "{'charge':null}");
+  job.claim().crash().after(60s).ok("pay/probe", "{'charge':null}");
   ASSERT_EQ(job.tries("pay"), 2u);
   job.ok("pay", "9");
   EXPECT_EQ(job.state.result, json("{'pay':9}"));
@@ -207,7 +312,7 @@ AE_TEST(
 
 AE_TEST("probe/a result that was kept late ends the question") {
   GivenJob job = paying();
-  job.claim().crash();
+  job.claim().crash().after(60s);
   job.kept("pay", {.kind = OutcomeKind::success, .result = json("1")}, Arrival::in_time);
   EXPECT_EQ(job.status(), "running") << "its probe is on its way";
   job.ok("pay/probe", "{'charge':null}");
@@ -219,7 +324,7 @@ AE_TEST("probe/a result that was kept late ends the question") {
 
 AE_TEST("probe/a cancel while it asks closes both and lists the doubt") {
   GivenJob job = paying();
-  job.claim().crash().cancel();
+  job.claim().crash().after(60s).cancel();
   EXPECT_EQ(job.status(), "running") << "a call is under way";
   job.times_out("pay/probe");
   EXPECT_EQ(job.status(), "cancelled") << job.story();
@@ -244,7 +349,7 @@ AE_TEST("probe/64 calls that a crash left open are all asked about") {
              "','kind':'tool','tool':'buy','args':{'n':1}}";
   }
   GivenJob job = paying(nodes + "]");
-  job.claim().crash();
+  job.claim().crash().after(60s);
   for (int i = 0; i < 5000 && job.status() != "completed"; ++i) {
     ASSERT_FALSE(job.in_flight.empty()) << job.story();
     job.answer(job.in_flight.begin()->first,

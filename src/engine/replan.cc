@@ -83,7 +83,7 @@ bool Replanning::same_call(const Step& step, const Node& node) const {
   if (step.approval && !step.approval->edited_from.empty()) hash = step.approval->edited_from;
   if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
   const auto args = arguments_of(next_, node);
-  return args && to_hex(sha256(canonical(*args))) == hash;
+  return args && s_.hash_of(*args) == hash;
 }
 
 bool Replanning::same_wait(const Step& step, const Node& node) const {

@@ -400,7 +400,7 @@ AE_TEST("replan/an event that carries what it may not is refused") {
   const auto taken = take_in(
       job.state,
       {.kind = Act::Kind::plan, .payload = Value::object({{"task_graph", other->task_graph}})},
-      job.stamp(), true);
+      job.stamp());
   ASSERT_TRUE(taken);
   EventDraft good;
   for (const EventDraft& draft : taken->events) {
@@ -453,7 +453,7 @@ AE_TEST(
     const Failing failing = dice.one_in(2) ? Failing::goes_on : Failing::ends;
     const Value graph = random_plan(dice, failing);
     GivenJob job(compiled(graph), {.input = random_input(dice)});
-    job.settled = true;
+    job.patient = true;
     RandomWorld world(failing);
     job.claim();
     const bool changed = !dice.one_in(3);

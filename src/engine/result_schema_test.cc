@@ -171,7 +171,7 @@ AE_TEST(
           .idempotency_key = job.state.key_of(job.step("a")).text,
           .resolution = "happened"};
   act.result = json("{'id':'x'}");
-  const auto refused = take_in(job.state, act, job.stamp(), true);
+  const auto refused = take_in(job.state, act, job.stamp());
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;
   EXPECT_EQ(job.log.size(), before);

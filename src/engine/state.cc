@@ -1,6 +1,7 @@
 // What can be asked of a state, and folding a whole log.
 #include "engine/state.h"
 
+#include "core/json.h"
 #include "engine/questions.h"
 
 #include <utility>
@@ -28,6 +29,49 @@ bool State::may_have_happened(const Step& step) const {
   if (!step.call || step.committed || step.phase == StepPhase::redo) return false;
   if (tool_of(step).effect == EffectClass::read) return false;
   return step.call->open || step.call->doubted;
+}
+
+// A try is sent before its send_by, and takes effect within timeout and grace of its sending. Where another process has
+// opened the store since, it was sent before that opening.
+std::optional<Instant> State::settles_at(const Step& step) const {
+  const Invocation& call = *step.call;
+  const ToolPolicy& tool = tool_of(step);
+  if (!call.open && !call.unsettled) return std::nullopt;
+  // Its process group has ended: as the try did, or when the next process took the job over.
+  if (tool.local && (!call.open || call.next_opening)) return std::nullopt;
+  const Duration timeout = call.deadline - call.send_by;
+  const Instant over =
+      call.next_opening ? std::min(call.deadline, *call.next_opening + timeout) : call.deadline;
+  return over + tool.grace;
+}
+
+bool State::holds_end(const Step& step) const {
+  if (step.role != Role::node || !may_have_happened(step)) return false;
+  const ToolPolicy& tool = tool_of(step);
+  if (!tool.compensate || tool.on_in_doubt == OnInDoubt::fail) return false;
+  switch (step.phase) {
+    case StepPhase::calling:
+    case StepPhase::settled:
+    case StepPhase::backoff:
+    case StepPhase::in_doubt:
+    case StepPhase::probing:
+      return true;
+    default:  // somebody said what became of it, or it was given up
+      return false;
+  }
+}
+
+bool State::has_to_undo() const {
+  return !undoable.empty() ||
+         std::ranges::any_of(steps, [&](const Step& step) { return holds_end(step); });
+}
+
+std::vector<Value> State::unknown_calls() const {
+  std::vector<Value> keys;
+  for (const Step& step : steps) {
+    if (may_have_happened(step)) keys.emplace_back(step.call->key.text);
+  }
+  return keys;
 }
 
 bool State::may_have_changed(const Step& step) const {
@@ -61,7 +105,8 @@ bool State::may_probe(const Step& step) const {
 
 std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
   if (status != JobStatus::running || by_id.contains(id)) return std::nullopt;
-  const bool undoes = must_undo() && &steps[undoable.back()] == &step && step.undo == kNoStep;
+  const bool undoes =
+      !undoable.empty() && must_undo() && &steps[undoable.back()] == &step && step.undo == kNoStep;
   if (undoes && id == side_step_id(step, Role::undo)) return Role::undo;
   if (step.call && !is_live(step) && may_probe(step) && id == side_step_id(step, Role::probe)) {
     return Role::probe;
@@ -69,8 +114,13 @@ std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
   return std::nullopt;
 }
 
+// Without arguments there is nothing to guess, so the blind is no part of it.
 IdempotencyKey State::key_of(const Step& step) const {
-  return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null");
+  return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null", "");
+}
+
+std::string State::hash_of(const Value& value) const {
+  return blinded_hash(blind, canonical(value));
 }
 
 std::string State::key_of_wait(const std::string& named) const {

@@ -98,6 +98,11 @@ struct Invocation {
   Instant first_send_by, send_by, deadline;
   // When another attempt first had the job while this try was open: the lease that it was sent under had ended by then.
   std::optional<Instant> left_at;
+  // On a store that one process owns: the opening that the newest try was sent under, and the first one of another process
+  // that had the job after it. That process had the lock, so by then the sender was dead.
+  std::optional<Instant> sent_opening, next_opening;
+  bool unsettled = false;          // a try ended and its request may still take effect
+  std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
@@ -307,6 +312,13 @@ struct Ending {
   bool compensate = true;  // committed steps whose tools name a compensation are undone first
 };
 
+// What a person found out about a call whose outcome was unknown when the job ended.
+struct NotedOutcome {
+  std::string resolution, by;  // happened | not_happened
+  Instant at;
+  Value result, note;  // null = none was given
+};
+
 // What models were asked, and what their answers cost.
 struct ModelUsage {
   std::uint64_t tries = 0, withdrawn = 0;  // of all calls; withdrawn = before a byte was sent
@@ -323,6 +335,10 @@ class State {
   Value input, labels;
   Value job_root;     // `.job` of expressions: {id, agent, labels, created_at}
   Value forked_from;  // {job_id, seq, hash}; null = it began from nothing
+  // Its secret in hashes of values (core/ids.h); "" = it has none, or it was erased.
+  std::string blind;
+  bool blind_gone =
+      false;  // erased: these hashes cannot be computed again, only compared with each other
   std::string execution_version;
   std::string traceparent, tracestate;  // of whoever asked for it; "" = none
   JobStatus status = JobStatus::none;
@@ -331,6 +347,7 @@ class State {
 
   AttemptId attempt;  // that runs it, or ran it last
   std::uint64_t epoch = 0;
+  std::optional<Instant> opened_at;  // the opening of the store under which that attempt began
   // Attempts in a row that ended without a release and without progress.
   std::uint32_t lost_claims = 0;
   std::optional<Instant> deadline, not_before;
@@ -363,6 +380,8 @@ class State {
   Value result;
   std::optional<Failure> error;  // of job_failed
   Value final_in_doubt;          // in_doubt[] of the terminal event
+  // By invocation. Of an ended job only, so that no checkpoint holds them.
+  std::map<std::string, NotedOutcome, std::less<>> noted;
   // Accepted signals that the end of the job overtook: {correlation_key, signal_id}.
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and taken in
@@ -374,11 +393,23 @@ class State {
   std::uint32_t raised = 0;  // changes of which a person is asked
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
+  // The hash of a value by which this job knows it: arguments_hash, prompt_hash, plan_input_hash. REQUIRES: the blind is
+  // not gone.
+  std::string hash_of(const Value& value) const;
+  // A model, a planner or code chose the arguments of its call, and would perhaps choose others in a restored store.
+  bool is_chosen(const Step& step) const { return step.is_loop_call() || planned_by_model; }
   // The tool that the step's call is made with: index into Plan::tools.
   std::uint32_t tool_index(const Step& step) const;
   const ToolPolicy& tool_of(const Step& step) const { return plan->tools[tool_index(step)]; }
+  // Its call is in doubt and could be undone: the job does not end before the outcome is known or the call is given up
+  // (SPEC §7).
+  bool holds_end(const Step& step) const;
+  // Is there something to undo, or a call in doubt that may turn out to be?
+  bool has_to_undo() const;
   // Has the job to undo something before it ends?
-  bool must_undo() const { return ending && ending->compensate && !undoable.empty(); }
+  bool must_undo() const { return ending && ending->compensate && has_to_undo(); }
+  // The idempotency keys of the calls whose outcome is unknown.
+  std::vector<Value> unknown_calls() const;
   // The command that asks about the newest try of a step's call, or undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
   // May a command with this id begin beside `step`, and what is it?
@@ -397,6 +428,9 @@ class State {
   bool any_is_live() const {
     return std::ranges::any_of(calling, [&](std::uint32_t index) { return is_live(steps[index]); });
   }
+  // Until when a request of the step's call may still take effect; nullopt = all of them are over. A probe and a person's
+  // `not_happened` count from then on, on every store. REQUIRES: step.call.
+  std::optional<Instant> settles_at(const Step& step) const;
   // Its newest try ended without an answer that says what it did, and nobody has said it since.
   bool may_have_happened(const Step& step) const;
   // Its call, or that which it asks about, may have changed something outside that is not recorded.

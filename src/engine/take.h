@@ -15,7 +15,7 @@ namespace ae::engine {
 Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp);
 // Keys that no wait of a plan may have, and that cannot be answered early.
 bool is_own_key(std::string_view key);
-Result<Taken> take_message(const State& state, const Act& act);
+Result<Taken> take_message(const State& state, const Act& act, const Stamp& stamp);
 Result<Taken> take_pause(const State& state, const Act& act);
 Result<Taken> take_resume(const State& state, const Act& act);
 // Is this act, a resolution or an approval, about what a confirmation showed?

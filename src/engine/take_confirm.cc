@@ -82,13 +82,17 @@ Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp&
   if (!note.empty()) p.emplace_back("reason", note);
   Taken taken;
   taken.events.push_back({EventType::decision_recorded, Value::object(std::move(p))});
-  if (last && resolution == "accept") {
+  // A park until `resume` stays: the next look finds that the answer was given.
+  if (last && resolution == "accept" && state.awaits_confirmation()) {
     taken.events.push_back(
         {EventType::job_resumed,
          Value::object({{"by", act.by.empty() ? std::string("somebody") : act.by}})});
   }
   taken.answer = Value::object(
       {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
+  if (last && resolution == "accept" && !state.awaits_confirmation()) {
+    taken.answer = taken.answer.with("next", "aetheris resume " + state.job.text);
+  }
   return taken;
 }
 

@@ -40,14 +40,15 @@ auto wait_of(const State& state, const Act& act) {
 }
 
 // An answer as its wait keeps it: one that changes the arguments names what they become.
-Value answer_of(const Act& act) {
+Value answer_of(const State& state, const Act& act) {
   if (!act.arguments) return act.payload;
-  return act.payload.with("arguments_hash", to_hex(sha256(canonical(*act.arguments))));
+  return act.payload.with("arguments_hash", state.hash_of(*act.arguments));
 }
 
 // It had its answer before. Who answers to arguments that somebody has changed meanwhile must look again.
-Result<Value> duplicate(const std::string& key, const ClosedWait& closed, const Act& act) {
-  const Value payload = answer_of(act);
+Result<Value> duplicate(const State& state, const std::string& key, const ClosedWait& closed,
+                        const Act& act) {
+  const Value payload = answer_of(state, act);
   if (closed.outcome == "edited" &&
       payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
     return fail(Code::approval_edited,
@@ -100,6 +101,22 @@ Status may_come_early(const State& state, const Act& act, const std::string& key
   return refused;
 }
 
+// The signal that is kept for this key, when the wait would take it before this one; nullptr = none. One that names another
+// type of wait, or decides nothing where this one decides, may be passed over by the wait.
+const Kept* kept_for(const State& state, const Act& act, const std::string& key) {
+  const auto decides = [](const Value& payload) {
+    const std::string_view decision = payload.text("decision");
+    return decision == "approve" || decision == "reject";
+  };
+  const auto early = state.early.find(key);
+  if (early == state.early.end()) return nullptr;
+  const auto same = std::ranges::find_if(early->second, [&](const Kept& kept) {
+    return kept.wait_type == act.wait_type && !kept.erased &&
+           decides(kept.payload) == decides(act.payload);
+  });
+  return same == early->second.end() ? nullptr : &*same;
+}
+
 // A signal that nobody waits for yet is kept for the wait that opens with its key (SPEC §10).
 Result<Taken> keep_early(const State& state, const Act& act, const std::string& key) {
   if (is_own_key(key)) {
@@ -115,6 +132,10 @@ Result<Taken> keep_early(const State& state, const Act& act, const std::string& 
   }
   AE_TRY(may_come_early(state, act, key));
   const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
+  if (const Kept* kept = kept_for(state, act, key)) {
+    const Value again = answer.with("duplicate", true).with("payload", kept->payload);
+    return Taken{.events = {}, .answer = again.with("applied", kept->payload == act.payload)};
+  }
   if (state.message_names.contains(message_name({}, key, act.id))) {
     return Taken{.events = {}, .answer = answer.with("duplicate", true)};
   }
@@ -142,7 +163,7 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   if (canonical_exceeds(*act.arguments, kValueMax)) {
     return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
   }
-  if (to_hex(sha256(canonical(*act.arguments))) == step.approval->arguments_hash) {
+  if (state.hash_of(*act.arguments) == step.approval->arguments_hash) {
     return std::nullopt;
   }
   if (step.call) {
@@ -169,7 +190,7 @@ EventDraft approval_decision(const State& state, const Wait& wait, const Act& ac
                              {"command_id", step.id.text},
                              {"tool", step.approval->tool}};
   if (edited) {
-    answer[1].second = to_hex(sha256(canonical(*act.arguments)));
+    answer[1].second = state.hash_of(*act.arguments);
     answer.emplace_back("arguments", *act.arguments);
     answer.emplace_back("edited_from", step.approval->arguments_hash);
   }
@@ -257,22 +278,55 @@ std::vector<EventDraft> overtake(const State& state, const Act& act) {
   return taken ? std::vector<EventDraft>() : std::vector<EventDraft>{kept_event(act)};
 }
 
-Status in_time(const State& state, const Act& act, Instant now) {
-  if (act.kind != Act::Kind::signal) return {};
+namespace {
+
+bool has_expired(const Wait& wait, Instant now) {
+  return wait.expires_at && *wait.expires_at <= now;
+}
+
+// The wait that has waited longest for this channel. One that has expired gets a message only when no other one waits: the
+// message was accepted before the expiry.
+const std::pair<const std::string, Wait>* receiver(const State& state, std::string_view channel,
+                                                   Instant now) {
+  const std::pair<const std::string, Wait>* first = nullptr;
+  for (const auto& entry : state.waits) {
+    const Wait& wait = entry.second;
+    if (wait.type != WaitType::message || wait.channel != channel) continue;
+    const auto rank = [now](const Wait& one) {
+      return std::pair(has_expired(one, now), one.opened_seq);
+    };
+    if (!first || rank(wait) < rank(first->second)) first = &entry;
+  }
+  return first;
+}
+
+// The open wait that the act would answer; nullptr = none.
+const Wait* answered_wait(const State& state, const Act& act, Instant now) {
+  if (act.kind == Act::Kind::message) {
+    const auto* const first = receiver(state, act.channel, now);
+    return first == nullptr ? nullptr : &first->second;
+  }
+  if (act.kind != Act::Kind::signal) return nullptr;
   const auto wait = wait_of(state, act);
-  if (wait == state.waits.end() || wait->second.type != WaitType::human) return {};
-  const std::optional<Instant>& until = wait->second.expires_at;
-  if (!until || now < *until) return {};
-  return fail(Code::wait_expired, "nobody answered in time: the request expired at " +
-                                      to_text(*until) + ", and job " + state.job.text +
-                                      " goes on without an answer as soon as somebody runs it");
+  const bool takes_signals = wait != state.waits.end() && wait->second.type != WaitType::message;
+  return takes_signals ? &wait->second : nullptr;
+}
+
+}  // namespace
+
+Status in_time(const State& state, const Act& act, Instant now) {
+  const Wait* const wait = answered_wait(state, act, now);
+  if (wait == nullptr || !has_expired(*wait, now)) return {};
+  return fail(Code::wait_expired, "no answer came in time: the wait expired at " +
+                                      to_text(*wait->expires_at) + ", and job " + state.job.text +
+                                      " goes on without an answer as soon as a process runs it");
 }
 
 Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp) {
   AE_ASSIGN(const std::string key, key_of(state, act));
   if (auto closed = state.closed_waits.find(key);
       closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    AE_ASSIGN(Value before, duplicate(key, closed->second, act));
+    AE_ASSIGN(Value before, duplicate(state, key, closed->second, act));
     return Taken{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
@@ -300,7 +354,7 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
     taken.events.push_back(approval_decision(state, wait->second, act, stamp, outcome));
   }
   std::vector<Member> more{{"outcome", outcome},
-                           {"payload", edited ? answer_of(act) : act.payload}};
+                           {"payload", edited ? answer_of(state, act) : act.payload}};
   if (!act.by.empty()) more.emplace_back("by", act.by);
   if (!act.id.empty()) more.emplace_back("signal_id", act.id);
   if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
@@ -312,7 +366,7 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
 }
 
 // Kept in the order of arrival; whoever has waited longest for the channel gets it at once.
-Result<Taken> take_message(const State& state, const Act& act) {
+Result<Taken> take_message(const State& state, const Act& act, const Stamp& stamp) {
   if (act.channel.empty() || act.channel.size() > 256) {
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
@@ -326,13 +380,8 @@ Result<Taken> take_message(const State& state, const Act& act) {
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   taken.events.push_back(kept_event(act));
-  const std::pair<const std::string, Wait>* first = nullptr;
-  for (const auto& entry : state.waits) {
-    const Wait& wait = entry.second;
-    if (wait.type != WaitType::message || wait.channel != act.channel) continue;
-    if (!first || wait.opened_seq < first->second.opened_seq) first = &entry;
-  }
-  if (first) {  // the payload stands in the message
+  if (const auto* const first =
+          receiver(state, act.channel, stamp.now)) {  // the payload stands in the message
     taken.events.push_back({EventType::wait_completed,
                             wait_members(state, first->first, first->second,
                                          {{"outcome", "signalled"}, {"signal_id", act.id}})});
@@ -371,10 +420,6 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   const std::string by = act.by.empty() ? "somebody" : act.by;
   const Value answer = Value::object({{"resumed", true}});
   if (state.is_paused()) {
-    return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
-                 .answer = answer};
-  }
-  if (state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable) {  // looks again
     return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
                  .answer = answer};
   }

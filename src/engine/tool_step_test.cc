@@ -1,5 +1,6 @@
 // A tool node: success, failure, retry, doubt, crash, and what a person says.
 #include "engine/given_job_test.h"
+#include "engine/view.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -29,7 +30,7 @@ AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
   EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
   EXPECT_EQ(job.commits.back(), job.log.size());
   ASSERT_EQ(job.sent.size(), 1u);
-  EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":attempt-1");
+  EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":0");
 }
 
 AE_TEST("tool/nothing is sent after the lease") {
@@ -414,7 +415,7 @@ AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be 
 AE_TEST("crash/a read whose changed tool was not sent for a person's word is read by the new one") {
   GivenJob job(one("look"));
   job.claim().reload();
-  job.settled = true;
+  job.patient = true;
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
   job.claim().resolve("a", "not_happened");
   EXPECT_EQ(job.sent.size(), 2u) << job.story();
@@ -590,7 +591,7 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
                        {.kind = Act::Kind::resolve,
                         .idempotency_key = job.step("a").call->key.text,
                         .resolution = "happened"},
-                       job.stamp(), true);
+                       job.stamp());
   ASSERT_TRUE(taken);
   const auto slot = slot_decided(job.state, taken->events.front());
   ASSERT_TRUE(slot);
@@ -732,7 +733,7 @@ AE_TEST("resolve/happened after a time-out closes nothing twice") {
 AE_TEST("resolve/not_happened permits one new try under the same keys") {
   GivenJob job(one("pay"));
   job.claim().crash();
-  job.settled = true;
+  job.patient = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u);
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
@@ -743,7 +744,7 @@ AE_TEST("resolve/what did not happen is in doubt no more, also when the new try 
   GivenJob job("[{'id':'a','kind':'tool','tool':'wire'}]",
                {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
                         "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
-  job.settled = true;
+  job.patient = true;
   job.claim().crash().resolve("a", "not_happened");
   ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.story();
   job.fails("a", "connect");
@@ -753,16 +754,52 @@ AE_TEST("resolve/what did not happen is in doubt no more, also when the new try 
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("resolve/not_happened is too early before deadline and grace have passed") {
+AE_TEST("resolve/not_happened is too early before the call has settled, as the view says when") {
+  for (const bool owned : {true, false}) {
+    GivenJob job(one("pay"));
+    job.owned = owned;
+    job.claim().after(2s).crash().after(45s);  // on a shared store: until the lease has ended
+    ASSERT_EQ(job.status(), "parked") << job.story();
+    const Instant settles = owned ? *job.opened_at + 60s : job.step("a").call->deadline + 30s;
+    EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(settles)));
+    job.now = settles - 1ms;
+    job.resolve("a", "not_happened");
+    EXPECT_EQ(job.refused, Code::not_settled);
+    EXPECT_NE(job.refusal.find(to_text(settles)), std::string::npos) << job.refusal;
+    EXPECT_EQ(job.status(), "parked");
+    job.now = settles;
+    job.resolve("a", "not_happened");
+    EXPECT_EQ(job.refused, std::nullopt);
+    EXPECT_EQ(job.tries("a"), 2u);
+  }
+}
+
+AE_TEST("resolve/after a complete response not_happened need not wait") {
   GivenJob job(one("pay"));
-  job.claim().crash();
-  job.resolve("a", "not_happened");
-  EXPECT_EQ(job.refused, Code::not_settled);
-  EXPECT_EQ(job.status(), "parked");
-  job.now = job.step("a").call->deadline + 30s;
-  job.resolve("a", "not_happened");
-  EXPECT_EQ(job.refused, std::nullopt);
+  job.claim().answer("a", {.kind = OutcomeKind::unknown,
+                           .settled = true,
+                           .error_code = "http_500",
+                           .error_message = "the server answered 500"});
+  ASSERT_EQ(job.status(), "parked") << "it is unknown all the same\n" << job.story();
+  EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(job.now)));
+  EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
+}
+
+AE_TEST("late/what the log has already is kept no second time, also behind a later try") {
+  GivenJob job(one("put"));
+  job.claim();
+  const Sent first = sent_of(job.state, job.step("a"));
+  const Outcome withdrawn{.kind = OutcomeKind::failure,
+                          .definite = true,
+                          .retryable = true,
+                          .error_code = "not_sent",
+                          .error_message = "the process is stopping"};
+  job.answer("a", withdrawn).after(1s);
+  ASSERT_EQ(job.tries("a"), 2u) << job.story();
+  const std::size_t events = job.log.size();
+  job.kept(first, withdrawn);
+  EXPECT_EQ(job.log.size(), events) << job.story();
 }
 
 AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
@@ -786,7 +823,7 @@ AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
 AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
   GivenJob job(one("pay"));
   job.claim().crash();
-  const Instant settles = job.step("a").call->deadline + 30s;
+  const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](std::string resolution, Instant looked_at) {
     const Act act{.kind = Act::Kind::resolve,
                   .by = "someone",
@@ -804,10 +841,9 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
 }
 
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
-  for (const std::string resolution : {"happened", "fail", "not_happened"}) {
+  for (const std::string resolution : {"happened", "fail"}) {
     GivenJob job(one("pay"));
     job.claim().crash();
-    job.settled = resolution == "not_happened";  // the process that made the call is gone
     job.act({.kind = Act::Kind::resolve,
              .idempotency_key = job.sent[0].key,
              .resolution = resolution,
@@ -828,7 +864,7 @@ AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
 AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
   GivenJob job(one("pay"));
   job.claim().crash();
-  job.settled = true;
+  job.patient = true;
   job.resolve("a", "not_happened").crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last(EventType::wait_opened)["correlation_key"],
@@ -839,8 +875,7 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
 
 AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
   GivenJob job(one("pay"));
-  job.claim().crash();
-  job.settled = true;
+  job.claim().crash().after(60s);
   Act first{.kind = Act::Kind::resolve,
             .idempotency_key = job.sent[0].key,
             .resolution = "not_happened",
@@ -857,7 +892,7 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
 AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
   GivenJob job(one("pay"));
   job.claim().times_out("a");
-  job.settled = true;
+  job.patient = true;
   job.resolve("a", "not_happened").fails("a", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");

@@ -218,7 +218,7 @@ AE_TEST(
     "person") {
   GivenJob job = booked();
   job.limits.lost_claims_max = 3;
-  job.settled = true;
+  job.patient = true;
   for (int i = 0; i < 3; ++i) job.crash();
   ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.story();
   job.resolve("c", "not_happened");
@@ -264,7 +264,7 @@ AE_TEST(
     GivenJob job = booking(
         "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
         "{'id':'b','kind':'tool','tool':'put'}]");
-    job.settled = true;
+    job.patient = true;
     job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b").resolve("p", says);
     EXPECT_EQ(job.tries("p"), 1u);
     job.ok("a/compensate");
@@ -278,7 +278,7 @@ AE_TEST("undo/a try that a crash left open, and that did not happen, is closed b
   GivenJob job = booking(
       "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'pay'},"
       "{'id':'b','kind':'tool','tool':'put'}]");
-  job.settled = true;
+  job.patient = true;
   job.claim().ok("a", "{'id':'A'}").crash().fails("b");
   ASSERT_EQ(job.status(), "parked") << job.story();
   ASSERT_EQ(job.state.open_tries, 1u) << "p's\n" << job.story();
@@ -315,7 +315,7 @@ AE_TEST("undo/a compensation is tried again by its tool's rules, under the same 
 AE_TEST("undo/a compensation that fails parks the job, and goes on as a person says") {
   for (const char* says : {"happened", "not_happened", "fail"}) {
     GivenJob job = booked();
-    job.settled = true;
+    job.patient = true;
     job.fails("c").fails("b/compensate", "http_422");
     ASSERT_EQ(job.status(), "parked") << job.story();
     const Value view = job_view(job.state);

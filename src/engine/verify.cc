@@ -18,6 +18,8 @@ namespace ae::engine {
 namespace {
 
 constexpr std::size_t kPendingShownMax = 8;
+// Of arguments, prompts, inputs and keys. That two events hold the same hash is proved all the same.
+constexpr std::string_view kBlindGone = "hashes not recomputed: the blind is gone";
 
 std::string counted(std::size_t n, std::string_view one) {
   return std::to_string(n) + " " + std::string(one) + (n == 1 ? "" : "s");
@@ -196,6 +198,7 @@ void Verifier::conclude_ledger(LedgerProof& ledger, std::string wrong) {
   }
   std::string detail = "ledger: derived; " + counted(ledger.invocations(), "invocation") + ", " +
                        std::to_string(ledger.tries()) + (ledger.tries() == 1 ? " try" : " tries");
+  if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
   if (!in_.effects.empty()) detail += ", " + counted(in_.effects.size(), "effect") + " agree";
   if (out_.pending.empty()) {
     detail += ", none pending";
@@ -214,6 +217,7 @@ void Verifier::conclude_replay(const std::string& wrong) {
     // What an expression read may have been taken out; then only a complete log can prove more.
     if (out_.state_machine.ok && any_redacted()) {
       out_.replay = {true, "values are redacted: arguments and branches cannot all be compared"};
+      if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
       return;
     }
     out_.replay = broken(wrong);
@@ -226,6 +230,7 @@ void Verifier::conclude_replay(const std::string& wrong) {
   }
   out_.replay = {true, counted(commands_, "command") +
                            " where the plan asks for them, with the arguments it gives"};
+  if (state_.blind_gone) out_.replay.detail += "; " + std::string(kBlindGone);
 }
 
 // After the event is applied.
@@ -296,6 +301,18 @@ void Verifier::compare_row() {
   std::vector<Member> labels;
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
   const Value logged = born["labels"].is_object() ? born["labels"] : Value::object({});
+  const auto hex = [](const std::optional<Hash>& hash) { return hash ? to_hex(*hash) : ""; };
+  // As numbers: a damaged row may hold a time that has no text.
+  const Instant created = in_.events.front().created_at;
+  if (in_.row->created_at && far_apart(*in_.row->created_at, created)) {
+    differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created.us));
+  }
+  if (in_.row->request_hash && in_.row->of_the_request) {
+    differs("request_hash", hex(in_.row->request_hash), hex(in_.row->of_the_request));
+  }
+  if (in_.row->commits && !in_.refused) {
+    differs("commits", std::to_string(*in_.row->commits), std::to_string(in_.row->commits_read));
+  }
   differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
 }
 

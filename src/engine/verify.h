@@ -34,6 +34,14 @@
 
 namespace ae::engine {
 
+// Earlier builds wrote the store's clock into a row's times, not the times of the events. This far they may be apart.
+constexpr Duration kRowTimesApart = std::chrono::hours(24);
+inline bool far_apart(Instant row, Instant log) {
+  const auto one = static_cast<std::uint64_t>(row.us), other = static_cast<std::uint64_t>(log.us);
+  const std::uint64_t apart = row.us > log.us ? one - other : other - one;
+  return apart > static_cast<std::uint64_t>(kRowTimesApart.count());
+}
+
 struct VerifyInput {
   JobId job;
   std::vector<Event> events;     // as core's `open` gave them, commit after commit
@@ -45,6 +53,12 @@ struct VerifyInput {
   struct Row {
     std::string status, agent, idempotency_key;
     std::vector<std::pair<std::string, std::string>> labels;
+    std::optional<Instant> created_at;
+    std::optional<Hash> request_hash;  // as the row has it, and …
+    std::optional<Hash>
+        of_the_request;  // … as it follows from the log; nullopt: the input was redacted
+    std::optional<std::uint64_t> commits;  // how many there are, and …
+    std::uint64_t commits_read = 0;        // … how many were read
   };
   std::optional<Row> row;
   struct Effect {

@@ -127,7 +127,7 @@ AE_TEST("verify/a changed byte anywhere is altered, and says behind which event"
   const GivenJob job = rich_job();
   const Stored stored(job);
   for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
-    for (const std::size_t part : {3, 2, 1}) {
+    for (const std::size_t part : {3U, 2U, 1U}) {
       Stored changed = stored;
       std::string& bytes = changed.commits[commit];
       bytes[bytes.size() * part / 4] = static_cast<char>(bytes[bytes.size() * part / 4] ^ 1);
@@ -191,6 +191,39 @@ VerifyInput with(const GivenJob& job, EventType type, std::string_view member, V
   }
   ADD_FAILURE() << "no such event";
   return input;
+}
+
+AE_TEST("verify/a row that contradicts the log in its beginning, request or commits is found") {
+  const GivenJob job = rich_job();
+  VerifyInput input = input_of(job);
+  const Value& born = job.log.front().payload;
+  const Hash request = sha256("the request");
+  const VerifyInput::Row row{.status = std::string(job.status()),
+                             .agent = std::string(born.text("agent")),
+                             .idempotency_key = std::string(born.text("idempotency_key")),
+                             .labels = {},
+                             .created_at = job.log.front().created_at,
+                             .request_hash = request,
+                             .of_the_request = request,
+                             .commits = 3,
+                             .commits_read = 3};
+  input.row = row;
+  EXPECT_TRUE(verified(input).ok) << canonical(verified(input).to_json());
+  input.row->created_at = Instant{row.created_at->us + 1};
+  EXPECT_TRUE(verified(input).ok) << "as earlier builds wrote it";
+  for (const std::int64_t damaged : {std::int64_t{0}, INT64_MAX, INT64_MIN}) {
+    input.row->created_at = Instant{damaged};
+    EXPECT_FALSE(verified(input).ok) << damaged;
+  }
+  EXPECT_NE(verified(input).state_machine.detail.find("created_at"), std::string::npos);
+  input.row = row;
+  input.row->request_hash = sha256("another");
+  EXPECT_NE(verified(input).state_machine.detail.find("request_hash"), std::string::npos);
+  input.row->of_the_request = std::nullopt;
+  EXPECT_TRUE(verified(input).ok) << "the input was redacted";
+  input.row = row;
+  input.row->commits = 4;
+  EXPECT_NE(verified(input).state_machine.detail.find("commits"), std::string::npos);
 }
 
 AE_TEST("verify/an event where none may stand breaks the state machine") {

@@ -408,21 +408,40 @@ std::vector<Value> waits_view(const State& state) {
   return views;
 }
 
+// What a person found out after the job had ended.
+Value noted_view(const NotedOutcome& noted) {
+  return Value::object({{"at", to_text(noted.at)},
+                        {"by", or_null(noted.by)},
+                        {"note", noted.note},
+                        {"resolution", noted.resolution},
+                        {"result", noted.result}});
+}
+
 Value doubt_view(const State& state, const Step& step, const Wait* wait) {
   const Invocation* call = step.call.get();  // null: it could not be made, for want of arguments
   std::string reason = wait ? wait->reason : call ? call->error.code : "";
   if (reason.empty()) reason = "nobody knows whether it happened";
+  const bool ended = is_terminal(state.status);
+  const auto noted = call ? state.noted.find(call->id.text) : state.noted.end();
+  const bool is_noted = noted != state.noted.end();
+  std::vector<Value> commands;
+  if (wait || (ended && !is_noted)) commands = resolve_commands(state, step);
+  if (ended && !commands.empty()) commands.pop_back();  // nothing is left to fail
   Value resolvable;
-  if (wait && call) resolvable = to_text(call->deadline + state.tool_of(step).grace);
+  if (call && (wait || ended)) {
+    resolvable =
+        to_text(state.settles_at(step).value_or(wait ? wait->opened_at : state.updated_at));
+  }
   return Value::object(
       {{"arguments", call ? call->arguments : Value()},
-       {"commands", Value::array(wait ? resolve_commands(state, step) : std::vector<Value>())},
+       {"commands", Value::array(std::move(commands))},
        {"compensates", step.role == Role::undo ? Value(state.steps[step.of].id.text) : Value()},
        {"external_key", call ? Value(call->external_key.text) : Value()},
        {"idempotency_key", state.key_of(step).text},
        {"invocation_id", invocation_id(state.job, step.id, state.key_of(step)).text},
        {"item", item_number(step)},
        {"node_id", state.node_of(step).id},
+       {"noted", is_noted ? noted_view(noted->second) : Value()},
        {"reason", reason},
        {"resolvable_at", resolvable},
        {"said", call ? or_null(call->error.message) : Value()},
@@ -438,7 +457,7 @@ std::vector<Value> in_doubt_view(const State& state) {
     const Step& step = state.steps[wait.step];
     if (wait.resolve) doubts.emplace_back(wait.step, doubt_view(state, step, &wait));
   }
-  if (is_terminal(state.status) && state.final_in_doubt.size() > 0) {
+  if (is_terminal(state.status)) {
     for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
       const Step& step = state.steps[i];
       if (state.may_have_happened(step)) doubts.emplace_back(i, doubt_view(state, step, nullptr));
@@ -448,6 +467,27 @@ std::vector<Value> in_doubt_view(const State& state) {
   std::vector<Value> views;
   views.reserve(doubts.size());
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
+  return views;
+}
+
+// Calls in doubt that are left alone until their requests are over; then their probe asks.
+std::vector<Value> settling_view(const State& state) {
+  std::vector<Value> views;
+  if (is_terminal(state.status)) return views;
+  for (const std::uint32_t index : state.todo) {
+    const Step& step = state.steps[index];
+    const bool left =
+        step.phase == StepPhase::calling ? !state.is_live(step) : step.phase == StepPhase::settled;
+    if (!step.call || !left || !state.may_probe(step)) continue;
+    const auto settles = state.settles_at(step);
+    if (!settles) continue;
+    views.push_back(Value::object({{"idempotency_key", step.call->key.text},
+                                   {"item", item_number(step)},
+                                   {"node_id", state.node_of(step).id},
+                                   {"step_id", step.id.text},
+                                   {"tool", state.tool_of(step).name},
+                                   {"until", to_text(*settles)}}));
+  }
   return views;
 }
 
@@ -774,6 +814,7 @@ Value job_view(const State& state) {
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
        {"result", state.result},
        {"seq", number(state.seq)},
+       {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
        {"uncompensated", steps_list(state, over && state.status != JobStatus::completed

@@ -27,12 +27,14 @@ std::vector<std::uint32_t> not_undone(const State& state);
 
 // {id, agent, status, input, result, error{code,message}, waiting{wait_type, correlation_key, expires_at, due_at,
 //  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,
-//  arguments, try, reason, since, resolvable_at}], parked{reason, until, since, command},
+//  arguments, try, reason, since, resolvable_at, noted{resolution, by, at, note, result}}], parked{reason, until, since, command},
 //  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,
 //  compensated[{node_id, step_id, item?}], uncompensated[], labels,
 //  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent, reserved, exceeded, wall_until},
-//  usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}, progress{nodes, done}, plan_hash, execution_version, seq}
+//  usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}, progress{nodes, done}, plan_hash, execution_version, seq,
+//  settling[{idempotency_key, tool, node_id, step_id, item, until}]}
 //
+// `settling` are calls in doubt whose requests may still take effect; from `until` on their probes ask.
 // `waiting` is the first open wait of a job that is `waiting`; `waits` are all open ones, whatever the status;
 // `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts
 // claims from 1, `attempt_id` is null before the first. A `command` is what answers on the command line.

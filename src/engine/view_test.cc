@@ -70,7 +70,7 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
   EXPECT_EQ(doubt["node_id"], "a");
   EXPECT_EQ(doubt["arguments"], json("{'n':1}"));
   EXPECT_EQ(doubt["since"], "2026-01-01T00:00:00.000000Z");
-  EXPECT_EQ(doubt["resolvable_at"], "2026-01-01T00:01:10.000000Z");
+  EXPECT_EQ(doubt["resolvable_at"], "2026-01-01T00:01:00.000000Z");
   EXPECT_EQ(view["parked"]["reason"], "invocation_in_doubt");
   EXPECT_EQ(view["parked"]["until"], "resolve");
   const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
@@ -115,8 +115,12 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
   const Value view = job_view(job.claim().unknown("a").state);
   EXPECT_EQ(view["error"]["code"], "invocation_in_doubt");
   ASSERT_EQ(view["in_doubt"].size(), 1u);
-  EXPECT_TRUE(view["in_doubt"].items()[0]["resolvable_at"].is_null());
-  EXPECT_EQ(view["in_doubt"].items()[0]["commands"], json("[]")) << "the job has ended";
+  const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
+  EXPECT_EQ(view["in_doubt"].items()[0]["commands"],
+            Value::array({Value(resolve + " happened '{}'"), Value(resolve + " not_happened")}));
+  EXPECT_EQ(view["in_doubt"].items()[0]["resolvable_at"],
+            Value(to_text(job.step("a").call->deadline + 30s)));
+  EXPECT_EQ(view["in_doubt"].items()[0]["noted"], Value());
 }
 
 AE_TEST("job_view/a job that is being cancelled says so") {

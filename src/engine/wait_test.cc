@@ -377,7 +377,7 @@ AE_TEST("cancel/of a job that another process may still work for waits for its c
 AE_TEST("cancel/what a person said did not happen is not in doubt") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash();
-  job.settled = true;
+  job.patient = true;
   job.claims_again = false;
   job.resolve("a", "not_happened");
   ASSERT_EQ(job.status(), "queued");
@@ -462,7 +462,7 @@ AE_TEST("undelivered/a signal that was accepted and that the end overtook is lis
     cancelled ? job.cancel() : job.fails("b");
     // A call is awaited; meanwhile the inbox is read.
     const Act signal{.kind = Act::Kind::signal, .id = "s1", .by = "x", .correlation_key = "k"};
-    EXPECT_FALSE(take_in(job.state, signal, job.stamp(), false)) << "too late to be delivered";
+    EXPECT_FALSE(take_in(job.state, signal, job.stamp())) << "too late to be delivered";
     auto closed = overtake(job.state, signal);
     ASSERT_EQ(closed.size(), 1u);
     job.add(closed);

@@ -17,8 +17,39 @@ namespace ae::net {
 namespace {
 
 constexpr int kRoundsPerTurn = 16;
+constexpr std::int64_t kTurnUsMax = 50'000;  // then the sockets have their turn, whatever is left
+// So long after a second signal the process ends, if the loop has not taken that one.
+constexpr unsigned kEndSeconds = 1;
 
 std::int64_t boot_us() { return BootClock().since_start().count(); }
+
+// SIGINT and SIGTERM, counted by the handler, and as many as the loop has taken note of. A loop that is busy must not
+// keep the process from ending: a signal that comes while an earlier one is unnoticed ends it, from the handler.
+std::atomic<int> signals_arrived = 0;
+std::atomic<int> signals_noticed = 0;
+std::atomic<int> last_signal = 0;
+struct sigaction noticed_by_asio[NSIG] = {};
+
+void on_alarm(int) { _exit(128 + last_signal.load()); }
+
+void on_signal(int signal) {
+  const int saved = errno;
+  last_signal = signal;
+  const int arrived = ++signals_arrived;
+  if (arrived - signals_noticed.load() > 1) _exit(128 + signal);
+  if (arrived > 1) alarm(kEndSeconds);
+  noticed_by_asio[signal].sa_handler(signal);
+  errno = saved;
+}
+
+// Before the handler that asio has installed.
+void count_signal(int signal) {
+  struct sigaction action{};
+  AE_CHECK(sigaction(signal, nullptr, &noticed_by_asio[signal]) == 0, std::strerror(errno));
+  action = noticed_by_asio[signal];
+  action.sa_handler = on_signal;
+  AE_CHECK(sigaction(signal, &action, nullptr) == 0, std::strerror(errno));
+}
 
 }  // namespace
 
@@ -57,7 +88,10 @@ void AsioLoop::Impl::post(async::Task task) {
 // Runs what was posted, and for some rounds what these tasks post themselves; then the sockets have their turn, which
 // costs a system call.
 void AsioLoop::Impl::drain() {
-  for (int round = 0; round < kRoundsPerTurn; ++round) {
+  const std::int64_t began = boot_us();
+  const auto turn_is_over = [began] { return boot_us() - began >= kTurnUsMax; };
+  bool over = false;
+  for (int round = 0; round < kRoundsPerTurn && !over; ++round) {
     {
       const std::lock_guard lock(posted_mutex);
       if (draining.empty() && posted.empty()) {
@@ -72,9 +106,10 @@ void AsioLoop::Impl::drain() {
       }
     }
     std::size_t done = 0;
-    while (done < draining.size() && !stopped.load(std::memory_order_relaxed)) {
+    while (done < draining.size() && !over && !stopped.load(std::memory_order_relaxed)) {
       auto task = std::move(draining[done++]);
       task();
+      over = turn_is_over();
     }
     draining.erase(draining.begin(), draining.begin() + static_cast<std::ptrdiff_t>(done));
     if (!draining.empty()) break;
@@ -107,11 +142,11 @@ void AsioLoop::Impl::arm() {
   if (armed && *armed <= due) return;
   armed = due;
   itimerspec spec{};
-  // An absolute time of zero would disarm.
-  const std::int64_t at = std::max<std::int64_t>(due, 1);
-  spec.it_value.tv_sec = static_cast<time_t>(at / 1'000'000);
-  spec.it_value.tv_nsec = static_cast<long>(at % 1'000'000 * 1000);
-  const int rc = timerfd_settime(timer_fd.native_handle(), TFD_TIMER_ABSTIME, &spec, nullptr);
+  // Relative, so that no clock that is set makes it a time that the kernel refuses. Zero would disarm.
+  const std::int64_t wait = std::max<std::int64_t>(due - boot_us(), 1);
+  spec.it_value.tv_sec = static_cast<time_t>(wait / 1'000'000);
+  spec.it_value.tv_nsec = static_cast<long>(wait % 1'000'000 * 1000);
+  const int rc = timerfd_settime(timer_fd.native_handle(), 0, &spec, nullptr);
   AE_CHECK(rc == 0, std::strerror(errno));
 }
 
@@ -150,6 +185,8 @@ void AsioLoop::Impl::fire_timers() {
 void AsioLoop::Impl::wait_for_signal() {
   signals->async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
+    ++signals_noticed;
+    alarm(0);
     signal_seen(signal);
     wait_for_signal();
   });
@@ -192,6 +229,11 @@ void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
   impl_->signal_seen = std::move(seen);
   if (waiting) return;
   impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
+  struct sigaction at_alarm{};
+  at_alarm.sa_handler = on_alarm;
+  AE_CHECK(sigaction(SIGALRM, &at_alarm, nullptr) == 0, std::strerror(errno));
+  count_signal(SIGINT);
+  count_signal(SIGTERM);
   impl_->wait_for_signal();
 }
 

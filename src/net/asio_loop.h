@@ -30,7 +30,9 @@ class AsioLoop final : public async::Loop {
   async::TimerId after(Duration delay, async::Task task) override;
   void forget(async::TimerId timer) override;
 
-  // From now on SIGINT and SIGTERM do not end the process: `seen` hears of each, on the loop.
+  // From now on the first SIGINT or SIGTERM does not end the process: `seen` gets it, on the loop. Each later one is
+  // passed to `seen` too; when the loop is too busy to take it within a second, or has not even taken the one before it,
+  // the process ends with 128 + its number.
   void on_signals(std::move_only_function<void(int signal)> seen);
 
   // From now on SIGHUP does not end the process: `seen` hears of each, on the loop.

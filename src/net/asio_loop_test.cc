@@ -2,10 +2,16 @@
 #include "net/asio_loop.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -153,6 +159,61 @@ AE_TEST("loop/SIGTERM and SIGINT are heard on the loop, again and again") {
   raise(SIGTERM);
   loop.run();
   EXPECT_EQ(seen, (std::vector{SIGTERM, SIGINT}));
+}
+
+AE_TEST("system/a test sets the clock of a running process, and no timer minds") {
+  std::string folder = std::filesystem::temp_directory_path() / "aetheris-clock-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/offset";
+  ASSERT_EQ(setenv(kClockOffsetFile, path.c_str(), 1), 0);
+  SystemClock clock;
+  ASSERT_EQ(unsetenv(kClockOffsetFile), 0);
+  SystemClock machine;
+  const auto ahead = [&] { return clock.now() - machine.now(); };
+  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "there is no such file";
+  for (const std::int64_t days : {1, -1, 30'000, -30'000}) {
+    std::ofstream(path) << days * 24 * 3600 * 1'000'000;
+    EXPECT_LT(std::chrono::abs(ahead() - std::chrono::hours(24 * days)), 60s) << days;
+    AsioLoop loop;
+    loop.after(1ms, [&] { loop.stop(); });
+    loop.run();
+  }
+  std::ofstream(path) << "soon";
+  EXPECT_LT(std::chrono::abs(ahead()), 60s) << "it is no number";
+  std::filesystem::remove_all(folder);
+}
+
+// In a child: the signals end it, or the loop does with 0.
+int ended_by(const std::vector<int>& while_busy, const std::vector<int>& after) {
+  const pid_t child = fork();
+  if (child == 0) {
+    AsioLoop loop;
+    loop.on_signals([&](int) {
+      for (const int signal : after) raise(signal);
+      if (after.empty()) loop.stop();
+      if (!after.empty()) std::this_thread::sleep_for(10s);  // busy, and deaf to them
+    });
+    for (const int signal : while_busy) raise(signal);
+    loop.run();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+AE_TEST("loop/one signal leaves the end to the program") { EXPECT_EQ(ended_by({SIGTERM}, {}), 0); }
+
+AE_TEST("loop/a second signal that a busy loop cannot take ends the process at once") {
+  EXPECT_EQ(ended_by({SIGTERM, SIGINT}, {}), 128 + SIGINT);
+  EXPECT_EQ(ended_by({SIGINT, SIGTERM}, {}), 128 + SIGTERM);
+  EXPECT_EQ(ended_by({SIGTERM, SIGTERM}, {}), 128 + SIGTERM);
+}
+
+AE_TEST_SLOW(
+    "loop/a second signal ends a process whose loop is busy with the first within a second") {
+  EXPECT_EQ(ended_by({SIGTERM}, {SIGINT}), 128 + SIGINT);
+  EXPECT_EQ(ended_by({SIGTERM}, {SIGINT, SIGTERM}), 128 + SIGTERM);
 }
 
 AE_TEST("system/clocks go on and chance does not repeat") {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "net/outbound.h"
 #include "net/system.h"
 #include "net/unix_path.h"
 
@@ -54,6 +55,9 @@ std::string fault_of(const HttpCall& call) {
   if (call.method.empty() || call.method.size() > 16 ||
       !std::ranges::all_of(call.method, is_upper)) {
     return "the method is not a word of upper-case letters";
+  }
+  if (call.public_only && (!call.fresh || !call.unix_socket.empty())) {
+    return "a call whose host data chose needs a connection of its own";
   }
   if (call.method == "CONNECT") return "CONNECT is not a method for a tool";
   if (!call.url.starts_with("http://") && !call.url.starts_with("https://")) {
@@ -118,6 +122,7 @@ struct Transfer {
   bool sent = false;  // the point right before the first byte has been passed
   std::vector<HttpClient::Id>* just_sent = nullptr;
   bool withdrawn = false;  // … or refused, because it was too late
+  std::string denied;      // the address that was not connected to
   int scarce = 0;          // the errno for which no connection could be opened now
   bool answer_began = false;
   bool in_header = false;  // between a status line and the blank line after its headers
@@ -203,8 +208,13 @@ std::size_t Transfer::take_body(std::string_view bytes) {
 
 extern "C" {
 curl_socket_t ae_open_socket(void* to, curlsocktype, curl_sockaddr* address) noexcept {
+  auto* const transfer = static_cast<Transfer*>(to);
+  if (transfer->call.public_only && !is_public(address->addr)) {
+    transfer->denied = address_text(address->addr);
+    return CURL_SOCKET_BAD;
+  }
   const int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
-  if (fd < 0 && is_scarcity(errno)) static_cast<Transfer*>(to)->scarce = errno;
+  if (fd < 0 && is_scarcity(errno)) transfer->scarce = errno;
   return fd < 0 ? CURL_SOCKET_BAD : fd;
 }
 int ae_about_to_send(void* to, char*, char*, int, int) noexcept {
@@ -220,6 +230,7 @@ std::size_t ae_take_body(char* bytes, std::size_t one, std::size_t count, void* 
 
 // Where an exchange ended of which no byte had left.
 HttpPhase unsent_phase(CURLcode code, Transfer& t) {
+  if (!t.denied.empty()) return HttpPhase::connect_failed;
   // What else fails for want of descriptors (names, certificates) says something else of it.
   if (t.scarce == 0) t.scarce = descriptors_left();
   long why = 0;
@@ -599,10 +610,15 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   } else if (t->headers_too_large) {
     a.error =
         "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
+  } else if (a.phase == HttpPhase::connect_failed && !t->denied.empty()) {
+    a.error = "address_denied: " + t->denied +
+              " is not a public address, and data chose this host; name it in `outbound.allow`";
   } else if (a.phase != HttpPhase::complete) {
     const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
     a.error = code == CURLE_OK
                   ? "the answer's end was not seen: its length is wrong, or TLS was cut"
+              : code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete
+                  ? "a header of the answer is too large (libcurl takes about 100 KiB)"
               : t->sent && code == CURLE_ABORTED_BY_CALLBACK
                   ? "the connection was closed before an answer"
                   : text;

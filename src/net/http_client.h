@@ -25,7 +25,10 @@ struct HttpCall {
   std::string method = "GET";
   std::string url;  // http or https, already encoded, sent as it is; no user name in it
   HttpHeaders headers;
-  std::string body;         // Content-Length is set from it; GET and HEAD have none
+  std::string body;  // Content-Length is set from it; GET and HEAD have none
+  // Data chose the host: only public addresses (net/outbound.h) are connected to; else `connect_failed`, and nothing was
+  // sent. REQUIRES: fresh, as the address is judged when a connection is opened.
+  bool public_only = false;
   std::string unix_socket;  // connect here instead of to the URL's host
   bool fresh =
       true;  // a connection of its own, HTTP/1.1; false: shared ones, for calls that only read

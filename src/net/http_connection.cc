@@ -15,7 +15,9 @@ namespace ae::net {
 namespace {
 
 constexpr std::int64_t kLingerUs = 1'000'000;
-constexpr std::size_t kLingerMax = 1u << 20;  // bytes read from a client that was refused
+constexpr std::int64_t kLingerBodyUs = 10'000'000;  // for a client that was refused within its body
+constexpr std::size_t kLingerMax = 8u << 20;        // bytes read from a client that was refused
+constexpr std::size_t kBodyFree = 16u << 10;        // of each body, not counted among all of them
 constexpr std::size_t kJoinMax = 32u << 10;  // small pieces of a stream are put together up to here
 constexpr std::size_t kBuffersPerWrite = 16;
 
@@ -120,7 +122,7 @@ HttpConnection::HttpConnection(HttpServer::Impl& server, Socket socket, std::str
       socket_(std::move(socket)),
       peer_(std::move(peer)),
       tcp_(tcp),
-      parser_(server.options.limits) {}
+      parser_(server.options.limits, HttpParser::Stops::before_body_too) {}
 
 void HttpConnection::start() {
   if (tcp_ && server_->options.tls) return greet();
@@ -145,7 +147,9 @@ void HttpConnection::wait_for(Duration time) {
 }
 
 std::optional<HttpConnection::Silence> HttpConnection::silence() const {
-  if (phase_ == Phase::greeting) return Silence{.begun = false, .since = waits_since_};
+  if (phase_ == Phase::greeting || phase_ == Phase::lingering) {
+    return Silence{.begun = false, .since = waits_since_};
+  }
   if (phase_ != Phase::reading || writing_) return std::nullopt;
   return Silence{.begun = parser_.begun(), .since = waits_since_};
 }
@@ -220,15 +224,17 @@ void HttpConnection::advance() {
     case HttpParser::State::refused:
       return refuse(parser_.refusal());
     case HttpParser::State::request:
+      return with_body_ ? body_complete() : dispatch();
+    case HttpParser::State::head:
       return dispatch();
     case HttpParser::State::reading:
       break;
   }
+  if (!count_body()) return;
   if (peer_gone_) {
     if (!parser_.begun()) return cut();
     return refuse({400, Code::input_invalid, "the request ends in its middle"});
   }
-  if (parser_.take_expects_continue()) push("HTTP/1.1 100 Continue\r\n\r\n");
   note_part();
   read();
 }
@@ -259,23 +265,95 @@ void HttpConnection::dispatch() {
   read_deadline_ = kNever;
   keep_alive_ = parser_.keep_alive() && !server_->stopping;
   is_http_1_0_ = parser_.is_http_1_0();
-  HttpRequest request = parser_.take();
+  HttpRequest request =
+      parser_.state() == HttpParser::State::head ? parser_.take_head() : parser_.take();
   is_head_ = request.method == "HEAD";
+  only_reads_ = is_head_ || request.method == "GET";
   request.peer = peer_;
+  request.from_tool = from_tool_;
   if (!host_is_known(request)) {
     return refuse({400, Code::input_invalid, "this server is not known by the name in Host"});
   }
   const auto self = shared_from_this();  // the handler may end it all
   read();
-  self->server_->handler(std::move(request), Responder(self));
+  const HttpServer::Impl& server = *self->server_;
+  if (server.options.admit) return server.options.admit(std::move(request), Responder(self));
+  Responder(self).read_body(std::move(request), server.handler);
+}
+
+void HttpConnection::read_body(HttpRequest head, HttpServer::Handler then) {
+  if (phase_ != Phase::handling) return;  // closed meanwhile
+  if (parser_.state() != HttpParser::State::head) {
+    return then(std::move(head), Responder(shared_from_this()));
+  }
+  forget_callbacks();
+  phase_ = Phase::reading;
+  head_ = std::move(head);
+  with_body_ = std::move(then);
+  parser_.read_body();
+  if (parser_.take_expects_continue() && begin_ == end_) push("HTTP/1.1 100 Continue\r\n\r\n");
+  if (phase_ == Phase::reading) advance();
+}
+
+void HttpConnection::body_complete() {
+  if (!count_body()) return;
+  phase_ = Phase::handling;
+  part_ = Part::none;
+  read_deadline_ = kNever;
+  HttpRequest request = std::exchange(head_, {});
+  HttpRequest rest = parser_.take();
+  request.body = std::move(rest.body);
+  request.has_body = true;
+  request.body_room = std::exchange(room_, nullptr);
+  const HttpServer::Handler then = std::exchange(with_body_, nullptr);
+  const auto self = shared_from_this();
+  read();
+  then(std::move(request), Responder(self));
+}
+
+void HttpConnection::drop_body() {
+  const auto forgotten = std::exchange(with_body_, nullptr);
+  room_.reset();
+  const std::size_t size = parser_.body_size();
+  parser_.drop_body();
+  server_->on_body_dropped(size);
+}
+
+// False: there is no room for this body, and the client was told so.
+bool HttpConnection::count_body() {
+  const std::size_t size = parser_.body_size();
+  if (size <= kBodyFree) return true;
+  if (!room_) room_ = std::make_shared<BodyRoom>(server_->body_bytes);
+  const bool fits = room_->grow_to(size - kBodyFree, server_->options.bodies_max);
+  server_->body_bytes_peak = std::max(server_->body_bytes_peak, *server_->body_bytes);
+  if (fits) return true;
+  HttpResponse full = problem(503, code_name(Code::unavailable),
+                              "this server is reading as many large requests as it takes; nothing "
+                              "was done, ask again");
+  full.headers.push_back({"Retry-After", "1"});
+  refuse_with(std::move(full));
+  return false;
+}
+
+bool BodyRoom::grow_to(std::size_t size, std::size_t max) {
+  const std::size_t more = size - size_;
+  if (more > max || *all_ > max - more) return false;
+  *all_ += more;
+  size_ = size;
+  return true;
 }
 
 // What we cannot read on from.
 void HttpConnection::refuse(const HttpRefusal& refusal) {
+  refuse_with(problem(refusal.status, code_name(refusal.code), refusal.detail));
+}
+
+void HttpConnection::refuse_with(HttpResponse response) {
   phase_ = Phase::handling;
   read_deadline_ = kNever;
   keep_alive_ = false;
-  answer(problem(refusal.status, code_name(refusal.code), refusal.detail));
+  drop_body();
+  answer(std::move(response));
 }
 
 // ---- the answer
@@ -289,19 +367,61 @@ void HttpConnection::send_head(const HttpResponse& response, std::optional<std::
   if (length && !bodyless) add_header(head, "Content-Length", std::to_string(*length));
   if (!length && chunked_) add_header(head, "Transfer-Encoding", "chunked");
   if (!keep_alive_) add_header(head, "Connection", "close");
+  add_header(head, "X-Content-Type-Options", "nosniff");
   for (const HttpHeader& header : response.headers) {
     AE_CHECK(is_header_name(header.name), header.name);
     add_header(head, header.name, header.value);
   }
   head += "\r\n";
-  out_bytes_ += head.size();
-  out_.push_back(std::move(head));
+  keep(std::move(head));
+}
+
+// What was only read can be read again; of what was done, the client must look.
+HttpResponse HttpConnection::no_room() const {
+  HttpResponse full =
+      only_reads_ ? problem(503, code_name(Code::unavailable),
+                            "this server is sending as many large answers as it takes; ask again, "
+                            "or for less")
+                  : problem(503, code_name(Code::unknown_outcome),
+                            "the answer is large, and this server is sending as many of those as "
+                            "it takes: look before repeating the request");
+  full.headers.push_back({"Retry-After", "1"});
+  return full;
+}
+
+bool HttpConnection::has_room(std::size_t size) const {
+  return server_ == nullptr || server_->has_room(size);
+}
+
+bool HttpConnection::reads_slowly(std::int64_t now) {
+  const HttpServer::Options& options = server_->options;
+  const std::int64_t time = now - out_since_;
+  if (kept_ <= options.answer_small || time < options.slow_after.count()) return false;
+  const double rate = static_cast<double>(out_written_) * 1e6 / static_cast<double>(time);
+  // What the kernel has taken at first says nothing of the client: looked at again from here.
+  out_since_ = now;
+  out_written_ = 0;
+  return rate < static_cast<double>(options.slow_rate);
+}
+
+void HttpConnection::keep(std::string bytes) {
+  if (out_.empty()) {
+    out_since_ = now_us();
+    out_written_ = 0;
+  }
+  out_bytes_ += bytes.size();
+  kept_ += bytes.size();
+  server_->out_bytes += bytes.size();
+  server_->out_peak = std::max(server_->out_peak, server_->out_bytes);
+  out_.push_back(std::move(bytes));
 }
 
 void HttpConnection::answer(HttpResponse response) {
   if (phase_ != Phase::handling) return;  // closed meanwhile
+  if (!is_head_ && !server_->has_room(response.body.size())) response = no_room();
   forget_callbacks();
   phase_ = Phase::answering;
+  if (parser_.state() == HttpParser::State::head) keep_alive_ = false;
   send_head(response, response.body.size());
   const bool bodyless = is_head_ || response.status == 204 || response.status == 304;
   push(bodyless ? std::string() : std::move(response.body));
@@ -313,7 +433,7 @@ void HttpConnection::begin(HttpResponse head) {
   phase_ = Phase::streaming;
   stream_ended_ = was_high_ = false;
   chunked_ = !is_http_1_0_;
-  if (is_http_1_0_) keep_alive_ = false;
+  if (is_http_1_0_ || parser_.state() == HttpParser::State::head) keep_alive_ = false;
   send_head(head, std::nullopt);
   push({});
   if (peer_gone_) cut();
@@ -321,7 +441,8 @@ void HttpConnection::begin(HttpResponse head) {
 
 bool HttpConnection::write_stream(std::string_view bytes) {
   if (!is_streaming() || is_head_ || bytes.empty()) return true;
-  if (out_bytes_ + bytes.size() > server_->options.stream_max && out_bytes_ > 0) {
+  // A first large piece may come before the head has left; what comes after `write` said false may not.
+  if (was_high_ && out_bytes_ + bytes.size() > server_->options.stream_max) {
     cut();
     return false;
   }
@@ -329,6 +450,8 @@ bool HttpConnection::write_stream(std::string_view bytes) {
   if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kJoinMax) {
     out_.back() += piece;
     out_bytes_ += piece.size();
+    kept_ += piece.size();
+    server_->out_bytes += piece.size();
     flush();
   } else {
     push(std::move(piece));
@@ -358,7 +481,10 @@ void HttpConnection::end_exchange() {
 void HttpConnection::linger() {
   if (peer_gone_) return cut();
   phase_ = Phase::lingering;
-  read_deadline_ = now_us() + kLingerUs;
+  waits_since_ = now_us();
+  const bool in_body = parser_.state() == HttpParser::State::head ||
+                       (parser_.state() == HttpParser::State::reading && parser_.in_body());
+  read_deadline_ = waits_since_ + (in_body ? kLingerBodyUs : kLingerUs);
   if (tls_) return say_goodbye();
   boost::system::error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);
@@ -379,10 +505,7 @@ void HttpConnection::say_goodbye() {
 // ---- out
 
 void HttpConnection::push(std::string bytes) {
-  if (!bytes.empty()) {
-    out_bytes_ += bytes.size();
-    out_.push_back(std::move(bytes));
-  }
+  if (!bytes.empty()) keep(std::move(bytes));
   flush();
 }
 
@@ -410,12 +533,15 @@ void HttpConnection::flush() {
 void HttpConnection::on_written(bool failed, std::size_t size) {
   writing_ = false;
   in_write_ = 0;
-  if (phase_ == Phase::closed) return;
+  if (phase_ == Phase::closed) return out_.clear();
   if (failed) return cut();
   out_bytes_ -= size;
+  out_written_ += size;
   size += out_offset_;
   while (!out_.empty() && size >= out_.front().size()) {
     size -= out_.front().size();
+    kept_ -= out_.front().size();
+    server_->out_bytes -= out_.front().size();
     out_.pop_front();
   }
   out_offset_ = size;
@@ -461,6 +587,9 @@ void HttpConnection::cut() {
   boost::system::error_code ignored;
   socket_.close(ignored);
   drained_ = nullptr;
+  drop_body();
+  server_->out_bytes -= std::exchange(kept_, 0);
+  if (!writing_) out_.clear();  // else with the write, whose end comes
   tell_closed();
   std::exchange(server_, nullptr)->remove(self);
 }
@@ -501,6 +630,11 @@ void Responder::answer(HttpResponse response) && {
   std::exchange(connection_, nullptr)->answer(std::move(response));
 }
 
+void Responder::read_body(HttpRequest head, HttpServer::Handler then) && {
+  AE_CHECK(connection_, "answered twice");
+  std::exchange(connection_, nullptr)->read_body(std::move(head), std::move(then));
+}
+
 HttpStream Responder::begin(HttpResponse head) && {
   AE_CHECK(connection_, "answered twice");
   connection_->begin(std::move(head));
@@ -535,6 +669,10 @@ void HttpStream::end() {
 }
 
 bool HttpStream::closed() const { return !connection_ || !connection_->is_streaming(); }
+
+bool HttpStream::has_room(std::size_t size) const {
+  return closed() || connection_->has_room(size);
+}
 
 void HttpStream::on_drained(async::Task task) {
   if (connection_) connection_->on_drained(std::move(task));

@@ -32,12 +32,28 @@ struct TlsIdentity::Impl {
   boost::asio::ssl::context context{boost::asio::ssl::context::tls_server};
 };
 
+// Bytes of one body that count, among those of all. Copies of a request share it.
+class BodyRoom {
+ public:
+  explicit BodyRoom(std::shared_ptr<std::size_t> all) : all_(std::move(all)) {}
+  ~BodyRoom() { *all_ -= size_; }
+  BodyRoom(const BodyRoom&) = delete;
+  BodyRoom& operator=(const BodyRoom&) = delete;
+  // False: there is no room for so much.
+  bool grow_to(std::size_t size, std::size_t max);
+
+ private:
+  const std::shared_ptr<std::size_t> all_;  // outlives the server with the last request
+  std::size_t size_ = 0;
+};
+
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(HttpServer::Impl& server, Socket socket, std::string peer, bool tcp);
 
   // For the server.
   void start();
+  void comes_from_tool() { from_tool_ = true; }  // before start
   void check_deadlines(std::int64_t now);
   void stop();       // gently
   void turn_away();  // in place of start: answers that there is no room
@@ -59,6 +75,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     auto operator<=>(const Silence&) const = default;
   };
   std::optional<Silence> silence() const;
+  void read_body(HttpRequest head, HttpServer::Handler then);
+  bool has_room(std::size_t size) const;
+  // What has not left yet.
+  std::size_t kept() const { return kept_; }
+  // Of a large answer: has it read less than it must, since it was looked at last? REQUIRES: it is not closed.
+  bool reads_slowly(std::int64_t now);
   bool waits_for_answer() const { return phase_ == Phase::handling; }
 
  private:
@@ -82,9 +104,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void wait_for(Duration time);
   void dispatch();
   void refuse(const HttpRefusal& refusal);
+  void refuse_with(HttpResponse response);
+  void body_complete();
+  bool count_body();
+  void drop_body();
   bool host_is_known(const HttpRequest& request) const;
   void send_head(const HttpResponse& response, std::optional<std::size_t> length);
   void push(std::string bytes);
+  void keep(std::string bytes);
+  HttpResponse no_room() const;
   void flush();
   void on_written(bool failed, std::size_t size);
   void end_exchange();
@@ -97,6 +125,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
   bool said_goodbye_ = false;       // nothing is read through it any more
   const std::string peer_;
+  bool from_tool_ = false;
   const bool tcp_;
   Phase phase_ = Phase::reading;
 
@@ -110,10 +139,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::int64_t read_deadline_ = kNever;
   std::int64_t waits_since_ = 0;  // for what is read
   std::size_t lingered_ = 0;      // bytes
+  // A request whose body is being read.
+  HttpRequest head_;
+  HttpServer::Handler with_body_;
+  std::shared_ptr<BodyRoom> room_;  // shared with who handles the request
 
   // The exchange.
   bool keep_alive_ = true;
   bool is_head_ = false;
+  bool only_reads_ = false;
   bool is_http_1_0_ = false;
   bool chunked_ = false;
   bool stream_ended_ = false;
@@ -123,8 +157,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Out.
   std::deque<std::string> out_;
   std::size_t out_bytes_ = 0;
-  std::size_t out_offset_ = 0;  // of out_.front(), already written
-  std::size_t in_write_ = 0;    // strings that the write under way reads from
+  std::size_t kept_ = 0;         // the same, with the parts of a string that have left
+  std::int64_t out_since_ = 0;   // since when out_written_ is counted
+  std::size_t out_written_ = 0;  // bytes that have left
+  std::size_t out_offset_ = 0;   // of out_.front(), already written
+  std::size_t in_write_ = 0;     // strings that the write under way reads from
   bool writing_ = false;
   std::int64_t write_deadline_ = kNever;
 };
@@ -139,9 +176,12 @@ struct HttpServer::Impl {
   void accept_clients(const std::shared_ptr<Listener>& listener);
   void take_client(int fd, bool tcp);
   bool make_room();
+  bool has_room(std::size_t size);
   void tell_full(int error);
   void close_listeners();
   void sweep_later();
+  void give_memory_back();
+  void on_body_dropped(std::size_t size);
   void remove(const std::shared_ptr<HttpConnection>& connection);
   void end_if_stopped();
   void stop(Duration grace, async::Task done);
@@ -153,6 +193,10 @@ struct HttpServer::Impl {
   std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their waits
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
   std::optional<async::TimerId> sweep, grace_end;
+  const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyRoom
+  // Since memory was given back.
+  std::size_t body_bytes_peak = 0, body_bytes_dropped = 0, connections_peak = 0, out_peak = 0;
+  std::size_t out_bytes = 0;                   // HttpConnection::kept() of all
   std::size_t made_room = 0, turned_away = 0;  // since it was told last
   std::int64_t tells_again = 0;
   bool stopping = false;

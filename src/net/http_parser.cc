@@ -10,6 +10,8 @@
 namespace ae::net {
 namespace {
 
+constexpr std::size_t kPartMax = 64u << 10;  // bytes
+
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
 int hex_digit(char c) {
@@ -83,14 +85,27 @@ std::size_t HttpParser::feed(std::string_view bytes) {
 }
 
 bool HttpParser::take_expects_continue() {
-  return std::exchange(expects_continue_, false) && request_.body.empty();
+  return std::exchange(expects_continue_, false) && body_size_ == 0;
 }
 
 HttpRequest HttpParser::take() {
   AE_CHECK(state_ == State::request);
   HttpRequest taken = std::move(request_);
-  *this = HttpParser(limits_);
+  if (body_.size() == 1) {
+    taken.body = std::move(body_.front());
+  } else {
+    taken.body.reserve(body_size_);
+    for (std::string& part : body_) taken.body += std::exchange(part, {});
+  }
+  *this = HttpParser(limits_, stops_);
   return taken;
+}
+
+HttpRequest HttpParser::take_head() {
+  AE_CHECK(state_ == State::head);
+  HttpRequest head = std::exchange(request_, {});
+  request_.has_body = true;
+  return head;
 }
 
 void HttpParser::refuse(int status, Code code, std::string detail) {
@@ -182,6 +197,8 @@ void HttpParser::end_line() {
 
 void HttpParser::read_request_line() {
   const std::string_view line = line_;
+  // Some clients end a body with a line that is not part of it (RFC 9112 §2.2).
+  if (line.empty() && !std::exchange(after_empty_line_, true)) return;
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
   if (first == std::string_view::npos || first == last) {
@@ -209,8 +226,30 @@ void HttpParser::read_request_line() {
   place_ = Place::headers;
 }
 
-void HttpParser::read_target(std::string_view target) {
+// `http://host/path`, as a proxy is sent it: the host counts instead of the Host header (RFC 9112 §3.2.2). What is left is
+// the path and query.
+std::string_view HttpParser::read_absolute_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (target.size() < scheme.size()) continue;
+    if (!equal_ignoring_case(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    const std::size_t end = std::min(target.find_first_of("/?"), target.size());
+    target_host_ = target.substr(0, end);
+    if (!is_host(target_host_)) return {};
+    target.remove_prefix(end);
+    return target.empty() ? "/" : target;
+  }
+  return target;
+}
+
+void HttpParser::read_target(std::string_view given) {
   const auto is_allowed = [](char c) { return c > 0x20 && c < 0x7F && c != '#'; };
+  std::string_view target = read_absolute_form(given);
+  std::string with_slash;
+  if (!target_host_.empty() && target.starts_with('?')) {
+    with_slash = "/" + std::string(target);
+    target = with_slash;
+  }
   if (!target.starts_with('/') || !std::ranges::all_of(target, is_allowed)) {
     return bad("the target is not a path that begins with /");
   }
@@ -297,16 +336,20 @@ void HttpParser::end_headers() {
     }
   }
   if (hosts == 0 && minor_ == 1) return bad("the Host header is missing");
+  if (!target_host_.empty()) {
+    std::erase_if(request_.headers, [](const HttpHeader& header) { return header.name == "host"; });
+    request_.headers.push_back({"host", target_host_});
+  }
   keep_alive_ = !close;
   if (!read_length(chunked)) return;
-  if (chunked) {
-    place_ = Place::chunk_line;
-  } else if (body_left_ > 0) {
-    place_ = Place::body;
-  } else {
+  request_.has_body = chunked || body_left_ > 0;
+  if (!request_.has_body) {
     expects_continue_ = false;
     state_ = State::request;
+    return;
   }
+  place_ = chunked ? Place::chunk_line : Place::body;
+  if (stops_ == Stops::before_body_too) state_ = State::head;
 }
 
 bool HttpParser::read_length(bool chunked) {
@@ -340,7 +383,15 @@ bool HttpParser::read_length(bool chunked) {
 
 std::size_t HttpParser::feed_body(std::string_view bytes) {
   const std::size_t size = std::min(bytes.size(), body_left_);
-  request_.body += bytes.substr(0, size);
+  for (std::size_t at = 0; at < size;) {
+    if (body_.empty() || body_.back().size() == kPartMax) {
+      body_.emplace_back().reserve(std::min(kPartMax, body_left_ - at));
+    }
+    const std::size_t more = std::min(size - at, kPartMax - body_.back().size());
+    body_.back() += bytes.substr(at, more);
+    at += more;
+  }
+  body_size_ += size;
   body_left_ -= size;
   if (body_left_ == 0) {
     if (place_ == Place::body) {
@@ -365,7 +416,7 @@ void HttpParser::read_chunk_line() {
     return;
   }
   if (++chunks_ > limits_.chunks_max) return bad("the body comes in too many chunks");
-  if (size > limits_.body_max - request_.body.size()) {
+  if (size > limits_.body_max - body_size_) {
     return refuse(413, Code::payload_too_large,
                   "the body is larger than " + std::to_string(limits_.body_max) + " bytes");
   }

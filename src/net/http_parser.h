@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "net/http_request.h"
@@ -36,15 +37,26 @@ struct HttpRefusal {
 
 class HttpParser {
  public:
-  explicit HttpParser(const HttpLimits& limits) : limits_(limits) {}
+  // head: the headers are complete and a body follows; only a parser that stops there is in this state.
+  enum class State : std::uint8_t { reading, head, request, refused };
+  enum class Stops : std::uint8_t { after_request, before_body_too };
+  explicit HttpParser(const HttpLimits& limits, Stops stops = Stops::after_request)
+      : limits_(limits), stops_(stops) {}
 
-  enum class State : std::uint8_t { reading, request, refused };
-  // Takes bytes up to the end of one request, or to a refusal; says how many.
+  // Takes bytes up to the next stop, or to a refusal; says how many.
   std::size_t feed(std::string_view bytes);
 
   State state() const { return state_; }
   bool begun() const { return place_ != Place::request_line || !line_.empty() || after_cr_; }
   bool in_body() const { return place_ > Place::headers; }
+  // REQUIRES: state() is head. The request without its body; the parser stays where it is.
+  HttpRequest take_head();
+  // REQUIRES: state() is head. Goes on with the body.
+  void read_body() { state_ = State::reading; }
+  // Bytes of the body that were read.
+  std::size_t body_size() const { return body_size_; }
+  // Gives back what was read of the body. The parser must not be fed again.
+  void drop_body() { body_ = {}; }
   // The client waits for "100 Continue" before it sends the body. True once.
   bool take_expects_continue();
   // May the connection serve another request after this one?
@@ -52,7 +64,7 @@ class HttpParser {
   bool is_http_1_0() const { return minor_ == 0; }
 
   // REQUIRES: state() is request. The parser then reads the next one.
-  HttpRequest take();
+  HttpRequest take();  // only body and has_body after take_head()
   // REQUIRES: state() is refused.
   const HttpRefusal& refusal() const { return refusal_; }
 
@@ -72,6 +84,7 @@ class HttpParser {
   void end_line();
   void read_request_line();
   void read_target(std::string_view target);
+  std::string_view read_absolute_form(std::string_view target);
   void read_header();
   void read_trailer();
   void end_headers();
@@ -82,14 +95,19 @@ class HttpParser {
   std::size_t line_max() const;
 
   HttpLimits limits_;
+  Stops stops_;
   State state_ = State::reading;
   Place place_ = Place::request_line;
-  std::string line_;            // begun, without its CRLF
-  bool after_cr_ = false;       // the line's CR was seen
-  std::size_t head_bytes_ = 0;  // of this request, or of its trailers
+  std::string line_;               // begun, without its CRLF
+  bool after_cr_ = false;          // the line's CR was seen
+  bool after_empty_line_ = false;  // before the request line
+  std::string target_host_;        // of an absolute-form target
+  std::size_t head_bytes_ = 0;     // of this request, or of its trailers
   std::size_t trailers_ = 0;
   std::size_t body_left_ = 0;  // of the body, or of this chunk
   std::size_t chunks_ = 0;
+  std::vector<std::string> body_;  // in parts: a string that doubles takes twice as much memory
+  std::size_t body_size_ = 0;
   int minor_ = 1;
   bool keep_alive_ = true;
   bool expects_continue_ = false;

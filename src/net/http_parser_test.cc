@@ -2,6 +2,7 @@
 #include "net/http_parser.h"
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "testing/test.h"
@@ -116,7 +117,7 @@ AE_TEST("http parser/framing that could be read in two ways is refused") {
       {400, "GET / HTTP/1.1\nHost: a\n\n"},
       {400, "GET / HTTP/1.1\r\nHost: a\n\r\n"},
       {400, "GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n"},
-      {400, "\r\nGET / HTTP/1.1\r\n"},
+      {400, "\r\n\r\nGET / HTTP/1.1\r\n"},
       {400, "GET  / HTTP/1.1\r\n"},
       {400, "GET /  HTTP/1.1\r\n"},
       {400, "GET / x HTTP/1.1\r\n"},
@@ -135,7 +136,10 @@ AE_TEST("http parser/framing that could be read in two ways is refused") {
       {501, "BREW / HTTP/1.1\r\n"},
       {400, "G@T / HTTP/1.1\r\n"},
       {400, "OPTIONS * HTTP/1.1\r\n"},
-      {400, "GET http://a/ HTTP/1.1\r\n"},
+      {400, "GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n"},
+      {400, "GET http://me@a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+      {400, "GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+      {400, "GET http://a/ HTTP/1.1\r\n\r\n"},
       {400, post(" X: folded\r\n")},
       {400, post("X: a\r\n\tfolded\r\n")},
       {400, post("X : a\r\n")},
@@ -234,6 +238,51 @@ AE_TEST("http parser/who waits for leave to send a body is known, once") {
   parser.feed(post("Expect: 100-continue\r\n"));
   EXPECT_EQ(parser.state(), State::request);
   EXPECT_FALSE(parser.take_expects_continue());
+}
+
+AE_TEST("http parser/one empty line before a request is skipped, and begins none") {
+  HttpParser parser{HttpLimits()};
+  EXPECT_EQ(parser.feed("\r\n"), 2u);
+  EXPECT_FALSE(parser.begun());
+  const Parsed parsed = parse("\r\n" + get("/x"));
+  ASSERT_EQ(parsed.state, State::request);
+  EXPECT_EQ(parsed.request.path, std::vector<std::string>{"x"});
+}
+
+AE_TEST("http parser/the host of an absolute target counts instead of the header") {
+  for (const auto& [target, path, query] :
+       std::vector<std::tuple<std::string, std::size_t, std::size_t>>{
+           {"http://b.example:7070/api/health", 2, 0},
+           {"HTTPS://b.example:7070", 0, 0},
+           {"http://b.example:7070?a=1", 0, 1}}) {
+    const Parsed parsed = parse("GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n");
+    ASSERT_EQ(parsed.state, State::request) << target;
+    EXPECT_EQ(parsed.request.path.size(), path) << target;
+    EXPECT_EQ(parsed.request.query.size(), query) << target;
+    EXPECT_EQ(parsed.request.header("host"), "b.example:7070") << target;
+  }
+}
+
+AE_TEST("http parser/it stops before a body, and goes on when it is to") {
+  const std::string body(200'000, 'x');
+  const std::string bytes =
+      post("Content-Length: 200000\r\nExpect: 100-continue\r\n", body) + get("/next");
+  HttpParser parser(HttpLimits(), HttpParser::Stops::before_body_too);
+  std::size_t at = parser.feed(bytes);
+  ASSERT_EQ(parser.state(), State::head);
+  EXPECT_EQ(parser.feed(bytes.substr(at)), 0u);
+  const HttpRequest head = parser.take_head();
+  EXPECT_TRUE(head.has_body);
+  EXPECT_EQ(head.path, std::vector<std::string>{"x"});
+  EXPECT_TRUE(head.body.empty());
+  parser.read_body();
+  EXPECT_TRUE(parser.take_expects_continue());
+  at += parser.feed(bytes.substr(at));
+  ASSERT_EQ(parser.state(), State::request);
+  EXPECT_EQ(parser.body_size(), body.size());
+  EXPECT_EQ(parser.take().body, body);
+  EXPECT_EQ(parser.feed(bytes.substr(at)), bytes.size() - at);
+  EXPECT_EQ(parser.state(), State::request) << "a request without a body is no stop";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // Threads: a value.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,11 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> query;  // decoded, in order, keys may repeat
   HttpHeaders headers;                                     // names in lower case, values trimmed
   std::string body;
-  std::string peer;  // "127.0.0.1:52100", "[::1]:52100", or "unix"
+  bool from_tool = false;  // HttpServer::Options::is_tool
+  std::string peer;        // "127.0.0.1:52100", "[::1]:52100", or "unix"
+  bool has_body = false;
+  // What `body` takes of HttpServer::Options::bodies_max, for as long as this is kept. shared_ptr: type-erased.
+  std::shared_ptr<void> body_room = {};
 
   std::optional<std::string_view> header(std::string_view name) const {
     return find_header(headers, name);

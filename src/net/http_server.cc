@@ -28,6 +28,8 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descr
 constexpr std::int64_t kSlowUs = 1'000'000;        // a request that has been on its way for longer
 constexpr std::int64_t kTellAgainUs = 60'000'000;  // that there is no room
 constexpr std::size_t kTurnedAwayMax = 16;         // at once, beside those that are served
+// Memory is given back to the system after a peak of so much that is gone again.
+constexpr std::size_t kGiveBackBytes = 8u << 20, kGiveBackConnections = 64;
 
 class OwnedFd {
  public:
@@ -212,6 +214,8 @@ void HttpServer::Impl::take_client(int fd, bool tcp) {
   }
   auto connection = std::make_shared<HttpConnection>(*this, std::move(socket), peer, tcp);
   connections.insert(connection);
+  if (options.is_tool && options.is_tool(fd, tcp)) connection->comes_from_tool();
+  connections_peak = std::max(connections_peak, connections.size());
   full ? connection->turn_away() : connection->start();
   sweep_later();
 }
@@ -273,8 +277,49 @@ void HttpServer::Impl::sweep_later() {
     const std::int64_t now = BootClock().since_start().count();
     const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
     for (const auto& connection : all) connection->check_deadlines(now);
+    give_memory_back();
     sweep_later();
   });
+}
+
+// What an allocator keeps of a peak would stay ours for good.
+void HttpServer::Impl::give_memory_back() {
+  connections_peak = std::max(connections_peak, connections.size());
+  const bool fewer =
+      connections_peak > kGiveBackConnections && connections.size() < connections_peak / 2;
+  const bool smaller = (body_bytes_peak > kGiveBackBytes && *body_bytes < body_bytes_peak / 2) ||
+                       (out_peak > kGiveBackBytes && out_bytes < out_peak / 2);
+  if (!fewer && !smaller) return;
+  connections_peak = connections.size();
+  body_bytes_peak = *body_bytes;
+  body_bytes_dropped = 0;
+  out_peak = out_bytes;
+  give_freed_memory_back();
+}
+
+// Is there room for an answer of this size? Clients that read too slowly make some.
+bool HttpServer::Impl::has_room(std::size_t size) {
+  if (size <= options.answer_small) return true;
+  if (out_bytes + size <= options.answers_max) return true;
+  const std::int64_t now = BootClock().since_start().count();
+  const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
+  std::size_t large = 0;
+  for (const auto& connection : all) {
+    if (connection->kept() <= options.answer_small) continue;
+    if (connection->reads_slowly(now)) {
+      connection->cut();
+    } else {
+      ++large;
+    }
+  }
+  return large == 0 || out_bytes + size <= options.answers_max;
+}
+
+// Of bodies that come to nothing the allocator must not keep as much again as there is room for.
+void HttpServer::Impl::on_body_dropped(std::size_t size) {
+  if ((body_bytes_dropped += size) < kGiveBackBytes) return;
+  body_bytes_dropped = 0;
+  give_freed_memory_back();
 }
 
 void HttpServer::Impl::remove(const std::shared_ptr<HttpConnection>& connection) {
@@ -360,6 +405,7 @@ Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, st
 }
 
 void HttpServer::stop(Duration grace, async::Task done) { impl_->stop(grace, std::move(done)); }
+bool HttpServer::has_room() const { return impl_->has_room(impl_->options.answer_small + 1); }
 std::size_t HttpServer::connections() const { return impl_->connections.size(); }
 
 }  // namespace ae::net

@@ -50,6 +50,8 @@ class HttpStream {
   bool write(std::string_view bytes);
   void end();
   bool closed() const;
+  // Is there room for so much, among the answers of all? Who has none tries again later.
+  bool has_room(std::size_t size) const;
   // Called each time that all which `write` kept has left, after it said false.
   void on_drained(async::Task task);
   // Called once, when the client goes, the server stops, or the stream is cut; never after `end`.
@@ -69,6 +71,9 @@ class Responder {
   ~Responder();
 
   void answer(HttpResponse response) &&;
+  // Reads the body of `head`, and goes on with the whole request; at once when there is none. Without it an answer closes
+  // the connection of a client that has announced a body.
+  void read_body(HttpRequest head, std::function<void(HttpRequest, Responder)> then) &&;
   // Sends status and headers; the body follows through the stream.
   HttpStream begin(HttpResponse head) &&;
   // Called once if the client goes before the answer: nobody waits any more. Answering is still allowed.
@@ -86,11 +91,24 @@ class HttpServer {
 
   struct Options {
     HttpLimits limits;
+    // Gets each request after its headers, before anything of its body is kept or asked for (`100 Continue`), and answers
+    // it or goes on with Responder::read_body. Empty: the server reads every body for its handler.
+    Handler admit = {};
+    // Bytes of the bodies that are being read or handled, all together, without the first 16 KiB of each. A body beyond
+    // them is answered 503.
+    std::size_t bodies_max = 64u << 20;
     // At once, and half of the process's descriptors at most. When they are all there, who has been silent the longest makes
     // room: nothing of a request was seen, or one has been on its way for over a second. Else more are answered 503.
     std::size_t connections_max = 1024;
     // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
     std::function<void(const std::string& what)> full = {};
+    // Bytes of the answers that have not left yet, all together, as far as one has more than `answer_small`. One beyond them
+    // is answered 503 in place of what was to be read, unless it is the only one. Clients that have read less than
+    // `slow_rate` a second for `slow_after` make room.
+    std::size_t answers_max = 128u << 20;
+    std::size_t answer_small = 256u << 10;
+    Duration slow_after = std::chrono::seconds(10);
+    std::size_t slow_rate = 256u << 10;
     std::size_t stream_max = 1u << 20;     // bytes kept for a stream whose client does not read
     std::size_t stream_high = 128u << 10;  // above it `write` says false
     Duration head_timeout =
@@ -101,6 +119,9 @@ class HttpServer {
     // Names by which clients may call us over TCP, without port, as in `localhost` or `[::1]`; empty: any. A page on
     // a name of its own that resolves to this machine is kept out by it.
     std::vector<std::string> hosts;
+    // Asked once for each client, when it connects, with its socket: did a program of our own tools connect? Requests of
+    // such a client carry `from_tool`. Empty: not asked.
+    std::function<bool(int fd, bool tcp)> is_tool = {};
     // TCP clients speak TLS, and are shown this; nullptr: they speak in the clear. Shared with who renews it. A handshake
     // has `head_timeout`.
     std::shared_ptr<TlsIdentity> tls;
@@ -125,6 +146,8 @@ class HttpServer {
   void stop(Duration grace, async::Task done);
 
   std::size_t connections() const;
+  // Is there room for another large answer?
+  bool has_room() const;
 
  private:
   friend class HttpConnection;

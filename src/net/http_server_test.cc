@@ -116,6 +116,13 @@ class Raw {
     return head;
   }
 
+  // The one of the two that has something to read, within five seconds.
+  const Raw* wait_readable(const Raw& other) const {
+    pollfd ready[2] = {{fd_, POLLIN, 0}, {other.fd_, POLLIN, 0}};
+    if (poll(ready, 2, 5000) < 1) return nullptr;
+    return ready[0].revents != 0 ? this : &other;
+  }
+
  private:
   bool read_more() {
     pollfd ready{fd_, POLLIN, 0};
@@ -155,9 +162,9 @@ AE_TEST(
   Site site(echo);
   Raw client(site.port);
   client.send(get("/a/b%2Fc?x=1"));
-  EXPECT_EQ(
-      client.read_answer(),
-      "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nGET a b/c x=1");
+  EXPECT_EQ(client.read_answer(),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n"
+            "X-Content-Type-Options: nosniff\r\n\r\nGET a b/c x=1");
   client.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + get("/2") +
               get("/3"));
   EXPECT_TRUE(client.read_answer().ends_with("POST p body abc"));
@@ -315,6 +322,7 @@ AE_TEST("http server/an answer may come later, from anywhere, and the client may
   });
   EXPECT_EQ(patient.read_answer(),
             "HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+            "X-Content-Type-Options: nosniff\r\n"
             "Location: /api/jobs/1  X-Evil: 1\r\n\r\n{}");
   site.on_loop([&] { EXPECT_EQ(gone, 1); });
 }
@@ -339,10 +347,10 @@ AE_TEST("http server/a stream goes out in chunks, and the connection serves on")
   });
   Raw client(site.port);
   client.send(get("/stream"));
-  EXPECT_EQ(
-      client.read_until("data: 1\n\n\r\n"),
-      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-      "9\r\ndata: 1\n\n\r\n");
+  EXPECT_EQ(client.read_until("data: 1\n\n\r\n"),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+            "X-Content-Type-Options: nosniff\r\n\r\n"
+            "9\r\ndata: 1\n\n\r\n");
   site.on_loop([&] { kept.write("data: 2\n\n"); });
   EXPECT_EQ(client.read_until("2\n\n\r\n"), "9\r\ndata: 2\n\n\r\n");
   site.on_loop([&] {
@@ -688,6 +696,83 @@ AE_TEST("http server/TCP addresses: free and taken ports, IPv6, and no names") {
   ASSERT_FALSE(name);
   EXPECT_EQ(name.error().code, Code::input_invalid);
   EXPECT_FALSE(other.listen_tcp("192.0.2.1", 0));
+}
+
+AE_TEST("http server/what is refused by its headers is answered without its body") {
+  HttpServer::Options options;
+  options.admit = [](HttpRequest head, Responder responder) {
+    if (head.header("x-may")) return std::move(responder).read_body(std::move(head), echo);
+    std::move(responder).answer(problem(401, "unauthorized", "no"));
+  };
+  Site site(nullptr, std::move(options));
+  const std::string head =
+      "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\nExpect: 100-continue\r\n\r\n";
+  Raw stranger(site.port);
+  stranger.send(head);
+  EXPECT_TRUE(stranger.read_until("\r\n\r\n").starts_with("HTTP/1.1 401 "));
+  Raw pushing(site.port);
+  pushing.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n");
+  pushing.send(std::string(4'000'000, 'x'));
+  EXPECT_TRUE(pushing.read_all().starts_with("HTTP/1.1 401 "));
+  Raw known(site.port);
+  for (int i = 0; i < 2; ++i) {
+    known.send(
+        "POST /p HTTP/1.1\r\nHost: a\r\nX-May: 1\r\nContent-Length: 3\r\n"
+        "Expect: 100-continue\r\n\r\n");
+    EXPECT_EQ(known.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    known.send("abc");
+    EXPECT_TRUE(known.read_answer().ends_with("POST p body abc"));
+  }
+}
+
+AE_TEST("http server/bodies beyond the room for all are refused, and small ones are not") {
+  HttpServer::Options options;
+  options.bodies_max = 100'000;
+  Site site(echo, std::move(options));
+  const std::string head = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
+  // The one that comes later has no room; which one that is the kernel decides.
+  Raw first(site.port), second(site.port);
+  first.send(head + std::string(90'000, 'x'));
+  second.send(head + std::string(90'000, 'x'));
+  const bool first_is_refused = first.wait_readable(second) == &first;
+  const std::string refused = (first_is_refused ? first : second).read_until("\r\n\r\n");
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
+  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+  EXPECT_TRUE(still_serves(site));
+  Raw small(site.port);
+  small.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+  EXPECT_TRUE(small.read_answer().ends_with("POST p body abc"));
+}
+
+AE_TEST("http server/answers beyond the room for all are refused, until clients have read") {
+  HttpServer::Options options;
+  options.answers_max = 20u << 20;
+  options.slow_after = 200ms;
+  Site site(
+      [](HttpRequest, Responder responder) {
+        HttpResponse response;
+        response.content_type = "text/plain";
+        response.body = std::string(16u << 20, 'x');
+        std::move(responder).answer(std::move(response));
+      },
+      std::move(options));
+  Raw unread(site.port);
+  unread.send(get("/a"));
+  EXPECT_TRUE(unread.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 "));
+  Raw other(site.port);
+  other.send(get("/b"));
+  const std::string refused = other.read_until("\r\n\r\n");
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused.substr(0, 200);
+  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+  // A client that does not read makes room in the end.
+  bool answered = false;
+  for (int i = 0; i < 100 && !answered; ++i) {
+    Raw again(site.port);
+    again.send(get("/c"));
+    answered = again.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 ");
+    if (!answered) std::this_thread::sleep_for(50ms);
+  }
+  EXPECT_TRUE(answered);
 }
 
 }  // namespace

@@ -1,22 +1,44 @@
 #include "net/system.h"
 
+#include <malloc.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
 
+// Of mimalloc, where the program is linked with it.
+extern "C" void mi_collect(bool force) __attribute__((weak));  // NOLINT: its own name
+
 namespace ae::net {
+namespace {
+
+std::int64_t offset_in(const std::string& path) {
+  constexpr std::int64_t kMax = std::int64_t{100} * 365 * 24 * 3600 * 1'000'000;  // a century
+  std::int64_t offset = 0;
+  std::ifstream(path) >> offset;
+  return std::clamp(offset, -kMax, kMax);
+}
+
+}  // namespace
+
+SystemClock::SystemClock() {
+  if (const char* path = std::getenv(kClockOffsetFile)) offset_file_ = path;
+}
+
 Instant SystemClock::now() {
   timespec t{};
   AE_CHECK(clock_gettime(CLOCK_REALTIME, &t) == 0, "this kernel has no such clock");
-  return {std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000};
+  const std::int64_t offset = offset_file_.empty() ? 0 : offset_in(offset_file_);
+  return {std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000 + offset};
 }
 
 namespace {
@@ -40,6 +62,13 @@ std::size_t raise_descriptors() {
   // What is not given is done without: the limits on connections follow what there is.
   if (wanted.rlim_cur > before.rlim_cur) setrlimit(RLIMIT_NOFILE, &wanted);
   return before.rlim_cur;
+}
+
+void give_freed_memory_back() {
+  if (mi_collect != nullptr) mi_collect(true);
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 bool is_scarcity(int error) {

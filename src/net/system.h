@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "async/boot_clock.h"
 #include "async/loop.h"
@@ -17,13 +18,23 @@ std::size_t descriptors_max();
 // Asks for as many as it may have, up to 65,536. What stands is never lowered. The programs that it starts are not used to
 // more than there were: whoever starts one gives it what this gives, the number before.
 std::size_t raise_descriptors();
+// Returns memory that was freed to the system, which allocators keep otherwise. Takes milliseconds for each GiB.
+void give_freed_memory_back();
 // Is this an errno of a machine or process that has no more of something for now?
 bool is_scarcity(int error);
+
+// Names a file for tests that set the clock of a running process: it holds microseconds, a whole number, that are added to
+// the wall time. Each look at the clock reads it; without a number in it nothing is added.
+inline constexpr const char* kClockOffsetFile = "AETHERIS_CLOCK_OFFSET_FILE";
 
 // Wall time, CLOCK_REALTIME, in microseconds.
 class SystemClock final : public async::Clock {
  public:
+  SystemClock();
   Instant now() override;
+
+ private:
+  std::string offset_file_;  // "" = the time is as it is
 };
 
 using BootClock = async::BootClock;  // since the machine's start, suspend included

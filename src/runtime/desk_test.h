@@ -118,6 +118,7 @@ class Desk final : public RuntimeObserver {
     engine::PlanCache* plans = nullptr;
     bool claims = true;
     bool stays = true;
+    std::string version = "0.1.0";  // the execution version that it offers
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -134,6 +135,7 @@ class Desk final : public RuntimeObserver {
                                    .durability = setup.durability,
                                    .claims = setup.claims,
                                    .stays = setup.stays,
+                                   .execution_version = setup.version,
                                    .checkpoint_every = setup.checkpoint_every,
                                    .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));

@@ -14,14 +14,6 @@ bool agreed(const ForkRequest& request, const Value& effect) {
   });
 }
 
-std::vector<std::pair<std::string, std::string>> labels_of(const Value& labels) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const auto& [name, value] : labels.members()) {
-    if (value.is_string()) pairs.emplace_back(name, value.as_string());
-  }
-  return pairs;
-}
-
 }  // namespace
 
 void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
@@ -47,6 +39,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
            return done(fail(Code::input_invalid,
                             "the origin's input has been erased from its log; give the fork one"));
          }
+         if (request.job.empty()) request.job = fresh_job_id();
          NewJobRequest wish{.job = std::move(request.job),
                             .agent = fork->agent,
                             .plan = fork->plan,
@@ -65,11 +58,12 @@ void Runtime::fork(ForkRequest request, async::Done<Result<Forked>> done) {
                             .traceparent = std::move(request.traceparent),
                             .tracestate = std::move(request.tracestate)};
          // Values of one job go into the log of another.
-         wish.audit = store::AuditEntry{.at = world_.store.now(),
-                                        .by = request.by,
-                                        .act = "fork",
-                                        .job = request.origin,
-                                        .detail = Value::object({{"at", request.at}})};
+         wish.audit = store::AuditEntry{
+             .at = world_.store.now(),
+             .by = request.by,
+             .act = "fork",
+             .job = request.origin,
+             .detail = Value::object({{"at", request.at}, {"fork", wish.job.text}})};
          wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
          create(std::move(wish), [done = std::move(done)](Result<Created> made) mutable {
            if (!made) return done(std::unexpected(made.error()));

@@ -28,6 +28,8 @@ constexpr Duration kRetryMax = std::chrono::seconds(5);
 // written as the logarithm of that time: about 130 in the first three minutes, 600 in a day.
 constexpr Duration kReportsApart = std::chrono::seconds(1);
 constexpr int kReportsShare = 64;
+// So long one job has the loop for itself: then what it has decided is committed.
+constexpr Duration kSliceMax = std::chrono::milliseconds(50);
 
 std::string_view ledger_state(const Outcome& outcome) {
   switch (outcome.kind) {
@@ -125,10 +127,7 @@ void Holder::loaded(Result<Stood> stood) {
   checkpoint_seq_ = stood->checkpoint_seq;
   checkpoint_bytes_ = stood->checkpoint_bytes;
   head_ = loaded->row.head;
-  if (engine::is_terminal(state_.status)) {
-    return give_back(
-        {Code::log_corrupt, "its row says that it may run, its log says that it has ended"});
-  }
+  if (auto fits = fits_its_row(loaded->row); !fits) return give_back(fits.error());
   if (auto offers = offers_tools(); !offers) return give_back(offers.error());
   newer_ = newer_act(loaded->inbox);
   if (newer_ && state_.attempt != lease_.fence.attempt) return give_back(*newer_);
@@ -156,6 +155,30 @@ void Holder::loaded(Result<Stood> stood) {
   pump();
 }
 
+// A row is derived from the log, and can be damaged apart from it.
+Status Holder::fits_its_row(const store::JobRow& row) const {
+  if (engine::is_terminal(state_.status)) {
+    return fail(Code::log_corrupt, "its row says that it may run, its log says that it has ended");
+  }
+  const bool claimable =
+      state_.status == engine::JobStatus::queued || state_.status == engine::JobStatus::running;
+  if (!claimable) {
+    return fail(Code::log_corrupt, "its row says that it may run, its log says that it is " +
+                                       std::string(engine::to_text(state_.status)));
+  }
+  const std::pair<std::string_view, std::optional<Instant>> times[] = {
+      {"created_at", row.created_at},
+      {"updated_at", row.updated_at},
+      {"not_before", row.not_before},
+      {"wake_at", row.wake_at}};
+  for (const auto& [name, time] : times) {
+    if (!time || exists(*time)) continue;
+    return fail(Code::log_corrupt, "its row holds a time that does not exist (" +
+                                       std::string(name) + "): " + std::to_string(time->us));
+  }
+  return {};
+}
+
 void Holder::begin_attempt() {
   const AttemptId& ours = lease_.fence.attempt;
   const bool recovers = engine::is_recovery(state_);
@@ -164,8 +187,14 @@ void Holder::begin_attempt() {
   if (state_.status == engine::JobStatus::running && host_.lost_to_outage(job_, state_.attempt)) {
     add(engine::requeued_event("store_unavailable", std::nullopt));
   }
-  add(engine::running_event(ours, lease_.fence.epoch, worker_));
+  add(engine::running_event(ours, lease_.fence.epoch, worker_, world_.store.opened_at()));
   if (recovers) add(std::move(recovery));
+  if (const std::string& offered = host_.version_of(state_.agent);
+      offered != state_.execution_version) {
+    add({EventType::version_mismatched, Value::object({{"attempt_id", ours.text},
+                                                       {"job_version", state_.execution_version},
+                                                       {"worker_version", offered}})});
+  }
 }
 
 // What this attempt declared, is durable, and was not sent yet. The ledger sees to it that it is sent once.
@@ -455,9 +484,7 @@ void Holder::add_acts() {
   for (const Result<engine::Act>& act : acts) {
     // A hint that something came late, or is due: that is looked at in any case, after what was accepted.
     if (act && act->kind == engine::Act::Kind::timers) continue;
-    const bool settled = world_.store.owned() && !host_.left_in_doubt(job_) &&
-                         !doubts_own_call(state_, lease_.fence.attempt);
-    auto taken = act ? engine::take_in(state_, *act, stamp(), settled)
+    auto taken = act ? engine::take_in(state_, *act, stamp())
                      : Result<engine::Taken>(std::unexpected(act.error()));
     std::vector<EventDraft> events;
     if (taken) events = std::move(taken->events);
@@ -491,6 +518,7 @@ void Holder::collect() {
     Seen seen = std::move(seen_.front());
     seen_.pop_front();
     add_outcome(std::move(seen));
+    if (!seen_.empty() && slice_is_over()) return;  // this much is committed first
   }
   add_acts();
   next_ask_.reset();
@@ -505,11 +533,11 @@ void Holder::collect() {
   }
   const engine::Stamp at = stamp();
   if (auto due = state_.next_due(); due && *due <= at.now) {
-    auto taken = engine::take_in(state_, {.kind = engine::Act::Kind::timers}, at, false);
+    auto taken = engine::take_in(state_, {.kind = engine::Act::Kind::timers}, at);
     AE_CHECK(taken.has_value(), job_.text);
     for (EventDraft& draft : taken->events) add(std::move(draft));
   }
-  while (drafts_.size() < 4096) {
+  while (drafts_.size() < 4096 && !slice_is_over()) {
     engine::Decision decision = engine::decide(state_, at);
     next_ask_ = decision.ask_again;
     if (!decision.confirm.empty()) confirm(decision.confirm);
@@ -587,8 +615,14 @@ void Holder::plan_parts() {
   records_ = false;
 }
 
+// Other jobs and clients have their turn while what is drafted is committed. What follows is decided after that.
+bool Holder::slice_is_over() const {
+  return !drafts_.empty() && world_.steady.since_start() - slice_began_ >= kSliceMax;
+}
+
 void Holder::pump() {
   if (ended_ || committing_) return;
+  slice_began_ = world_.steady.since_start();
   if (timer_) world_.loop.forget(*std::exchange(timer_, std::nullopt));
   if (std::exchange(inbox_told_, false)) {
     committing_ = true;

@@ -145,11 +145,13 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void repair_ledger(const store::Loaded& loaded);
   Status end_left_overs(const store::Loaded& loaded);
   Status offers_tools();
+  Status fits_its_row(const store::JobRow& row) const;
   std::optional<Error> newer_act(const std::vector<store::InboxEntry>& inbox) const;
   void perform_declared();
   void pump();
   void leave();
   void collect();
+  bool slice_is_over() const;
   void add(EventDraft draft);
   void add_decided(EventDraft draft);
   void add_outcome(Seen seen);
@@ -228,6 +230,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::deque<Part> parts_;
   std::optional<store::Batch> batch_;  // under way; kept to be sent again
   bool committing_ = false;
+  Duration slice_began_{};      // of the steady clock
   std::uint32_t failures_ = 0;  // of a write or a read, in a row
   std::uint32_t reloads_ = 0;   // in a row
 

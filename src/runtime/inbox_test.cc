@@ -89,6 +89,38 @@ AE_TEST(
   }
 }
 
+AE_TEST("inbox/an answer to a wait of any type that has expired is refused, and none is kept") {
+  for (const std::string type : {"signal", "webhook", "message"}) {
+    Ground ground;
+    const bool by_channel = type == "message";
+    const auto answer = [&](std::string id) {
+      Desk other(ground, "other", {.owned = false, .seed = 60});
+      return other.act({.kind = by_channel ? engine::Act::Kind::message : engine::Act::Kind::signal,
+                        .id = std::move(id),
+                        .correlation_key = by_channel ? "" : "w",
+                        .payload = json("1"),
+                        .channel = by_channel ? "w" : ""});
+    };
+    {
+      Desk desk(ground, "w", {.owned = true});
+      desk.create(plan("idempotent", "[{'id':'w', 'kind':'wait', 'wait': {'type':'" + type + "', " +
+                                         (by_channel ? "'channel'" : "'key'") +
+                                         ":'w', 'expires':'10s', 'on_expire':'continue'}},"
+                                         " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
+    }
+    ground.loop.advance(20s);  // no process runs the job, and none has recorded the expiry
+    const auto late = answer("s1");
+    ASSERT_FALSE(late) << type;
+    EXPECT_EQ(late.error().code, Code::wait_expired) << type;
+    Desk next(ground, "next", {.owned = true, .seed = 99});
+    next.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(next.calls.size(), 1u) << type;
+    next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+    EXPECT_EQ(next.status(), "completed") << type;
+  }
+}
+
 AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     Ground ground;
@@ -765,9 +797,39 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   const auto early = desk.resolve("not_happened");
   ASSERT_FALSE(early) << "this process lives: its call may still be under way";
   EXPECT_EQ(early.error().code, Code::not_settled);
-  // Another process has opened the store since: the caller is gone.
+  // Another process has opened the store since: the caller is gone, and what it sent may still arrive.
+  const Instant settles = desk.read().state.steps[0].call->deadline + 30s;
   desk.runtime.reset();
   Desk next(ground, "next", {.owned = true, .seed = 99});
+  const auto restarted = next.resolve("not_happened");
+  ASSERT_FALSE(restarted);
+  EXPECT_EQ(restarted.error().code, Code::not_settled);
+  EXPECT_NE(restarted.error().message.find(to_text(settles)), std::string::npos);
+  ground.loop.advance(settles - ground.loop.now());
+  EXPECT_TRUE(next.resolve("not_happened"));
+}
+
+AE_TEST("doubt/what a killed process sent settles timeout and grace after the next opening") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(plan("at_most_once", kOneCall));
+  ground.loop.advance(2s);
+  desk.runtime.reset();  // with its call in flight
+  Desk next(ground, "next", {.owned = true, .seed = 99});
+  const Instant opened = ground.loop.now();
+  next.runtime->start();
+  ground.loop.run_ready();
+  ASSERT_EQ(next.status(), "parked");
+  const Runtime::Read read = next.read();
+  const engine::Step& step = read.state.steps[0];
+  const Instant settles = opened + (step.call->deadline - step.call->send_by) + 30s;
+  EXPECT_EQ(read.state.settles_at(step), settles);
+  ground.loop.advance(settles - ground.loop.now() - 1ms);
+  const auto early = next.resolve("not_happened");
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, Code::not_settled);
+  ground.loop.advance(1ms);
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 

@@ -8,6 +8,7 @@
 
 #include "async/point.h"
 #include "core/json.h"
+#include "core/redacted.h"
 #include "core/seal.h"
 #include "engine/checkpoint.h"
 #include "engine/head.h"
@@ -122,11 +123,7 @@ class Projector {
     }
     out_.capabilities = needed_capabilities(std::move(required), out_.agent,
                                             born.text("execution_version"), versions_);
-    const bool redacted = birth_.salts.find("input") == nullptr;
-    if (!redacted) {
-      out_.request_hash = request_hash(out_.agent, born["input"], labels_value(out_.labels),
-                                       born["forked_from"], born["asked"]);
-    }
+    out_.request_hash = request_hash_of(birth_);
     return {};
   }
 

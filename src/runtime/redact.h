@@ -1,8 +1,9 @@
 // Redact: drops values of a job that has ended. Value and salt go, the commitment stays, and with it the chain; so do the
 // copies beside the log (effect records, checkpoint) and a value that stood apart and that nobody else names.
 //
-// A job that has not ended goes on with its values and is refused. A fork has copies of its own.
-// Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md.
+// With any value goes the job's blind (core/ids.h), so that no hash of a value confirms a guess. What stays is listed.
+// A job that has not ended goes on with its values and is refused.
+// Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md, docs/decisions/0072-blind-and-erasure.md.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,33 @@ struct ValueName {
 struct RedactRequest {
   JobId job;
   std::vector<ValueName> values;
-  bool all = false;  // every value of the job
+  bool all = false;  // every value of the job that may go
+  bool keep_blind =
+      false;  // the job's blind stays: its hashes can still be computed, and a guess be confirmed by them
+  // Of forks, which hold copies: `tree` redacts them too (with `all`), `keep_forks` leaves them. Else they are refused.
+  bool tree = false, keep_forks = false;
   std::string by, reason;
 };
 
+// Something that stays readable.
+struct KeptValue {
+  std::string what, where, why;
+};
+
 struct Redacted {
+  JobId job;
   std::vector<ValueName> dropped;  // now
   std::vector<ValueName> gone;     // those that were asked for and had been dropped before
+  std::vector<KeptValue> kept;
+  std::vector<Redacted> forks;  // with `tree`, each before what it was forked from
 };
 
 // Values of these events that were dropped.
 std::vector<ValueName> redacted_values(const std::vector<Event>& events);
 
-// Written to the audit log in the same transaction. Fails with not_settled (the job has not ended) · input_invalid (no such
-// value, or one that the job's course follows from) · not_found · log_corrupt · needs_version · unavailable · unknown_outcome.
+// Each job's is written to the audit log in the same transaction. Fails with not_settled (the job, or one of its forks, has
+// not ended) · input_invalid (no such value, or one that the job's course follows from; forks, and neither `tree` nor
+// `keep_forks`) · not_found · log_corrupt · needs_version · unavailable · unknown_outcome.
 void redact(store::Store& store, RedactRequest request, async::Done<Result<Redacted>> done);
 
 }  // namespace ae::runtime

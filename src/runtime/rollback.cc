@@ -9,6 +9,30 @@ namespace {
 
 constexpr std::size_t kPage = 100;
 
+MayRepeat may_repeat(const engine::State& state) {
+  MayRepeat found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
+  if (!state.plan) return found;
+  const engine::Plan& plan = *state.plan;
+  const auto add = [&](const engine::Node& node, std::uint32_t index) {
+    const engine::ToolPolicy& tool = plan.tools[index];
+    if (tool.is_model() || tool.effect == engine::EffectClass::read) return;
+    if (found.calls.size() == kRepeatCallsMax) {
+      ++found.more;
+      return;
+    }
+    found.calls.push_back(node.id + " (" + tool.name + ", " + std::string(to_text(tool.effect)) +
+                          ")");
+  };
+  for (const engine::Node& node : plan.nodes) {
+    if (state.steps[node.index].result_type != engine::ResultType::none) continue;
+    if (node.calls() || node.kind == engine::NodeKind::map) add(node, node.tool);
+    if (!node.loop) continue;
+    for (const std::uint32_t tool : node.loop->tools) add(node, tool);
+    for (const std::uint32_t tool : node.loop->plans_with) add(node, tool);
+  }
+  return found;
+}
+
 // Walks the jobs of one status after the other, newest first. Those that are parked come first, so that nobody is met
 // twice.
 class Parking : public std::enable_shared_from_this<Parking> {
@@ -35,7 +59,7 @@ class Parking : public std::enable_shared_from_this<Parking> {
 
  private:
   void park() {
-    if (next_ < rows_.size()) return park_one(rows_[next_++].id);
+    if (next_ < rows_.size()) return note(rows_[next_++].id);
     if (rows_.size() < kPage) {
       statuses_.pop_back();
       filter_.after.clear();
@@ -63,6 +87,21 @@ class Parking : public std::enable_shared_from_this<Parking> {
         self->count_.pausing++;
       }
       self->park();
+    });
+  }
+
+  // Before it is parked, so that the last event is one that the store had.
+  void note(const JobId& job) {
+    if (count_.may_repeat.size() == kRepeatJobsMax) {
+      count_.more = true;
+      return park_one(job);
+    }
+    runtime_.read_state(job, [self = shared_from_this(), job](Result<Runtime::Read> read) {
+      if (read) {  // the act reports what is wrong with the log
+        MayRepeat found = may_repeat(read->state);
+        if (!found.calls.empty()) self->count_.may_repeat.push_back(std::move(found));
+      }
+      self->park_one(job);
     });
   }
 

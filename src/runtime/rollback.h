@@ -6,16 +6,30 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
+
+// A job that goes on from what the store knows: the calls that may have been made already by the store that was lost.
+struct MayRepeat {
+  JobId job;
+  std::uint64_t seq = 0;  // of the last event that the store has
+  Instant at;             // its time
+  // "NODE (TOOL, EFFECT)" of each call that is not finished and does more than read; of a loop or planner each of its tools.
+  std::vector<std::string> calls;
+  std::size_t more = 0;  // calls that are not listed
+};
+inline constexpr std::size_t kRepeatJobsMax = 100, kRepeatCallsMax = 20;
 
 struct ParkedJobs {
   std::uint64_t parked = 0;  // now, or for another reason before
   std::uint64_t pausing =
       0;  // parks before it starts anything more: whoever goes on with it takes that in first
   std::uint64_t ending = 0;  // it only awaits calls and undoes what it did; that cannot be held up
+  std::vector<MayRepeat> may_repeat;  // the first kRepeatJobsMax jobs that have such calls
+  bool more = false;                  // there may be others
 };
 
 // Repeated after a failure it does nothing twice. `token` names the loss: the same again is the same.

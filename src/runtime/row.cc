@@ -1,6 +1,7 @@
 #include "runtime/row.h"
 
 #include "core/json.h"
+#include "core/redacted.h"
 
 namespace ae::runtime {
 
@@ -28,12 +29,38 @@ Labels labels_of(const Value& object) {
   return labels;
 }
 
-Hash request_hash(std::string_view agent, const Value& input, const Value& labels,
-                  const Value& forked_from, const Value& asked) {
-  Value request = Value::object({{"agent", agent}, {"input", input}, {"labels", labels}});
-  if (!forked_from.is_null()) request = request.with("forked_from", forked_from);
-  if (!asked.is_null()) request = request.with("asked", asked);
-  return sha256(canonical(request));
+Hash request_hash(std::string_view blind, const JobRequest& request) {
+  Value whole = Value::object(
+      {{"agent", request.agent}, {"input", request.input}, {"labels", request.labels}});
+  if (!request.forked_from.is_null()) whole = whole.with("forked_from", request.forked_from);
+  if (!request.asked.is_null()) whole = whole.with("asked", request.asked);
+  return *hash_from_hex(blinded_hash(blind, canonical(whole)));
+}
+
+JobRequest request_of(const Value& created) {
+  return {.agent = std::string(created.text("agent")),
+          .input = created["input"],
+          .labels = labels_value(labels_of(created["labels"])),
+          .forked_from = created["forked_from"],
+          .asked = created["asked"]};
+}
+
+SameRequest same_request(const Event& created, const Hash& known, const JobRequest& request) {
+  if (!is_erased(created, "blind")) {
+    const bool same = request_hash(created.payload.text("blind"), request) == known;
+    return same ? SameRequest::yes : SameRequest::no;
+  }
+  const JobRequest before = request_of(created.payload);
+  const bool rest = before.agent == request.agent && before.labels == request.labels &&
+                    before.forked_from == request.forked_from && before.asked == request.asked;
+  if (!rest) return SameRequest::no;
+  if (is_erased(created, "input")) return SameRequest::as_far_as_known;
+  return before.input == request.input ? SameRequest::yes : SameRequest::no;
+}
+
+std::optional<Hash> request_hash_of(const Event& birth) {
+  if (is_erased(birth, "input") || is_erased(birth, "blind")) return std::nullopt;
+  return request_hash(birth.payload.text("blind"), request_of(birth.payload));
 }
 
 std::string version_capability(std::string_view agent, std::string_view version) {

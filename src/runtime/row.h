@@ -3,11 +3,14 @@
 // Threads: pure functions.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/event.h"
 #include "core/hash.h"
 #include "core/value.h"
 #include "engine/plan.h"
@@ -23,9 +26,28 @@ Value labels_value(const Labels& labels);
 Labels labels_of(const Value& object);  // in canonical order
 
 // Of the request that made a job: the same idempotency key with another hash is a conflict.
-Hash request_hash(std::string_view agent, const Value& input, const Value& labels,
-                  const Value& forked_from,  // null: it is no fork
-                  const Value& asked);       // NewJobRequest::asked
+struct JobRequest {
+  std::string agent;
+  Value input;
+  Value labels;       // an object
+  Value forked_from;  // null: it is no fork
+  Value asked;        // NewJobRequest::asked
+};
+// `blind`: of that job (core/ids.h); "" = it has none.
+Hash request_hash(std::string_view blind, const JobRequest& request);
+// The request of a job_created's payload.
+JobRequest request_of(const Value& created);
+
+// Did this request make the job of this job_created? `known`: the request_hash of its row.
+enum class SameRequest : std::uint8_t {
+  no,
+  yes,
+  as_far_as_known,  // the input was erased, and with it the blind: all else is the same
+};
+SameRequest same_request(const Event& created, const Hash& known, const JobRequest& request);
+
+// The same from a job_created; nullopt: its input was redacted.
+std::optional<Hash> request_hash_of(const Event& birth);
 
 // A job that may only run under its own version needs it like any other capability. No name that a user may give has
 // a colon.

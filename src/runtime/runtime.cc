@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "async/point.h"
+#include "core/bytes.h"
 #include "core/json.h"
 #include "core/seal.h"
 #include "engine/beside.h"
@@ -47,7 +48,7 @@ bool may_meet(const engine::Act& before, const engine::Act& act) {
 // so that `resume` takes it back; a wait has its answer, a call its resolution, so that a second one is told so. True: the
 // state is ahead of the log.
 bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                 const engine::Act& wanted, const engine::Stamp& stamp, bool settled,
+                 const engine::Act& wanted, const engine::Stamp& stamp,
                  const engine::PlanSource& plans) {
   using Kind = engine::Act::Kind;
   if (inbox.empty()) return false;
@@ -63,7 +64,7 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
     }
     const bool rests = act->kind == Kind::pause || act->kind == Kind::resume;
     if (rests || may_meet(*act, wanted)) {
-      auto taken = engine::take_in(state, *act, stamp, settled);
+      auto taken = engine::take_in(state, *act, stamp);
       for (const EventDraft& draft : taken ? taken->events : std::vector<EventDraft>()) {
         ahead = true;
         if (!engine::apply(state, draft, stamp.now, plans)) return true;
@@ -342,13 +343,15 @@ void Runtime::fire_due() {
 
 // ---------------------------------------------------------------- creating
 
+JobId Runtime::fresh_job_id() {
+  const auto ms = static_cast<std::uint64_t>(world_.store.now().us / 1000);
+  return JobId(to_text(uuid_v7(ms, world_.chance.next(), world_.chance.next())));
+}
+
 void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   const Instant now = world_.store.now();
   JobId job = request.job;
-  if (job.empty()) {
-    job = JobId(to_text(uuid_v7(static_cast<std::uint64_t>(now.us / 1000), world_.chance.next(),
-                                world_.chance.next())));
-  }
+  if (job.empty()) job = fresh_job_id();
   const Value labels = labels_value(request.labels);
   engine::NewJobEvents fresh{.agent = request.agent,
                              .input = request.input,
@@ -367,6 +370,13 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
     fresh.forked_from = request.fork->forked_from;
     fresh.imported = request.fork->imported;
     fresh.spent = request.fork->spent;
+    fresh.blind = request.fork->blind;
+  }
+  if (!request.fork || request.fork->blind_gone) {
+    std::string chance;
+    put_big_endian64(world_.chance.next(), chance);
+    put_big_endian64(world_.chance.next(), chance);
+    fresh.blind = to_hex(chance);
   }
   fresh.budget = request.budget;
   fresh.now = now;
@@ -388,7 +398,8 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
                        options_.queues.end();
   const bool hold = request.hold && !stopping_ && !limited && holders_.size() < options_.held_max &&
                     missing(needs).empty();
-  if (hold) events.push_back(engine::running_event(attempt, 1, options_.worker));
+  if (hold)
+    events.push_back(engine::running_event(attempt, 1, options_.worker, world_.store.opened_at()));
 
   const engine::PlanSource plan =
       [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
@@ -419,8 +430,12 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   batch.job = job;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
-  row.request_hash =
-      request_hash(request.agent, request.input, labels, fresh.forked_from, request.asked);
+  JobRequest wish{.agent = request.agent,
+                  .input = request.input,
+                  .labels = labels,
+                  .forked_from = fresh.forked_from,
+                  .asked = request.asked};
+  row.request_hash = request_hash(fresh.blind, wish);
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);
@@ -438,33 +453,57 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
   }
   const std::size_t bytes = bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
-  commit_surely(std::make_shared<store::Batch>(std::move(batch)),
-                [this, job, state, shown, head, bytes, asked, ours, plan = request.plan,
-                 done = std::move(done)](Result<store::Committed> result) mutable {
-                  if (!result) return done(std::unexpected(result.error()));
-                  if (result->existing) {
-                    if (result->existing_request != asked) {
-                      return done(fail(Code::idempotency_conflict,
-                                       "the idempotency key was used for another request (job " +
-                                           result->existing->text + "); use a new key"));
-                    }
-                    return done(Created{*result->existing, true});
-                  }
-                  committed(job, shown);
-                  if (result->lease) {
-                    plans_.keep(plan);
-                    const std::shared_ptr<Holder> holder = take_on(*result->lease);
-                    done(Created{job, false});
-                    if (!holder) return;
-                    holder->adopt(std::move(*state), head, bytes);
-                    if (stopping_) holder->drain(grace_);
-                    return;
-                  }
-                  done(Created{job, false});
-                  if (!ours) return;
-                  claimable_ = true;
-                  claim_more();
-                });
+  commit_surely(
+      std::make_shared<store::Batch>(std::move(batch)),
+      [this, job, state, shown, head, bytes, asked, ours, plan = request.plan,
+       wish = std::move(wish), done = std::move(done)](Result<store::Committed> result) mutable {
+        if (!result) return done(std::unexpected(result.error()));
+        if (result->existing) {
+          if (result->existing_request == asked) {
+            return done(Created{*result->existing, true});
+          }
+          return created_before(*result->existing, *result->existing_request, std::move(wish),
+                                std::move(done));
+        }
+        committed(job, shown);
+        if (result->lease) {
+          plans_.keep(plan);
+          const std::shared_ptr<Holder> holder = take_on(*result->lease);
+          done(Created{job, false});
+          if (!holder) return;
+          holder->adopt(std::move(*state), head, bytes);
+          if (stopping_) holder->drain(grace_);
+          return;
+        }
+        done(Created{job, false});
+        if (!ours) return;
+        claimable_ = true;
+        claim_more();
+      });
+}
+
+// A request with an idempotency key that has made a job. The hash of a request is blinded with the secret of its own job, so
+// that of the earlier one is computed again from what that job's log says.
+void Runtime::created_before(JobId job, Hash known, JobRequest wish,
+                             async::Done<Result<Created>> done) {
+  world_.store.load(job, 1,
+                    [job, known, wish = std::move(wish),
+                     done = std::move(done)](Result<store::Loaded> loaded) mutable {
+                      if (!loaded) return done(std::unexpected(loaded.error()));
+                      auto events = open_log(job, *loaded);
+                      if (!events) return done(std::unexpected(events.error()));
+                      switch (same_request(events->front(), known, wish)) {
+                        case SameRequest::yes:
+                          return done(Created{.job = job, .existing = true});
+                        case SameRequest::as_far_as_known:
+                          return done(Created{.job = job, .existing = true, .input_erased = true});
+                        case SameRequest::no:
+                          break;
+                      }
+                      done(fail(Code::idempotency_conflict,
+                                "the idempotency key was used for another request (job " +
+                                    job.text + "); use a new key"));
+                    });
 }
 
 // An unknown outcome is looked at before anything else: the same bytes sent again change nothing when they are there.
@@ -583,10 +622,8 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
-  const bool over = settled(acting->job, read.state);
-  const bool as_logged =
-      !taken_ahead(read.state, read.inbox, acting->act, stamp, over, plans_.source());
-  auto taken = engine::take_in(read.state, acting->act, stamp, over);
+  const bool as_logged = !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
+  auto taken = engine::take_in(read.state, acting->act, stamp);
   const bool accepted_before =
       std::ranges::count(read.inbox, inbox_id(acting->act), &store::InboxEntry::id) > 0;
   if (taken && !taken->events.empty() && !accepted_before) {
@@ -729,10 +766,9 @@ void Runtime::accepted(std::shared_ptr<Acting> acting, Value answer) {
          const bool unread = plan && std::ranges::count(read->inbox, inbox_id(acting->act),
                                                         &store::InboxEntry::id) > 0;
          const engine::Stamp stamp = act_stamp();
-         const bool over = settled(acting->job, state);
          const bool as_logged =
-             !taken_ahead(state, read->inbox, acting->act, stamp, over, plans_.source());
-         auto taken = engine::take_in(state, acting->act, stamp, over);
+             !taken_ahead(state, read->inbox, acting->act, stamp, plans_.source());
+         auto taken = engine::take_in(state, acting->act, stamp);
          // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
          const bool kept =
              !taken && answer.find("buffered") && !engine::overtake(state, acting->act).empty();
@@ -761,13 +797,6 @@ void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
                     [this, alive = handle(), acting, answer = std::move(answer)]() mutable {
                       if (alive.lock()) accepted(acting, std::move(answer));
                     });
-}
-
-// Is whoever made the job's calls in doubt gone? As its holder judges too, when this process holds it.
-bool Runtime::settled(const JobId& job, const engine::State& state) const {
-  if (!world_.store.owned() || left_in_doubt_.contains(job)) return false;
-  const auto it = holders_.find(job);
-  return it == holders_.end() || !doubts_own_call(state, it->second->fence().attempt);
 }
 
 engine::Stamp Runtime::act_stamp() {

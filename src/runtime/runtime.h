@@ -18,6 +18,7 @@
 #include "engine/plan_cache.h"
 #include "runtime/holder.h"
 #include "runtime/resting.h"
+#include "runtime/row.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
@@ -85,6 +86,8 @@ struct ForkRequest {
 struct Created {
   JobId job;
   bool existing = false;  // the idempotency key had made it before
+  // Of an existing one: its input was erased, so that only the rest of the request could be compared.
+  bool input_erased = false;
 };
 
 // Counted since this process started, under the names that /metrics shows.
@@ -216,7 +219,8 @@ class Runtime : private HolderHost {
   void accepted(std::shared_ptr<Acting> acting, Value answer);
   void wait_for_plan(std::shared_ptr<Acting> acting, Value answer);
   engine::Stamp act_stamp();
-  bool settled(const JobId& job, const engine::State& state) const;
+  JobId fresh_job_id();
+  void created_before(JobId job, Hash known, JobRequest wish, async::Done<Result<Created>> done);
   void commit_surely(std::shared_ptr<store::Batch> batch,
                      async::Done<Result<store::Committed>> done, int tries = 0);
   void keep_late(std::shared_ptr<store::Batch> batch, int tries);

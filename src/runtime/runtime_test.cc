@@ -360,6 +360,26 @@ AE_TEST(
       << "it is tried once";
 }
 
+AE_TEST("versions/a worker of another version goes on, and the log says so") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.create(plan("idempotent", kOneCall));
+  desk.runtime.reset();
+  desk.calls.clear();
+  Desk other(ground, "other", {.owned = true, .seed = 99, .version = "0.2.0"});
+  other.runtime->start();
+  ground.loop.advance(2s);
+  const auto read = other.read();
+  std::vector<Value> noted;
+  for (const Event& event : read.events) {
+    if (event.type == EventType::version_mismatched) noted.push_back(event.payload);
+  }
+  ASSERT_EQ(noted.size(), 1u);
+  EXPECT_EQ(noted[0].text("job_version"), "0.1.0");
+  EXPECT_EQ(noted[0].text("worker_version"), "0.2.0");
+  EXPECT_EQ(noted[0].text("attempt_id"), read.state.attempt.text);
+}
+
 static_assert(!std::is_copy_constructible_v<tools::Permit> &&
                   !std::is_copy_assignable_v<tools::Permit> &&
                   !std::is_default_constructible_v<tools::Permit> &&

@@ -50,17 +50,29 @@ bool answers_confirmation(const JobEvidence& e, const engine::Act& act) {
 
 std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
   std::map<std::string, Calls> calls;  // by invocation
+  std::string opening;
   for (const Event& event : events) {
     const Value& p = event.payload;
-    if (event.type == EventType::tool_invocation_started) {
+    if (event.type == EventType::job_running) {
+      opening = p.text("opened_at");
+      for (auto& [invocation, call] : calls) {
+        for (auto& [number, t] : call.tries) {
+          if (opening.empty() || t.opening == opening) continue;
+          t.unsent_from = std::min(t.unsent_from, instant(p, "opened_at"));
+        }
+      }
+    } else if (event.type == EventType::tool_invocation_started) {
       Calls& call = calls[std::string(p.text("invocation_id"))];
       call.step = p.text("step_id");
       call.key = p.text("idempotency_key");
       call.external_key = p.text("external_key");
       call.tool = p.text("tool_name");
       call.effect_class = p.text("effect_class");
-      call.tries[p["try"].as_int()].deadline = instant(p, "deadline");
-      call.tries[p["try"].as_int()].seq = event.seq;
+      Calls::Try& t = call.tries[p["try"].as_int()];
+      t.deadline = instant(p, "deadline");
+      t.unsent_from = instant(p, "send_by");
+      t.opening = opening;
+      t.seq = event.seq;
     } else if (event.type == EventType::tool_invocation_finished) {
       Calls::Try& t = calls[std::string(p.text("invocation_id"))].tries[p["try"].as_int()];
       t.finished = true;
@@ -71,6 +83,7 @@ std::map<std::string, Calls> calls_of(const std::vector<Event>& events) {
       if (t.closed_seq == 0) {
         t.closed_seq = event.seq;
         t.closed_definite = t.definite;
+        t.settled = p["settled"] == Value(true);
         t.error = p["error"].text("code");
       }
       t.result = p["result"];
@@ -317,10 +330,17 @@ void keys_are_injective(const JobEvidence& e, Judge& judge) {
 void nothing_starts_after_cancel(const JobEvidence& e, Judge& judge) {
   const auto side = side_commands(e.events);
   bool cancelled = false;
+  // A call in doubt that could be undone is sent again, so that its outcome is known before it is undone. What may be sent
+  // again is another rule's.
+  const auto repeats = [](const Value& started) {
+    const ToolKind* kind = tool_kind(started.text("tool_name"));
+    return started["try"] != Value(1) && kind != nullptr && !kind->undo.empty();
+  };
   for (const Event& event : e.events) {
     if (event.type == EventType::job_cancel_requested) cancelled = true;
     const bool undoes = side.contains(event.payload.text("step_id"));
-    judge.broken_if(cancelled && !undoes && event.type == EventType::tool_invocation_started,
+    judge.broken_if(cancelled && !undoes && event.type == EventType::tool_invocation_started &&
+                        !repeats(event.payload),
                     "event " + std::to_string(event.seq) + " declares a call");
     judge.broken_if(cancelled && event.type == EventType::job_completed,
                     "the job completed though it was cancelled");
@@ -342,13 +362,13 @@ std::vector<std::int64_t> under_way(const Calls& call, std::uint64_t seq) {
     if (t.seq > seq) break;
     const bool definite = t.closed_definite && t.closed_seq < seq;
     if (definite && !t.never_arrived()) tries.clear();  // an answer under this key
-    if (!definite) tries.push_back(number);
+    if (!definite && !(t.settled && t.closed_seq < seq)) tries.push_back(number);
   }
   return tries;
 }
 
 void not_happened_waits(const JobEvidence& e, Judge& judge) {
-  if (!e.leases_bind || e.clock_jumped) return;
+  if (e.clock_jumped) return;
   const std::map<std::string, Calls> calls = calls_of(e.events);
   for (const Event& event : e.events) {
     const Value& p = event.payload;
@@ -356,7 +376,7 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     for (const auto& [invocation, call] : calls) {
       if (call.key != p["payload"].text("idempotency_key")) continue;
       for (const std::int64_t number : under_way(call, event.seq)) {
-        judge.broken_if(instant(p, "at") < call.tries.at(number).deadline + kToolGrace,
+        judge.broken_if(instant(p, "at") < call.tries.at(number).settles(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
       }
     }
@@ -367,10 +387,11 @@ void not_happened_waits(const JobEvidence& e, Judge& judge) {
     for (const auto& [invocation, call] : calls) {
       if (!believed || call.key != ack->act.idempotency_key) continue;
       for (const std::int64_t number : under_way(call, believed->seq)) {
-        judge.broken_if(ack->act.looked_at < call.tries.at(number).deadline + kToolGrace,
-                        call.tool + " try " + std::to_string(number) +
-                            " could still arrive when somebody looked, at " +
-                            to_text(ack->act.looked_at.value_or(Instant{})));
+        judge.broken_if(
+            ack->act.looked_at < call.tries.at(number).settles(kToolTimeout, kToolGrace),
+            call.tool + " try " + std::to_string(number) +
+                " could still arrive when somebody looked, at " +
+                to_text(ack->act.looked_at.value_or(Instant{})));
       }
     }
   }
@@ -590,7 +611,6 @@ void check_all(SimWorld& world, People& people, const engine::PlanSource& plans)
                                .touched = touched[job],
                                .acks = acks[job],
                                .asked = people.asked(job),
-                               .leases_bind = !world.options().owned,
                                .clock_jumped = world.clock().jumped(),
                                .plans = plans,
                                .planned = all.planned,

@@ -31,7 +31,6 @@ struct JobEvidence {
   std::vector<const KeyRecord*> touched;            // of this job
   std::vector<const Ack*> acks;                     // of this job
   const People::Sayings& asked;                     // of this job
-  bool leases_bind = true;
   bool clock_jumped = false;
   const engine::PlanSource& plans;
   // Each plan that the job has had, from the event on that brought it.

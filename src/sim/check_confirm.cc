@@ -231,6 +231,7 @@ class Following final : public Confirming {
       judge_.mark("confirm.accepted_before");
     } else if (verdict == "unreachable" || mode == "human") {
       raises_.insert(thing->second.step);
+      raises_mismatch_ = raises_mismatch_ || verdict == "mismatch";
     } else if (mode == "strict") {
       strict_ = true;
     }
@@ -257,12 +258,14 @@ class Following final : public Confirming {
                      at_ + "what is raised is not what was seen and not accepted");
     if (raises) parks(next);
     raises_.clear();
+    raises_mismatch_ = false;
     strict_ = false;
   }
 
   void parks(std::size_t next) {
-    const bool parked = next < e_.events.size() && e_.events[next].type == EventType::job_parked &&
-                        e_.events[next].payload.text("until") == "confirmation";
+    const bool parked =
+        next < e_.events.size() && e_.events[next].type == EventType::job_parked &&
+        e_.events[next].payload.text("until") == (raises_mismatch_ ? "confirmation" : "resume");
     judge_.broken_if(!parked, at_ + "somebody is asked, and the job does not rest");
     judge_.mark("confirm.asked");
     if (!parked) return;
@@ -297,6 +300,7 @@ class Following final : public Confirming {
   }
 
   std::set<std::string> raises_;  // steps
+  bool raises_mismatch_ = false;  // else all of them could not be reached
   bool strict_ = false, failed_ = false;
 };
 

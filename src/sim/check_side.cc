@@ -15,8 +15,13 @@ struct Command {
   std::string tool, key, attempt;
   bool node = false;  // not about another call
   bool open = false, doubt = false, probing = false, committed = false;
-  bool absent = false;  // of the newest try it was said that it did not happen
-  Instant deadline;
+  bool absent = false;     // of the newest try it was said that it did not happen
+  Instant settles;         // the newest try may take effect until then
+  bool unsettled = false;  // a try ended, and may still take effect
+  std::string opening;     // of the store, that it was sent under
+  bool unknown = false;    // a try ended without an answer, and nothing since says what it did
+  bool given_up = false;   // by a person
+  std::string node_id;
   std::map<std::string, Value> answers;  // of its successes, by invocation
 };
 
@@ -35,6 +40,7 @@ class Walk {
 
   void take_in(const Event& event) {
     const Value& p = event.payload;
+    if (event.type == EventType::job_running) return opened(p);
     if (p.text("step_id").empty()) return;
     Command& command = commands[std::string(p.text("step_id"))];
     switch (event.type) {
@@ -43,9 +49,11 @@ class Walk {
         command.key = p.text("idempotency_key");
         command.attempt = event.attempt_id ? event.attempt_id->text : "";
         command.node = is_node(p.text("step_id"));
+        command.node_id = p.text("node_id");
         command.open = true;
         command.probing = command.absent = false;
-        command.deadline = instant(p, "deadline");
+        command.settles = instant(p, "deadline") + kToolGrace;
+        command.opening = opening_;
         break;
       case EventType::tool_invocation_finished:
         if (!p["late"].is_bool()) finished(command, p);
@@ -54,9 +62,16 @@ class Walk {
         if (p.text("kind") != "in_doubt") break;
         command.doubt = command.probing = false;
         command.absent = p.text("state") == "not_happened";
+        if (command.absent) command.unsettled = false;
+        if (p.text("state") == "fail") {
+          command.given_up = true;
+        } else {
+          command.unknown = false;
+        }
         break;
       case EventType::command_committed:
         command.committed = true;
+        command.unknown = false;
         [[fallthrough]];
       case EventType::node_finished:
         command.doubt = command.probing = false;
@@ -67,23 +82,36 @@ class Walk {
   }
 
  private:
+  // Whoever has the job now opened the store when the sender of these calls was dead.
+  void opened(const Value& p) {
+    opening_ = p.text("opened_at");
+    if (opening_.empty()) return;
+    for (auto& [step, command] : commands) {
+      if (command.opening == opening_) continue;
+      const Instant over = instant(p, "opened_at") + kToolTimeout + kToolGrace;
+      command.settles = std::min(command.settles, over);
+    }
+  }
   void finished(Command& command, const Value& p) {
     command.open = false;
     const std::string_view outcome = p.text("outcome"), error = p["error"].text("code");
     const bool definite =
         (outcome == "failure" || outcome == "input_required") && p["definite"] == Value(true);
     if (outcome == "success" || definite) command.probing = false;
+    if (outcome != "success" && !definite && p["settled"] != Value(true)) command.unsettled = true;
     if (outcome == "success") {
-      command.doubt = false;
+      command.doubt = command.unknown = false;
       command.answers[std::string(p.text("invocation_id"))] = p["result"];
     } else if (!definite) {
       command.doubt = !command.absent && tool_kind(command.tool)->nature != Nature::read;
+      command.unknown = command.unknown || command.doubt;
     } else if (error != "connect" && error != "not_sent") {
-      command.doubt = false;
+      command.doubt = command.unknown = false;
     }
   }
 
   std::map<std::string, std::string, std::less<>> side_;
+  std::string opening_;  // of the store, by whoever has the job
 };
 
 // ---------------------------------------------------------------- probes
@@ -95,8 +123,8 @@ void probe_begins(const JobEvidence& e, Walk& walk, const Event& event, Judge& j
   const std::string at = "event " + std::to_string(event.seq) + ": " + asked->tool;
   judge.broken_if(tool_kind(asked->tool)->probe.empty() || (!asked->open && !asked->doubt),
                   at + " is asked about, and is not in doubt");
-  const bool gone = !e.leases_bind && event.attempt_id && event.attempt_id->text != asked->attempt;
-  judge.broken_if(!e.clock_jumped && !gone && event.created_at < asked->deadline + kToolGrace,
+  const bool settled = !asked->open && !asked->unsettled;
+  judge.broken_if(!e.clock_jumped && !settled && event.created_at < asked->settles,
                   at + " is asked about while it may still arrive");
   asked->probing = true;
 }
@@ -204,6 +232,9 @@ class Undoing {
     for (const Value& entry : p["carried"].items()) nodes.emplace(entry.text("node_id"));
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
+    std::erase_if(walk_.commands, [&](const auto& entry) {
+      return !entry.second.node_id.empty() && !nodes.contains(entry.second.node_id);
+    });
     std::erase_if(others_, [&](const std::string& node) { return !nodes.contains(node); });
   }
 
@@ -259,6 +290,7 @@ class Undoing {
   void ended(const Event& end) {
     at_ = "the end: ";
     const bool completed = end.type == EventType::job_completed;
+    lists_unknown(end, completed);
     judge_.broken_if(completed && !(done_.empty() && given_up_.empty() && undoing_.empty()),
                      at_ + "a completed job undid something");
     if (completed) return;
@@ -269,6 +301,27 @@ class Undoing {
                              given_up_.size() + undoable_.size() + others_.size(),
                      at_ + "it lists other steps");
     if (!undoable_.empty()) judge_.mark("undo.left");
+  }
+
+  // The end lists each call whose outcome stayed unknown, and none of them could have been undone: unless a person or its
+  // tool gave it up, or a person said that what was done stays.
+  void lists_unknown(const Event& end, bool completed) {
+    std::set<std::string> unknown, listed;
+    for (const auto& [step, command] : walk_.commands) {
+      if (!command.unknown) continue;
+      unknown.insert(command.key);
+      const ToolKind& kind = *tool_kind(command.tool);
+      const bool undoable = command.node && !kind.undo.empty() && kind.in_doubt != "fail";
+      judge_.broken_if(!completed && !stays_ && undoable && !command.given_up,
+                       at_ + command.tool + " is in doubt and could have been undone");
+      judge_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
+    }
+    if (const Value& list = end.payload["in_doubt"]; list.is_array()) {
+      for (const Value& key : list.items()) listed.emplace(key.as_string());
+    }
+    judge_.broken_if(listed != unknown, at_ + "it lists " + std::to_string(listed.size()) +
+                                            " calls in doubt, " + std::to_string(unknown.size()) +
+                                            " are");
   }
 
   // Each effect of a compensation is that of one call which took effect, and each step that is said to be undone has it.

@@ -63,12 +63,20 @@ struct Calls {
     std::string error;
     Value result;
     Instant deadline;
+    // From then on nobody may send it any more: its send_by, or the first opening of the store by another process.
+    Instant unsent_from;
+    std::string opening;   // of the store, that it was sent under; "" = it is shared
+    bool settled = false;  // a complete response came
     std::uint64_t seq = 0;
     std::uint64_t closed_seq = 0;  // of its first outcome; a later one came late
     std::uint64_t heard_seq = 0;   // of its newest outcome
     bool closed_definite = false;
     // Its own answer, and not one that came after somebody had given it up: that is kept, and decides nothing.
     bool answered() const { return success && heard_seq == closed_seq; }
+    // Until when it may take effect, said here a second time.
+    Instant settles(Duration timeout, Duration grace) const {
+      return std::min(deadline, unsent_from + timeout) + grace;
+    }
     // It ended before the other side can have heard of it.
     bool never_arrived() const {
       return closed_definite && (error == "connect" || error == "not_sent");

@@ -247,6 +247,8 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
                                                                  {"lost", Fate::lost},
                                                                  {"silent", Fate::silent},
                                                                  {"late", Fate::late},
+                                                                 {"slow", Fate::slow},
+                                                                 {"fault", Fate::fault},
                                                                  {"broken", Fate::broken},
                                                                  {"busy", Fate::busy}};
   const bool model = !flight.kind->provider.empty();
@@ -270,6 +272,8 @@ Outside::Fate Outside::fate(const Flight& flight, const KeyRecord& record) {
                                                  {odds_.down_after, Fate::down_after},
                                                  {odds_.silent, Fate::silent},
                                                  {odds_.late, Fate::late},
+                                                 {odds_.slow, Fate::slow},
+                                                 {odds_.fault, Fate::fault},
                                                  {odds_.broken, Fate::broken},
                                                  {model ? odds_.busy : 0, Fate::busy}};
   for (const auto& [one_in, fate] : odds) {
@@ -303,7 +307,7 @@ Value notice_in(const Value& messages) {
 
 // What a turn of a loop was declared with, from what is sent: said here a second time, for whoever judges. The messages
 // become the end of a chain and a number, what is offered its digest, and what is told of the budget its numbers.
-std::string declared_hash(const Value& request) {
+std::string declared_hash(const std::string& blind, const Value& request) {
   const auto digest = [](const Value& value) { return to_hex(sha256(canonical(value))); };
   const bool first = std::ranges::none_of(request["messages"].items(), [](const Value& message) {
     return message.text("role") == "assistant";
@@ -324,15 +328,15 @@ std::string declared_hash(const Value& request) {
     const bool long_one = member.first == "tools" || member.first == "schema";
     declared.emplace_back(member.first, long_one ? Value(digest(member.second)) : member.second);
   }
-  return digest(Value::object(std::move(declared)));
+  return blinded_hash(blind, canonical(Value::object(std::move(declared))));
 }
 
 // Is that what was declared?
-bool is_declared(const Value& sent, const std::string& arguments_hash) {
-  if (arguments_hash == to_hex(sha256(canonical(sent)))) return true;
+bool is_declared(const Value& sent, const Intent& intent) {
+  if (intent.arguments_hash == blinded_hash(intent.blind, canonical(sent))) return true;
   const Value& messages = sent["messages"];
   if (!messages.is_array() || messages.size() == 0) return false;
-  return arguments_hash == declared_hash(sent);
+  return intent.arguments_hash == declared_hash(intent.blind, sent);
 }
 
 }  // namespace
@@ -346,8 +350,8 @@ void Outside::check_send(const Flight& flight) {
                          call.tool + " " + call.invocation.text);
     return;
   }
-  if (!is_declared(call.args, intent->arguments_hash) ||
-      intent->external_key != call.external_key.text || intent->idempotency_key != call.key.text) {
+  if (!is_declared(call.args, *intent) || intent->external_key != call.external_key.text ||
+      intent->idempotency_key != call.key.text) {
     host_.report.violate("A6 what is sent is what was declared", call.job,
                          call.tool + " " + call.invocation.text);
   }
@@ -422,7 +426,8 @@ void Outside::send(std::shared_ptr<Flight> flight) {
   const Duration on_its_way = probed ? 0ms
                               : what == Fate::late
                                   ? call.timeout + host_.chance.between(0ms, kToolGrace / 2)
-                                  : host_.chance.between(1ms, 30ms);
+                              : what == Fate::slow ? host_.chance.between(30ms, kSlowMax)
+                                                   : host_.chance.between(1ms, 30ms);
   record.in_transit++;
   host_.loop.after(on_its_way, [this, flight, what] { arrive(flight, what, true); });
   const bool again = asks_twice_ && !flight->kind->provider.empty();
@@ -489,7 +494,8 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
   }
   record.arrivals.push_back(std::move(arrival));
   if (flight->life->dead ? false : !host_.boundary(*flight->life, "tool.effect")) return;
-  const bool speaks = fate == Fate::ok || fate == Fate::late || fate == Fate::broken;
+  const bool speaks =
+      fate == Fate::ok || fate == Fate::late || fate == Fate::slow || fate == Fate::broken;
   if (asks && speaks) return ask_or_decline(flight);
   const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
     respond(flight, {.kind = kind,
@@ -510,6 +516,13 @@ void Outside::arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last
     case Fate::down:
     case Fate::down_after:
       return problem(OutcomeKind::unknown, false, true, "http_503");
+    case Fate::fault:
+      host_.report.mark("call.settled_by_500");
+      return respond(flight, {.kind = OutcomeKind::unknown,
+                              .retryable = true,
+                              .settled = true,
+                              .error_code = "http_500",
+                              .error_message = "said the service"});
     case Fate::silent:
       return;
     case Fate::busy:

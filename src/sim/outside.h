@@ -91,6 +91,7 @@ constexpr ToolKind kTools[] = {
 const ToolKind* tool_kind(std::string_view name);
 constexpr Duration kToolTimeout = std::chrono::seconds(4);
 constexpr Duration kToolGrace = std::chrono::seconds(6);
+constexpr Duration kSlowMax = std::chrono::milliseconds(1200);
 constexpr std::string_view kToolVersion = "0123456789abcdef";
 // Is a person asked before a call with these arguments? Said here a second time, for whoever judges.
 bool asks(const ToolKind& kind, const Value& args);
@@ -109,6 +110,8 @@ struct Odds {
   std::uint64_t lost = 0;        // the request vanishes on its way: timeout
   std::uint64_t silent = 0;      // takes effect, the answer vanishes: timeout
   std::uint64_t late = 0;        // arrives after the caller's timeout
+  std::uint64_t slow = 0;        // arrives within the timeout, up to 1.2 s after it was sent
+  std::uint64_t fault = 0;       // arrives, takes effect, a complete 500 settles the call
   std::uint64_t broken = 0;      // takes effect, its answer breaks a rule
   std::uint64_t busy = 0;        // a model says 429, and when to come back
   std::uint64_t blind = 0;       // a verifier cannot look
@@ -172,7 +175,7 @@ class Outside {
     std::function<bool(Life&, std::string_view where)> boundary;
     // This attempt was told that it has lost the job.
     std::function<bool(const AttemptId&)> refused;
-    // A probe may come before the grace has passed: one process owns the store, or the clock is set.
+    // False: the clock is set, so a probe may come before the grace has passed.
     bool grace_binds = true;
   };
   Outside(Host host, Odds odds) : host_(std::move(host)), odds_(odds) {}
@@ -207,7 +210,20 @@ class Outside {
   friend class SimTool;
   friend class SimVerifier;
   struct Flight;
-  enum class Fate { ok, refused, denied, down, down_after, lost, silent, late, broken, busy };
+  enum class Fate {
+    ok,
+    refused,
+    denied,
+    down,
+    down_after,
+    lost,
+    silent,
+    late,
+    slow,
+    fault,
+    broken,
+    busy
+  };
   Fate fate(const Flight& flight, const KeyRecord& record);
   void send(std::shared_ptr<Flight> flight);
   void arrive(const std::shared_ptr<Flight>& flight, Fate fate, bool last);

@@ -114,6 +114,7 @@ class PatientStore final : public store::Store {
   }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
+  std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
 
  private:
   template <class T, class Start>

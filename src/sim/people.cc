@@ -303,7 +303,13 @@ void People::look_around(const Glance& look) {
     if (look.waits && seen.paused) {
       act(job, {.kind = engine::Act::Kind::resume, .id = "late-resume", .by = "late-resume"}, 1);
     }
-    if (!seen.raised.empty()) confirm(job, seen, look);
+    if (!seen.raised.empty()) {
+      confirm(job, seen, look);
+    } else if (seen.parked ==
+               "verifier_unreachable") {  // all is accepted: the job is to look again
+      const std::string id = "look-again-" + std::to_string(++last_id_);
+      act(job, {.kind = engine::Act::Kind::resume, .id = id, .by = id}, 2);
+    }
     for (const auto& [key, wait] : seen.open_waits) {
       if (key.starts_with("resolve/")) {
         resolve(job, key.substr(8, 64));

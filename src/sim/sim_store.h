@@ -120,6 +120,7 @@ class SimStore final : public store::Store {
   }
   Instant now() override { return host_.inner->now(); }
   bool owned() const override { return host_.owned; }
+  std::optional<Instant> opened_at() const override { return host_.inner->opened_at(); }
 
  private:
   struct Where {  // the moments before a call and at its answer

@@ -62,6 +62,8 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish, PlanBook& p
                 .lost = 40,
                 .silent = 40,
                 .late = 40,
+                .slow = 6,
+                .fault = 40,
                 .broken = 60,
                 .busy = 6,
                 .blind = 20};
@@ -74,6 +76,8 @@ WorldOptions draw_world(SimChance& chance, const StormOptions& wish, PlanBook& p
                 .lost = 8,
                 .silent = 8,
                 .late = 8,
+                .slow = 4,
+                .fault = 12,
                 .broken = 20,
                 .busy = 4,
                 .blind = 4};
@@ -121,10 +125,9 @@ class Storm {
         chance_(chance),
         world_(draw_world(chance_, options, plans)),
         troubles_(draw_troubles(chance_, world_.options())),
-        people_(world_,
-                {.impatient = !world_.options().owned && troubles_.jumps == 0 && chance_.one_in(2),
-                 .say_fail_one_in = chance_.one_in(4) ? 4u : 0u,
-                 .hands = chance_.one_in(2)}) {
+        people_(world_, {.impatient = troubles_.jumps == 0 && chance_.one_in(2),
+                         .say_fail_one_in = chance_.one_in(4) ? 4u : 0u,
+                         .hands = chance_.one_in(2)}) {
     // By the store's clock the grace may have passed though it has not.
     if (troubles_.jumps > 0) world_.outside().set_grace_binds(false);
   }

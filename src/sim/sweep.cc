@@ -63,6 +63,15 @@ void fork(SimWorld& world, People& people, const Deed& deed, std::function<void(
   people.fork(std::move(request), 100, [then](const std::vector<Value>&) { then(); });
 }
 
+// The call of an effect, by its step and arguments. Its idempotency key holds the blind of the job, which a creation draws
+// again when a crash lost the first one.
+std::string call_of(const KeyRecord& record) {
+  std::string step = *record.external_keys.begin();
+  step.resize(step.rfind(':'));
+  const bool undo = !record.undoes().empty();  // whose arguments name the key of the call
+  return record.tool + " " + step + " " + (undo ? "" : canonical(record.result["args"]));
+}
+
 // One after the other.
 void do_deeds(SimWorld& world, People& people, const std::vector<Deed>& deeds, std::size_t next) {
   if (next >= deeds.size()) return;
@@ -149,7 +158,7 @@ std::vector<SweepCase> sweep_cases() {
 SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes, PlanBook& plans,
                    bool verbose) {
   SimWorld world(world_of(c, plans, verbose));
-  People people(world, {});
+  People people(world, {.impatient = true});
   SmallEnd end;
   end.boundaries.push_back(0);
   std::size_t crashed = 0;
@@ -219,7 +228,7 @@ SmallEnd run_small(const SweepCase& c, const std::vector<std::uint64_t>& crashes
     }
   }
   for (const auto& [key, record] : world.outside().journal()) {
-    if (record.effects > 0) end.effects[key] = record.effects;
+    if (record.effects > 0) end.effects[call_of(record)] += record.effects;
   }
   end.last_draw = world.chance().next();
   world.set_fates({});

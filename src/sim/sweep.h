@@ -45,7 +45,7 @@ SweepCount sweep(const SweepCase& the_case, const SweepDepth& depth, PlanBook& p
 struct SmallEnd {
   std::string status;  // "completed", "failed:<code>", "cancelled"
   std::string result;
-  std::map<std::string, std::uint64_t> effects;  // by idempotency key
+  std::map<std::string, std::uint64_t> effects;  // by call
   std::vector<std::uint64_t> boundaries;  // passed in each life: first, after the first crash, …
   Report report;
   std::uint64_t last_draw = 0;

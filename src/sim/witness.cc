@@ -143,6 +143,7 @@ void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
     case EventType::job_created:
       if (!p.text("queue").empty()) seen.queue = p.text("queue");
       seen.budget = p["budget"];
+      seen.blind = p.text("blind");
       if (const Value& needed = p["required_capabilities"]; needed.is_array()) {
         for (const Value& one : needed.items()) seen.required.emplace_back(one.as_string());
       }
@@ -160,7 +161,8 @@ void Witness::learn(const JobId& job, Seen& seen, const Event& event) {
           std::string(p.text("idempotency_key")),
           send_by.value_or(Instant{}),
           seen.epoch,
-          order_};
+          order_,
+          seen.blind};
       return;
     }
     case EventType::tool_invocation_finished:

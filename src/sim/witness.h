@@ -26,6 +26,7 @@ struct Intent {  // a durable declaration
   Instant send_by;
   std::uint64_t epoch = 0;  // of the claim that stood
   std::uint64_t order = 0;  // of the commit, among all of the disk
+  std::string blind;        // of the job
 };
 
 struct OpenWait {
@@ -37,6 +38,7 @@ struct OpenWait {
 struct Seen {  // of a job
   std::string status;
   std::uint64_t epoch = 0;
+  std::string blind;
   Hash head;                         // of its log
   std::vector<std::string> commits;  // its log, as it was written
   std::vector<Event> log;            // and as it reads
@@ -126,6 +128,7 @@ class Witness final : public store::Store {
   void census(async::Done<Result<store::Census>> done) override { inner_->census(std::move(done)); }
   Instant now() override { return inner_->now(); }
   bool owned() const override { return inner_->owned(); }
+  std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
 
  private:
   struct Written {  // what a commit says, kept while it is under way

@@ -482,6 +482,18 @@ const std::vector<SmallJob>& small_jobs() {
       {.name = "a lost at_most_once call: it did not happen, and is made again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["lost","ok"]}}]})"},
+      {.name = "an at_most_once call that arrives after its timeout, a probe, and one that is slow",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"wire","args":{"fate":["late"]}},
+         {"id":"b","kind":"tool","tool":"wire","args":{"fate":["slow"]}}]})"},
+      {.name = "at_most_once calls that arrive late: a person answers as early as possible",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"once","args":{"fate":["late"]}},
+         {"id":"b","kind":"tool","tool":"once","args":{"fate":["slow"]}}]})"},
+      {.name = "a complete 500 after the effect: a probe asks at once, a person answers at once",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"wire","args":{"fate":["fault"]}},
+         {"id":"b","kind":"tool","tool":"once","args":{"fate":["fault"]}}]})"},
       {.name = "on_in_doubt: fail",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"pay","args":{"n":1}},
@@ -598,6 +610,21 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
        .deeds = {{2s, cancel()}}},
+      {.name = "a cancelled job whose only call is in doubt: a person says what happened",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"grab","args":{"fate":["silent"]}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
+      {.name = "a cancelled job whose only call is in doubt: it is sent again, and undone",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"book","args":{"fate":["silent","ok"]}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
+      {.name = "a cancelled job whose only call is in doubt: its probe says what happened",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"hire","args":{"fate":["silent"]}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "what was done stays, says who cancels",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},

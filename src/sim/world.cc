@@ -58,7 +58,6 @@ SimWorld::SimWorld(const WorldOptions& options)
   witness_.say_yes(options_.canary == Canary::false_approval);
   witness_.forget_limits(options_.canary == Canary::open_queue);
   witness_.say_twice(options_.canary == Canary::double_message);
-  outside_.set_grace_binds(!options_.owned);
   outside_.lie_to_probes(options_.canary == Canary::lying_probe);
   outside_.ask_twice(options_.canary == Canary::double_question);
   outside_.praise(options_.canary == Canary::praising_verifier);

@@ -285,6 +285,20 @@ inline void counts(Rig& r) {
   EXPECT_EQ(census.workers.begin()->second.expired, 1U);
 }
 
+inline void knows_its_opening(Rig& r) {
+  const std::optional<Instant> first = r.store().opened_at();
+  EXPECT_EQ(first.has_value(), r.store().owned()) << "nobody owns a store that is shared";
+  if (!first) return;
+  EXPECT_LE(*first, r.loop.now());
+  r.must(r.create_claimed("j1"));
+  r.loop.advance(std::chrono::seconds(3));
+  EXPECT_EQ(r.store().opened_at(), first) << "it is one instant for as long as it is open";
+  r.driver->restart();
+  ASSERT_TRUE(r.store().opened_at());
+  EXPECT_GE(*r.store().opened_at(), *first + std::chrono::seconds(3));
+  EXPECT_LE(*r.store().opened_at(), r.loop.now());
+}
+
 inline void restarts(Rig& r) {
   Batch b = r.create_claimed("j1");
   b.sealed->blobs = {blob("plan")};
@@ -545,6 +559,7 @@ inline std::vector<Case> claim_cases() {
       {"queries filter, page, and start with the newest", queries},
       {"jobs are counted by status and queue, and claims by worker", counts},
       {"what was answered is there after a restart, and old leases have ended", restarts},
+      {"an owner knows when it opened the store, and each opening is later", knows_its_opening},
   };
 }
 

@@ -31,11 +31,29 @@ async::Done<Result<T>> MeasuredStore::timed(std::string_view operation,
   };
 }
 
+template <class T>
+async::Done<Result<T>> MeasuredStore::written(std::string_view operation,
+                                              async::Done<Result<T>> done) {
+  return timed<T>(operation, [last = write_failed_, &steady = steady_,
+                              done = std::move(done)](Result<T> answer) mutable {
+    const bool failed = !answer && (answer.error().code == Code::unavailable ||
+                                    answer.error().code == Code::unknown_outcome ||
+                                    answer.error().code == Code::store_stopped);
+    if (failed) *last = steady.since_start();
+    if (answer) last->reset();
+    done(std::move(answer));
+  });
+}
+
+bool MeasuredStore::writes_fail() const {
+  return *write_failed_ && steady_.since_start() - **write_failed_ < kWritesFailFor;
+}
+
 void MeasuredStore::commit(Batch batch, async::Done<Result<Committed>> done) {
-  inner_.commit(std::move(batch), timed("commit", std::move(done)));
+  inner_.commit(std::move(batch), written("commit", std::move(done)));
 }
 void MeasuredStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
-  inner_.put_inbox(std::move(job), std::move(entry), timed("put_inbox", std::move(done)));
+  inner_.put_inbox(std::move(job), std::move(entry), written("put_inbox", std::move(done)));
 }
 void MeasuredStore::claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) {
   inner_.claim(std::move(request), timed("claim", std::move(done)));
@@ -70,7 +88,7 @@ void MeasuredStore::redact(Redaction redaction, async::Done<Result<void>> done) 
   inner_.redact(std::move(redaction), timed("redact", std::move(done)));
 }
 void MeasuredStore::record(AuditEntry entry, async::Done<Result<void>> done) {
-  inner_.record(std::move(entry), timed("record", std::move(done)));
+  inner_.record(std::move(entry), written("record", std::move(done)));
 }
 void MeasuredStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
   inner_.audit_log(after, timed("audit_log", std::move(done)));

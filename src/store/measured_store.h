@@ -22,6 +22,8 @@ struct OperationTimes {
       0;  // unavailable or unknown_outcome: the store did not answer as it should
 };
 
+constexpr Duration kWritesFailFor = std::chrono::seconds(10);
+
 class MeasuredStore final : public Store {
  public:
   // Borrows both; `inner` answers no later than it lives.
@@ -29,6 +31,10 @@ class MeasuredStore final : public Store {
 
   // By the name of the operation.
   const std::map<std::string_view, OperationTimes>& times() const { return *times_; }
+
+  // Has the last write failed for want of the store, as on a full disk, and that not long ago? After kWritesFailFor without
+  // another attempt it is no longer known.
+  bool writes_fail() const;
 
   void commit(Batch batch, async::Done<Result<Committed>> done) override;
   void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
@@ -52,15 +58,22 @@ class MeasuredStore final : public Store {
   Instant now() override { return inner_.now(); }
   Instant latest_now() override { return inner_.latest_now(); }
   bool owned() const override { return inner_.owned(); }
+  std::optional<Instant> opened_at() const override { return inner_.opened_at(); }
 
  private:
   using Times = std::map<std::string_view, OperationTimes>;
   template <class T>
   async::Done<Result<T>> timed(std::string_view operation, async::Done<Result<T>> done);
+  // The same of an operation that writes whenever it succeeds.
+  template <class T>
+  async::Done<Result<T>> written(std::string_view operation, async::Done<Result<T>> done);
 
   Store& inner_;
   async::SteadyClock& steady_;
   std::shared_ptr<Times> times_ = std::make_shared<Times>();  // answers may come when this is gone
+  // When the last write failed; nullopt: it did not.
+  std::shared_ptr<std::optional<Duration>> write_failed_ =
+      std::make_shared<std::optional<Duration>>();
 };
 
 }  // namespace ae::store

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,16 @@ struct Difference {
   std::string stored, derived;  // as SQL writes them; "" = no row
 };
 
+// What no version of ours wrote into a store.
+struct Damage {
+  std::string code, message;  // what it is, and what to do about it
+};
+// `what`: a trigger or rule with its name. `drop`: the statement that removes it.
+Damage foreign_trigger(const std::string& what, const std::string& table, const std::string& drop);
+Damage broken_meta(const std::string& key, const std::string& value);
+// 32 hex digits, as the id of a store.
+bool is_store_id(std::string_view text);
+
 class Rebuild {
  public:
   virtual ~Rebuild() = default;
@@ -83,6 +94,8 @@ class Rebuild {
   virtual Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) = 0;
   // The same with rows of no job.
   virtual Result<std::vector<Difference>> settle_rest() = 0;
+  // What is wrong with the store and with no row of a job: triggers, and rows of `meta`. Fails with unavailable.
+  virtual Result<std::vector<Damage>> damage() = 0;
   // Adds to the store's audit log, with the next `keep`; nothing when it only compares.
   virtual Status record(const AuditEntry& entry) = 0;
   // Makes durable what was settled; until then nothing of it is there. It is called often enough to keep it small.

@@ -217,6 +217,9 @@ struct Loaded {
   std::vector<InboxEntry> inbox;   // not yet taken, in order
   std::optional<std::string> signed_head;
   std::optional<Checkpoint> checkpoint;  // of loads from 1 or from the checkpoint
+  // Of loads from 1, as the rows have it; nullopt: this store has no such column.
+  std::optional<Hash> request_hash;
+  std::optional<std::uint64_t> commit_count;
 };
 
 // A `from_seq`: only what came after the checkpoint, and the checkpoint; without one the same as 1.
@@ -361,6 +364,8 @@ class Store {
   virtual Instant latest_now() { return now(); }
   // True when opening this store ended every earlier lease: one process owns it (SPEC §6).
   virtual bool owned() const = 0;
+  // When this process opened it, by its clock, after every earlier owner had ended; nullopt = it is shared, or only read.
+  virtual std::optional<Instant> opened_at() const = 0;
 };
 
 }  // namespace ae::store

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,9 @@ constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
 constexpr std::size_t kHeldMax = 1u << 10;         // bytes that a stream holds back, beside values:
 constexpr std::size_t kHeldShapesMax = 48;         // so many; `\u005cu0041` is one character
+constexpr std::size_t kTailsMax =
+    4u << 10;  // bytes of a value whose base64 is hidden with its last character
+constexpr std::size_t kKnownOfAName = 8;  // values of a secret that was changed while we run
 constexpr std::string_view kMarker = "secret:";
 
 bool is_word(char c) {
@@ -72,6 +76,11 @@ std::unexpected<Error> missing(std::string_view name, const std::string& file) {
 
 // ---- the shapes in which a value may come back
 
+std::string upper_hex(std::string hex) {
+  for (char& h : hex) h = h >= 'a' ? static_cast<char>(h - 'a' + 'A') : h;
+  return hex;
+}
+
 std::string percent_encoded(std::string_view value, bool upper) {
   std::string out;
   for (const char c : value) {
@@ -79,20 +88,43 @@ std::string percent_encoded(std::string_view value, bool upper) {
       out += c;
       continue;
     }
-    std::string hex = to_hex(std::string_view(&c, 1));
-    if (upper) {
-      for (char& h : hex) h = h >= 'a' ? static_cast<char>(h - 'a' + 'A') : h;
-    }
-    out += "%" + hex;
+    const std::string hex = to_hex(std::string_view(&c, 1));
+    out += "%" + (upper ? upper_hex(hex) : hex);
   }
   return out;
 }
 
+// "%41%42": as encoders do that know no character that is safe.
+std::string percent_encoded_wholly(std::string_view value, bool upper) {
+  std::string out;
+  for (const char c : value) {
+    const std::string hex = to_hex(std::string_view(&c, 1));
+    out += "%" + (upper ? upper_hex(hex) : hex);
+  }
+  return out;
+}
+
+constexpr std::string_view kBase64 =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kBase64Url =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+// `core` with each character that may follow: it holds the last bits of `value`, and those of what comes behind or zeros.
+std::vector<std::string> base64_with_tails(const std::string& core, std::string_view value,
+                                           std::size_t before, bool url) {
+  std::vector<std::string> all;
+  const std::size_t bits = (before * 8 + value.size() * 8) % 6;
+  if (bits == 0 || value.size() > kTailsMax) return all;
+  const unsigned last = static_cast<unsigned char>(value.back()) & ((1u << bits) - 1);
+  for (unsigned behind = 0; behind < (1u << (6 - bits)); ++behind) {
+    all.push_back(core + (url ? kBase64Url : kBase64)[last << (6 - bits) | behind]);
+  }
+  return all;
+}
+
 // The characters of base64 that depend on nothing but `value` when `before` bytes (mod 3) stand in front of it.
 std::string base64_core(std::string_view value, std::size_t before, bool url) {
-  const std::string_view alphabet =
-      url ? "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-          : "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::string_view alphabet = url ? kBase64Url : kBase64;
   const std::size_t begin = before * 8, end = begin + value.size() * 8;
   std::string out;
   for (std::size_t bit = (begin + 5) / 6 * 6; bit + 6 <= end; bit += 6) {
@@ -114,6 +146,7 @@ std::string json_string(std::string_view value) {
 struct Shape {
   Secret text;
   std::string_view name;
+  bool tailed = false;  // its last character is one of many that may follow what is hidden
 };
 
 // Longest first, so that no shape is cut by one that is part of it.
@@ -122,11 +155,14 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
   for (const UsedSecret& secret : used) {
     const std::string_view value = secret.value.reveal();
     if (value.size() < kSecretHiddenMin) continue;
-    std::vector<std::string> texts;
+    std::vector<std::string> texts, tailed;
     texts.emplace_back(value);
     texts.push_back(percent_encoded(value, true));
     texts.push_back(percent_encoded(value, false));
+    texts.push_back(percent_encoded_wholly(value, true));
+    texts.push_back(percent_encoded_wholly(value, false));
     texts.push_back(to_hex(value));
+    texts.push_back(upper_hex(to_hex(value)));
     if (is_utf8(value)) {
       texts.push_back(json_string(value));
       texts.push_back(json_string(texts.back()));  // in a text of JSON that stands in another
@@ -134,17 +170,66 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
     for (const bool url : {false, true}) {
       for (std::size_t before = 0; before < 3; ++before) {
         texts.push_back(base64_core(value, before, url));
+        if (texts.back().size() < kSecretHiddenMin) continue;
+        for (std::string& text : base64_with_tails(texts.back(), value, before, url)) {
+          tailed.push_back(std::move(text));
+        }
       }
     }
-    for (std::string& text : texts) {
-      if (text.size() >= kSecretHiddenMin) shapes.push_back({Secret(text), secret.name});
-      ::explicit_bzero(text.data(), text.size());
+    for (auto* list : {&texts, &tailed}) {
+      std::ranges::sort(*list);
+      const auto twins = std::ranges::unique(*list);
+      list->erase(twins.begin(), twins.end());
+      for (std::string& text : *list) {
+        if (text.size() >= kSecretHiddenMin) {
+          shapes.push_back({Secret(text), secret.name, list == &tailed});
+        }
+        ::explicit_bzero(text.data(), text.size());
+      }
     }
   }
   std::ranges::sort(shapes, std::ranges::greater{},
                     [](const Shape& s) { return s.text.reveal().size(); });
   return shapes;
 }
+
+// Finds out in one pass over a text which of many shapes stand in it.
+class Occurring {
+ public:
+  explicit Occurring(const std::vector<Shape>& shapes) : shapes_(shapes), begins_(kBuckets) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      begins_[bucket(shapes[i].text.reveal())].push_back(static_cast<std::uint32_t>(i));
+    }
+  }
+  // In the order of `shapes`.
+  std::vector<const Shape*> in(std::string_view text) const {
+    std::vector<bool> seen(shapes_.size());
+    bool any = false;
+    for (std::size_t at = 0; at + kSecretHiddenMin <= text.size(); ++at) {
+      for (const std::uint32_t i : begins_[bucket(text.substr(at, sizeof(std::uint32_t)))]) {
+        if (seen[i] || !text.substr(at).starts_with(shapes_[i].text.reveal())) continue;
+        seen[i] = any = true;
+      }
+    }
+    std::vector<const Shape*> found;
+    for (std::size_t i = 0; any && i < seen.size(); ++i) {
+      if (seen[i]) found.push_back(&shapes_[i]);
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::size_t kBuckets = 4096;
+  // Of the first four bytes: every shape has them.
+  static std::size_t bucket(std::string_view text) {
+    std::uint32_t word = 0;
+    text.copy(reinterpret_cast<char*>(&word), sizeof word);
+    return (word * 2'654'435'761u) >> 20;
+  }
+  const std::vector<Shape>& shapes_;
+  std::vector<std::vector<std::uint32_t>> begins_;
+};
+static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
 
 std::string instead_of(const Shape& shape) { return "[secret " + std::string(shape.name) + "]"; }
 
@@ -154,14 +239,14 @@ struct Hidden {
 };
 
 // Where values stand that are spelled with escapes, on any level.
-std::vector<Hidden> escaped_in(const Layers& layers, const std::vector<Shape>& shapes) {
+std::vector<Hidden> escaped_in(const Layers& layers, const Occurring& shapes) {
   std::vector<Hidden> found;
   for (std::size_t level = 1; level <= layers.levels(); ++level) {
     const std::string_view text = layers.text(level);
-    for (const Shape& shape : shapes) {
-      const std::string_view value = shape.text.reveal();
+    for (const Shape* shape : shapes.in(text)) {
+      const std::string_view value = shape->text.reveal();
       for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += value.size()) {
-        found.push_back({layers.below(level, {at, at + value.size()}), &shape});
+        found.push_back({layers.below(level, {at, at + value.size()}), shape});
       }
     }
   }
@@ -172,7 +257,7 @@ std::vector<Hidden> escaped_in(const Layers& layers, const std::vector<Shape>& s
   return found;
 }
 
-std::string scrub_escaped(std::string text, const std::vector<Shape>& shapes) {
+std::string scrub_escaped(std::string text, const Occurring& shapes) {
   const Layers layers(text, Layers::Behind::nothing);
   if (layers.levels() == 0) return text;
   std::string out;
@@ -188,19 +273,19 @@ std::string scrub_escaped(std::string text, const std::vector<Shape>& shapes) {
   return out + text.substr(done);
 }
 
-std::string scrub_shapes(std::string_view text, const std::vector<Shape>& shapes) {
+std::string scrub_shapes(std::string_view text, const Occurring& shapes) {
   std::string out(text);
-  for (const Shape& shape : shapes) {
-    const std::string instead = instead_of(shape);
-    for (std::size_t at = 0; (at = out.find(shape.text.reveal(), at)) != std::string::npos;) {
-      out.replace(at, shape.text.reveal().size(), instead);
+  for (const Shape* shape : shapes.in(text)) {
+    const std::string instead = instead_of(*shape);
+    for (std::size_t at = 0; (at = out.find(shape->text.reveal(), at)) != std::string::npos;) {
+      out.replace(at, shape->text.reveal().size(), instead);
       at += instead.size();
     }
   }
   return scrub_escaped(std::move(out), shapes);
 }
 
-Value scrub_shapes_in(const Value& value, const std::vector<Shape>& shapes) {
+Value scrub_shapes_in(const Value& value, const Occurring& shapes) {
   switch (value.kind()) {
     case Value::Kind::string: {
       std::string clean = scrub_shapes(value.as_string(), shapes);
@@ -233,6 +318,32 @@ void Secret::wipe() noexcept {
 }
 
 Result<Secret> EnvironmentSecrets::get(std::string_view name) {
+  auto secret = find(name);
+  if (!secret) return secret;
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [&](const UsedSecret& one) {
+    return one.name == name && one.value.reveal() == secret->reveal();
+  };
+  if (std::ranges::any_of(known_, is_it)) return secret;
+  const auto same_name = [&](const UsedSecret& one) { return one.name == name; };
+  if (std::ranges::count_if(known_, same_name) >= static_cast<std::ptrdiff_t>(kKnownOfAName)) {
+    known_.erase(std::ranges::find_if(known_, same_name));
+  }
+  known_.push_back({std::string(name), *secret});
+  return secret;
+}
+
+void EnvironmentSecrets::add_known(std::vector<UsedSecret>& used) const {
+  const std::lock_guard lock(mutex_);
+  for (const UsedSecret& one : known_) {
+    const auto is_it = [&](const UsedSecret& other) {
+      return other.name == one.name && other.value.reveal() == one.value.reveal();
+    };
+    if (std::ranges::none_of(used, is_it)) used.push_back(one);
+  }
+}
+
+Result<Secret> EnvironmentSecrets::find(std::string_view name) const {
   const bool is_name = !name.empty() && name.size() <= 256 && std::ranges::all_of(name, is_word) &&
                        (name[0] < '0' || name[0] > '9');
   if (!is_name) {
@@ -340,11 +451,15 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 }
 
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
-  return used.empty() ? std::string(text) : scrub_shapes(text, shapes_of(used));
+  if (used.empty()) return std::string(text);
+  const std::vector<Shape> shapes = shapes_of(used);
+  return scrub_shapes(text, Occurring(shapes));
 }
 
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
-  return used.empty() ? value : scrub_shapes_in(value, shapes_of(used));
+  if (used.empty()) return value;
+  const std::vector<Shape> shapes = shapes_of(used);
+  return scrub_shapes_in(value, Occurring(shapes));
 }
 
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {
@@ -353,7 +468,8 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
   std::size_t cut = 0;
   for (const Shape& shape : shapes) {
     const std::string_view value = shape.text.reveal();
-    for (std::size_t begin = 1; begin < value.size(); ++begin) {
+    // One character alone says nothing when it may be any.
+    for (std::size_t begin = 1; begin + (shape.tailed ? 1 : 0) < value.size(); ++begin) {
       const std::string_view end_of_value = value.substr(begin);
       if (tail.starts_with(end_of_value)) {
         cut = std::max(cut, end_of_value.size());
@@ -361,11 +477,18 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
       }
     }
   }
-  return scrub_shapes(tail.substr(cut), shapes);
+  return scrub_shapes(tail.substr(cut), Occurring(shapes));
 }
 
 struct ScrubbedStream::Shapes {
-  std::vector<Shape> all;  // longest first
+  explicit Shapes(std::vector<Shape> shapes) : all(std::move(shapes)), occurring(all) {
+    for (const Shape& shape : all) {
+      by_first_byte[static_cast<unsigned char>(shape.text.reveal().front())].push_back(&shape);
+    }
+  }
+  const std::vector<Shape> all;  // longest first
+  const Occurring occurring;
+  std::array<std::vector<const Shape*>, 256> by_first_byte;
 };
 
 ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used) {
@@ -384,8 +507,9 @@ std::size_t ScrubbedStream::first_open(const Layers& layers) const {
     const std::string_view text = layers.text(level);
     const auto may_begin = [&](std::size_t at) {
       const std::string_view rest = text.substr(at);
-      return std::ranges::any_of(shapes_->all, [&](const Shape& shape) {
-        return shape.text.reveal().size() > rest.size() && shape.text.reveal().starts_with(rest);
+      const auto& begins = shapes_->by_first_byte[static_cast<unsigned char>(rest.front())];
+      return std::ranges::any_of(begins, [&](const Shape* shape) {
+        return shape->text.reveal().size() > rest.size() && shape->text.reveal().starts_with(rest);
       });
     };
     std::size_t at = text.size() < longest ? 0 : text.size() - longest + 1;
@@ -398,6 +522,10 @@ std::size_t ScrubbedStream::first_open(const Layers& layers) const {
 // The last place up to `cut` that goes through no value that has ended, no character and no escape.
 std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cut) const {
   const std::string_view all = layers.text(0);
+  std::vector<std::vector<const Shape*>> there;  // by level
+  for (std::size_t level = 0; level <= layers.levels(); ++level) {
+    there.push_back(shapes_->occurring.in(layers.text(level)));
+  }
   for (std::size_t before = cut + 1; cut < before;) {
     before = cut;
     while (cut > 0 && cut < all.size() && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) {
@@ -405,10 +533,11 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
     }
     for (std::size_t level = 0; level <= layers.levels(); ++level) {
       const std::string_view text = layers.text(level);
-      for (const Shape& shape : shapes_->all) {
+      cut = layers.between(cut);
+      for (const Shape* shape : there[level]) {
         cut = layers.between(cut);
         const std::size_t here = layers.above(level, cut);
-        const std::string_view value = shape.text.reveal();
+        const std::string_view value = shape->text.reveal();
         const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
         const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
@@ -428,7 +557,7 @@ std::string ScrubbedStream::feed(std::string_view text) {
     const Layers layers(held_, Layers::Behind::more);
     cut = through_nothing(layers, first_open(layers));
   }
-  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), shapes_->all);
+  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), shapes_->occurring);
   const Shape& longest = shapes_->all.front();
   if (held_.size() - cut > kHeldMax + kHeldShapesMax * longest.text.reveal().size()) {
     // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
@@ -441,7 +570,7 @@ std::string ScrubbedStream::feed(std::string_view text) {
 
 std::string ScrubbedStream::end() {
   if (!shapes_) return {};
-  std::string clean = scrub_shapes(held_, shapes_->all);
+  std::string clean = scrub_shapes(held_, shapes_->occurring);
   ::explicit_bzero(held_.data(), held_.size());
   held_.clear();
   return clean;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -44,11 +45,19 @@ class Secret {
   std::string value_;
 };
 
+// A secret that has been used, or that is known to this process, for scrub.
+struct UsedSecret {
+  std::string name;
+  Secret value;
+};
+
 class SecretSource {
  public:
   virtual ~SecretSource() = default;
   // Fails with secret_missing (the message says how to give it), or forbidden when others could read its file.
   virtual Result<Secret> get(std::string_view name) = 0;
+  // Adds every secret of this process that is not in `used` yet: a tool may answer with one that another tool uses.
+  virtual void add_known(std::vector<UsedSecret>& used) const { static_cast<void>(used); }
 };
 
 // In this order: the environment's NAME; the file that NAME_FILE names, without its last newline; a line NAME=value
@@ -59,10 +68,15 @@ class EnvironmentSecrets final : public SecretSource {
   // Without a path: no secrets file.
   explicit EnvironmentSecrets(std::string secrets_file = {}) : file_(std::move(secrets_file)) {}
   Result<Secret> get(std::string_view name) override;
+  void add_known(std::vector<UsedSecret>& used) const override;
 
  private:
+  Result<Secret> find(std::string_view name) const;
   Result<Secret> from_secrets_file(std::string_view name) const;
   std::string file_;
+  mutable std::mutex mutex_;
+  std::vector<UsedSecret>
+      known_;  // guarded by mutex_; all that was given, the newest values of each
 };
 
 // Gives no secret, but what an agents file calls it: for those who read what would be sent.
@@ -73,12 +87,6 @@ class SecretNames final : public SecretSource {
   }
 };
 
-// A secret that has been used, for scrub.
-struct UsedSecret {
-  std::string name;
-  Secret value;
-};
-
 // `text` with every whole word `secret:NAME` replaced by its value; what was used is added to `used`.
 // REQUIRES: `text` is literal text of the agents file. Never give it what an expression made: arguments come from
 // models and strangers, who would get any secret they can name.
@@ -87,7 +95,7 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
 
-// `text` without these values, plain, percent-encoded, hex or base64 (also inside a longer base64), and all that with the
+// `text` without these values, plain, percent-encoded (where needed, or every byte), hex or base64 (also inside a longer base64), and all that with the
 // escapes of JSON, however they are used, also in JSON within JSON (layers.h); `[secret NAME]` stands instead, and JSON stays
 // JSON. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);

@@ -91,7 +91,7 @@ AE_TEST("secrets/an empty value is a missing one") {
 }
 
 AE_TEST("secrets/a secrets file that others may read is refused") {
-  for (const mode_t mode : {0640, 0604, 0666, 0610}) {
+  for (const mode_t mode : {0640U, 0604U, 0666U, 0610U}) {
     const Scratch lines("AE_T_ONE=1\n", mode);
     EnvironmentSecrets source(lines.path);
     auto secret = source.get("AE_T_ONE");
@@ -144,9 +144,63 @@ AE_TEST("secrets/a value that stands in a text is scrubbed in every usual coding
   EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
   EXPECT_EQ(scrub(R"({"k":"s3cr&t/\"+"})", used), R"({"k":"[secret KEY]"})");
   EXPECT_EQ(scrub("7333637226742f222b", used), "[secret KEY]");
-  // base64 of "me:s3cr&t/\"+": the characters that the value alone decides are gone.
+  // base64 of "me:s3cr&t/\"+": the characters that hold the end of the value, and none before it, are gone.
   EXPECT_EQ(scrub("Basic bWU6czNjciZ0LyIr", used), "Basic bWU6[secret KEY]");
-  EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]s=");
+  EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]=");
+}
+
+AE_TEST("secrets/each way to write a value is scrubbed, whatever stands before and behind it") {
+  struct Row {
+    const char *how, *text, *clean;
+  };
+  // Of the value `Zq7-x` and of what it is written with.
+  const Row rows[] = {
+      {"hex", "5a71372d78", "[secret KEY]"},
+      {"hex, upper case", "5A71372D78", "[secret KEY]"},
+      {"percent, every byte", "%5a%71%37%2d%78", "[secret KEY]"},
+      {"percent, every byte, upper case", "a%5A%71%37%2D%78b", "a[secret KEY]b"},
+      {"base64 alone", "WnE3LXg=", "[secret KEY]="},
+      {"base64 alone, without padding", "WnE3LXg", "[secret KEY]"},
+      {"base64 with a newline behind", "WnE3LXgK", "[secret KEY]K"},
+      {"base64 with 0xFF behind", "WnE3LXj/", "[secret KEY]/"},
+      {"base64 behind one byte", "YVpxNy14", "YV[secret KEY]"},
+      {"base64 behind two bytes", "YWFacTcteA==", "YWF[secret KEY]=="},
+      {"base64 behind two bytes, 0xFF behind", "YWFacTcteP8=", "YWF[secret KEY]8="},
+      {"base64 in JSON in JSON", R"("\"WnE3LXg=\"")", R"("\"[secret KEY]=\"")"},
+      {"in the middle of words", "xxZq7-xxx", "xx[secret KEY]xx"},
+  };
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY", Secret("Zq7-x")});
+  for (const Row& row : rows) {
+    EXPECT_EQ(scrub(row.text, used), row.clean) << row.how;
+    ScrubbedStream stream(used);
+    std::string whole;
+    for (const char c : std::string_view(row.text)) whole += stream.feed(std::string_view(&c, 1));
+    EXPECT_EQ(whole + stream.end(), row.clean) << row.how << ", byte by byte";
+  }
+  EXPECT_EQ(scrub("Zq7-y 5A71372D79", used), "Zq7-y 5A71372D79") << "another value stays";
+}
+
+AE_TEST("secrets/what a process knows is scrubbed from an answer, whoever uses it") {
+  ::setenv("SCRUB_A", "alpha-value", 1);
+  ::setenv("SCRUB_B", "beta-value", 1);
+  EnvironmentSecrets source;
+  std::vector<UsedSecret> used;
+  ASSERT_TRUE(replace_secrets("secret:SCRUB_A", source, used));
+  EXPECT_EQ(scrub("alpha-value beta-value", used), "[secret SCRUB_A] beta-value");
+  ASSERT_TRUE(source.get("SCRUB_B"));
+  source.add_known(used);
+  source.add_known(used);
+  EXPECT_EQ(used.size(), 2u);
+  EXPECT_EQ(scrub("alpha-value beta-value", used), "[secret SCRUB_A] [secret SCRUB_B]");
+  ::setenv("SCRUB_B", "gamma-value", 1);
+  ASSERT_TRUE(source.get("SCRUB_B"));
+  std::vector<UsedSecret> all;
+  source.add_known(all);
+  EXPECT_EQ(scrub("beta-value gamma-value", all), "[secret SCRUB_B] [secret SCRUB_B]")
+      << "the one before stays known";
+  ::unsetenv("SCRUB_A");
+  ::unsetenv("SCRUB_B");
 }
 
 AE_TEST("secrets/short values are left, for hiding them would destroy the text") {
@@ -271,7 +325,8 @@ AE_TEST("secrets/a text that comes in pieces is scrubbed as the whole, wherever 
     texts.emplace_back(text);
   }
   for (const std::string& text : texts) {
-    for (const std::size_t step : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 22, 31, 40}) {
+    for (const std::size_t step :
+         {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U, 9U, 10U, 11U, 12U, 13U, 17U, 22U, 31U, 40U}) {
       EXPECT_EQ(streamed(text, step, used), scrub(text, used)) << text << " in pieces of " << step;
     }
   }

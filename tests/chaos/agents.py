@@ -39,6 +39,7 @@ tools:
   find:    { http: { method: GET, url: "${ env.SHOP_URL }/find?key=${ .args.key }" }, effect: read, timeout: 2s, grace: 3s, RETRY }
   print:
     command: ["sh", "-c", "echo \"$AETHERIS_IDEMPOTENCY_KEY $AETHERIS_TRY\" >> \"$0\"", "${ env.PRINTS }"]
+    local: true
     effect: at_most_once
     on_in_doubt: park
     timeout: 5s

@@ -5,8 +5,10 @@ Every request is a line of its journal, on disk (fsync, shared by those that com
 key's n-th request meets follows from the seed: an answer, a refusal, a cut connection after it acted, an answer that
 comes too late.
 
-    shop.py --port 0 --journal FILE --seed N [--late]      prints `listening HOST:PORT`, ends with its input
-      --late   some requests take effect late, but before deadline and grace of their call have passed
+    shop.py --port 0 --journal FILE --seed N      prints `listening HOST:PORT`, ends with its input
+
+Some requests take effect up to 1.2 s after they arrived, some after the timeout of their call, but before its grace has
+passed: also when the client was killed meanwhile.
 
     POST /idempotent/TOOL   takes effect once for a key, later requests get the first answer
     POST /once/TOOL         every request that is not refused takes effect
@@ -28,19 +30,20 @@ import zlib
 
 from files import put
 
-LATE_ACT_S = 2.6   # after the tools' timeout, before deadline and grace have passed: 13 s behind the declaration
+LATE_ACT_S = 2.6   # after the tools' timeout of 2 s, before their grace of 3 s has passed
+SLOW_ACT_S = 1.2
 HANG_S = 4.0       # longer than any tool waits
 SLOW_S = 0.3
 
 # Of a thousand requests, how many meet what. Everybody else is answered.
 IDEMPOTENT = [("refuse", 15), ("drop", 8), ("fail_after", 8), ("hang", 1), ("slow", 15), ("busy", 3)]
 ONCE = [("refuse", 1), ("limited", 8), ("drop", 3), ("fail_after", 1), ("hang", 1), ("slow", 15)]
-LATE = [("act_late", 3)]
+LATE = [("act_late", 3), ("act_slow", 20)]
 
 
 class Shop:
     def __init__(self, options):
-        self.seed, self.late, self.calm = options.seed, options.late, False
+        self.seed, self.calm = options.seed, False
         self.file = os.open(options.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.pool = concurrent.futures.ThreadPoolExecutor(1)
         self.lines, self.waiters, self.flushing = [], [], False
@@ -55,7 +58,7 @@ class Shop:
             return "ok"
         draw = zlib.crc32(f"{self.seed}:{key}:{number}".encode()) % 1000
         table = IDEMPOTENT if kind == "idempotent" else ONCE
-        for name, share in table + (LATE if self.late else []):
+        for name, share in table + LATE:
             if draw < share:
                 return name
             draw -= share
@@ -115,6 +118,8 @@ class Shop:
             return {"refuse": 503, "limited": 429, "busy": 409}[fate], {"error": fate}
         if fate == "act_late":
             await asyncio.sleep(LATE_ACT_S)
+        if fate == "act_slow":
+            await asyncio.sleep(SLOW_ACT_S * (zlib.crc32(call["key"].encode()) % 100) / 100)
         body, durable = self.act(kind, tool, call, fate)
         await durable
         if fate == "slow":
@@ -156,7 +161,6 @@ async def main():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--journal", required=True)
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--late", action="store_true")
     options = parser.parse_args()
     shop = Shop(options)
     server = await asyncio.start_server(shop.serve, "127.0.0.1", options.port, backlog=1024)

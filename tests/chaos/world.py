@@ -58,6 +58,7 @@ class Server:
         self.err = world.folder / f"{self.kind}{number}.err"
         self.process = None
         self.busy = False
+        self.clock = world.folder / f"clock-{number}"  # microseconds that are added to its clock
         self.down = False       # not to be started again until a fault says so
         self.allowed = set()    # exit codes that this life may end with
         self.lock = threading.RLock()
@@ -79,7 +80,7 @@ class Server:
             with open(self.err, "ab") as err, open(self.out, "wb") as out:
                 self.process = subprocess.Popen(
                     [program(), self.kind, "agents.yaml", "--listen", f"127.0.0.1:{self.port}", "--durability", durability, *words],
-                    cwd=world.folder, env={**world.env, **(env or {})}, stdin=subprocess.DEVNULL,
+                    cwd=world.folder, env={**world.env, "AETHERIS_CLOCK_OFFSET_FILE": str(self.clock), **(env or {})}, stdin=subprocess.DEVNULL,
                     stdout=out, stderr=err)
             world.count("restarts" if world.begun else "starts")
             world.note("start", server=self.number, worker=f"{socket.gethostname()}:{self.pid}", kind=self.kind,
@@ -155,7 +156,7 @@ class Worker(Server):
 class World:
     kind = ""
 
-    def __init__(self, seed, kinds, late):
+    def __init__(self, seed, kinds):
         self.seed, self.chance = seed, random.Random(f"world {seed} {self.kind}")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f"aetheris-chaos-{self.kind}-"))
         self.begun = False
@@ -165,7 +166,7 @@ class World:
         self.faults = Lines(self.folder / "faults.ndjson")
         (self.folder / "agents.yaml").write_text(agents.TEXT)
         self.shop = subprocess.Popen([sys.executable, str(HERE / "shop.py"), "--journal", str(self.folder / "shop.ndjson"),
-                                      "--seed", str(seed), *(["--late"] if late else [])],
+                                      "--seed", str(seed)],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.shop_url = "http://" + self.shop.stdout.readline().split()[1]
         self.env = {**clean_environment(), **sanitizer("detect_leaks=0"), "SHOP_URL": self.shop_url,
@@ -252,7 +253,7 @@ class SqliteWorld(World):
     lease_s = 0.0  # whoever opens the store ends every earlier lease
 
     def __init__(self, seed):
-        super().__init__(seed, [Server], late=False)
+        super().__init__(seed, [Server])
         self.disk = self.folder / "disk"
         self.mounted = False
 
@@ -279,7 +280,7 @@ class PostgresWorld(World):
     lease_s = 30.0
 
     def __init__(self, seed, doors=2, workers=2):
-        super().__init__(seed, [SharedServer if doors > 1 else Server] * doors + [Worker] * workers, late=True)
+        super().__init__(seed, [SharedServer if doors > 1 else Server] * doors + [Worker] * workers)
 
     def open_store(self):
         self.postgres = Postgres(CONNECTIONS * len(self.servers) + 20)

@@ -203,5 +203,6 @@ Instant FaultyStore::now() { return state_->inner.now(); }
 Instant FaultyStore::latest_now() { return state_->inner.latest_now() + state_->clock_doubt; }
 void FaultyStore::doubt_clock(Duration by) { state_->clock_doubt = by; }
 bool FaultyStore::owned() const { return state_->inner.owned(); }
+std::optional<Instant> FaultyStore::opened_at() const { return state_->inner.opened_at(); }
 
 }  // namespace ae::store

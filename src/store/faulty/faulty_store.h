@@ -104,6 +104,7 @@ class FaultyStore final : public Store {
   // As if the clock were another machine's: what it shows may be later by so much.
   void doubt_clock(Duration by);
   bool owned() const override;
+  std::optional<Instant> opened_at() const override;
 
  private:
   struct State;

@@ -365,7 +365,11 @@ MemoryDisk& MemoryDisk::operator=(const MemoryDisk& other) {
 }
 
 MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock, MemoryDisk& disk, Options options)
-    : loop_(loop), clock_(clock), data_(*disk.data_), options_(std::move(options)) {
+    : loop_(loop),
+      clock_(clock),
+      data_(*disk.data_),
+      options_(std::move(options)),
+      opened_at_(options_.owned ? std::optional(clock.now()) : std::nullopt) {
   if (options_.fair_by) data_.take_turns(*options_.fair_by);
   if (!options_.owned) return;
   for (auto& [number, job] : data_.jobs) {
@@ -382,7 +386,8 @@ MemoryStore::MemoryStore(async::Loop& loop, async::Clock& clock)
       clock_(clock),
       own_disk_(std::make_unique<MemoryDisk>()),
       data_(*own_disk_->data_),
-      options_{} {}
+      options_{},
+      opened_at_(clock.now()) {}
 MemoryStore::~MemoryStore() = default;
 
 template <class T>
@@ -525,6 +530,7 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
     Loaded loaded{.row = job->row};
     loaded.signed_head = job->signed_head;
     if (from_seq <= 1) loaded.checkpoint = job->checkpoint;
+    if (from_seq == 1) loaded.request_hash = job->request_hash;
     if (from_seq == kFromCheckpoint) from_seq = job->checkpoint ? job->checkpoint->seq + 1 : 1;
     auto it = std::ranges::upper_bound(job->commits, from_seq, {}, &Commit::first_seq);
     if (it != job->commits.begin()) --it;

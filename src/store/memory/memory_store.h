@@ -62,6 +62,7 @@ class MemoryStore final : public Store {
   void census(async::Done<Result<Census>> done) override;
   Instant now() override;
   bool owned() const override;
+  std::optional<Instant> opened_at() const override { return opened_at_; }
 
  private:
   using Data = MemoryDisk::Data;
@@ -74,6 +75,7 @@ class MemoryStore final : public Store {
   std::unique_ptr<MemoryDisk> own_disk_;
   Data& data_;
   const Options options_;
+  const std::optional<Instant> opened_at_;
 };
 
 }  // namespace ae::store

@@ -449,6 +449,46 @@ Result<std::vector<Difference>> PostgresRebuild::settle_rest() {
   return said;
 }
 
+Result<std::vector<Damage>> PostgresRebuild::damage() {
+  Parts& p = *parts_;
+  std::vector<Damage> found;
+  AE_TRY(p.begin());
+  constexpr const char* kOurs =
+      "(SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = 'meta'::regclass)";
+  AE_ASSIGN(const Rows triggers,
+            p.ask(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
+                              "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
+                              "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
+                              "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
+                              "AND c.relnamespace = ") +
+                  kOurs +
+                  " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
+                  "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
+                  "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
+                  "WHERE c.relkind = 'r' AND c.relnamespace = " +
+                  kOurs + " ORDER BY 2"));
+  for (int i = 0; i < triggers.size(); ++i) {
+    const std::string kind = triggers.text(i, 0);
+    found.push_back(
+        foreign_trigger((kind == "RULE" ? "the rule " : "the trigger ") + triggers.text(i, 1),
+                        triggers.text(i, 2), "DROP " + kind + " " + triggers.text(i, 3)));
+  }
+  AE_ASSIGN(const Rows meta,
+            p.ask("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
+                  "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
+  for (int i = 0; i < meta.size(); ++i) {
+    const std::string key = meta.text(i, 0), value = meta.text(i, 1);
+    const std::size_t space = value.find(' ');
+    const bool whole = key == "audit_head" ? space != value.npos && space > 0 &&
+                                                 value.find_first_not_of("0123456789") == space &&
+                                                 hash_from_hex(value.substr(space + 1)).has_value()
+                       : key == "timeline" && value.empty() ? true
+                                                            : is_store_id(value);
+    if (!whole) found.push_back(broken_meta(key, value));
+  }
+  return found;
+}
+
 Status PostgresRebuild::record(const AuditEntry& entry) {
   Parts& p = *parts_;
   if (!p.writes) return {};

@@ -30,6 +30,7 @@ class PostgresRebuild final : public Rebuild {
   Result<std::string> blob(const Hash& hash) override;
   Result<std::vector<Difference>> settle(const Projection& wanted, Instant now) override;
   Result<std::vector<Difference>> settle_rest() override;
+  Result<std::vector<Damage>> damage() override;
   Status record(const AuditEntry& entry) override;
   Status keep() override;
 

@@ -6,6 +6,7 @@
 #include "async/boot_clock.h"
 #include "store/postgres/census.h"
 #include "store/postgres/hints.h"
+#include "store/postgres/place.h"
 #include "store/postgres/reader.h"
 #include "store/postgres/redaction.h"
 #include "store/postgres/schema.h"
@@ -146,12 +147,20 @@ Result<bool> accept(Connection& connection, Recollection& recollection,
                     const Session::Options& wish, const PostgresOptions& options) {
   AE_ASSIGN(const StoreWord word, store_word(connection, wish.store_id));
   AE_ASSIGN(auto lost, recollection.missing(connection, word));
+  AE_ASSIGN(const auto copied, moved(connection));
+  if (lost && options.nothing_lost) AE_TRY(recollection.look(connection));
+  if (!lost && !options.nothing_lost) lost = copied;
   if (!lost && !word.accepting && options.surely_lost) lost = "it was restored from a backup";
-  if (!lost) return word.accepting;
+  if (!lost && !copied) return word.accepting;
   connection.add_once("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
   auto now = connection.run();
   if (!now) return std::unexpected(cannot(now.error()));
-  AE_TRY(recollection.accept(connection, *lost, now->back().instant(0, 0), options.accepted_by));
+  const Instant at = now->back().instant(0, 0);
+  if (!lost) {
+    AE_TRY(Recollection::accept_move(connection, *copied, at, options.accepted_by));
+    return word.accepting;
+  }
+  AE_TRY(recollection.accept(connection, *lost, at, options.accepted_by));
   return true;
 }
 
@@ -188,6 +197,8 @@ Status check_recollection(const std::string& url, const std::string& remembered_
   if (!id) return {};
   const Status stands = Recollection(*id, remembered_in, false).look(*connection);
   if (!stands && stands.error().code == Code::store_rolled_back) return stands;
+  const auto copied = moved(*connection);
+  if (copied && *copied) return std::unexpected(not_accepted(**copied));
   return {};
 }
 
@@ -218,6 +229,9 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
       AE_ASSIGN(accepting, accept(first, *wish.recollection, wish, options));
     }
     AE_TRY(wish.recollection->check(first));
+    AE_ASSIGN(const auto copied, moved(first));
+    if (copied) return std::unexpected(not_accepted(*copied));
+    AE_TRY(remember_place(first));
   }
   AE_ASSIGN(Connection second, Session::open(wish));
   AE_ASSIGN(Connection third, Session::open(wish));

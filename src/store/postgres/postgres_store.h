@@ -32,6 +32,9 @@ struct PostgresOptions {
   bool accept_loss = false;
   bool surely_lost =
       false;  // … also when nothing is remembered that is missing: it was restored from a backup
+  // … or nothing has been done elsewhere since it was copied here: its jobs go on. Refused when something is remembered
+  // that is missing.
+  bool nothing_lost = false;
   std::string accepted_by = {};
   bool allow_no_fsync = false;  // for tests: a server that may lose what it has confirmed
   std::chrono::milliseconds connect_within{5000};
@@ -90,6 +93,7 @@ class PostgresStore final : public Store {
   Instant now() override;
   Instant latest_now() override;
   bool owned() const override { return false; }
+  std::optional<Instant> opened_at() const override { return std::nullopt; }
 
   PostgresStats stats() const;
   // Was something lost, and accepted with this opening or one before, and not finished?

@@ -13,6 +13,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "store/postgres/place.h"
 #include "store/postgres/transaction.h"
 
 namespace ae::store::postgres {
@@ -64,6 +65,21 @@ bool in_numbers(std::string_view list, std::uint64_t number) {
     if (from <= number && number <= to) return true;
   }
   return false;
+}
+
+// Begins a transaction and adds the entry to the audit log in it.
+Pg<void> begin_audited(Connection& connection, const AuditEntry& entry) {
+  connection.add_once("BEGIN");
+  connection.add_once("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE");
+  AE_ASSIGN(const auto head, connection.run());
+  const AuditRow row = chained(Transaction::audit_head(head[1].text(0, 0)), entry);
+  const std::string_view hash(reinterpret_cast<const char*>(row.hash.bytes.data()),
+                              row.hash.bytes.size());
+  connection.add_once("INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
+                      Params().add(row.seq).add(Bytes{row.body}).add(Bytes{hash}));
+  connection.add_once(
+      kPutMeta, Params().add("audit_head").add(std::to_string(row.seq) + " " + to_hex(row.hash)));
+  return {};
 }
 
 std::string sum_of(std::string_view text) { return to_hex(sha256(text)).substr(0, kSum); }
@@ -264,30 +280,40 @@ Status Recollection::accept(Connection& connection, const std::string& lost, Ins
     remembered_.reset();
   }
   for (const std::string& one : word.before) before += (before.empty() ? "" : "\n") + one;
+  AE_ASSIGN(const std::string place, place_of(connection));
   const auto run = [&]() -> Pg<void> {
-    connection.add_once("BEGIN");
-    connection.add_once("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE");
-    AE_ASSIGN(const auto head, connection.run());
-    const AuditRow row =
-        chained(Transaction::audit_head(head[1].text(0, 0)),
-                {.at = at,
-                 .by = by,
-                 .act = "accept_rollback",
-                 .job = {},
-                 .detail = Value::object({{"lost", lost}, {"timeline", word.timeline}})});
-    const std::string_view hash(reinterpret_cast<const char*>(row.hash.bytes.data()),
-                                row.hash.bytes.size());
-    connection.add_once(
-        "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
-        Params().add(row.seq).add(Bytes{row.body}).add(Bytes{hash}));
-    connection.add_once(
-        kPutMeta, Params().add("audit_head").add(std::to_string(row.seq) + " " + to_hex(row.hash)));
+    AE_TRY(begin_audited(connection,
+                         {.at = at,
+                          .by = by,
+                          .act = "accept_rollback",
+                          .job = {},
+                          .detail = Value::object({{"lost", lost}, {"timeline", word.timeline}})}));
     connection.add_once(kPutMeta, Params().add("timelines").add(before));
     connection.add_once(kPutMeta, Params().add("accepting").add("1"));
     connection.add_once(
         "INSERT INTO meta(key, value) VALUES('timeline', replace(gen_random_uuid()::text, '-', "
         "'')) ON CONFLICT (key) DO UPDATE SET value = excluded.value");
     connection.add_once("DELETE FROM meta WHERE key = 'lost'");
+    put_place(connection, place);
+    connection.add_once("COMMIT");
+    AE_TRY(connection.run());
+    return {};
+  };
+  if (const auto done = run(); !done) return std::unexpected(cannot(done.error()));
+  return {};
+}
+
+Status Recollection::accept_move(Connection& connection, const std::string& why, Instant at,
+                                 const std::string& by) {
+  AE_ASSIGN(const std::string place, place_of(connection));
+  const auto run = [&]() -> Pg<void> {
+    AE_TRY(begin_audited(connection,
+                         {.at = at,
+                          .by = by,
+                          .act = "accept_rollback",
+                          .job = {},
+                          .detail = Value::object({{"moved", why}, {"nothing_lost", true}})}));
+    put_place(connection, place);
     connection.add_once("COMMIT");
     AE_TRY(connection.run());
     return {};

@@ -64,6 +64,9 @@ class Recollection {
   Result<std::optional<std::string>> missing(Connection& connection, const StoreWord& word);
   // A new timeline, and an entry in the audit log; until `finish_accepting` nobody else opens the store.
   Status accept(Connection& connection, const std::string& lost, Instant at, const std::string& by);
+  // Of a copy that lacks nothing: an entry in the audit log, and it goes on here.
+  static Status accept_move(Connection& connection, const std::string& why, Instant at,
+                            const std::string& by);
   std::string timeline() const;
 
  private:

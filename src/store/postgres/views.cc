@@ -32,6 +32,8 @@ constexpr Statement kOldest{
     "oldest", ROW_COLUMNS "WHERE j.number > $1::bigint ORDER BY j.number LIMIT $2::bigint"};
 constexpr Statement kLabels{
     "load_labels", "SELECT key, value FROM labels WHERE job = " JOB_NUMBER " ORDER BY number"};
+constexpr Statement kRequest{"load_request",
+                             "SELECT request_hash FROM jobs WHERE job_id = $1::text"};
 constexpr Statement kEffects{"load_effects",
                              "SELECT invocation, try, record FROM effects WHERE job = " JOB_NUMBER
                              " ORDER BY invocation, try"};
@@ -180,6 +182,7 @@ Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint
     connection.add(*statement, id);
   }
   connection.add(kCommits, Params().add(job.text).add(from_seq));
+  if (from_seq == 1) connection.add(kRequest, id);
   connection.add(kCommit);
   auto answered = connection.run();
   if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
@@ -208,6 +211,7 @@ Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint
   if (from_seq <= 1 && !answers[7].empty()) {
     loaded.checkpoint = Checkpoint{answers[7].count(0, 0), answers[7].text(0, 1)};
   }
+  if (from_seq == 1) loaded.request_hash = answers[9].hash(0, 0);
   std::vector<Hash> blobs;
   for (int i = 0; i < answers[8].size(); ++i) {
     loaded.commits.push_back(answers[8].text(i, 0));

@@ -10,6 +10,7 @@
 #include "store/sqlite/database.h"
 #include "store/sqlite/files.h"
 #include "store/sqlite/lock_file.h"
+#include "store/sqlite/loss.h"
 #include "store/sqlite/schema.h"
 #include "store/sqlite/sqlite_store.h"
 
@@ -126,10 +127,21 @@ Status mark_restored(Database& db, const std::string& path, const RestoreWish& w
                              .detail = Value::object({{"nothing_lost", wish.nothing_lost},
                                                       {"position", stands.at.number},
                                                       {"timeline", stands.at.timeline}})}));
-    if (!wish.nothing_lost) AE_TRY(accept_loss(db, stands, remembered));
+    AE_TRY(unmark_backup(db));
+    if (!wish.nothing_lost) AE_TRY(begin_timeline(db, stands, remembered));
     return db.execute("COMMIT");
   };
   if (const auto done = run(); !done) return std::unexpected(cannot_open(path, done.error()));
+  return {};
+}
+
+// A copy of the past may repeat what was done since: it is refused until it is restored, or a person accepts that.
+Status mark_copy(const std::string& part) {
+  const auto run = [&]() -> Sql<void> {
+    AE_ASSIGN(Database db, Database::open({.path = part}));
+    return mark_backup(db);
+  };
+  if (const auto done = run(); !done) return std::unexpected(cannot_open(part, done.error()));
   return {};
 }
 
@@ -148,13 +160,22 @@ Status prepare_copy(const std::string& part, const Source& source, const std::st
 
 }  // namespace
 
-Status backup_sqlite(const std::string& path, const std::string& to, const CopyProgress& progress) {
+Status backup_sqlite(const std::string& given, const std::string& to,
+                     const CopyProgress& progress) {
+  const std::string path = real_file(given);
+  AE_TRY(check_file(path));
   if (!is_there(path)) return fail(Code::not_found, "no store at " + path);
   if (is_there(to)) return std::unexpected(exists_already(to));
-  return beside(to, [&](const std::string& part) { return copy({.path = path}, part, progress); });
+  return beside(to, [&](const std::string& part) -> Status {
+    AE_TRY(copy({.path = path}, part, progress));
+    return mark_copy(part);
+  });
 }
 
-Status restore_sqlite(const std::string& from, const std::string& path, const RestoreWish& wish) {
+Status restore_sqlite(const std::string& from, const std::string& given, const RestoreWish& wish) {
+  const std::string path = real_file(given);
+  AE_TRY(check_file(path));
+  AE_TRY(check_file(real_file(from)));
   if (!is_there(from)) return fail(Code::not_found, "no backup at " + from);
   AE_TRY(make_folder(path));
   AE_ASSIGN(const LockFile lock, LockFile::take(lock_path(path)));

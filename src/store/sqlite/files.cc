@@ -28,6 +28,38 @@ Status sync_path(const std::string& path, int flags) {
 
 }  // namespace
 
+std::string real_file(const std::string& path) {
+  constexpr int kLinksMax = 40;  // as the kernel
+  std::filesystem::path file(path);
+  std::error_code error;
+  for (int links = 0; links < kLinksMax && std::filesystem::is_symlink(file, error); ++links) {
+    const auto target = std::filesystem::read_symlink(file, error);
+    if (error) break;
+    file = file.parent_path() / target;  // an absolute target stays itself
+  }
+  return file.string();
+}
+
+Status check_file(const std::string& path) {
+  struct stat found{};
+  if (::stat(path.c_str(), &found) != 0) return {};
+  if (!S_ISREG(found.st_mode)) {
+    return fail(Code::usage, path +
+                                 (S_ISDIR(found.st_mode) ? " is a folder" : " is no regular file") +
+                                 ": a store is a file; choose another path");
+  }
+  if (found.st_nlink > 1) {
+    return fail(Code::unavailable,
+                "the file of the store, " + path + ", has " + std::to_string(found.st_nlink) +
+                    " names (hard links), and each would have a lock and a -wal of its own: remove "
+                    "the others (`find . -samefile " +
+                    path +
+                    "` finds them), or copy the store with "
+                    "`aetheris backup`");
+  }
+  return {};
+}
+
 Status make_folder(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;

@@ -13,6 +13,13 @@ namespace ae::store::sqlite {
 inline std::string lock_path(const std::string& path) { return path + ".lock"; }
 inline std::string position_path(const std::string& path) { return path + ".position"; }
 
+// The file that a path names: follows symbolic links at its end, also one whose target is not there yet. The files beside a
+// store are beside that file, so that every path to a store finds the same lock, socket and position.
+std::string real_file(const std::string& path);
+// May this be the file of a store? One that is not there yet may. Fails with usage (a folder, a FIFO, a device) ·
+// unavailable (the file has other names, whose -wal and lock are others).
+Status check_file(const std::string& path);
+
 // The folder that holds it, mode 0700, when it is missing. Fails with unavailable.
 Status make_folder(const std::string& path);
 // The database's mode is what its -wal and -shm files get too: 0600. REQUIRES: we hold the lock, so no connection of this

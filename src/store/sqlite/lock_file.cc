@@ -44,6 +44,23 @@ Result<LockFile> LockFile::take(const std::string& path) {
   return lock;
 }
 
+Result<LockFile> LockFile::hold(const std::string& path) {
+  LockFile lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  while (lock.fd_ >= 0 && ::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) {
+      return fail(Code::store_locked, "the file of the store, " + path +
+                                          ", is in use by a process that reached it by another "
+                                          "path: stop that one first, or use its path");
+    }
+    return fail(Code::unavailable, "cannot lock " + path + ": " + std::strerror(errno));
+  }
+  if (lock.fd_ < 0) {
+    return fail(Code::unavailable, "cannot open " + path + ": " + std::strerror(errno));
+  }
+  return lock;
+}
+
 bool LockFile::is_taken(const std::string& path) {
   const LockFile look(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (look.fd_ < 0) return errno != ENOENT;

@@ -1,5 +1,6 @@
 // LockFile: one process owns a store. `<path>.lock`, locked by the kernel as long as the owner lives; it holds the
-// owner's pid for messages only. Threads: values.
+// owner's pid for messages only. The database file itself is locked too (flock, which does not meet the locks that sqlite
+// takes by fcntl), because the same file may be reached by a path with another `.lock` beside it. Threads: values.
 #pragma once
 
 #include <string>
@@ -13,6 +14,9 @@ class LockFile {
  public:
   // Fails with store_locked (another owner lives; names its pid) · unavailable.
   static Result<LockFile> take(const std::string& path);
+  // The database file itself. REQUIRES: `<path>.lock` is ours, no connection of this process has the file open, and this
+  // lives longer than all of them: closing a descriptor of the file drops their locks. Fails with store_locked · unavailable.
+  static Result<LockFile> hold(const std::string& path);
   // Does somebody hold it now? Who cannot tell says yes. Whoever takes it in this very moment is refused.
   static bool is_taken(const std::string& path);
   LockFile() = default;

@@ -73,7 +73,7 @@ PositionFile::~PositionFile() {
 
 // The slot that was written last is the higher one; after a loss that was accepted the numbers go on above both.
 std::optional<Position> PositionFile::read() const {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   std::string bytes(2 * kSlot, '\0');
   const ssize_t size = ::pread(fd, bytes.data(), bytes.size(), 0);
@@ -100,7 +100,7 @@ Status PositionFile::write(const Position& position) {
     if (fd_ < 0) return failed("write");
     if (!anew) {
       std::string first(kSlot, '\0');
-      const int reading = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+      const int reading = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
       if (reading >= 0) {
         const ssize_t size = ::pread(reading, first.data(), first.size(), 0);
         ::close(reading);

@@ -29,6 +29,7 @@ struct Standpoint {
   Position at;
   std::vector<std::string> before;  // earlier timelines: what was lost of them was accepted
   bool accepting = false;  // a loss was accepted, and not every job of it has been parked yet
+  bool backup = false;     // accepting, because it is a backup that was not restored
 };
 
 // Has the store lost something that `remembered` knows? A store with another identity is another store, and is not

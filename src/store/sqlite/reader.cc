@@ -67,6 +67,9 @@ Sql<Views> Views::open(Database db) {
        "SELECT invocation, try, state, record FROM ledger WHERE job = ?1 ORDER BY invocation, try"},
       {v.inbox_, "SELECT number, id, act FROM inbox WHERE job = ?1 ORDER BY number"},
       {v.signed_head_, "SELECT body FROM signed_heads WHERE job = ?1"},
+      {v.request_,
+       "SELECT request_hash, commits FROM jobs JOIN heads ON heads.job = jobs.id WHERE jobs.id = "
+       "?1"},
       {v.checkpoint_, "SELECT seq, body FROM checkpoints WHERE job = ?1"},
       {v.due_,
        "SELECT job_id FROM jobs WHERE wake_at IS NOT NULL AND attempt IS NULL AND wake_at <= ?1 "
@@ -140,6 +143,12 @@ Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq, int lo
       Rows row(checkpoint_, found->id);
       AE_ASSIGN(const bool there, row.next());
       if (there) loaded.checkpoint = Checkpoint{row->count(0), row->text(1)};
+    }
+    if (from_seq == 1) {
+      Rows row(request_, found->id);
+      AE_TRY(row.next());
+      loaded.request_hash = row->hash(0);
+      loaded.commit_count = row->count(1);
     }
   }
   const std::uint64_t asked = from_seq;

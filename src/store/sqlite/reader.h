@@ -54,7 +54,8 @@ class Views {
 
   Database db_;
   Statement begin_, end_;
-  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, checkpoint_;
+  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, request_,
+      checkpoint_;
   Statement due_, next_wake_, next_ripe_, number_, is_there_;
 };
 

@@ -186,23 +186,31 @@ std::unexpected<Error> unusable(const std::string& path, const SqlError& error) 
 }  // namespace
 
 Result<std::int64_t> layout_of(Database& db, const std::string& path) {
-  const auto application = db.integer("PRAGMA application_id");
-  if (!application) return unusable(path, application.error());
-  const auto layout = db.integer("PRAGMA user_version");
-  if (!layout) return unusable(path, layout.error());
-  const auto tables = db.integer("SELECT count(*) FROM sqlite_schema");
-  if (!tables) return unusable(path, tables.error());
-  if (*application == 0 && *tables == 0) return 0;
-  if (*application != kApplicationId) {
+  // In one statement: another process may be making the tables.
+  std::int64_t application = 0, layout = 0, tables = 0;
+  const auto read = [&]() -> Sql<void> {
+    AE_ASSIGN(Statement all,
+              db.prepare("SELECT application_id, user_version, (SELECT count(*) FROM "
+                         "sqlite_schema) FROM pragma_application_id, pragma_user_version"));
+    Rows row(all);
+    AE_TRY(row.next());
+    application = row->integer(0);
+    layout = row->integer(1);
+    tables = row->integer(2);
+    return {};
+  };
+  if (const auto done = read(); !done) return unusable(path, done.error());
+  if (application == 0 && tables == 0) return 0;
+  if (application != kApplicationId) {
     return fail(Code::unavailable,
                 path + " is a database of another program: choose another file for the store");
   }
-  if (*layout > kLayout) {
+  if (layout > kLayout) {
     return fail(Code::needs_version, path + " was made by a newer aetheris (layout " +
-                                         std::to_string(*layout) + ", this one knows " +
+                                         std::to_string(layout) + ", this one knows " +
                                          std::to_string(kLayout) + "): use that version");
   }
-  return *layout;
+  return layout;
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -258,55 +266,6 @@ Status prepare_schema(Database& db, const std::string& path) {
   };
   if (const auto done = run(); !done) return unusable(path, done.error());
   return {};
-}
-
-Sql<Standpoint> standpoint(Database& db) {
-  Standpoint stands;
-  AE_ASSIGN(Statement meta, db.prepare("SELECT key, value FROM meta"));
-  for (Rows row(meta);;) {
-    AE_ASSIGN(const bool more, row.next());
-    if (!more) return stands;
-    const std::string key = row->text(0);
-    if (key == "store_id") stands.at.store = row->text(1);
-    if (key == "timeline") stands.at.timeline = row->text(1);
-    if (key == "position") stands.at.number = row->count(1);
-    if (key == "timelines") stands.before = lines(row->text(1));
-    if (key == "accepting") stands.accepting = true;
-  }
-}
-
-Sql<void> accept_loss(Database& db, const Standpoint& stands, const Position& remembered) {
-  std::vector<std::string> before = stands.before;
-  before.push_back(stands.at.timeline);
-  // What is remembered may be of a timeline that this copy has never heard of.
-  if (remembered.timeline != stands.at.timeline) before.push_back(remembered.timeline);
-  AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
-                                      "ON CONFLICT DO UPDATE SET value = excluded.value"));
-  AE_TRY(put.run(std::string_view("timelines"), joined(before)));
-  AE_TRY(put.run(std::string_view("position"), std::max(stands.at.number, remembered.number) + 1));
-  AE_TRY(put.run(std::string_view("accepting"), std::int64_t{1}));
-  return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
-}
-
-Error rolled_back(const std::string& path, const Standpoint& stands, const Position& remembered) {
-  const bool lower = stands.at.timeline == remembered.timeline;
-  return {Code::store_rolled_back,
-          "the store " + path + " went backwards: " +
-              (lower ? "it stands at position " + std::to_string(stands.at.number) +
-                           ", and had come to " + std::to_string(remembered.number)
-                     : "it is from before a loss that was accepted here") +
-              "; an older copy was put in its place, or the disk lost writes. What was done since "
-              "then is not in it and would be done again: look at its jobs, then `aetheris doctor "
-              "--accept-rollback` parks those that have not ended"};
-}
-
-Error still_accepting(const std::string& path) {
-  return {
-      Code::store_rolled_back,
-      "the store " + path +
-          " went backwards or was restored from a backup, and not all of its jobs have been parked "
-          "since: what was done after the backup is not in it and would be done again; `aetheris "
-          "doctor --accept-rollback` parks those that have not ended, then it can be used"};
 }
 
 Status check_schema(Database& db, const std::string& path) {

@@ -13,7 +13,6 @@
 #include "core/error.h"
 #include "core/time.h"
 #include "store/sqlite/database.h"
-#include "store/sqlite/position_file.h"
 
 namespace ae::store::sqlite {
 
@@ -29,14 +28,6 @@ Status prepare_schema(Database& db, const std::string& path);
 Error cannot_open(const std::string& path, const SqlError& error);
 // The same checks without writing; needs_version also for an older layout, which only a writer brings up to date.
 Status check_schema(Database& db, const std::string& path);
-
-// Where the store stands, by its own word. REQUIRES: this layout.
-Sql<Standpoint> standpoint(Database& db);
-// Goes on from where the store stands, above what was remembered, on a timeline of its own. Inside of a transaction.
-Sql<void> accept_loss(Database& db, const Standpoint& stands, const Position& remembered);
-// It has lost something that is remembered of it: `store_rolled_back`.
-Error rolled_back(const std::string& path, const Standpoint& stands, const Position& remembered);
-Error still_accepting(const std::string& path);
 
 // Several texts in one column: one a line, none with a line break.
 std::string joined(const std::vector<std::string>& texts);

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <unordered_map>
 #include <variant>
 
 #include "core/value.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
+#include "store/sqlite/files.h"
 #include "store/sqlite/lock_file.h"
+#include "store/sqlite/loss.h"
+#include "store/sqlite/position_file.h"
 #include "store/sqlite/schema.h"
 #include "store/sqlite/tables.h"
 
@@ -53,7 +57,7 @@ struct Row {
 struct SqliteRebuild::Parts {
   std::string path;
   bool writes = false;
-  LockFile lock;  // released last
+  LockFile lock, file_lock;  // released last
   Database db;
   std::unordered_map<std::string, Statement> statements;  // by their text
 
@@ -138,22 +142,27 @@ SqliteRebuild::~SqliteRebuild() {
 }
 
 Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOptions& options) {
+  const std::string path = real_file(options.path);
+  AE_TRY(check_file(path));
+  if (file_is_gone(path)) return std::unexpected(all_lost(path));
   std::error_code error;
   if (!std::filesystem::exists(options.path, error)) {
-    return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
+    return fail(Code::not_found, "no store at " + path + " yet: run a job first");
   }
   auto parts = std::make_unique<Parts>();
-  parts->path = options.path;
+  parts->path = path;
   parts->writes = !options.compare_only;
   parts->only = options.job;
   if (parts->writes) {
-    AE_ASSIGN(parts->lock, LockFile::take(options.path + ".lock"));
+    AE_ASSIGN(parts->lock, LockFile::take(lock_path(path)));
+    AE_ASSIGN(parts->file_lock, LockFile::hold(path));
   }
-  auto db = Database::open({.path = options.path, .read_only = options.compare_only});
-  if (!db) return std::unexpected(cannot_open(options.path, db.error()));
+  auto db = Database::open({.path = path, .read_only = options.compare_only});
+  if (!db) return std::unexpected(cannot_open(path, db.error()));
   parts->db = *std::move(db);
-  AE_TRY(parts->writes ? prepare_schema(parts->db, options.path)
-                       : check_schema(parts->db, options.path));
+  AE_ASSIGN(const bool gone, no_tables(parts->db, path));
+  if (gone) return std::unexpected(all_lost(path));
+  AE_TRY(parts->writes ? prepare_schema(parts->db, path) : check_schema(parts->db, path));
   // No index finds the commits of a job, for no commit should pay for one: a list is made once.
   const auto make_list = [&]() -> Sql<void> {
     AE_TRY(
@@ -167,7 +176,7 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
     return {};
   };
   if (const auto listed = make_list(); !listed) {
-    return std::unexpected(cannot_open(options.path, listed.error()));
+    return std::unexpected(cannot_open(path, listed.error()));
   }
   return std::unique_ptr<SqliteRebuild>(new SqliteRebuild(std::move(parts)));
 }
@@ -517,6 +526,50 @@ Result<std::vector<Difference>> SqliteRebuild::settle_rest() {
   };
   AE_TRY(p.answer(all()));
   return said;
+}
+
+Result<std::vector<Damage>> SqliteRebuild::damage() {
+  Parts& p = *parts_;
+  std::vector<Damage> found;
+  std::map<std::string, std::string> meta;
+  const auto all = [&]() -> Sql<void> {
+    AE_TRY(p.begin());
+    AE_ASSIGN(Statement * triggers,
+              p.statement("SELECT name, tbl_name, replace(name, '\"', '\"\"') FROM sqlite_schema "
+                          "WHERE type = 'trigger' ORDER BY name"));
+    for (Rows row(*triggers);;) {
+      AE_ASSIGN(const bool more, row.next());
+      if (!more) break;
+      found.push_back(foreign_trigger("the trigger " + row->text(0), row->text(1),
+                                      "DROP TRIGGER \"" + row->text(2) + "\""));
+    }
+    AE_ASSIGN(Statement * rows, p.statement("SELECT key, value FROM meta"));
+    for (Rows row(*rows);;) {
+      AE_ASSIGN(const bool more, row.next());
+      if (!more) return {};
+      meta[row->text(0)] = row->text(1);
+    }
+  };
+  AE_TRY(p.answer(all()));
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  };
+  for (const char* key : {"store_id", "timeline"}) {
+    if (!is_store_id(meta[key])) found.push_back(broken_meta(key, meta[key]));
+  }
+  if (!is_number(meta["position"])) found.push_back(broken_meta("position", meta["position"]));
+  for (const std::string& one : lines(meta["timelines"])) {
+    if (!is_store_id(one)) found.push_back(broken_meta("timelines", one));
+  }
+  const auto remembered = PositionFile(position_path(p.path)).read();
+  if (remembered && is_store_id(meta["store_id"]) && remembered->store != meta["store_id"]) {
+    found.push_back({"meta", "the id of the store is " + meta["store_id"] + ", and " +
+                                 position_path(p.path) + " names " + remembered->store +
+                                 ": another store was put in its place, or its table meta was "
+                                 "overwritten; if you did not do that, stop what uses the store "
+                                 "and restore a backup"});
+  }
+  return found;
 }
 
 Status SqliteRebuild::record(const AuditEntry& entry) {

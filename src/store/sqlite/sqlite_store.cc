@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "store/rules.h"
-#include "store/sqlite/audit_table.h"
 #include "store/sqlite/files.h"
 #include "store/sqlite/lock_file.h"
+#include "store/sqlite/loss.h"
 #include "store/sqlite/reader.h"
 #include "store/sqlite/schema.h"
 #include "store/sqlite/writer.h"
@@ -18,72 +18,51 @@ using namespace sqlite;  // NOLINT: this file is where the parts come together
 struct SqliteStore::Parts {
   async::Loop& loop;
   async::Clock& clock;
-  LockFile lock;                   // released last
+  LockFile lock, file_lock;        // released last
   std::unique_ptr<Writer> writer;  // none when read-only
   std::unique_ptr<Reader> loads, questions;
-  bool accepting = false;
-  std::string timeline;
+  Loss loss;                         // that this opening found
+  std::optional<Instant> opened_at;  // none when read-only
 };
 
 namespace {
 
 Error cannot(const std::string& path, const SqlError& error) { return cannot_open(path, error); }
 
-Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, bool& accepting,
-                                            std::string& timeline) {
+Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& loss) {
   auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
   if (!opened) return std::unexpected(cannot(options.path, opened.error()));
   auto db = std::make_unique<Database>(*std::move(opened));
+  const LossWish wish{.accept = options.accept_loss,
+                      .surely_lost = options.surely_lost,
+                      .nothing_lost = options.nothing_lost,
+                      .at = options.clock.now(),
+                      .by = options.accepted_by};
+  AE_ASSIGN(const bool gone, no_tables(*db, options.path));
+  if (gone && (!wish.accept || wish.nothing_lost)) return std::unexpected(all_lost(options.path));
   AE_TRY(prepare_schema(*db, options.path));
   auto tables = Tables::open(*db);
   if (!tables) return std::unexpected(cannot(options.path, tables.error()));
-  auto stands = standpoint(*db);
-  if (!stands) return std::unexpected(cannot(options.path, stands.error()));
-  PositionFile file(position_path(options.path));
-  const auto remembered = file.read();
-  const bool lost = (remembered && went_backwards(*stands, *remembered)) ||
-                    (options.accept_loss && options.surely_lost && !stands->accepting);
-  if (lost && !options.accept_loss) {
-    return std::unexpected(rolled_back(options.path, *stands, *remembered));
-  }
-  if (stands->accepting && !options.accept_loss) {
-    return std::unexpected(still_accepting(options.path));
-  }
-  accepting = lost || stands->accepting;
-  const auto end_leases = [&]() -> Sql<void> {
+  AE_ASSIGN(loss, find_loss(*db, options.path, gone, wish));
+  const auto begin = [&]() -> Sql<void> {
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
-    if (accepting) {
-      const Position was = remembered.value_or(stands->at);
-      AE_TRY(append_audit(*db, {.at = options.clock.now(),
-                                .by = options.accepted_by,
-                                .act = "accept_rollback",
-                                .job = {},
-                                .detail = Value::object({{"position", stands->at.number},
-                                                         {"remembered_position", was.number},
-                                                         {"remembered_timeline", was.timeline},
-                                                         {"timeline", stands->at.timeline}})}));
-    }
-    if (lost) {
-      AE_TRY(accept_loss(*db, *stands, remembered.value_or(stands->at)));
-      AE_ASSIGN(*stands, standpoint(*db));
-    }
+    AE_TRY(accept_loss(*db, loss, wish));
     AE_TRY(tables->end_leases());
     AE_TRY(tables->take_turns(options.fair_by));
-    AE_TRY(db->execute("COMMIT"));
-    return {};
+    return db->execute("COMMIT");
   };
-  if (const auto ended = end_leases(); !ended) {
-    return std::unexpected(cannot(options.path, ended.error()));
+  if (const auto begun = begin(); !begun) {
+    return std::unexpected(cannot(options.path, begun.error()));
   }
-  tables->stand(stands->at);
-  timeline = stands->at.timeline;
+  tables->stand(loss.stands.at);
   const WriterLimits limits{.group_writes = options.group_writes,
                             .group_bytes = options.group_bytes,
                             .wal_bytes = options.wal_bytes,
                             .idle = options.idle,
                             .busy = options.busy};
-  return std::make_unique<Writer>(options.loop, std::move(db), *std::move(tables), limits,
-                                  Place{.path = options.path, .remembered = std::move(file)});
+  return std::make_unique<Writer>(
+      options.loop, std::move(db), *std::move(tables), limits,
+      Place{.path = options.path, .remembered = PositionFile(position_path(options.path))});
 }
 
 bool has_wal(const std::string& path) {
@@ -126,24 +105,26 @@ Result<T> answer_of(Sql<T> answer) {
 
 }  // namespace
 
-Status check_position(const std::string& path) {
-  const auto remembered = PositionFile(position_path(path)).read();
+Status check_position(const std::string& given) {
+  const std::string path = real_file(given);
+  AE_TRY(check_file(path));
+  if (file_is_gone(path)) return std::unexpected(all_lost(path));
   auto db = Database::open({.path = path, .read_only = true});
-  if (!db || !check_schema(*db, path)) return {};
-  const auto stands = standpoint(*db);
-  if (!stands) return {};
-  if (remembered && went_backwards(*stands, *remembered)) {
-    return std::unexpected(rolled_back(path, *stands, *remembered));
-  }
-  if (stands->accepting) return std::unexpected(still_accepting(path));
-  return {};
+  if (!db) return {};
+  if (const auto gone = no_tables(*db, path); gone && *gone) return std::unexpected(all_lost(path));
+  if (!check_schema(*db, path)) return {};
+  const Status whole = look_for_loss(*db, path);
+  return whole || whole.error().code != Code::store_rolled_back ? Status() : whole;
 }
 
 SqliteStore::SqliteStore(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& options) {
+Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& wish) {
+  SqliteOptions options = wish;
+  options.path = real_file(wish.path);
+  AE_TRY(check_file(options.path));
   auto parts =
-      std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}, false, {}});
+      std::make_unique<Parts>(Parts{options.loop, options.clock, {}, {}, {}, {}, {}, {}, {}});
   if (options.read_only) {
     std::error_code error;
     if (!std::filesystem::exists(options.path, error)) {
@@ -152,8 +133,13 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& opti
   } else {
     AE_TRY(make_folder(options.path));
     AE_ASSIGN(parts->lock, LockFile::take(lock_path(options.path)));
+    parts->opened_at = options.clock.now();
+    if (file_is_gone(options.path) && (!options.accept_loss || options.nothing_lost)) {
+      return std::unexpected(all_lost(options.path));
+    }
     AE_TRY(make_file(options.path));
-    AE_ASSIGN(parts->writer, open_writer(options, parts->accepting, parts->timeline));
+    AE_ASSIGN(parts->file_lock, LockFile::hold(options.path));
+    AE_ASSIGN(parts->writer, open_writer(options, parts->loss));
   }
   AE_ASSIGN(parts->loads, open_reader(options));
   AE_ASSIGN(parts->questions, open_reader(options));
@@ -284,13 +270,15 @@ void SqliteStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> d
 
 Instant SqliteStore::now() { return parts_->clock.now(); }
 bool SqliteStore::owned() const { return parts_->writer != nullptr; }
+std::optional<Instant> SqliteStore::opened_at() const { return parts_->opened_at; }
 
-const std::string& SqliteStore::timeline() const { return parts_->timeline; }
-bool SqliteStore::accepting() const { return parts_->accepting; }
+const std::string& SqliteStore::timeline() const { return parts_->loss.stands.at.timeline; }
+bool SqliteStore::began_empty() const { return parts_->loss.gone; }
+bool SqliteStore::accepting() const { return parts_->loss.accepting; }
 
 void SqliteStore::finish_accepting(async::Done<Result<void>> done) {
   AE_CHECK(parts_->writer != nullptr);
-  parts_->accepting = false;
+  parts_->loss.accepting = false;
   parts_->writer->write(std::make_unique<AcceptedWrite>(std::move(done)));
 }
 

@@ -2,7 +2,8 @@
 //
 // One thread writes with group commit, durable (WAL, synchronous=FULL) before it answers; two read, one for the
 // loads of jobs and one for questions, so that a job's load does not wait behind a search. Opening it as owner ends
-// every earlier lease. Files: <path>, <path>-wal, <path>-shm, and <path>.lock, which the owner holds locked.
+// every earlier lease. Files: <path>, <path>-wal, <path>-shm, and <path>.lock, which the owner holds locked as it does <path>;
+// <path> is the file behind symbolic links.
 // Threads: the loop's thread; answers are posted to the loop. See docs/decisions/0006-sqlite-layout.md.
 #pragma once
 
@@ -29,6 +30,9 @@ struct SqliteOptions {
   bool accept_loss = false;
   bool surely_lost =
       false;  // … also when nothing is remembered that is missing: it was restored from a backup
+  // … or nothing has been done elsewhere since the backup that this file is: its jobs go on. Refused when something is
+  // remembered that is missing.
+  bool nothing_lost = false;
   std::string accepted_by = {};
   bool read_only = false;  // takes no lock, ends no lease; every write answers `unavailable`
   std::size_t group_writes = 1024;       // at most this many writes ride one transaction …
@@ -72,16 +76,16 @@ Status restore_sqlite(const std::string& from, const std::string& path, const Re
 // changed. Fails with store_locked (names the pid) · needs_version (made by a newer program) · unavailable.
 Result<Migration> migrate_sqlite(const std::string& path, const MigrationWish& wish = {});
 
-// Has this store lost something that is remembered beside its file? Fails with store_rolled_back when it has; what
-// cannot be read is for others to say.
+// Has this store lost something that is remembered beside its file? Fails with store_rolled_back when it has, and as
+// check_file; what cannot be read is for others to say.
 Status check_position(const std::string& path);
 
 class SqliteStore final : public Store {
  public:
   // Fails with store_locked (the message has the owner's pid) · store_rolled_back (to write: it has lost something that
   // is remembered beside the file) · needs_version (made by a newer program) · not_found
-  // (read_only, and there is no store) · unavailable (no such folder, not writable, another program's file, damaged).
-  static Result<std::unique_ptr<SqliteStore>> open(const SqliteOptions& options);
+  // (read_only, and there is no store) · usage (not a regular file) · unavailable (no such folder, not writable, another program's file, damaged).
+  static Result<std::unique_ptr<SqliteStore>> open(const SqliteOptions& wish);
   ~SqliteStore() override;  // finishes what was asked; those answers are still posted
 
   void commit(Batch batch, async::Done<Result<Committed>> done) override;
@@ -103,10 +107,13 @@ class SqliteStore final : public Store {
   void census(async::Done<Result<Census>> done) override;
   Instant now() override;
   bool owned() const override;
+  std::optional<Instant> opened_at() const override;
 
   SqliteStats stats() const;
   // Was something lost, and accepted with this opening or one before, and not finished?
   bool accepting() const;
+  // Was the whole store lost, and is it an empty one since this opening accepted that?
+  bool began_empty() const;
   const std::string& timeline()
       const;  // 32 hex digits; another one after each loss that was accepted
   // Every job that had not ended has been parked: from now on the store is opened as any other.

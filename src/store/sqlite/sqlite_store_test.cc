@@ -107,7 +107,8 @@ AE_TEST("sqlite/what cannot be used is refused, and the message says what to do"
   EXPECT_FALSE(std::filesystem::exists(folder / "none.db"));
   std::ofstream(folder / "file") << "x";
   EXPECT_PRED2(begins, refusal("file/a.db"), "unavailable");
-  EXPECT_PRED2(begins, refusal("."), "unavailable");
+  EXPECT_PRED2(begins, refusal("."), "usage")
+      << "what is no regular file is refused before it is opened";
 }
 
 AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
@@ -253,7 +254,8 @@ AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
   EXPECT_EQ(backup_sqlite(folder / "none.db", folder / "c.db").error().code, Code::not_found);
   EXPECT_EQ(backup_sqlite(folder / "a.db", folder / "no/c.db").error().code, Code::unavailable);
   EXPECT_EQ(integrity(folder / "b.db"), "ok");
-  Bench restored(folder / "b.db");
+  Bench restored(folder / "c.db");
+  ASSERT_TRUE(restore_sqlite(folder / "b.db", folder / "c.db", {.nothing_lost = true}));
   ASSERT_TRUE(restored.open());
   EXPECT_EQ(restored.load("j0")->commits.size(), 1U);
   ASSERT_TRUE(restored.commit(Bench::append("j0", 2)));
@@ -359,7 +361,7 @@ AE_TEST_SLOW(
     SqliteOptions options = after.options();
     options.read_only = true;
     ASSERT_TRUE(after.open(options));
-    for (const std::uint64_t from_seq : {1, 6, 10}) {
+    for (const std::uint64_t from_seq : {1U, 6U, 10U}) {
       const auto loaded = after.loop.await<Result<Loaded>>(
           [&](auto done) { after.store().load(JobId("j0"), from_seq, std::move(done)); });
       ASSERT_TRUE(loaded) << change.sql();
@@ -782,6 +784,32 @@ AE_TEST("prune/a deletion is no rollback, and a copy from before it is one") {
   EXPECT_EQ(opened.error().code, Code::store_rolled_back);
 }
 
+AE_TEST("rollback/a backup that is opened in place of a restore is refused to who writes") {
+  const Folder folder(true);
+  Bench bench(folder / "a.db");
+  ASSERT_TRUE(bench.open());
+  ASSERT_TRUE(bench.commit(Bench::create("j0")));
+  const std::string timeline = bench.store().timeline();
+  ASSERT_TRUE(backup_sqlite(folder / "a.db", folder / "b.db"));
+  ASSERT_TRUE(backup_sqlite(folder / "b.db", folder / "again.db"));
+  for (const char* name : {"b.db", "again.db"}) {
+    Bench copied(folder / name);
+    EXPECT_EQ(copied.open().error().code, Code::store_rolled_back);
+    EXPECT_EQ(check_position(folder / name).error().code, Code::store_rolled_back);
+    SqliteOptions reading = copied.options();
+    reading.read_only = true;
+    ASSERT_TRUE(copied.open(reading));
+    EXPECT_EQ(copied.load("j0")->row.last_seq, 2U);
+    copied.close();
+    SqliteOptions accept = copied.options();
+    accept.accept_loss = true;
+    ASSERT_TRUE(copied.open(accept));
+    EXPECT_TRUE(copied.store().accepting());
+    EXPECT_NE(copied.store().timeline(), timeline) << "what is parked is parked on this timeline";
+  }
+  EXPECT_TRUE(bench.commit(Bench::append("j0", 2))) << "the store itself has no mark";
+}
+
 AE_TEST("rollback/an older copy in a store's place is not written to, and may be read") {
   const Folder folder(true);
   const std::string path = folder / "a.db";
@@ -911,8 +939,14 @@ AE_TEST(
   Bench other(folder / "b.db");
   ASSERT_TRUE(other.open());
   other.close();
+  std::filesystem::copy_file(folder / "b.db", folder / "empty.db");
+  ASSERT_TRUE(other.open());
+  ASSERT_TRUE(other.commit(Bench::create("j0")));
+  other.close();
   copy(folder / "b.db", path);
-  live(0);
+  live(1);
+  copy(folder / "empty.db", path);
+  EXPECT_EQ(bench.open().error().code, Code::store_rolled_back) << "nothing is left of any store";
   // Each slot in turn is damaged: the other one counts.
   for (const std::size_t at : {std::size_t{100}, std::size_t{356}}) {
     sqlite::PositionFile two(folder / "two.position");

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "store/sqlite/loss.h"
 #include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {

@@ -91,6 +91,9 @@ Outcome not_started(const CommandDefinition& definition, const Ended& ended) {
   const std::string why = std::strerror(ended.value);
   const std::string what = ended.stage == Stage::folder ? "its folder " + definition.folder
                                                         : "the program " + definition.program;
+  if (ended.stage == Stage::sandbox) {
+    return definite("spawn_failed", what + " was not started: its sandbox failed: " + why, false);
+  }
   if (is_scarcity(ended.value)) return not_sent(what + " could not be started now: " + why);
   return definite("spawn_failed", what + " could not be started: " + why,
                   may_go_better(ended.value));
@@ -205,11 +208,13 @@ void CommandTool::State::begin(Permit permit, Call call, async::Done<Outcome> do
   std::vector<UsedSecret> used;
   auto order = definition.fill(call, world.secrets, used);
   if (!order) return answer_later(std::move(done), cannot_be_filled_in(order.error()));
+  world.secrets.add_known(used);
   const std::string mark = new_mark();
   order->environment.push_back(std::string(kMarkVariable) + "=" + mark);
   order->send_by = send_by;
   order->timeout = call.timeout;
   order->grace = kKillGrace;
+  order->sandbox.closed = world.processes.closed();
 
   Launch launch{.invocation = call.invocation,
                 .mark = mark,
@@ -315,6 +320,7 @@ void CommandTool::State::withdraw(const Key& key, std::string why) {
 Result<std::unique_ptr<CommandTool>> CommandTool::make(const Value& definition, World world,
                                                        const std::string& folder) {
   AE_ASSIGN(auto read, CommandDefinition::read(definition, folder));
+  AE_TRY(check_closed(read.sandbox, world.processes.closed()));
   return std::unique_ptr<CommandTool>(
       new CommandTool(std::make_shared<State>(world, std::move(read))));
 }

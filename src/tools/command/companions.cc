@@ -88,12 +88,15 @@ Result<std::unique_ptr<Companion>> CommandCompanions::start(const Value& definit
   AE_ASSIGN(const CommandDefinition read, CommandDefinition::read(definition, folder));
   auto state = std::make_shared<State>();
   AE_ASSIGN(Order order, read.fill(Call{}, secrets_, state->used));
+  secrets_.add_known(state->used);
   std::erase_if(order.environment, of_a_call);
   const std::string mark = new_mark();
   order.environment.push_back(std::string(kMarkVariable) + "=" + mark);
   order.send_by = boot_now() + kStartWithin;
   order.timeout = kForEver;
   order.grace = kGrace;
+  AE_TRY(check_closed(order.sandbox, processes_.closed()));
+  order.sandbox.closed = processes_.closed();
   used.insert(used.end(), state->used.begin(), state->used.end());
   state->ears = std::move(ears);
   state->name = read.name;

@@ -276,6 +276,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
     }
     out.heartbeat = *most;
   }
+  AE_ASSIGN(out.sandbox, read_sandbox(definition["sandbox"], folder));
   if (const Value* cwd = definition.find("cwd")) {
     std::error_code error;
     if (!cwd->is_string()) return fail(Code::plan_invalid, "cwd: must be a path");
@@ -293,6 +294,7 @@ Result<Order> CommandDefinition::fill(const Call& call, SecretSource& secrets,
   Order order;
   order.program = program;
   order.folder = folder;
+  order.sandbox = sandbox;
   order.argv.push_back(name);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto text = argument_of(arguments[i], scope);

@@ -31,6 +31,7 @@ struct CommandDefinition {
   std::vector<std::pair<std::string, Parts>> variables;
   std::map<std::string, std::string> passed_on;  // from our own environment, read once
   std::string folder;
+  Sandbox sandbox;
   bool json = false;
   bool big_integers_as_strings = false;
   std::size_t output_max = 0;

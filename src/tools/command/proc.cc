@@ -3,16 +3,21 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <string_view>
 
 #include "async/boot_clock.h"
+#include "core/error.h"
 
 extern "C" {
 #include <sys/pidfd.h>  // glibc 2.36 forgot to say so itself
@@ -64,7 +69,7 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
   entry.pid = pid;
   entry.ended = fields[0] == "Z" || fields[0] == "X";
   if (!number_from(fields[1], entry.parent) || !number_from(fields[2], entry.group) ||
-      !number_from(fields[19], entry.start)) {
+      !number_from(fields[3], entry.session) || !number_from(fields[19], entry.start)) {
     return std::nullopt;
   }
   return entry;
@@ -98,6 +103,60 @@ std::vector<ProcessEntry> running_descendants(pid_t ancestor) {
     by_parent.erase(parent);  // each once, whatever a changing /proc says
   }
   return found;
+}
+
+namespace {
+
+constexpr int kAncestorsMax = 10'000;
+constexpr int kLooks = 3;  // a parent may end between two steps of a walk
+constexpr Duration kOrphansPatience = std::chrono::seconds(2);
+constexpr int kOrphansRoundMs = 5;
+
+std::optional<Origin> walk_up(pid_t pid) {
+  const pid_t self = ::getpid(), session = ::getsid(0);
+  if (pid == self) return Origin::elsewhere;
+  for (int steps = 0; steps < kAncestorsMax; ++steps) {
+    const auto entry = process_entry(pid);
+    if (!entry) return std::nullopt;
+    if (entry->session == session || entry->parent == 0) return Origin::elsewhere;
+    if (entry->parent == self) return Origin::ours;
+    if (entry->parent == 1 || entry->parent == pid) return Origin::elsewhere;
+    pid = entry->parent;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Origin origin_of(pid_t pid) {
+  for (int look = 0; look < kLooks; ++look) {
+    if (const auto found = walk_up(pid)) return *found;
+  }
+  return Origin::gone;
+}
+
+void adopt_orphans() { AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0); }
+
+bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since) {
+  const pid_t self = ::getpid(), session = ::getsid(0);
+  const Duration patience_ends = boot_now() + kOrphansPatience;
+  for (;;) {
+    bool found = false;
+    for (const ProcessEntry& child : all_processes()) {
+      // What is in our session was not started by a tool: a program that the operator wants to be told by.
+      if (child.parent != self || child.session == session || child.start < since ||
+          std::ranges::find(known, child.pid) != known.end()) {
+        continue;
+      }
+      found = true;
+      for (const ProcessEntry& below : running_descendants(child.pid)) kill_process(below);
+      kill_process(child);
+      ::waitpid(child.pid, nullptr, WNOHANG);
+    }
+    if (!found) return true;
+    if (boot_now() >= patience_ends) return false;
+    ::poll(nullptr, 0, kOrphansRoundMs);
+  }
 }
 
 std::string environment_of(pid_t pid) {

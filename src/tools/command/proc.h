@@ -16,7 +16,7 @@
 namespace ae::tools {
 
 struct ProcessEntry {
-  pid_t pid = 0, parent = 0, group = 0;
+  pid_t pid = 0, parent = 0, group = 0, session = 0;
   std::uint64_t start = 0;  // clock ticks since boot
   bool ended = false;       // a zombie: nothing of it runs any more
 };
@@ -26,6 +26,17 @@ std::optional<ProcessEntry> process_entry(pid_t pid);
 std::vector<ProcessEntry> all_processes();
 // Everybody who descends from `ancestor` and still runs.
 std::vector<ProcessEntry> running_descendants(pid_t ancestor);
+// Did this process start `pid`, as the program of a tool or below one? Such a program is never in our session, because its
+// supervisor left it; and it stays below us when its parents end, because supervisors, and this process, adopt orphans
+// (adopt_orphans). `gone`: it ended while we looked, so there is no answer.
+enum class Origin : std::uint8_t { elsewhere, ours, gone };
+Origin origin_of(pid_t pid);
+// From now on this process is the parent of what its supervisors leave behind.
+void adopt_orphans();
+// Ends what was left to us by a supervisor that was killed, and everything below it, except the supervisors in `known`;
+// `since`: nothing that began before is touched. False: something still lives after SIGKILL.
+bool end_orphans(const std::vector<pid_t>& known, std::uint64_t since);
+
 // The environment it began with, NAME=value, each ended by NUL; empty when it cannot be read.
 std::string environment_of(pid_t pid);
 // This boot of this machine; empty when /proc does not say.

@@ -36,6 +36,7 @@ constexpr Duration kSupervisorPatience =
     std::chrono::seconds(8);  // more than it takes to give up itself
 constexpr int kLookMs =
     1000;  // poll's clock stands still in suspend, so time is looked at this often
+constexpr Duration kOrphanReapedAfter = std::chrono::seconds(1);
 constexpr std::size_t kReadMax = 256u << 10;  // bytes of one stream in one turn
 constexpr int kWaitingMs = 10;  // from one look to the next whether what was said has been heard
 
@@ -303,8 +304,13 @@ class Processes::Listener {
   std::mutex mutex_;
   std::vector<std::move_only_function<void(Listener&)>> told_;  // guarded by mutex_
 
+  void reap_orphans();
+  void end_left_behind(const Child& child);
+
   // The thread's own.
   bool stopping_ = false;
+  bool adopts_ = false;
+  std::map<pid_t, Duration> ended_orphans_;  // ended children of ours that are not supervisors
   std::map<Id, Child> children_;
   std::array<char, 64u << 10> buffer_{};
   std::thread thread_;
@@ -322,6 +328,8 @@ void Processes::Listener::start(Id id, Launch launch, async::Done<Ready> ready, 
   child.time_max = launch.time_max;
   child.talk.heard = std::move(launch.heard);
   child.talk.loop = &loop_;
+  if (!std::exchange(adopts_, true)) adopt_orphans();
+  reap_orphans();
   const int error = stopping_                           ? ECANCELED
                     : children_.size() >= kProcessesMax ? EAGAIN
                                                         : spawn(launch, child);
@@ -598,11 +606,43 @@ void Processes::Listener::lose(Child& child) {
   if (!child.ended) return;
   if (child.group) {
     kill_left_over(in_flight_note(child.group->group, child.group->start, child.mark));
+    end_left_behind(child);
   }
   if (!child.told_to_go) {
     return answer(child, {.how = Ended::How::not_started, .value = ECHILD});
   }
   answer(child, {.how = Ended::How::lost, .killed = child.killed});
+}
+
+// Its orphans are ours now, also those that have neither its group nor its mark.
+void Processes::Listener::end_left_behind(const Child& child) {
+  std::vector<pid_t> supervisors;
+  for (const auto& [id, other] : children_) supervisors.push_back(other.supervisor);
+  end_orphans(supervisors, child.group->start);
+}
+
+// As the parent of orphans (of a tool's, and of the programs that tell the operator) we have to let them go when they
+// end. One that is still there after a second is not waited for by the code that started it.
+void Processes::Listener::reap_orphans() {
+  siginfo_t one{};
+  if (::waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) != 0 || one.si_pid == 0) {
+    return ended_orphans_.clear();
+  }
+  std::map<pid_t, Duration> still;
+  for (const ProcessEntry& child : all_processes()) {
+    if (child.parent != ::getpid() || !child.ended) continue;
+    const bool is_ours = std::ranges::any_of(
+        children_, [&](const auto& other) { return other.second.supervisor == child.pid; });
+    if (is_ours) continue;
+    const auto seen = ended_orphans_.find(child.pid);
+    const Duration since = seen == ended_orphans_.end() ? boot_now() : seen->second;
+    if (boot_now() - since < kOrphanReapedAfter) {
+      still.emplace(child.pid, since);
+    } else {
+      ::waitpid(child.pid, nullptr, WNOHANG);
+    }
+  }
+  ended_orphans_ = std::move(still);
 }
 
 void Processes::Listener::look_at_clock(Child& child) {
@@ -642,8 +682,10 @@ void Processes::Listener::answer(Child& child, Ended ended) {
   });
 }
 
-Processes::Processes(async::Loop& loop, std::string supervisor, std::size_t descriptors)
-    : listener_(std::make_unique<Listener>(loop, std::move(supervisor), descriptors)) {}
+Processes::Processes(async::Loop& loop, std::string supervisor, std::size_t descriptors,
+                     std::vector<std::string> closed)
+    : closed_(std::move(closed)),
+      listener_(std::make_unique<Listener>(loop, std::move(supervisor), descriptors)) {}
 
 Processes::~Processes() = default;
 

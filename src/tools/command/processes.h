@@ -67,9 +67,10 @@ class Processes {
   using Id = std::uint64_t;
 
   // `supervisor` is a program that begins with is_supervisor (supervisor.h). `descriptors`: how many a program may have open
-  // (its soft RLIMIT_NOFILE); 0 = as many as we. Borrows the loop.
+  // (its soft RLIMIT_NOFILE); 0 = as many as we. `closed`: absolute paths of ours, or how they begin, that a sandbox with `read` or
+  // `write` never opens. Borrows the loop.
   explicit Processes(async::Loop& loop, std::string supervisor = "/proc/self/exe",
-                     std::size_t descriptors = 0);
+                     std::size_t descriptors = 0, std::vector<std::string> closed = {});
   // Kills what runs, waits for it, and answers.
   ~Processes();
   Processes(const Processes&) = delete;
@@ -83,8 +84,11 @@ class Processes {
   // Before go: it never runs. After: SIGKILL for all of it. Nothing when there is no such process any more.
   void kill(Id id);
 
+  const std::vector<std::string>& closed() const { return closed_; }
+
  private:
   class Listener;
+  const std::vector<std::string> closed_;
   Id next_ = 1;
   std::unique_ptr<Listener> listener_;
 };

@@ -97,7 +97,9 @@ bool Supervisor::prepare() {
   signals_ = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
   const rlimit no_core{0, 0};
   if (signals_ < 0 || ::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ||
-      ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::setrlimit(RLIMIT_CORE, &no_core) != 0 ||
+      ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      // Secrets of the call are in our memory on their way to the program; no other program reads it.
+      ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 || ::setrlimit(RLIMIT_CORE, &no_core) != 0 ||
       ::fcntl(kControlFd, F_SETFD, FD_CLOEXEC) != 0) {
     return false;
   }
@@ -163,6 +165,13 @@ void Supervisor::become_program() {
   if (::write(progress_[1], &here, sizeof here) != sizeof here) ::_exit(127);
   if (::read(gate_[0], &go, 1) != 1) ::_exit(127);
   if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0) give_up(Stage::folder);
+  if (const int error = enter(order_.sandbox, order_.program); error != 0) {
+    errno = error;
+    give_up(Stage::sandbox);
+  }
+  // A change of credentials could have taken it away.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -6,7 +6,7 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::uint64_t kVersion = 0x6165'7375'7065'0001;
+constexpr std::uint64_t kVersion = 0x6165'7375'7065'0002;
 
 class Writer {
  public:
@@ -70,6 +70,12 @@ std::string encode(const Order& order) {
   for (const Duration d : {order.send_by, order.timeout, order.grace}) {
     w.number(static_cast<std::uint64_t>(d.count()));
   }
+  const Sandbox& s = order.sandbox;
+  for (const bool b : {s.none, s.files, s.network}) w.number(b ? 1 : 0);
+  for (const auto* list : {&s.read, &s.write, &s.closed}) w.texts(*list);
+  for (const std::uint64_t n : {s.memory, s.processes, s.file_size, s.open_files, s.cpu_seconds}) {
+    w.number(n);
+  }
   return std::move(w.out);
 }
 
@@ -83,6 +89,12 @@ bool decode(std::string_view bytes, Order& order) {
   order.send_by = r.duration();
   order.timeout = r.duration();
   order.grace = r.duration();
+  Sandbox& s = order.sandbox;
+  for (bool* b : {&s.none, &s.files, &s.network}) *b = r.number() != 0;
+  for (auto* list : {&s.read, &s.write, &s.closed}) *list = r.texts();
+  for (std::uint64_t* n : {&s.memory, &s.processes, &s.file_size, &s.open_files, &s.cpu_seconds}) {
+    *n = r.number();
+  }
   return r.done() && !order.program.empty() && !order.argv.empty();
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/time.h"
+#include "tools/command/sandbox.h"
 
 namespace ae::tools {
 
@@ -27,6 +28,7 @@ struct Order {
   Duration send_by{};  // in boot time; a go that is read later is refused
   Duration timeout{};  // from the start of the program to SIGTERM for its group
   Duration grace{};    // from there to SIGKILL
+  Sandbox sandbox;
 };
 
 std::string encode(const Order& order);
@@ -42,7 +44,7 @@ enum class ReportKind : std::int32_t {
   exited,       // value: exit code
   signalled,    // value: signal
 };
-enum class Stage : std::int32_t { none, folder, exec };
+enum class Stage : std::int32_t { none, folder, exec, sandbox };
 // Did we end it, and why. `silent` is known to the runtime alone: its supervisor was ordered to.
 enum class Killed : std::int32_t { no, timeout, ordered, silent };
 

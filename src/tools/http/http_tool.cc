@@ -344,6 +344,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
     }
     http.headers.push_back({header.name, std::move(value)});
   }
+  secrets.add_known(request.used);
   http.fresh = !needs_.reads;
   http.total_timeout = call.timeout;
   // Less than send_within: who cannot be reached is to fail as `connect`, which counts as a try, and not as

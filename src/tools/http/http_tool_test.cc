@@ -12,6 +12,7 @@
 #include "testing/permit.h"
 #include "testing/raw_http_server.h"
 #include "testing/test.h"
+#include "tools/http/judge.h"
 
 namespace ae::tools {
 namespace {
@@ -486,12 +487,29 @@ AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
+    const bool open = c.status == 409 || c.status == 425 || c.status == 503;
+    EXPECT_EQ(outcome.settled, outcome.kind == OutcomeKind::unknown && !open) << c.status;
     EXPECT_EQ(outcome.retry_after, Duration(3s));
     if (c.kind != OutcomeKind::success) {
       EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
       EXPECT_NE(outcome.error_message.find(std::to_string(c.status)), std::string::npos);
     }
     EXPECT_EQ(server.arrivals(), 1) << c.status;
+  }
+}
+
+AE_TEST("http tool/a response settles the call only when it is complete and the server's own") {
+  const auto judged = [](int status, net::HttpPhase phase) {
+    net::HttpAnswer answer;
+    answer.status = status;
+    answer.phase = phase;
+    return judge(answer, {}, {});
+  };
+  EXPECT_TRUE(judged(500, net::HttpPhase::complete).settled);
+  EXPECT_EQ(judged(500, net::HttpPhase::complete).kind, OutcomeKind::unknown);
+  EXPECT_FALSE(judged(500, net::HttpPhase::cut_off).settled);
+  for (const int status : {502, 503, 504, 520, 524, 530, 409, 425}) {
+    EXPECT_FALSE(judged(status, net::HttpPhase::complete).settled) << status;
   }
 }
 

@@ -196,8 +196,10 @@ Outcome by_status(const HttpAnswer& answer, const HttpRules& rules,
   const bool retryable = status == 429 || (status >= 400 && !nothing);
   std::string message = "the server answered " + std::to_string(status);
   if (const std::string said = said_in(answer, used); !said.empty()) message += ": " + said;
-  return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite, retryable,
-               "http_" + std::to_string(status), std::move(message));
+  Outcome outcome = ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
+                          retryable, "http_" + std::to_string(status), std::move(message));
+  outcome.settled = !definite && answer.phase == HttpPhase::complete && settles_call(status);
+  return outcome;
 }
 
 Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,

@@ -72,7 +72,10 @@ void HttpTransport::close() {
 Status HttpTransport::open(Ears ears) {
   ears_ = std::move(ears);
   const Value& headers = definition_["headers"];
-  if (!headers.is_object()) return {};
+  if (!headers.is_object()) {
+    secrets_.add_known(used_);
+    return {};
+  }
   for (const auto& [name, text] : headers.members()) {
     AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
     if (!net::is_header_value(value.reveal())) {
@@ -81,6 +84,7 @@ Status HttpTransport::open(Ears ears) {
     }
     own_.push_back({name, std::string(value.reveal())});
   }
+  secrets_.add_known(used_);
   return {};
 }
 

@@ -127,7 +127,9 @@ Outcome of_error(const Reply& reply, std::string text) {
     return ended(OutcomeKind::failure, true, reply.status == 429,
                  "http_" + std::to_string(reply.status), std::move(text));
   }
-  return ended(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
+  Outcome outcome = ended(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
+  outcome.settled = reply.status < 300 || settles_call(reply.status);  // 0: it is no HTTP
+  return outcome;
 }
 
 }  // namespace
@@ -167,9 +169,11 @@ Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<Used
                                  (text.empty() ? "" : ": " + text));
     case Reply::How::refused: {
       const bool definite = says_nothing_happened(reply.status);
-      return ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
-                   !definite || reply.status == 429, "http_" + std::to_string(reply.status),
-                   std::move(text));
+      Outcome outcome = ended(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
+                              !definite || reply.status == 429,
+                              "http_" + std::to_string(reply.status), std::move(text));
+      outcome.settled = !definite && settles_call(reply.status);
+      return outcome;
     }
     case Reply::How::not_sent:
       return ended(OutcomeKind::failure, true, true, "not_sent", std::move(text));

@@ -7,7 +7,7 @@
 //   input_required, with questions to people  input_required      the call goes on when they have answered
 //   input_required with others, and no state  failure, definite   input_required
 //   no byte has left                          failure, definite   connect tls not_sent
-//   any other error or status                 unknown       rpc_error http_<status>
+//   any other error or status                 unknown       rpc_error http_<status>; settled, as an HTTP response is
 //   input_required with others and a state    unknown       input_required
 //   connection or program lost                unknown       reset
 //   a question while the call is open (of the old era)  input_required   the call goes on when it is answered (server.h)

@@ -106,6 +106,23 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
   }
 }
 
+AE_TEST(
+    "mcp/judge/an error that the server answers settles the call, what an intermediary says does "
+    "not") {
+  const auto settles = [](const Reply& reply) { return judge(reply, kOutputMax, {}).settled; };
+  using How = Reply::How;
+  EXPECT_TRUE(settles({.how = How::error, .code = -32603}));
+  EXPECT_TRUE(settles({.how = How::error, .code = -32603, .status = 500}));
+  EXPECT_TRUE(settles({.how = How::refused, .status = 500}));
+  for (const int status : {409, 502, 503, 504, 524}) {
+    EXPECT_FALSE(settles({.how = How::refused, .status = status})) << status;
+    EXPECT_FALSE(settles({.how = How::error, .code = -32603, .status = status})) << status;
+  }
+  EXPECT_FALSE(settles({.how = How::lost}));
+  const Value task = json(R"({"resultType":"task","taskId":"t"})");
+  EXPECT_FALSE(settles({.how = How::result, .value = task})) << "the server works on";
+}
+
 AE_TEST("mcp/judge/the result is what is structured, else the one text, else the list") {
   const auto result = [](std::string_view text) {
     return judge({.how = Reply::How::result, .value = json(text)}, 100, {}).result;

@@ -1,10 +1,15 @@
 // A file: its size, its time, or the SHA-256 of its bytes.
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,8 +29,7 @@ enum class By : std::uint8_t { sha256, size, mtime };
 // A descriptor that is closed.
 class File {
  public:
-  explicit File(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
+  explicit File(int fd) : fd_(fd) {}
   ~File() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -52,11 +56,54 @@ Seen digest(const File& file, off_t size) {
   }
 }
 
-Seen look_at(const std::string& path, By by) {
-  const File file(path);
+constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+
+// Where a file may lie whose path was recorded.
+struct Where {
+  std::string folder;  // relative paths start here; "" folders: any file
+  std::vector<std::string> below = {};
+};
+
+// What leads out of the folder, by `..` or by a symbolic link, is not opened: EXDEV.
+int open_below(const std::string& folder, const std::string& path) {
+  const auto relative = std::filesystem::path(path).lexically_relative(folder);
+  if (relative.empty() || relative.native().starts_with("..")) {
+    errno = EXDEV;
+    return -1;
+  }
+  const int at = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (at < 0) return -1;
+  open_how how{};
+  how.flags = kFlags;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  const long fd = ::syscall(SYS_openat2, at, relative.c_str(), &how, sizeof how);
+  const int error = errno;
+  ::close(at);
+  errno = error;
+  return static_cast<int>(fd);
+}
+
+int open_file(const std::string& path, const Where& where) {
+  const std::string whole =
+      (std::filesystem::path(where.folder) / path).lexically_normal().string();
+  if (where.below.empty()) return ::open(whole.c_str(), kFlags);
+  for (const std::string& folder : where.below) {
+    const int fd = open_below(folder, whole);
+    if (fd >= 0 || errno != EXDEV) return fd;
+  }
+  return -1;
+}
+
+Seen look_at(const std::string& path, const Where& where, By by) {
+  const File file(open_file(path, where));
   if (file.fd() < 0) {
     if (errno == ENOENT || errno == ENOTDIR)
       return {.unreachable = {}, .absent = true, .value = {}};
+    if (errno == EXDEV) {
+      return cannot(
+          "the path that was recorded leads out of the folders that `verify` may look at: "
+          "name its folder in `below`");
+    }
     return cannot(std::strerror(errno));
   }
   struct stat info{};
@@ -70,18 +117,18 @@ Seen look_at(const std::string& path, By by) {
 
 class FileVerifier final : public Verifier {
  public:
-  FileVerifier(VerifierNeeds needs, Template path, By by)
-      : needs_(std::move(needs)), path_(std::move(path)), by_(by) {}
+  FileVerifier(VerifierNeeds needs, Template path, By by, Where where)
+      : needs_(std::move(needs)), path_(std::move(path)), by_(by), where_(std::move(where)) {}
 
   void look(Value change, async::Done<Sighting> done) override {
     auto path = filled(path_, change);
     const SameFn same = by_ == By::sha256 ? same_digest : by_ == By::mtime ? same_time : same_text;
-    std::string at = path ? *path : std::string();
-    if (path && !at.starts_with('/')) at.insert(0, needs_.folder + "/");
+    const std::string at = path ? *path : std::string();
     const std::string why = path ? std::string() : path.error().message;
     needs_.reader.read(
-        [change = std::move(change), at = std::move(at), why, by = by_, same]() {
-          return compare(change, "version", why.empty() ? look_at(at, by) : cannot(why), same);
+        [change = std::move(change), at, why, by = by_, where = where_, same]() {
+          return compare(change, "version", why.empty() ? look_at(at, where, by) : cannot(why),
+                         same);
         },
         std::move(done));
   }
@@ -90,22 +137,48 @@ class FileVerifier final : public Verifier {
   VerifierNeeds needs_;
   Template path_;
   By by_;
+  Where where_;
 };
+
+std::string absolute(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
+  std::string text = whole.lexically_normal().string();
+  if (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+// A path that is written out names its file. One that data completes stays below the folders that are named, or that of
+// the agents file.
+Result<Where> where_of(const Value& definition, const Template& path, const std::string& folder) {
+  Where where{.folder = absolute("", folder)};
+  const Value& below = definition["below"];
+  if (!below.is_null() && !below.is_array()) {
+    return fail(Code::plan_invalid, "below: a list of folders");
+  }
+  for (const Value& one : below.is_array() ? below.items() : std::span<const Value>()) {
+    if (!one.is_string() || one.as_string().empty()) {
+      return fail(Code::plan_invalid, "below: a list of folders");
+    }
+    where.below.push_back(absolute(one.as_string(), folder));
+  }
+  if (where.below.empty() && !path.is_constant()) where.below.push_back(where.folder);
+  return where;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition, VerifierNeeds needs) {
-  AE_TRY(known_keys(definition, {"path", "by"}));
+  AE_TRY(known_keys(definition, {"path", "by", "below"}));
   AE_TRY(text_of(definition, "path"));
   AE_ASSIGN(Template path, template_of(definition, "path", "change"));
   const std::string_view by = definition.text("by", "sha256");
   if (by != "sha256" && by != "size" && by != "mtime") {
     return fail(Code::plan_invalid, "by: sha256, size or mtime");
   }
-  return std::make_unique<FileVerifier>(std::move(needs), std::move(path),
-                                        by == "size"    ? By::size
-                                        : by == "mtime" ? By::mtime
-                                                        : By::sha256);
+  AE_ASSIGN(Where where, where_of(definition, path, needs.folder));
+  const By how = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
+  return std::make_unique<FileVerifier>(std::move(needs), std::move(path), how, std::move(where));
 }
 
 }  // namespace ae::tools

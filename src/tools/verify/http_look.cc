@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "net/outbound.h"
+
 namespace ae::tools {
 namespace {
 
@@ -40,10 +42,12 @@ void HttpLook::look(Value change, async::Done<Sighting> done) {
   for (const net::HttpHeader& fixed : how_.fixed) {
     if (!net::find_header(*headers, fixed.name)) headers->push_back(fixed);
   }
+  needs_.secrets.add_known(used);
   net::HttpCall call;
   call.url = *std::move(url);
   call.headers = *std::move(headers);
-  call.fresh = false;
+  call.public_only = !how_.host_is_written && !net::names_host(how_.allow, call.url);
+  call.fresh = call.public_only;
   call.total_timeout = how_.timeout;
   call.connect_timeout = std::min<Duration>(how_.timeout, call.connect_timeout);
   call.answer_max = kAnswerMax;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tools/verify/compare.h"
 #include "tools/verify/parts.h"
@@ -23,6 +24,9 @@ class HttpLook final : public Verifier {
     Headers headers;
     net::HttpHeaders fixed;  // headers that this kind of server wants
     Duration timeout{};
+    bool host_is_written = true;  // in the file, not chosen by what was recorded
+    std::vector<std::string> allow =
+        {};            // hosts that what was recorded may choose (net/outbound.h)
     bool body = true;  // false: only headers are looked at, a body may be cut off
   };
   HttpLook(VerifierNeeds needs, How how) : needs_(std::move(needs)), how_(std::move(how)) {}

@@ -1,9 +1,11 @@
 // Which verifier a definition means, and those that ask over HTTP.
 #include "tools/verify/verify.h"
 
+#include <span>
 #include <utility>
 
 #include "core/json.h"
+#include "net/outbound.h"
 #include "tools/verify/http_look.h"
 #include "tools/verify/local.h"
 
@@ -50,11 +52,11 @@ Result<How> http(const Value& definition) {
   const std::string_view kind = definition.text("kind");
   How how;
   if (kind == "http_json") {
-    AE_TRY(known_keys(definition, {"url", "field", "headers", "timeout"}));
+    AE_TRY(known_keys(definition, {"url", "field", "headers", "timeout", "allow"}));
     AE_ASSIGN(Template field, template_of(definition, "field", "result"));
     how.see = body([field](const Value& body) { return field_of(field, body); });
   } else {
-    AE_TRY(known_keys(definition, {"url", "headers", "timeout"}));
+    AE_TRY(known_keys(definition, {"url", "headers", "timeout", "allow"}));
     const bool etag = kind == "http_etag";
     how.see = header(etag ? "ETag" : "Last-Modified");
     how.recorded = etag ? "etag" : "version";
@@ -63,6 +65,16 @@ Result<How> http(const Value& definition) {
   }
   AE_ASSIGN(const TargetUrl url, TargetUrl::parse(definition));
   how.url = [url](const Value& change) { return url.render(change); };
+  how.host_is_written = !url.whole();
+  const Value& allow = definition["allow"];
+  if (!allow.is_null() && !allow.is_array())
+    return fail(Code::plan_invalid, "allow: a list of hosts");
+  for (const Value& host : allow.is_array() ? allow.items() : std::span<const Value>()) {
+    if (!host.is_string() || !net::is_host(host.as_string())) {
+      return fail(Code::plan_invalid, "allow: HOST or HOST:PORT");
+    }
+    how.allow.push_back(host.as_string());
+  }
   AE_TRY(common(definition, !url.whole(), how));
   return how;
 }

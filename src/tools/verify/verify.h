@@ -1,15 +1,17 @@
 // The verifiers that ship: HTTP (ETag, Last-Modified, a JSON field), files, git refs and issues of a GitHub-compatible
 // server, rows of SQLite and PostgreSQL databases.
 //
-//   {kind: http_etag | http_last_modified, url, headers?, timeout?}
-//   {kind: http_json, url, field: one ${ } of .result, headers?, timeout?}
-//   {kind: file, path, by: sha256 | size | mtime}
+//   {kind: http_etag | http_last_modified, url, headers?, timeout?, allow?}
+//   {kind: http_json, url, field: one ${ } of .result, headers?, timeout?, allow?}
+//   {kind: file, path, by: sha256 | size | mtime, below?: [folder…]}
 //   {kind: git_ref, api?, repo, ref, headers?, timeout?}                           its commit
 //   {kind: github, api?, repo, issue | pull | release, by: updated_at | state, headers?, timeout?}
 //   {kind: sql, store: a path, postgres://… or secret:NAME, query, params?}       the first column of the first row
 //
 // http_etag compares the change's etag, all others its version. Every `${ }` but that of `field` reads `.change`.
 // A url whose host the change names (`${ .change.ref }`) carries no headers: a secret must not go where an answer says.
+// Such a url leads to public addresses only, or to a host of `allow`. A path that the change names leads to files below the
+// folder of the agents file, or below one of `below`.
 // Threads: as Verifier says. Files and databases are read on a thread of their own.
 #pragma once
 

@@ -129,7 +129,8 @@ AE_TEST("verify/http_etag: the url may be what the tool answered") {
   RawHttpServer server(
       RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
   Bench bench;
-  const Value definition = json(R"({"kind": "http_etag", "url": "${ .change.ref }"})");
+  const Value definition =
+      json(R"({"kind": "http_etag", "url": "${ .change.ref }", "allow": ["127.0.0.1"]})");
   EXPECT_EQ(bench.look(definition, change("create", {}, "v1", server.url("/a"))).sight,
             Sight::match);
   for (const char* ref : {"file:///etc/passwd", "http://user@h/", "http:///x", "nothing", ""}) {
@@ -290,6 +291,64 @@ AE_TEST("verify/github: when an issue, pull or release was changed last, or its 
   EXPECT_EQ(sight(base.with("pull", "2").with("by", "state"), "merged"), Sight::match);
   EXPECT_EQ(sight(base.with("release", "v1.0"), "2026-01-02T03:04:05Z"), Sight::match);
   EXPECT_EQ(sight(base.with("release", "v1.0").with("by", "state"), "published"), Sight::mismatch);
+}
+
+AE_TEST("verify/http_etag: an answer does not lead into this machine or its networks") {
+  RawHttpServer server(
+      RawHttpServer::always(raw_answer(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
+  Bench bench;
+  const std::string url = server.url("");
+  const std::string port = url.substr(url.rfind(':'));
+  const Value any = json(R"({"kind": "http_etag", "url": "${ .change.ref }"})");
+  const Value other = any.with("allow", Value::array({"127.0.0.1:1", "localhost.example"}));
+  for (const std::string host :
+       {"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1.", "localhost",
+        "[::ffff:127.0.0.1]", "[::1]", "0", "0.0.0.0", "169.254.169.254", "10.0.0.1", "[fe80::1]",
+        "[64:ff9b::7f00:1]"}) {
+    for (const Value& definition : {any, other}) {
+      const Sighting seen =
+          bench.look(definition, change("create", {}, "v1", "http://" + host + port + "/a"));
+      EXPECT_EQ(seen.sight, Sight::unreachable) << host;
+    }
+  }
+  for (const std::string host : {"127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]"}) {
+    const Sighting seen =
+        bench.look(any, change("create", {}, "v1", "http://" + host + port + "/a"));
+    EXPECT_TRUE(seen.reason.starts_with("address_denied: ")) << host << ": " << seen.reason;
+  }
+  EXPECT_EQ(server.arrivals(), 0);
+  // A server that the file itself names is reached; that connection serves no other call.
+  EXPECT_EQ(bench.look(etag_of(server), change("create", {}, "v1")).sight, Sight::match);
+  EXPECT_EQ(bench.look(any, change("create", {}, "v1", server.url("/a"))).sight,
+            Sight::unreachable);
+  EXPECT_EQ(server.arrivals(), 1);
+}
+
+AE_TEST("verify/file: an answer does not lead out of the folders that are named") {
+  Folder folder, elsewhere;
+  const std::string secret = elsewhere.write("secret", "text");
+  folder.write("a.txt", "hello");
+  ASSERT_EQ(::symlink(secret.c_str(), (folder.path() + "/link").c_str()), 0);
+  folder.owns("link");
+  Bench bench;
+  bench.folder = folder.path();
+  const Value definition = json(R"({"kind": "file", "path": "${ .change.ref }"})");
+  const std::string digest = to_hex(sha256("text"));
+  for (const std::string& path :
+       {secret, std::string("/etc/passwd"), std::string("../../etc/passwd"), std::string("link"),
+        folder.path() + "/../etc/passwd", folder.path() + "x/a.txt"}) {
+    const Sighting seen = bench.look(definition, change("create", digest, {}, path));
+    EXPECT_EQ(seen.sight, Sight::unreachable) << path;
+    EXPECT_EQ(seen.observed, "") << path;
+  }
+  const Value named = definition.with("below", Value::array({elsewhere.path()}));
+  EXPECT_EQ(bench.look(named, change("create", digest, {}, secret)).sight, Sight::match);
+  EXPECT_EQ(bench.look(named, change("create", digest, {}, "a.txt")).sight, Sight::unreachable);
+  // A path that is written out names its file.
+  EXPECT_EQ(
+      bench.look(json(R"({"kind": "file"})").with("path", secret), change("create", digest, {}))
+          .sight,
+      Sight::match);
 }
 
 AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {

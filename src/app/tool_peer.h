@@ -1,0 +1,17 @@
+// Who connects to us: a program of one of our own tools, or another process?
+//
+// A tool runs as our user. If it could use the owner's socket it could approve its own calls and make keys. So its
+// connections are told apart by the process that made them (proc.h: origin_of), and refused.
+// What cannot be told: a process that another program started for the tool (systemd-run, cron, docker, ssh).
+// Threads: any.
+#pragma once
+
+namespace ae::app {
+
+// Of a Unix socket. True also when the process that connected is gone: then there is no way to tell.
+bool is_tool_on_socket(int fd);
+
+// Of a TCP connection from this machine, found by its socket. True also when no process has that socket any more.
+bool is_tool_on_loopback(int fd);
+
+}  // namespace ae::app

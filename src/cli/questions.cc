@@ -1,0 +1,109 @@
+#include "cli/questions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/outcome.h"
+
+namespace ae::cli {
+
+Value to_value(const Question& question, const std::string& store_flag) {
+  return Value::object({{"command", question.command + store_flag},
+                        {"id", question.id()},
+                        {"job", question.job.text},
+                        {"key", question.key},
+                        {"kind", question.kind},
+                        {"node_id", question.node}});
+}
+
+void OpenQuestions::ask(const Event& event, std::string_view kind, std::string key,
+                        std::string command) {
+  Question question{.job = job_,
+                    .seq = event.seq,
+                    .kind = std::string(kind),
+                    .key = std::move(key),
+                    .node = std::string(event.payload.text("node_id")),
+                    .command = std::move(command)};
+  const std::string name = event.type == EventType::job_parked ? "" : question.key;
+  open_.insert_or_assign(name, std::move(question));
+}
+
+void OpenQuestions::opened(const Event& event) {
+  const Value& p = event.payload;
+  if (p.text("wait_type") != "human") return;
+  const std::string step(p.text("step_id"));
+  std::string key(p.text("correlation_key"));
+  if (key.starts_with("resolve/")) {
+    std::string command =
+        "aetheris resolve " + job_.text + " " + key.substr(8, 12) + " happened|not_happened|fail";
+    return ask(event, "in_doubt", std::move(key), std::move(command));
+  }
+  if (p.text("reason") == to_text(OutcomeKind::input_required)) {  // a tool asks
+    std::string command =
+        "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
+    return ask(event, "question", std::move(key), std::move(command));
+  }
+  const bool of_call = key.starts_with("approval/");
+  ask(event, of_call ? "approval" : "wait", std::move(key),
+      "aetheris approve " + job_.text + "." + (of_call ? asked_[step] : step));
+}
+
+void OpenQuestions::decided(const Event& event) {
+  const Value& p = event.payload;
+  const std::string step(p.text("step_id"));
+  const bool requested = p.text("state") == "requested";
+  if (requested && p.text("kind") == "approval") asked_[step] = p.text("decision_id");
+  if (p.text("kind") != "confirmation") return;
+  if (requested) {
+    ask(event, "confirmation", step, "aetheris resolve " + job_.text + " " + step + " accept");
+  } else {
+    open_.erase(step);
+  }
+}
+
+void OpenQuestions::parked(const Event& event) {
+  const std::string_view until = event.payload.text("until");
+  const bool confirms = std::ranges::any_of(
+      open_, [](const auto& entry) { return entry.second.kind == "confirmation"; });
+  const bool paused = until == "resume" && pausing_;
+  if (until == "resolve" || (until == "confirmation" && confirms) || paused) return;
+  ask(event, until == "budget" ? "budget" : "parked", std::string(event.payload.text("reason")),
+      "aetheris job " + job_.text);
+}
+
+void OpenQuestions::take(const Event& event) {
+  switch (event.type) {
+    case EventType::wait_opened:
+      return opened(event);
+    case EventType::wait_completed:
+      open_.erase(std::string(event.payload.text("correlation_key")));
+      return;
+    case EventType::decision_recorded:
+      return decided(event);
+    case EventType::job_pause_requested:
+      pausing_ = event.payload["withdrawn"] != Value(true);
+      return;
+    case EventType::job_parked:
+      return parked(event);
+    case EventType::job_resumed:
+      pausing_ = false;
+      open_.erase("");
+      return;
+    case EventType::job_completed:
+    case EventType::job_failed:
+    case EventType::job_cancelled:
+      open_.clear();
+      return;
+    default:
+      return;
+  }
+}
+
+std::vector<Question> OpenQuestions::list() const {
+  std::vector<Question> all;
+  for (const auto& [key, question] : open_) all.push_back(question);
+  std::ranges::sort(all, {}, &Question::seq);
+  return all;
+}
+
+}  // namespace ae::cli

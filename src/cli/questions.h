@@ -1,0 +1,53 @@
+// Questions: what a job asks of people, by its events.
+//
+// A call to approve, a wait for a person, a question of a tool, a call in doubt, a result to confirm, a budget that is used
+// up, or another park that a person ends. Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/value.h"
+
+namespace ae::cli {
+
+struct Question {
+  JobId job;
+  std::uint64_t seq = 0;  // of the event that asks
+  std::string kind;       // approval wait question in_doubt confirmation budget parked
+  std::string key;        // of the wait; of a confirmation the step; of a park its reason
+  std::string node;
+  std::string command;  // that answers, or shows what does, without --store
+  // The same for one question of one store, however often it is notified.
+  std::string id() const { return job.text + "/" + std::to_string(seq); }
+};
+
+// `store_flag` goes behind the command. {command, id, job, key, kind, node_id}
+Value to_value(const Question& question, const std::string& store_flag);
+
+class OpenQuestions {
+ public:
+  explicit OpenQuestions(JobId job) : job_(std::move(job)) {}
+  // In the order of the log; it may begin anywhere.
+  void take(const Event& event);
+  // Those that are open after these events.
+  std::vector<Question> list() const;
+
+ private:
+  void opened(const Event& event);
+  void decided(const Event& event);
+  void parked(const Event& event);
+  void ask(const Event& event, std::string_view kind, std::string key, std::string command);
+
+  const JobId job_;
+  std::map<std::string, Question> open_;      // by key; a park by ""
+  std::map<std::string, std::string> asked_;  // requests to approve a call, by step
+  bool pausing_ = false;                      // a person has paused the job
+};
+
+}  // namespace ae::cli

@@ -1,0 +1,142 @@
+#include "runtime/kept.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/redacted.h"
+#include "engine/left.h"
+
+namespace ae::runtime {
+namespace {
+
+constexpr std::string_view kNoValue =
+    "it is no value field: its text is in the hash chain as it is";
+
+// Made by the runtime, or names of parts of the plan: one entry speaks of all of them.
+constexpr auto kNames = std::to_array<std::string_view>(
+    {"agent", "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
+     "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
+     "planner_version", "tool_name", "worker_id"});
+
+bool is_text(const Field& field) {
+  const bool kind = field.kind == FieldKind::text || field.kind == FieldKind::json ||
+                    field.kind == FieldKind::error;
+  return kind && std::ranges::find(kNames, field.name) == kNames.end();
+}
+
+std::string numbered(const std::vector<std::uint64_t>& seqs) {
+  std::string text = seqs.size() == 1 ? "event " : "events ";
+  for (std::size_t i = 0; i < seqs.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(seqs[i]);
+  }
+  return text;
+}
+
+// Of a decision, what is left is told as what it is.
+std::string left_name(const Event& event) {
+  const std::string_view kind = event.payload.text("kind");
+  if (kind == "branch") return "the number of items of a map";
+  if (kind == "tool_choice") return "which tools a model chose";
+  if (kind == "end") return "the code with which the job ends";
+  return "the names and hashes of an approval";
+}
+
+class Listing {
+ public:
+  void note(std::string what, std::uint64_t seq, std::string_view why) {
+    auto& [seqs, reason] = found_[std::move(what)];
+    if (seqs.empty() || seqs.back() != seq) seqs.push_back(seq);
+    reason = why;
+  }
+
+  void event(const Event& event, bool blinded) {
+    const EventKind* const kind = event_kind(event.type);
+    if (kind == nullptr) {
+      for (const auto& [name, value] : event.payload.members()) {
+        if (event.salts.find(name) == nullptr && !is_redacted(value)) {
+          note(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
+        }
+      }
+      return;
+    }
+    for (const Field& field : kind->fields) {
+      const Value* const value = event.payload.find(field.name);
+      if (value == nullptr) continue;
+      const bool there = event.salts.find(field.name) != nullptr;
+      if (const auto why = there ? engine::why_kept(event, field.name) : ""; !why.empty()) {
+        note(std::string(kind->name) + "." + std::string(field.name), event.seq, why);
+      } else if (field.kind == FieldKind::value) {
+        const bool left = there ? engine::left_of(event, field.name, blinded).is_object()
+                                : (*value)["left"].is_object() && is_erased(event, field.name);
+        if (left) note(left_name(event), event.seq, "the course of the ended job follows from it");
+      } else if (is_text(field)) {
+        const bool error = field.kind == FieldKind::error;
+        note(std::string(kind->name) + "." + std::string(field.name) + (error ? ".code" : ""),
+             event.seq, kNoValue);
+      }
+    }
+  }
+
+  void put_to(std::vector<KeptValue>& kept) const {
+    for (const auto& [what, found] : found_) {
+      kept.push_back({what, numbered(found.first), std::string(found.second)});
+    }
+  }
+
+ private:
+  std::map<std::string, std::pair<std::vector<std::uint64_t>, std::string_view>> found_;
+};
+
+void beside_the_log(const std::vector<Event>& events, const store::Loaded& loaded,
+                    std::vector<KeptValue>& kept) {
+  kept.push_back({"names and ids", "the log and the job's row",
+                  "the job's id and the names of agent, nodes, tools, models and workers name "
+                  "parts of the plan; keys are made of them"});
+  kept.push_back({"times, numbers and outcomes", "the log and the job's row",
+                  "the course of the job, without what was said"});
+  const Value& born = events.front().payload;
+  for (const std::string_view name : {"idempotency_key", "labels"}) {
+    if (born.find(name) == nullptr) continue;
+    kept.push_back({std::string(name), "the job's row", "jobs are found by it"});
+  }
+  if (!loaded.inbox.empty()) {
+    kept.push_back({"acts", "the inbox", "they came after the end and were never taken in"});
+  }
+}
+
+}  // namespace
+
+std::vector<KeptValue> kept_of(const JobId& job, const std::vector<Event>& events,
+                               const store::Loaded& loaded, const RedactRequest& request) {
+  std::vector<KeptValue> kept;
+  const Event& created = events.front();
+  const bool blinded = created.payload.find("blind") != nullptr;
+  if (request.all) {
+    Listing listing;
+    for (const Event& event : events) listing.event(event, blinded);
+    listing.put_to(kept);
+    beside_the_log(events, loaded, kept);
+  }
+  if (!blinded) {
+    kept.push_back({"hashes of values",
+                    "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
+                    "plan_input_hash in the log, request_hash in the job's row",
+                    "the job has no blind: who guesses a value can confirm it by them"});
+  } else if (request.keep_blind && created.salts.find("blind") != nullptr) {
+    kept.push_back({"blind", "event 1",
+                    "--keep-blind: who guesses an erased value can confirm it by arguments_hash, "
+                    "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
+  }
+  kept.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
+                  "they are outside of the store: a backup keeps erased values until it is "
+                  "deleted"});
+  kept.push_back(
+      {"the reason", "the audit log", "it says who redacted job " + job.text + " and why"});
+  return kept;
+}
+
+}  // namespace ae::runtime

@@ -1,0 +1,351 @@
+// Landlock by its system calls, namespaces and resource limits.
+#include "tools/command/sandbox.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/securebits.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "core/time.h"
+
+namespace ae::tools {
+namespace {
+
+// Of linux/landlock.h, which is older than its kernel on many machines.
+constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;
+constexpr unsigned kVersion = 1, kPathBeneath = 1;
+constexpr std::uint64_t kExecute = 1, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadDir = 1 << 3,
+                        kTruncate = 1 << 14, kIoctlDev = 1 << 15;
+constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // with refer and truncate
+constexpr int kLandlockForIoctl = 5;
+constexpr std::uint64_t kScopeSignal = 1 << 1;
+constexpr std::uint64_t kReads = kExecute | kReadFile | kReadDir;
+constexpr std::uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDev;
+struct RulesetAttributes {
+  std::uint64_t files = 0, network = 0, scoped = 0;
+};
+struct [[gnu::packed]] PathBeneath {
+  std::uint64_t allowed = 0;
+  std::int32_t fd = -1;
+};
+
+// What programs need to run at all. There are no keys of ours in it, and `closed` holds here as well.
+constexpr const char* kSystemReads[] = {"/usr",
+                                        "/bin",
+                                        "/sbin",
+                                        "/lib",
+                                        "/lib32",
+                                        "/lib64",
+                                        "/etc",
+                                        "/proc",
+                                        "/opt",
+                                        "/nix",
+                                        "/run/systemd/resolve"};
+constexpr const char* kSystemDevices[] = {"/dev/null",   "/dev/zero",    "/dev/full",
+                                          "/dev/random", "/dev/urandom", "/dev/tty"};
+
+std::unexpected<Error> bad(const std::string& message) {
+  return fail(Code::plan_invalid, "sandbox" + message);
+}
+
+bool is_below(std::string_view path, std::string_view folder) {
+  if (folder == "/") return true;
+  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+bool is_closed(const Sandbox& sandbox, std::string_view path) {
+  return std::ranges::any_of(sandbox.closed,
+                             [&](const std::string& c) { return path.starts_with(c); });
+}
+
+bool holds_closed(const Sandbox& sandbox, const std::string& path) {
+  return std::ranges::any_of(sandbox.closed,
+                             [&](const std::string& c) { return is_below(c, path); });
+}
+
+// ---- Landlock
+
+class Ruleset {
+ public:
+  explicit Ruleset(const RulesetAttributes& attributes) : handled_(attributes.files) {
+    // An older kernel knows fewer members, and takes the others when they are 0.
+    fd_ = static_cast<int>(::syscall(kCreateRuleset, &attributes, sizeof attributes, 0));
+  }
+  ~Ruleset() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Ruleset(const Ruleset&) = delete;
+  Ruleset& operator=(const Ruleset&) = delete;
+  bool ok() const { return fd_ >= 0; }
+
+  // What is not there, or is not to be opened by us, is not opened for the program either.
+  bool allow(const std::string& path, std::uint64_t access) {
+    const int fd = ::open(path.c_str(), O_PATH | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == EACCES;
+    struct stat info{};
+    bool done = ::fstat(fd, &info) == 0;
+    access &= handled_ & (S_ISDIR(info.st_mode) ? ~std::uint64_t{0} : kOfFiles);
+    const PathBeneath rule{.allowed = access, .fd = fd};
+    done = done && ::syscall(kAddRule, fd_, kPathBeneath, &rule, 0) == 0;
+    const int error = errno;
+    ::close(fd);
+    errno = error;
+    return done;
+  }
+  bool restrict_self() { return ::syscall(kRestrictSelf, fd_, 0) == 0; }
+
+ private:
+  std::uint64_t handled_;
+  int fd_ = -1;
+};
+
+// Everything below `path` but what is closed. Where something closed lies below, what is there now is opened one by one.
+bool allow_below(Ruleset& rules, const Sandbox& sandbox, const std::string& path,
+                 std::uint64_t access) {
+  if (is_closed(sandbox, path)) return true;
+  if (!holds_closed(sandbox, path)) return rules.allow(path, access);
+  DIR* folder = ::opendir(path.c_str());
+  if (folder == nullptr) return true;
+  bool done = true;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    const std::string below = (path == "/" ? "" : path) + "/" + std::string(name);
+    struct stat info{};
+    // The target of a symbolic link is not opened by the way: it may be closed itself.
+    if (::lstat(below.c_str(), &info) != 0 || S_ISLNK(info.st_mode)) continue;
+    done = done && allow_below(rules, sandbox, below, access);
+  }
+  ::closedir(folder);
+  return done;
+}
+
+int enter_landlock(const Sandbox& sandbox, const std::string& program) {
+  const int abi = sandbox_support().landlock;
+  RulesetAttributes attributes;
+  if (abi >= kLandlockForSignals && !sandbox.none) attributes.scoped = kScopeSignal;
+  if (sandbox.files) {
+    attributes.files = kAllOfAbi3 | (abi >= kLandlockForIoctl ? kIoctlDev : 0);
+  }
+  if (attributes.files == 0 && attributes.scoped == 0) return 0;
+  Ruleset rules(attributes);
+  if (!rules.ok()) return errno;
+  if (sandbox.files) {
+    bool done = rules.allow(program, kExecute | kReadFile);
+    for (const char* path : kSystemReads) done = done && allow_below(rules, sandbox, path, kReads);
+    for (const char* path : kSystemDevices) {
+      done = done && rules.allow(path, kReadFile | kWriteFile | kIoctlDev);
+    }
+    for (const std::string& path : sandbox.read) {
+      done = done && allow_below(rules, sandbox, path, kReads);
+    }
+    for (const std::string& path : sandbox.write) {
+      done = done && rules.allow(path, attributes.files);
+    }
+    if (!done) return errno;
+  }
+  return rules.restrict_self() ? 0 : errno;
+}
+
+// ---- namespaces
+
+bool write_file(const char* path, const std::string& text) {
+  const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool done = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return done;
+}
+
+// A user namespace in which we are who we are, and have no rights that we did not have.
+int enter_user_namespace(int more) {
+  const std::string user = std::to_string(::geteuid()), group = std::to_string(::getegid());
+  if (::unshare(CLONE_NEWUSER | more) != 0) return errno;
+  // The maps belong to root as long as we are not dumpable. What is in our memory is this program's alone by now.
+  const int was = ::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+  ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+  const bool mapped = write_file("/proc/self/setgroups", "deny") &&
+                      write_file("/proc/self/uid_map", user + " " + user + " 1") &&
+                      write_file("/proc/self/gid_map", group + " " + group + " 1");
+  const int error = mapped ? 0 : errno;
+  ::prctl(PR_SET_DUMPABLE, was, 0, 0, 0);
+  if (error != 0) return error;
+  const unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED;
+  return ::prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) == 0 ? 0 : errno;
+}
+
+int enter_namespaces(const Sandbox& sandbox) {
+  const bool counts = sandbox.processes > 0;
+  if (!sandbox.network && !counts && ::unshare(CLONE_NEWNET) == 0) return 0;
+  if (sandbox.network && !counts) return 0;
+  return enter_user_namespace(sandbox.network ? 0 : CLONE_NEWNET);
+}
+
+template <class Try>
+bool works_in_a_child(Try attempt) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(attempt() ? 0 : 1);
+  int status = -1;
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return child > 0 && status == 0;
+}
+
+SandboxSupport look() {
+  SandboxSupport found;
+  const long abi = ::syscall(kCreateRuleset, nullptr, 0, kVersion);
+  found.landlock = abi > 0 ? static_cast<int>(abi) : 0;
+  found.user_namespaces = works_in_a_child([] { return enter_user_namespace(0) == 0; });
+  found.network_namespaces =
+      works_in_a_child([] { return enter_namespaces({.network = false}) == 0; });
+  return found;
+}
+
+// ---- limits
+
+bool limit(int which, std::uint64_t most) {
+  if (most == 0) return true;
+  rlimit now{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(which), &now) != 0) return false;
+  const rlim_t value = std::min<rlim_t>(most, now.rlim_max);
+  now = {value, value};
+  return ::setrlimit(static_cast<__rlimit_resource_t>(which), &now) == 0;
+}
+
+// ---- reading
+
+Result<std::vector<std::string>> paths(const Value& list, const char* key,
+                                       const std::string& folder) {
+  std::vector<std::string> found;
+  if (list.is_null()) return found;
+  const std::string where = std::string(".") + key;
+  if (!list.is_array()) return bad(where + ": must be a list of paths");
+  for (const Value& one : list.items()) {
+    if (!one.is_string() || one.as_string().empty())
+      return bad(where + ": must be a list of paths");
+    std::error_code error;
+    const auto whole =
+        std::filesystem::absolute(std::filesystem::path(folder) / one.as_string(), error);
+    // The kernel judges where a path leads to, so symbolic links are followed here, too.
+    std::string path = std::filesystem::weakly_canonical(whole, error).string();
+    if (error || !std::filesystem::exists(path, error)) {
+      return bad(where + ": " + whole.lexically_normal().string() + " is not there");
+    }
+    if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    found.push_back(std::move(path));
+  }
+  return found;
+}
+
+Result<std::uint64_t> number(const Value& value, const char* key) {
+  if (value.is_null()) return 0;
+  if (!value.is_integer() || value.as_int() < 1)
+    return bad(std::string(".") + key + ": must be at least 1");
+  return static_cast<std::uint64_t>(value.as_int());
+}
+
+Status can_be_done(const Sandbox& sandbox) {
+  const SandboxSupport& can = sandbox_support();
+  const auto cannot = [](const std::string& why) {
+    return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
+  };
+  if (sandbox.files && can.landlock < kLandlockForFiles) {
+    return cannot(".read: this kernel cannot close files to a program: it has Landlock " +
+                  (can.landlock == 0 ? std::string("not") : "ABI " + std::to_string(can.landlock)) +
+                  ", and ABI 3 (Linux 6.2) is needed");
+  }
+  if (!sandbox.network && !can.network_namespaces) {
+    return cannot(".network: this process may not make a network namespace here");
+  }
+  if (sandbox.processes > 0 && !can.user_namespaces) {
+    return cannot(".processes: this process may not make a user namespace here");
+  }
+  if (sandbox.processes > 0 && ::geteuid() == 0) {
+    return cannot(
+        ".processes: the kernel does not limit the processes of root: run as another user");
+  }
+  return {};
+}
+
+}  // namespace
+
+const SandboxSupport& sandbox_support() {
+  static const SandboxSupport found = look();
+  return found;
+}
+
+Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder) {
+  Sandbox sandbox;
+  if (definition.is_null()) return sandbox;
+  if (definition == Value("none")) {
+    sandbox.none = true;
+    return sandbox;
+  }
+  if (!definition.is_object()) return bad(": must be none or a mapping");
+  sandbox.files = definition.find("read") != nullptr || definition.find("write") != nullptr;
+  AE_ASSIGN(sandbox.read, paths(definition["read"], "read", folder));
+  AE_ASSIGN(sandbox.write, paths(definition["write"], "write", folder));
+  const std::string_view network = definition.text("network", "host");
+  if (network != "host" && network != "none") return bad(".network: must be none or host");
+  sandbox.network = network == "host";
+  AE_ASSIGN(sandbox.memory, number(definition["memory"], "memory"));
+  AE_ASSIGN(sandbox.processes, number(definition["processes"], "processes"));
+  AE_ASSIGN(sandbox.file_size, number(definition["file_size"], "file_size"));
+  AE_ASSIGN(sandbox.open_files, number(definition["open_files"], "open_files"));
+  if (const Value* cpu = definition.find("cpu")) {
+    auto span = duration_from_text(cpu->is_string() ? cpu->as_string() : "");
+    if (!span || *span < std::chrono::seconds(1))
+      return bad(".cpu: must be a duration of 1s or more");
+    sandbox.cpu_seconds =
+        static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::seconds>(*span).count());
+  }
+  AE_TRY(can_be_done(sandbox));
+  return sandbox;
+}
+
+Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& closed) {
+  for (const std::string& path : sandbox.read) {
+    for (const std::string& one : closed) {
+      if (!path.starts_with(one)) continue;
+      return bad(".read: " + path + " belongs to the runtime and is closed to all tools");
+    }
+  }
+  for (const std::string& path : sandbox.write) {
+    for (const std::string& one : closed) {
+      if (path.starts_with(one)) {
+        return bad(".write: " + path + " belongs to the runtime and is closed to all tools");
+      }
+      if (!is_below(one, path)) continue;
+      std::string why = ".write: " + path + " holds " + one;
+      why += ", which belongs to the runtime: name folders beside it, or move the store";
+      return bad(why);
+    }
+  }
+  return {};
+}
+
+int enter(const Sandbox& sandbox, const std::string& program) {
+  if (const int error = enter_namespaces(sandbox); error != 0) return error;
+  if (!limit(RLIMIT_AS, sandbox.memory) || !limit(RLIMIT_FSIZE, sandbox.file_size) ||
+      !limit(RLIMIT_NOFILE, sandbox.open_files) || !limit(RLIMIT_CPU, sandbox.cpu_seconds) ||
+      !limit(RLIMIT_NPROC, sandbox.processes)) {
+    return errno;
+  }
+  return enter_landlock(sandbox, program);
+}
+
+}  // namespace ae::tools

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""What one job, one damaged row or one busy moment may do to the process: with the built program, no more than fail itself.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  bounds.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import os
+import pathlib
+import signal
+import sqlite3
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from cli import expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+from shared import desk as shared  # noqa: E402
+
+TESTS = []
+TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 arrays that share
+TOWERS = (TOWER, "reduce range(28) as $i (1; [., .])", "reduce range(60) as $i (1; {a: ., b: .})",
+          'reduce range(60) as $i ("a"; . + .)')
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def plans():
+    """Agents by name: the expression in each place of a plan."""
+    plan = {}
+    for i, tower in enumerate(TOWERS):
+        e = "${ " + tower + " }"
+        call = {"id": "a", "tool": "e"}
+        plan |= {
+            f"args{i}": {"plan": [call | {"args": {"v": e}}]},
+            f"text{i}": {"plan": [call | {"args": {"v": f"so: {e}"}}]},
+            f"map{i}": {"plan": [{"id": "m", "map": e, "do": {"tool": "e"}}]},
+            f"key{i}": {"plan": [{"id": "w", "wait": {"type": "signal", "key": e}}]},
+            f"when{i}": {"plan": [call | {"when": "${ (" + tower + ") == 1 }"}]},
+            f"output{i}": {"plan": [call], "output": e},
+        }
+    return plan
+
+
+def agents(h):
+    tools = {"e": {"native": "echo", "effect": "read"}}
+    calm = {"plan": [{"id": "a", "tool": "e", "args": {"said": 7}}], "output": "${ .steps.a.said }"}
+    waits = {"plan": [{"id": "w", "wait": {"type": "signal", "key": "k"}}]}
+    file = {"aetheris": 1, "tools": tools, "agents": plans() | {"calm": calm, "waits": waits}}
+    (h.path / "agents.yaml").write_text(json.dumps(file))
+
+
+class Watch:
+    """Asks for the health of a server until it is closed; `slowest` is the longest answer in seconds."""
+
+    def __init__(self, server):
+        self.server, self.slowest, self.over = server, 0.0, threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.over.wait(0.02):
+            began = time.monotonic()
+            assert self.server.get("/api/health")[0] == 200
+            self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        return self.slowest
+
+
+@test
+def a_value_of_2_60_leaves_fails_its_job_and_holds_up_no_other():
+    with home() as h:
+        agents(h)
+        server = Server(h)
+        watch = Watch(server)
+        for agent in plans():
+            assert server.post("/api/jobs", {"agent": agent, "id": agent})[0] == 201
+        assert server.post("/api/jobs", {"agent": "calm", "id": "calm"})[0] == 201
+        until(lambda: server.status("calm") == "completed")
+        for agent in plans():
+            until(lambda: server.status(agent) == "failed")
+            job = server.get(f"/api/jobs/{agent}")[1]
+            assert job["error"]["code"] == "expression_failed", job
+        assert watch.close() < 5, watch.slowest
+        began = time.monotonic()
+        assert server.stop().code == 0
+        assert time.monotonic() - began < 10
+        expect(h.run("verify", "args0"), 0)
+
+
+@test
+def a_plan_of_a_model_that_makes_such_a_value_fails_its_job():
+    desk = shared.Desk(["sk-bounds-1"], shared.SCENARIOS / "planner.json")
+    try:
+        say = {"nodes": [{"id": "a", "tool": "e", "args": json.dumps({"v": "${ " + TOWER + " }"})}], "output": '"ok"'}
+        scenario = desk.path / "tower.json"
+        scenario.write_text(json.dumps({"about": "A plan that makes a tower.",
+                                        "turns": [{"when": {"prompt": "."}, "say": say}]}))
+        desk.scenarios = ["--scenario", str(scenario)]
+        desk.env |= {"MODEL_URL": f"{desk.open_models()}/v1", "MODEL_KEY": "sk-bounds-1"}
+        text = (shared.ROOT / "examples/agents/planner.yaml").read_text()
+        models = text[text.index("models:"):]
+        models = models[:models.index("\n\n")]
+        (desk.path / "agents.yaml").write_text(
+            "aetheris: 1\n" + models + "\ntools:\n  e: { native: echo, effect: read, description: Says what it is told. }\n"
+            "agents:\n  p: { planner: { model: main, prompt: \"${ .input.message }\", tools: [e] } }\n")
+        desk.env |= {"MODEL": "tower"}
+        began = time.monotonic()
+        done = desk.start("p", {"message": "Build a tower."}, "t", code=1)
+        assert "expression_failed" in done.stderr, done.stderr
+        assert time.monotonic() - began < 30
+        desk.proved("t", "failed")
+    finally:
+        desk.close()
+
+
+@test
+def a_second_signal_ends_a_process_whose_loop_is_busy():
+    with home() as h:
+        agents(h)
+        server = Server(h)
+        # Stopped, it is as busy as a process can be: both signals arrive before its loop runs again.
+        os.kill(server.process.pid, signal.SIGSTOP)
+        os.kill(server.process.pid, signal.SIGINT)
+        os.kill(server.process.pid, signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGCONT)
+        done = h.end(server.process)
+        assert done.code in (128 + signal.SIGINT, 128 + signal.SIGTERM), done
+
+
+@test
+def one_signal_ends_a_process_politely():
+    with home() as h:
+        agents(h)
+        server = Server(h)
+        os.kill(server.process.pid, signal.SIGSTOP)
+        os.kill(server.process.pid, signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGCONT)
+        assert h.end(server.process).code == 0
+
+
+MOST, LEAST = 2**63 - 1, -(2**63)
+# Table, column, value; the row is of a job that waits.
+DAMAGE = [("jobs", column, value) for column in ("created_at", "not_before", "wake_at", "ripe_at") for value in (MOST, LEAST)]
+DAMAGE += [("heads", "updated_at", MOST), ("heads", "updated_at", LEAST)]
+
+
+@test
+def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
+    for table, column, value in DAMAGE:
+        with home() as h:
+            agents(h)
+            expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", "damaged"), 4)
+            expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", "sound"), 4)
+            with sqlite3.connect(h.store) as db:
+                key = "id" if table == "jobs" else "job"
+                db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = (SELECT id FROM jobs WHERE job_id = 'damaged')",
+                           (value,))
+            db.close()
+            where = (table, column, value)
+            server = Server(h)
+            assert server.get("/api/health")[0] == 200, where
+            status, jobs = server.get("/api/jobs")
+            assert status == 200 and len(jobs["jobs"]) == 2, where
+            for act in (("/api/jobs/damaged/signal", {"correlation_key": "k"}), ("/api/jobs/sound/signal", {"correlation_key": "k"})):
+                server.post(*act)
+            until(lambda: server.status("sound") == "completed")
+            for path in ("/api/jobs/damaged", "/api/jobs/damaged/trace", "/api/jobs/damaged/events", "/metrics"):
+                assert server.get(path)[0] < 500 or "log_corrupt" in str(server.get(path)[1]), (where, path)
+            assert server.stop().code == 0, where
+
+
+@test
+def a_job_id_that_no_url_can_name_is_refused():
+    with home() as h:
+        agents(h)
+        for name in (".", ".."):
+            said = expect(h.run("run", "agents.yaml", "calm", "--job-id", name), 2)
+            assert "input_invalid" in said.err and "neither . nor .." in said.err, said
+        server = Server(h)
+        for name in (".", ".."):
+            status, said = server.post("/api/jobs", {"agent": "calm", "id": name})
+            assert status == 400 and said["code"] == "input_invalid", said
+        expect(h.run("run", "agents.yaml", "calm", "--job-id", "...", env=server.env), 0)
+        server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("bounds", TESTS, " ".join(sys.argv[1:])))

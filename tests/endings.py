@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""How jobs end that have a call in doubt, on the real program: the process dies during a job's only call, the job is cancelled
+or its deadline passes, and what the call did is undone before the job ends. And what is shown of calls whose outcome stayed
+unknown: at the end of `run`, in `job`, in `jobs --in-doubt`, and after `resolve` on a job that has ended.
+
+A downstream of our own keeps a journal of what arrived and what took effect.
+"""
+
+import calendar
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
+BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+
+AGENTS = """\
+aetheris: 1
+tools:
+  undo:   { http: { method: POST, url: "URL/undo" }, effect: idempotent }
+  find:   { http: { method: GET, url: "URL/find?key=${ .args.key }" }, effect: read }
+  once:   { http: { method: POST, url: "URL/pay" }, effect: at_most_once, timeout: 1s, grace: 0s, UNDO }
+  repeat: { http: { method: POST, url: "URL/pay" }, effect: idempotent, timeout: 1s, grace: 0s, UNDO }
+  probed:
+    http: { method: POST, url: "URL/pay" }
+    effect: at_most_once
+    timeout: 1s
+    grace: 0s
+    on_in_doubt: probe
+    probe: { tool: find, args: { key: "${ .call.external_key }" }, happened: "${ .result.found }" }
+    UNDO
+  lost:   { native: doubt, on_in_doubt: fail }
+  parked: { native: doubt, timeout: 1s, grace: 0s }
+  bad:    { native: fail, effect: read }
+agents:
+  once:   { plan: [ { id: a, tool: once, args: { n: 1 } } ] }
+  repeat: { plan: [ { id: a, tool: repeat, args: { n: 1 } } ] }
+  probed: { plan: [ { id: a, tool: probed, args: { n: 1 } } ] }
+  late:   { deadline: 2s, plan: [ { id: a, tool: once, args: { n: 1 } } ] }
+  quiet:  { plan: [ { id: a, tool: lost, args: { n: 1 }, on_error: continue } ], output: "ok" }
+  items:  { plan: [ { id: m, map: "${ [1] }", on_item_error: collect, do: { tool: lost } } ], output: "ok" }
+  given:  { plan: [ { id: a, tool: parked, on_error: continue } ], output: "ok" }
+  loud:   { plan: [ { id: a, tool: lost, on_error: continue }, { id: b, tool: bad, needs: [a] } ] }
+"""
+UNDO = 'compensate: { tool: undo, args: { id: "${ .result.id }" } }'
+
+
+class Downstream(http.server.ThreadingHTTPServer):
+    """What arrived at /pay by key, and which payments were undone."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Customer)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.paid, self.undone = [], []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def forget(self):
+        self.paid, self.undone = [], []
+
+
+class Customer(http.server.BaseHTTPRequestHandler):
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        key = self.path.split("key=")[1].replace("%3A", ":")
+        self.answer({"found": {"id": key} if key in self.server.paid else None})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = self.headers.get("Idempotency-Key")
+        if self.path == "/undo":
+            self.server.undone.append(body["id"])
+            return self.answer({})
+        self.server.paid.append(key)
+        self.answer({"id": key})
+
+    def log_message(self, *_):
+        pass
+
+
+class Shop:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.downstream = Downstream()
+        text = AGENTS.replace("UNDO", UNDO).replace("URL", self.downstream.url)
+        (self.folder / "agents.yaml").write_text(text)
+
+    def run(self, *words, code=0, **env):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
+        done = subprocess.run([BIN, *words], cwd=self.folder, env=dict(kept, NO_COLOR="1", **env), text=True,
+                              capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def job(self, job):
+        return json.loads(self.run("job", job, "--json").stdout)
+
+    def dies_in_call(self, agent, job):
+        """The request has arrived and taken effect, and nothing of that is recorded."""
+        self.downstream.forget()
+        self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=137, AETHERIS_FAILPOINTS="tool.after=exit")
+        assert len(self.downstream.paid) == 1, self.downstream.paid
+
+    def goes_on(self, job, code):
+        return self.run("run", "agents.yaml", "--job-id", job, "--only", code=code)
+
+    def ended(self, job, status, undone):
+        body = self.job(job)
+        assert body["status"] == status, body["status"]
+        assert body["in_doubt"] == [], body["in_doubt"]
+        assert len(body["compensated"]) == (1 if undone else 0), body["compensated"]
+        assert self.downstream.undone == ([self.downstream.paid[0]] if undone else []), self.downstream.undone
+        self.run("verify", job)
+
+
+def key_of(body):
+    assert len(body["in_doubt"]) == 1, body["in_doubt"]
+    return body["in_doubt"][0]["idempotency_key"]
+
+
+def wait_until(instant):
+    due = time.strptime(instant[:19], "%Y-%m-%dT%H:%M:%S")
+    time.sleep(max(0.0, calendar.timegm(due) + 1 - time.time()))
+
+
+def a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve(shop):
+    for resolution in ("happened", "not_happened", "fail"):
+        job = "cancelled-" + resolution
+        shop.dies_in_call("once", job)
+        shop.run("cancel", job)
+        shop.goes_on(job, 4)
+        body = shop.job(job)
+        assert (body["status"], body["parked"]["until"]) == ("parked", "resolve"), body
+        assert shop.downstream.undone == []
+        happened = resolution == "happened"
+        answer = [json.dumps({"id": shop.downstream.paid[0]})] if happened else []
+        if resolution == "not_happened":
+            wait_until(body["in_doubt"][0]["resolvable_at"])
+        shop.run("resolve", job, key_of(body), resolution, *answer)
+        shop.goes_on(job, 1)
+        assert len(shop.downstream.paid) == 1, "nothing is sent again"
+        if resolution == "fail":
+            assert shop.job(job)["status"] == "cancelled"
+            assert len(shop.job(job)["in_doubt"]) == 1
+        else:
+            shop.ended(job, "cancelled", happened)
+
+
+def a_job_past_its_deadline_parks_for_its_only_call_and_ends_after_one_resolve(shop):
+    shop.dies_in_call("late", "late")
+    wait_until(shop.job("late")["deadline"])
+    shop.goes_on("late", 4)
+    body = shop.job("late")
+    assert body["ending"]["code"] == "deadline_exceeded", body["ending"]
+    shop.run("resolve", "late", key_of(body), "happened", json.dumps({"id": shop.downstream.paid[0]}))
+    shop.goes_on("late", 1)
+    shop.ended("late", "failed", True)
+
+
+def an_idempotent_call_is_sent_again_under_its_key_and_undone(shop):
+    shop.dies_in_call("repeat", "repeat")
+    shop.run("cancel", "repeat")
+    shop.goes_on("repeat", 1)
+    assert len(shop.downstream.paid) == 2 and len(set(shop.downstream.paid)) == 1, shop.downstream.paid
+    shop.ended("repeat", "cancelled", True)
+
+
+def a_probe_says_what_happened_and_it_is_undone(shop):
+    shop.dies_in_call("probed", "probed")
+    shop.run("cancel", "probed")
+    shop.goes_on("probed", 1)
+    assert len(shop.downstream.paid) == 1
+    shop.ended("probed", "cancelled", True)
+
+
+def an_unknown_call_is_shown_wherever_the_job_ended(shop):
+    for agent, code in (("quiet", 0), ("items", 0), ("loud", 1)):
+        done = shop.run("run", "agents.yaml", agent, "--job-id", agent, "--only", code=code)
+        key = key_of(shop.job(agent))
+        assert "outcome of a call is unknown" in done.stderr, done.stderr
+        for word in ("lost", key, f"aetheris resolve {agent} {key[:12]} happened"):
+            assert word in done.stderr, (word, done.stderr)
+    shop.run("run", "agents.yaml", "given", "--job-id", "given", "--only", code=4)
+    shop.run("resolve", "given", key_of(shop.job("given")), "fail")
+    done = shop.goes_on("given", 0)
+    assert "outcome of a call is unknown" in done.stderr, done.stderr
+    listed = json.loads(shop.run("jobs", "--in-doubt", "--json").stdout)["jobs"]
+    assert {"quiet", "items", "loud", "given"} <= {one["id"] for one in listed}, listed
+
+
+def what_is_found_out_later_is_noted(shop):
+    body = shop.job("quiet")
+    key, seq = key_of(body), body["seq"]
+    said = shop.run("resolve", "quiet", key, "happened", '{"id":7}', "--note", "on the statement").stdout
+    assert "noted" in said, said
+    again = shop.job("quiet")
+    assert (again["status"], again["result"], again["seq"]) == ("completed", "ok", seq + 1)
+    noted = again["in_doubt"][0]["noted"]
+    assert (noted["resolution"], noted["result"], noted["note"]) == ("happened", {"id": 7}, "on the statement"), noted
+    assert "in the same way" in shop.run("resolve", "quiet", key, "happened", '{"id":7}').stdout
+    shop.run("resolve", "quiet", key, "not_happened", code=5)
+    assert "noted: happened" in shop.run("jobs", "--in-doubt").stdout
+    assert "noted: happened" in shop.run("job", "quiet").stdout
+    shop.run("verify", "quiet")
+    shop.run("rebuild")
+    shop.run("cancel", "quiet", code=5)
+
+
+def main():
+    tests = [test for test in (a_cancelled_job_parks_for_its_only_call_and_ends_after_one_resolve,
+                               a_job_past_its_deadline_parks_for_its_only_call_and_ends_after_one_resolve,
+                               an_idempotent_call_is_sent_again_under_its_key_and_undone,
+                               a_probe_says_what_happened_and_it_is_undone,
+                               an_unknown_call_is_shown_wherever_the_job_ended,
+                               what_is_found_out_later_is_noted)]
+    with tempfile.TemporaryDirectory() as folder:
+        shop = Shop(folder)
+        for test in tests:
+            test(shop)
+            print(f"ok   {test.__name__.replace('_', ' ')}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""--notify of services: each question is notified once, over restarts, and again when the program fails.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  notifications.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import os
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+AGENTS = """
+aetheris: 1
+tools:
+  echo:  { native: echo, effect: read }
+  pay:   { native: echo, effect: at_most_once, approval: required }
+  doubt: { native: doubt, effect: at_most_once }
+agents:
+  asks:    { plan: [ { id: w, wait: { type: human, key: "k-${ .job.id }" } } ], output: "${ .steps.w }" }
+  pays:    { plan: [ { id: p, tool: pay, args: { n: 1 } } ] }
+  doubts:  { plan: [ { id: d, tool: doubt, args: { message: "lost" } } ] }
+  spends:
+    budget: { tool_calls: 1 }
+    plan: [ { id: a, tool: echo, args: { n: 1 } }, { id: b, tool: echo, needs: [a], args: { n: 2 } } ]
+  signals: { plan: [ { id: w, wait: { type: signal, key: k } } ] }
+"""
+# Keeps what it is told, one line each; fails while a file called `broken` is there.
+PROGRAM = """#!/bin/sh
+read -r line
+if [ -e "{folder}/broken" ]; then echo "$line" >> "{folder}/failed.txt"; exit 3; fi
+echo "$line" >> "{folder}/told.txt"
+"""
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def prepare(h):
+    (h.path / "asks.yaml").write_text(AGENTS)
+    program = h.path / "tell"
+    program.write_text(PROGRAM.format(folder=h.path))
+    program.chmod(0o755)
+    return str(program)
+
+
+def lines(h, name="told.txt"):
+    file = h.path / name
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def marks(h):
+    """What the audit log says was notified."""
+    entries = expect(h.run("audit", "--json"), 0).json()["entries"]
+    return [entry["detail"]["question"] for entry in entries if entry["act"] == "notified"]
+
+
+@test
+def each_question_of_a_service_is_notified_once_over_restarts():
+    with home() as h:
+        program = prepare(h)
+        s = Server(h, "asks.yaml", "--notify", program)
+        for agent in ("asks", "pays", "doubts", "spends", "signals"):
+            assert s.post("/api/jobs", {"agent": agent, "id": agent})[0] == 201
+        until(lambda: len(lines(h)) >= 4)
+        told = lines(h)
+        assert sorted((one["job"], one["kind"]) for one in told) == [
+            ("asks", "wait"), ("doubts", "in_doubt"), ("pays", "approval"), ("spends", "budget")], told
+        assert len({one["id"] for one in told}) == 4, told
+        until(lambda: len(marks(h)) == 4)
+        s.process.send_signal(signal.SIGKILL)
+        s.process.wait()
+        s = Server(h, "asks.yaml", "--notify", program)
+        assert s.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
+        until(lambda: len(lines(h)) >= 5)
+        expect(s.stop(), 0)
+        s = Server(h, "asks.yaml", "--notify", program)
+        approval, = [one for one in told if one["kind"] == "approval"]
+        assert approval["command"].startswith("aetheris approve pays."), approval
+        expect(s.stop(), 0)
+        assert [one["job"] for one in lines(h)[4:]] == ["later"], lines(h)
+
+
+@test
+def what_was_asked_while_no_service_notified_is_notified_at_the_start():
+    with home() as h:
+        program = prepare(h)
+        s = Server(h, "asks.yaml")
+        for agent in ("asks", "pays"):
+            assert s.post("/api/jobs", {"agent": agent, "id": agent})[0] == 201
+        assert s.post("/api/jobs", {"agent": "asks", "id": "answered"})[0] == 201
+        until(lambda: s.status("answered") == "waiting" and s.status("pays") == "waiting" and
+              s.status("asks") == "waiting")
+        expect(h.run("signal", "answered", "k-answered", '{"decision": "approve"}'), 0)
+        expect(s.stop(), 0)
+        s = Server(h, "asks.yaml", "--notify", program)
+        until(lambda: len(lines(h)) >= 2)
+        until(lambda: len(marks(h)) == 2)
+        assert sorted(one["job"] for one in lines(h)) == ["asks", "pays"], lines(h)
+        expect(s.stop(), 0)
+
+
+@test
+def a_program_that_fails_is_started_again_and_holds_up_no_job():
+    with home() as h:
+        program = prepare(h)
+        (h.path / "broken").touch()
+        s = Server(h, "asks.yaml", "--notify", program)
+        assert s.post("/api/jobs", {"agent": "asks", "id": "asks"})[0] == 201
+        until(lambda: len(lines(h, "failed.txt")) >= 2)
+        assert s.post("/api/jobs?wait=30s", {"agent": "spends", "id": "other"})[1]["status"] == "parked"
+        assert marks(h) == [] and lines(h) == []
+        (h.path / "broken").unlink()
+        until(lambda: "asks" in [one["job"] for one in lines(h)])
+        until(lambda: len(marks(h)) == 2)
+        assert len([one for one in lines(h) if one["job"] == "asks"]) == 1, lines(h)
+        said = expect(s.stop(), 0)
+        assert "ended with 3" in said.err and "is notified again in 1s" in said.err, said.err
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("notifications", TESTS, " ".join(sys.argv[1:])))

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""What clients can make the server keep in memory: bodies that it has not read, answers that are not read.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  server_memory.py [WORDS]   only tests whose name contains WORDS
+"""
+import contextlib
+import http.client
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from keys import bearer, make, serving  # noqa: E402
+from shared.sanitizer import sanitizer  # noqa: E402
+
+TESTS = []
+QUIET = sanitizer("quarantine_size_mb=1")
+MIB = 1 << 20
+BODY = 4 * MIB
+BODIES_MAX = 64 * MIB
+FREE = 16 << 10  # of each body, not counted
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def memory(process):
+    """Bytes of this process that are in memory."""
+    with open(f"/proc/{process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def settled(process, most):
+    """Is it, within a few seconds, at most so much?"""
+    try:
+        until(lambda: memory(process) <= most, patience=10)
+    except AssertionError:
+        return False
+    return True
+
+
+class Client:
+    def __init__(self, s):
+        host, port = s.address.split(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        self.seen = b""
+
+    def send(self, data):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(data)
+
+    def push(self, data):
+        """As much of it as goes out now, without waiting for the server."""
+        self.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            return self.socket.send(data)
+        return 0
+
+    def head(self):
+        """Of the first answer; "" = the server closed the connection without one."""
+        self.socket.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionResetError):
+            while b"\r\n\r\n" not in self.seen:
+                more = self.socket.recv(65536)
+                if not more:
+                    break
+                self.seen += more
+        return self.seen.split(b"\r\n\r\n")[0].decode()
+
+    def close(self):
+        self.socket.close()
+
+
+def post(key=None, length=BODY, path="/api/jobs", extra=""):
+    key_line = f"Authorization: Bearer {key}\r\n" if key else ""
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {length}\r\n{key_line}{extra}\r\n").encode()
+
+
+@test
+def a_request_that_is_refused_by_its_headers_is_answered_before_its_body():
+    with serving(roles=("admin", "viewer"), env=QUIET) as s:
+        expectation = "Expect: 100-continue\r\n"
+        for head, wanted in [
+            (post(extra=expectation), "401"),
+            (post("aek_" + "0" * 12 + "_" + "0" * 64, extra=expectation), "401"),
+            (post(s.keys["viewer"], extra=expectation), "403"),
+            (post(s.keys["admin"], path="/api/nothing", extra=expectation), "404"),
+            (post(s.keys["admin"], path="/api/health", extra=expectation), "405"),
+            (post(s.keys["admin"], length=BODY + 1, extra=expectation), "413"),
+            (post(s.keys["admin"], extra=expectation + "Origin: http://elsewhere\r\n"), "403"),
+        ]:
+            client = Client(s)
+            client.send(head)
+            answer = client.head()
+            assert answer.startswith("HTTP/1.1 " + wanted), (wanted, answer)
+            assert "Connection: close" in answer, answer
+            client.close()
+        client = Client(s)
+        body = b'{"agent": "echo", "input": {"n": 1}}'
+        client.send(post(s.keys["admin"], length=len(body), extra=expectation))
+        assert client.head() == "HTTP/1.1 100 Continue", client.seen
+        client.seen = b""
+        client.send(body)
+        assert client.head().startswith("HTTP/1.1 201"), client.seen
+        expect(s.stop(), 0)
+
+
+@test
+def a_client_that_sends_all_of_a_refused_body_still_reads_the_refusal():
+    with serving(env=QUIET) as s:
+        client = Client(s)
+        client.send(post() + b" " * BODY)
+        assert client.head().startswith("HTTP/1.1 401"), client.seen
+        expect(s.stop(), 0)
+
+
+@test
+def a_thousand_bodies_of_strangers_cost_no_memory():
+    with serving(env=QUIET) as s:
+        assert s.get("/api/health")[0] == 200
+        before = memory(s.process)
+        clients = []
+        for i in range(1000):
+            client = Client(s)
+            client.send(post(extra="Expect: 100-continue\r\n" if i % 2 else ""))
+            client.push(b" " * BODY)
+            clients.append(client)
+            if i % 100 == 99:
+                assert s.get("/api/health")[0] == 200
+        grown = memory(s.process) - before
+        assert grown <= 64 * MIB, grown / MIB
+        for client in clients:
+            client.close()
+        assert s.get("/api/health")[0] == 200
+        assert settled(s.process, before + 16 * MIB), (memory(s.process) - before) / MIB
+        expect(s.stop(), 0)
+
+
+@test
+def slow_bodies_stay_within_the_room_for_all_of_them_and_small_requests_still_pass():
+    with serving(env=QUIET) as s:
+        assert s.get("/api/health")[0] == 200
+        before = memory(s.process)
+        part = b" " * (BODY - 100)  # one that never ends
+        clients = [Client(s) for _ in range(60)]
+        left = {}
+        for client in clients:
+            client.send(post(s.keys["admin"]))
+            left[client] = len(part)
+        peak = before
+        refused = set()
+
+        def too_many_were_refused():
+            nonlocal peak
+            for client in list(left):
+                left[client] -= client.push(part[:min(left[client], 256 << 10)])
+                if left[client] <= 0:
+                    del left[client]
+            refused.update(select.select([client.socket for client in clients], [], [], 0)[0])
+            peak = max(peak, memory(s.process))
+            return len(refused) >= len(clients) - BODIES_MAX // (len(part) - FREE) - 1
+
+        until(too_many_were_refused)
+        assert peak - before <= BODIES_MAX + 48 * MIB, (peak - before) / MIB
+        status, job = s.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}},
+                             headers=bearer(s.keys["admin"]))
+        assert (status, job["status"]) == (201, "completed"), job
+        for client in clients:
+            if client.socket in refused:
+                answer = client.head()
+                assert answer.startswith("HTTP/1.1 503") and "Retry-After: 1" in answer, answer
+        for client in clients:
+            client.close()
+        assert settled(s.process, before + 24 * MIB), (memory(s.process) - before) / MIB
+        expect(s.stop(), 0)
+
+
+LARGE = """
+aetheris: 1
+tools: { echo: { native: echo, effect: read } }
+agents:
+  large:
+    plan: [ { id: each, map: "${ .input.items }", do: { tool: echo, args: { n: "${ .item }" } } } ]
+    output: "${ .steps.each[0] }"
+"""
+ANSWERS_MAX = 128 * MIB
+
+
+def large_job(s):
+    """A job whose trace has several MiB; gives its id."""
+    items = ["x" * 20_000 + str(i) for i in range(150)]
+    status, job = s.post("/api/jobs?wait=60s", {"agent": "large", "input": {"items": items}},
+                         headers=bearer(s.keys["admin"]))
+    assert (status, job["status"]) == (201, "completed"), (status, str(job)[:500])
+    return job["id"]
+
+
+def quickly(s):
+    """Health is answered, while others are busy."""
+    began = time.monotonic()
+    assert s.get("/api/health")[0] == 200
+    return time.monotonic() - began
+
+
+def serving_large():
+    return serving("large.yaml", files={"large.yaml": LARGE}, env=QUIET)
+
+
+@test
+def large_answers_that_are_not_read_stay_within_the_room_for_all_of_them():
+    with serving_large() as s:
+        job = large_job(s)
+        status, trace = s.get(f"/api/jobs/{job}/trace", headers=bearer(s.keys["admin"]))
+        assert status == 200
+        size = len(json.dumps(trace))
+        assert size > 3 * MIB, size
+        settled(s.process, 0)
+        before = memory(s.process)
+        clients = []
+        for _ in range(ANSWERS_MAX // size + 20):
+            client = Client(s)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send((f"GET /api/jobs/{job}/trace HTTP/1.1\r\nHost: localhost\r\n"
+                         f"Authorization: Bearer {s.keys['admin']}\r\n\r\n").encode())
+            clients.append(client)
+        peak, slowest = 0, 0
+        answers = {}
+        while len(answers) < len(clients):
+            slowest = max(slowest, quickly(s))
+            peak = max(peak, memory(s.process) - before)
+            waiting = [c for c in clients if c not in answers]
+            for ready in select.select([c.socket for c in waiting], [], [], 0.2)[0]:
+                client = next(c for c in waiting if c.socket is ready)
+                answers[client] = client.head()
+        statuses = [head.split(" ")[1] for head in answers.values()]
+        assert "200" in statuses and "503" in statuses, statuses
+        refused = next(head for head in answers.values() if " 503 " in head)
+        assert "Retry-After: " in refused, refused
+        assert peak <= ANSWERS_MAX + 96 * MIB, peak / MIB
+        assert slowest < 20, slowest
+        for client in clients:
+            client.close()
+        assert settled(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
+        expect(s.stop(), 0)
+
+
+@test
+def a_stream_that_is_not_read_is_ended_and_others_go_on():
+    with serving_large() as s:
+        job = large_job(s)
+        clients = []
+        before = memory(s.process)
+        for i in range(60):
+            client = Client(s)
+            if i > 0:  # the first one is read later, and must not be slow then
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send((f"GET /api/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"
+                         f"Authorization: Bearer {s.keys['admin']}\r\n\r\n").encode())
+            clients.append(client)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            assert quickly(s) < 20
+            time.sleep(0.05)  # health has a rate, too
+            assert memory(s.process) - before <= ANSWERS_MAX + 128 * MIB, (memory(s.process) - before) / MIB
+        for client in clients[1:]:
+            client.close()
+        clients[0].socket.settimeout(PATIENCE)
+        while b"job_completed" not in clients[0].seen[-100_000:]:
+            more = clients[0].socket.recv(1 << 20)
+            assert more, "a stream that is read must come to its end"
+            clients[0].seen += more
+        expect(s.stop(), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("server memory", TESTS, " ".join(sys.argv[1:])))

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Servers that do not answer, and what commands, services and browsers are told of it.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  silent_servers.py [WORDS]   only tests whose name contains WORDS
+"""
+import os
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cli import expect, home, run_tests  # noqa: E402
+from serve import Server, serving  # noqa: E402
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+@test
+def a_frozen_server_is_given_up_before_anything_is_sent_and_doctor_names_it():
+    with home() as h:
+        s = Server(h)
+        assert s.post("/api/jobs", {"agent": "asks", "id": "a"})[0] == 201
+        s.process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            said = expect(h.run("cancel", "a", env=s.env), 7)
+            assert time.monotonic() - began < 30, "five seconds, and what the machine needs"
+            assert "nothing was sent" in said.err, said
+            told = expect(h.run("doctor", "--json"), 1).json()["problems"]
+            one, = [problem for problem in told if problem["code"] == "owner_silent"]
+            assert f"process {s.process.pid} " in one["message"], one
+        finally:
+            s.process.send_signal(signal.SIGCONT)
+        assert "owner_silent" not in h.run("doctor", "--json").out
+        assert s.status("a") in ("waiting", "running", "queued")
+        expect(s.stop(), 0)
+
+
+@test
+def a_service_waits_for_its_database_as_long_as_it_is_told_to():
+    with home() as h:
+        nowhere = "postgres://127.0.0.1:1/x"
+        for words in (["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["worker", "agents.yaml"]):
+            said = expect(h.run(*words, "--store", nowhere, "--wait-store", "1s"), 7)
+            assert "tried again in" in said.err, said
+            said = expect(h.run(*words, "--store", nowhere, "--wait-store", "0s"), 7)
+            assert "tried again in" not in said.err, said
+
+
+@test
+def what_a_page_of_another_site_embeds_is_refused():
+    with serving() as s:
+        cross = {"Sec-Fetch-Site": "cross-site"}
+        assert s.get("/api/jobs", headers=cross)[0] == 403
+        assert s.get("/api/health", headers=cross)[0] == 200
+        assert s.get("/api/jobs", headers={"Sec-Fetch-Site": "same-origin"})[0] == 200
+        expect(s.stop(), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("silent servers", TESTS, " ".join(sys.argv[1:])))
