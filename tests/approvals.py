@@ -8,7 +8,6 @@ every failpoint hit around a question and its answer, the till is asked for what
   approvals.py [WORDS]   only tests whose name contains WORDS
 """
 import collections
-import hashlib
 import json
 import re
 import subprocess
@@ -17,7 +16,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-from shared import desk as shared  # noqa: E402
+from shared import desk as shared, ids  # noqa: E402
 from shared.desk import BIN, PATIENCE, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
 
 KEY = "sk-of-approvals-1"
@@ -74,10 +73,9 @@ class Desk(shared.Desk):
         return [e["payload"] for e in self.events(job)
                 if e["type"] == "decision_recorded" and e["payload"]["kind"] == "approval"]
 
-
-def hash_of(arguments):
-    """Of arguments whose canonical JSON is what json.dumps makes of them: short ASCII names, whole numbers."""
-    return hashlib.sha256(json.dumps(arguments, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    def hash_of(self, arguments, job="t"):
+        """The arguments_hash, made with the job's blind."""
+        return ids.blinded(self.events(job)[0]["payload"]["blind"], ids.canonical(arguments))
 
 
 def a_policy_asks_and_what_is_approved_is_paid_once(desk):
@@ -87,7 +85,7 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     assert len(asked) == 1, asked
     one = asked[0]
     assert one["arguments"] == {"amount": 12, "order": "43"}, one
-    assert one["arguments_hash"] == hash_of(one["arguments"]), one
+    assert one["arguments_hash"] == desk.hash_of(one["arguments"]), one
     assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
     assert one["expires_at"], one
     wait, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
@@ -168,7 +166,7 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     desk.run("approve", one["id"], "--arguments", '{"amount": 6, "order": "43"}', code=5)
     edited = [d for d in desk.decisions() if d["state"] == "edited"]
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
-    assert edited[0]["payload"]["arguments_hash"] == hash_of(less), edited
+    assert edited[0]["payload"]["arguments_hash"] == desk.hash_of(less), edited
     assert edited[0]["payload"]["edited_from"] == one["arguments_hash"], edited
     desk.proved()
 
