@@ -12,12 +12,15 @@ What must hold (the letters are those of docs/guarantees.md and docs/chaos.md):
             refused with nothing changed, and not asked again, changed nothing; what was shown of a log still stands in it
   logs      numbered without a gap, each id once, one end; a higher epoch ends the lower one's writing; a wait is resolved once;
             the chain recomputes; `verify` says so too
+  hashes    the keys and hashes of a declared call follow from its job, arguments and blind, as docs/data.md says
+  clock     the times of all events lie within the run, also those of processes whose clock was set
   end       every job has ended; the attempts that died were taken over in time
 """
 import argparse
 import bisect
 import collections
 import datetime
+import hashlib
 import json
 import pathlib
 import sys
@@ -26,13 +29,15 @@ import zlib
 import agents
 import files
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"))
-import verify_vectors  # noqa: E402
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from shared import ids  # noqa: E402
+from shared.ids import verify_vectors  # noqa: E402
 
 ENDS = {"job_completed": "completed", "job_failed": "failed", "job_cancelled": "cancelled"}
 NARRATIVE = {"recovery_started", "recovery_completed", "confirmation_checked", "progress", "agent_thought_recorded",
              "state_checkpointed"}
 POLL_S, MARGIN_S = 1.0, 5.0
+CLOCK_MARGIN_S = 5.0  # by which the time of an event may be outside of the run: a process's clock is set by 2 s on SQLite
 STRIKES = {"end", "stop", "outage", "outage_over", "backends"}  # of faults: what can end a claim before its first event
 SAMPLE = 20  # of a hundred logs, whose chain is recomputed without --all
 
@@ -49,7 +54,10 @@ class Job:
         self.agent, self.key, self.end, self.status_shown = "", "", "", line.get("status", "")
         self.verified = line.get("verify")
         self.started, self.tries, self.finished = {}, {}, {}   # (key, try) → payload
+        self.sent = {}                                         # external key → SHA-256 of its canonical arguments
+        self.bound = {}                                        # command → the external key of its first try
         self.calls = {}                                        # external key → its last outcome
+        self.blind = ""                                        # "": the job has none
         self.waits, self.undelivered = {}, []
         self.decided = set()  # keys of calls whose doubt was decided
         self.cancel = False
@@ -62,15 +70,15 @@ class Job:
         self.problems.append((kind, f"{self.id}: {text}"))
 
     def fold(self):
-        ids, epoch, attempt, holds, worker = set(), 0, None, False, ""
+        seen, epoch, attempt, holds, worker = set(), 0, None, False, ""
         by_invocation = {}
         for number, event in enumerate(self.raw, 1):
             kind, payload = event["type"], event["payload"]
             if event["seq"] != number:
                 self.wrong("log", f"event {number} has seq {event['seq']}")
-            if event["id"] in ids:
+            if event["id"] in seen:
                 self.wrong("log", f"event id {event['id']} stands twice")
-            ids.add(event["id"])
+            seen.add(event["id"])
             if self.end and kind not in NARRATIVE:
                 self.wrong("log", f"{kind} behind {self.end}")
             if kind == "job_running":
@@ -86,6 +94,7 @@ class Job:
                 holds = False
             if kind == "job_created":
                 self.agent, self.key = payload["agent"], payload.get("idempotency_key", "")
+                self.blind = payload.get("blind", "")
             elif kind == "tool_invocation_started":
                 key = (payload["external_key"], payload["try"])
                 if key in self.started:
@@ -94,6 +103,7 @@ class Job:
                 self.tries[payload["external_key"]] = self.tries.get(payload["external_key"], 0) + 1
                 self.calls.setdefault(payload["external_key"], "open")
                 by_invocation[payload["invocation_id"]] = payload
+                self.recompute(event)
                 first = self.tries[payload["external_key"]] == 1
                 if self.cancel and first and payload["tool_name"] not in ("refund", "find"):  # what undoes, and what asks
                     self.wrong("effects", f"{payload['tool_name']} was declared behind a cancel")
@@ -122,6 +132,15 @@ class Job:
                 self.end = ENDS[kind]
                 self.undelivered = payload.get("undelivered") or []
                 self.last = payload
+
+    def recompute(self, event):
+        """The hashes and keys of a declared try, from what they are made of."""
+        payload = event["payload"]
+        self.sent[payload["external_key"]] = hashlib.sha256(ids.canonical(payload["arguments"])).hexdigest()
+        for field, value in ids.declared(self.id, self.blind, event, self.bound.get(payload["command_id"])).items():
+            if payload[field] != value:
+                self.wrong("hashes", f"event {event['seq']}: {field} is {payload[field]}, not {value}")
+        self.bound.setdefault(payload["command_id"], payload["external_key"])
 
     def chain(self):
         try:
@@ -197,7 +216,9 @@ class Judge:
         self.strikes = []
         self.away = []  # (from, to): the store, or every process that runs jobs, was not there
         running, stopped, outage, since = set(), set(), False, 0.0
-        for line in sorted(files.read(self.folder / "faults.ndjson"), key=lambda line: line["t"]):
+        lines = sorted(files.read(self.folder / "faults.ndjson"), key=lambda line: line["t"])
+        self.began = lines[0]["t"]
+        for line in lines:
             what, server = line["what"], line.get("server")
             if what in STRIKES:
                 self.strikes.append(line["t"])
@@ -247,6 +268,7 @@ class Judge:
         elif job.status_shown != job.end:
             self.wrong("log", f"{job.id} is shown as {job.status_shown}, its log ends {job.end}")
         self.judge_recovery(job)
+        self.judge_times(job)
         self.numbers["attempts of workers"] += sum(worker in self.of_workers for worker in job.workers)
         self.violations += job.problems
 
@@ -270,7 +292,7 @@ class Judge:
             if effects:
                 acted[one["tool_name"]] += 1
             for line in lines:
-                if line["sha"] and one["effect_class"] != "read" and line["sha"] != one["arguments_hash"]:
+                if line["sha"] and one["effect_class"] != "read" and line["sha"] != job.sent[key]:
                     self.wrong("effects", f"{job.id}: other arguments arrived under {key} than were declared")
             if job.calls[key] == "success" and one["effect_class"] != "read" and not effects:
                 self.wrong("missing", f"{job.id}: {one['tool_name']} is recorded as done, and did not happen ({key})")
@@ -333,6 +355,11 @@ class Judge:
             if left > POLL_S + MARGIN_S:
                 self.wrong("recovery", f"{job.id}: its process had died {when - died:.1f} s ago, its lease was over, the store "
                                        f"and processes that run jobs were there, and nobody took it over for {left:.1f} s")
+
+    def judge_times(self, job):
+        for event in job.raw:
+            if not self.began - CLOCK_MARGIN_S <= seconds(event["created_at"]) <= self.meta["exported"] + CLOCK_MARGIN_S:
+                self.wrong("clock", f"{job.id}: event {event['seq']} has a time outside of the run: {event['created_at']}")
 
     def left(self, died, when, missed):
         """For how long it was left alone though its lease was over. An epoch that is missing was claimed by somebody who was struck

@@ -14,6 +14,7 @@ import tempfile
 
 import check
 import files
+from check import ids
 
 
 class Run:
@@ -48,13 +49,13 @@ class Run:
         raise LookupError("the run has no such event")
 
 
-# (what it does to a run, the kind of violation that must be found; "": none of recovery)
+# (what it does to a run, the kind of violation, whether the checker must find one of this kind or none)
 PLANTS = []
 
 
-def plant(kind):
+def plant(kind, found=True):
     def add(function):
-        PLANTS.append((function, kind))
+        PLANTS.append((function, kind, found))
         return function
     return add
 
@@ -88,6 +89,58 @@ def an_effect_that_nobody_declared(run):
 @plant("effects")
 def other_arguments_than_were_declared(run):
     run.acted("once")["sha"] = "0" * 64
+
+
+@plant("hashes")
+def a_hash_of_other_arguments(run):
+    declaration(run)[1]["payload"]["arguments_hash"] = "0" * 64
+
+
+@plant("hashes")
+def a_key_that_was_made_without_the_blind(run):
+    line, event = declaration(run)
+    event["payload"]["idempotency_key"] = ids.idempotency_key(line["job"], "", event["payload"])
+
+
+@plant("hashes")
+def a_key_that_names_an_attempt(run):
+    event = declaration(run)[1]
+    event["payload"]["external_key"] = event["payload"]["external_key"][:-1] + event["attempt_id"]
+
+
+@plant("hashes")
+def a_job_whose_hashes_have_another_blind(run):
+    blind_of(declaration(run)[0])["blind"] = "0" * 32
+
+
+@plant("hashes", found=False)
+def a_job_of_a_version_without_a_blind(run):
+    line, _ = declaration(run)
+    del blind_of(line)["blind"]
+    text = json.dumps(line["events"])
+    for event in line["events"]:
+        if event["type"] == "tool_invocation_started":
+            payload = event["payload"]
+            for field, value in ids.declared(line["job"], "", event, payload["external_key"]).items():
+                text = text.replace(payload[field], value)
+    line["events"] = json.loads(text)
+
+
+def declaration(run):
+    """A log and its first declared try."""
+    line, n = run.log(lambda event: event["type"] == "tool_invocation_started")
+    return line, line["events"][n]
+
+
+def blind_of(line):
+    return line["events"][0]["payload"]
+
+
+@plant("clock")
+def an_event_of_a_clock_that_was_set(run):
+    event = declaration(run)[1]
+    hour = check.datetime.timedelta(hours=1)
+    event["created_at"] = (check.datetime.datetime.fromisoformat(event["created_at"]) + hour).isoformat()
 
 
 @plant("missing")
@@ -240,7 +293,7 @@ def an_attempt_that_nobody_took_over_in_the_middle_of_the_run(run):
     take_over(run, check.POLL_S + check.MARGIN_S + 1)
 
 
-@plant("")
+@plant("recovery", found=False)
 def an_attempt_that_was_taken_over_as_soon_as_the_store_was_there_again(run):
     over = take_over(run, check.POLL_S + check.MARGIN_S + 1)
     run.faults += [{"t": over - 4, "what": "outage"}, {"t": over - 2, "what": "outage_over"}]
@@ -275,13 +328,13 @@ def test(folder):
     """[(name, found)]; the files as they are come first, and must be good."""
     run = Run(pathlib.Path(folder))
     found = [("the files as they are hold every promise", not kinds_found(run, True))]
-    for function, kind in PLANTS:
+    for function, kind, wanted in PLANTS:
         spoilt = copy.deepcopy(run)
         try:
             function(spoilt)
             kinds = kinds_found(spoilt, kind == "chain")
             said = f"{function.__name__.replace('_', ' ')} is "
-            found.append((said + "found", kind in kinds) if kind else (said + "no violation", "recovery" not in kinds))
+            found.append((said + "found", kind in kinds) if wanted else (said + "no violation", kind not in kinds))
         except LookupError as why:
             found.append((f"{function.__name__.replace('_', ' ')} can be planted ({why})", False))
     return found

@@ -13,11 +13,13 @@ import threading
 import time
 
 import bad_requests
-from client import ACK, ask
+import check
+from client import ACK, ask, quoted
 from world import FAILPOINT, STOPPED, program
 
 POINTS = ["tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit",
           "claim.after", "heartbeat.before", "signal.after_inbox", "timer.after_fire"]
+CLOCK_ERROR_S = 0.5  # of the database's time, as a process knows it
 AT_A_TIME = 3  # of them, before other faults have their turn
 # Hit often, so that a later hit is worth waiting for.
 BUSY_POINTS = {"tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit"}
@@ -163,10 +165,29 @@ class Clock(Fault):
         try:
             server.clock.write_text(str(offset * 1_000_000))
             self.world.note("clock", server=server.number, offset=offset)
+            if server.door and server.ready(20):
+                # On PostgreSQL the database's clock is the store's, and that of a process decides nothing.
+                self.time_of_a_new_job(server, 0 if self.world.kind == "postgres" else offset)
             time.sleep(self.chance.uniform(2, 6))
-            server.clock.write_text("0")
         finally:
+            server.clock.write_text("0")
             server.busy = False
+
+    def time_of_a_new_job(self, server, offset):
+        """The store's time, as a new job has it, is that of this machine and `offset` seconds."""
+        before = time.time()
+        answer = ask(server.url, "POST", "/api/jobs", {"agent": "undone", "input": {"n": 0}}, timeout=20)
+        after = time.time()
+        if answer.end == ACK:
+            answer = ask(server.url, "GET", f"/api/jobs/{quoted(answer.body['id'])}", timeout=20)
+        if answer.end != ACK:
+            self.world.count("clocks not read")
+            return
+        created = check.seconds(answer.body["created_at"]) - offset
+        self.world.count("clocks read")
+        if not before - CLOCK_ERROR_S < created < after + CLOCK_ERROR_S:
+            self.world.violation("clock", f"{server.name}: a job's time is {created - before:.3f} s from its request, "
+                                          f"less an offset of {offset} s")
 
 
 class SecondOwner(Fault):

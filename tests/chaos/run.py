@@ -234,7 +234,7 @@ def one_store(kind, options, minutes):
             server.busy = False
         export(world, options.long)
         (world.folder / "meta.json").write_text(json.dumps({
-            "store": kind, "seed": options.seed, "healed": healed, "lease_s": world.lease_s, "may_fail": MAY_FAIL}))
+            "store": kind, "seed": options.seed, "healed": healed, "exported": time.time(), "lease_s": world.lease_s, "may_fail": MAY_FAIL}))
         judge = check.Judge(world.folder, options.long)
         judge.run()
         crashed = False
