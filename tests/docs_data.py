@@ -335,6 +335,16 @@ def open_commit(job, previous, data):
     return events, head
 
 
+def check_audit():
+    """Acts of the audit log: what is written is what the page lists."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.cc"))
+                     if not path.name.endswith("_test.cc") and path.parent.name != "sim")
+    written = set(re.findall(r'\.act = "(\w+)"', code)) | set(re.findall(r'record\(question, "(\w+)"', code))
+    row = re.search(r"^\| `audit` \| `seq`, (.*)$", PAGE, re.M)[1].split("`act` is ", 1)[1]
+    say("every act of the audit log", [f"{act} is not named" for act in sorted(written) if f"`{act}`" not in row] or
+        [f"only {len(written)} acts were found in the code"][:len(written) < 10])
+
+
 def check_drawing():
     part = PAGE.split("## One commit, byte by byte", 1)[1].split("\n## ", 1)[0]
     faults = []
@@ -375,6 +385,7 @@ check_words()
 check_columns()
 check_written()
 check_vocabulary()
+check_audit()
 check_drawing()
 check_value_fields()
 sys.exit(1 if failed else 0)

@@ -1,22 +1,30 @@
 #!/usr/bin/env python3
 """After `redact --all` nothing of a job's values is readable but what the answer lists, in any form.
 
-Jobs of every shape that needs no model run on a real SQLite store: branches, a map, an approval, a signal, a note, a fork, a failed
-call. Their values hold a mark. Then the store's files, every view and an archive are searched for the mark, and for the SHA-256 of
-what can be guessed: the input, each call's arguments, the creating request. Says `ok NAME` or `not ok NAME`.
+Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a large value, a
+loop, a model's answer, a plan that a model makes, a fork and its origin. Their values hold a mark. Then the store (the files of
+SQLite, a dump of PostgreSQL), every view, the audit log and an archive are searched for the mark, and for the SHA-256 of what can be
+guessed: inputs, arguments, messages, the creating request. Texts that are no values hold another mark: each of them must be
+listed as kept.
+
+  erasure.py [WORDS]   only tests whose name contains WORDS
 """
 import hashlib
 import json
-import os
-import pathlib
+import re
 import subprocess
 import sys
-import tempfile
+import urllib.request
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
-MARK = "ada-7f3a@x.org"
-INPUT = {"mail": MARK, "people": [MARK, "bob-7f3a@x.org"]}
+sys.dont_write_bytecode = True
+from shared import desk as shared  # noqa: E402
+from shared.desk import BIN, run_tests  # noqa: E402
+from postgres import Postgres  # noqa: E402
+
+MARK = "ada-7f3a@x.org"  # in values
+KEY = "sk-of-erasure-1"
+KEPT = "kept-5c1e@x.org"  # in keys, notes and ids, which are no values
+INPUT = {"mail": MARK, "people": [MARK, "bob-7f3a@x.org"], "key": KEPT}
 AGENTS = """
 aetheris: 1
 tools:
@@ -24,6 +32,16 @@ tools:
   put:  { native: echo, effect: idempotent, args_schema: { type: object } }
   ask:  { native: echo, effect: idempotent, approval: required }
   bad:  { command: ["sh", "-c", "exit 1"], effect: read }
+  buy:
+    http: { method: POST, url: "${ env.TILL }/buy" }
+    effect: idempotent
+    changes: [ { type: order, id: "${ .result.id }", op: create, version: "${ .result.version }", etag: "${ .result.etag }", ref: "${ .result.url }" } ]
+  tell:
+    command: ["sh", "-c", "printf '\\"KEPT\\"\\\\n' >&3; sleep 0.2; echo done"]
+    effect: idempotent
+models:
+  chooses: { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: chooses }
+  plans:   { provider: openai, base_url: "${ env.MODELS }/v1", api_key: "secret:MODEL_KEY", model: plans }
 agents:
   shapes:
     plan:
@@ -31,7 +49,8 @@ agents:
       - { id: yes, tool: put, needs: [a], when: "${ .input.mail != \\"\\" }", args: { to: "${ .input.mail }" } }
       - { id: no, tool: put, needs: [a], when: "${ .input.mail == \\"\\" }", args: { to: "${ .input.mail }" } }
       - { id: each, map: "${ .input.people }", needs: [a], do: { tool: put, args: { p: "${ .item }" } } }
-    output: "${ .steps }"
+      - { id: large, tool: put, needs: [a], args: { text: "${ .input.mail * 20000 }" } }
+    output: "${ .steps.each }"
   asks:
     plan:
       - { id: w, wait: { type: signal, key: go } }
@@ -41,45 +60,91 @@ agents:
     plan:
       - { id: a, tool: put, args: { to: "${ .input.mail }" } }
       - { id: b, tool: bad, needs: [a] }
-"""
+  texts:
+    plan:
+      - { id: buy, tool: buy, args: { to: "${ .input.mail }" } }
+      - { id: tell, tool: tell, needs: [buy] }
+      - { id: key, needs: [tell], wait: { type: signal, key: "ask-${ .input.key }" } }
+      - { id: said, needs: [key], wait: { type: message, channel: "KEPT" } }
+      - { id: sure, needs: [said], wait: { type: human, key: "sure-${ .input.key }" } }
+      - { id: p, tool: ask, needs: [sure], args: { to: "${ .input.mail }" } }
+      - { id: last, needs: [p], wait: { type: signal, key: never } }
+  loop: { loop: { model: chooses, system: "Write to people.", tools: [put, echo] } }
+  asked:
+    plan:
+      - { id: line, llm: { model: chooses, prompt: "A line for ${ .input.mail }" } }
+    output: "${ .steps.line.text }"
+  planner:
+    planner: { model: plans, system: "Make a plan.", tools: [put] }
+""".replace("KEPT", KEPT)
+CHOOSES = {"about": "Two calls, one of a tool that there is not, then the end.", "turns": [
+    {"when": {"prompt": "line for"}, "say": f"Dear {MARK}, all is well."},
+    {"when": {"turn": 1}, "call": [{"tool": "put", "args": {"to": MARK}}, {"tool": f"wipe {KEPT}", "args": {"who": MARK}}]},
+    {"say": f"Written to {MARK}."}]}
+PLANS = {"about": "A plan of one call, whose text is the model's.", "turns": [
+    {"say": {"nodes": [{"id": "a", "tool": "put", "args": json.dumps({"to": "${ .input.message }", "as": KEPT})}],
+             "output": json.dumps({"done": "${ .steps.a }"})}}]}
 
 
 def canonical(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-class Store:
-    def __init__(self, folder):
-        self.folder = folder
-        self.file = folder / "a.db"
-        self.agents = folder / "agents.yaml"
-        self.agents.write_text(AGENTS)
+class Desk(shared.Desk):
+    """A store of its own, in files."""
 
-    def run(self, *arguments, code=0):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        done = subprocess.run([BIN, "--store", f"sqlite:{self.file}", *arguments], env=dict(env, NO_COLOR="1"),
-                              cwd=self.folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-        return done.stdout
+    def __init__(self):
+        super().__init__([KEY])
+        for name, scenario in (("chooses", CHOOSES), ("plans", PLANS)):
+            (self.path / f"{name}.json").write_text(json.dumps(scenario))
+            self.scenarios += ["--scenario", self.path / f"{name}.json"]
+        (self.path / "agents.yaml").write_text(AGENTS)
+        self.till.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
+                                          "url": f"http://127.0.0.1/{KEPT}", "for": MARK}
+        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
+                     "AETHERIS_STORE": f"sqlite:{self.path}/a.db"}
 
-    def json(self, *arguments, code=0):
-        return json.loads(self.run(*arguments, "--json", code=code))
+    def json(self, *words, code=0):
+        return json.loads(self.run(*words, "--json", code=code).stdout)
 
-    def start(self, agent, job, code=0, data=INPUT):
-        return self.run("run", str(self.agents), agent, "--job-id", job, "--only", "--input", json.dumps(data), code=code)
+    def begin(self, agent, job, *words, code=0, given=None):
+        return self.start(agent, given or INPUT, job, "--only", *words, code=code)
 
-    def files(self):
-        return b"".join(path.read_bytes() for path in sorted(self.folder.glob("a.db*")) if path.is_file())
+    def go_on(self, agent, job, code):
+        return self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=code)
+
+    def contents(self):
+        """Every byte of the store that holds something."""
+        return b"".join(path.read_bytes() for path in sorted(self.path.glob("a.db*")) if path.is_file())
 
 
-def guesses(store, job):
+class Shared(Desk):
+    """Its store is a database of a server of our own."""
+
+    def __init__(self):
+        self.server = Postgres()
+        super().__init__()
+        self.env["AETHERIS_STORE"] = self.server.database()
+
+    def contents(self):
+        # Deleted rows stay on their pages until VACUUM (docs/operations.md): what the database holds is what it dumps.
+        return self.server.program("pg_dump", self.env["AETHERIS_STORE"].rsplit("/", 1)[1]).encode()
+
+    def close(self):
+        super().close()
+        self.server.end()
+
+
+def guesses(desk, job):
     """Texts whose hashes would confirm a guess, from the log before it was redacted."""
-    texts = [canonical(INPUT), MARK.encode(), canonical(MARK)]
-    for event in store.json("events", job)["events"]:
+    texts = [MARK.encode(), canonical(MARK)]
+    for event in desk.events(job):
         payload = event["payload"]
         for name in ("arguments", "input", "payload", "result"):
             if name in payload:
                 texts.append(canonical(payload[name]))
+                said = payload[name].get("messages") if isinstance(payload[name], dict) else None
+                texts += [canonical(message) for message in said or []]
         if event["type"] == "job_created":
             texts.append(canonical({"agent": payload["agent"], "input": payload["input"],
                                     "labels": payload.get("labels", {})}))
@@ -87,88 +152,178 @@ def guesses(store, job):
     return [text for text in texts if MARK.encode() in text]
 
 
-def expect_gone(store, job, texts):
-    seen = store.files()
-    for view in (("events", job), ("trace", job), ("job", job), ("replay", job), ("verify", job)):
-        seen += store.run(*view, "--json").encode()
-    seen += store.run("audit", "--json").encode()
-    assert MARK.encode() not in seen, (job, seen[max(0, seen.index(MARK.encode()) - 300):][:600])
+def expect_none_in(seen, texts, where):
+    for form in (MARK.encode(), MARK.encode().hex().encode()):
+        at = seen.find(form)
+        assert at < 0, (where, seen[max(0, at - 300):][:600])
     for text in texts:
         digest = hashlib.sha256(text)
-        assert digest.digest() not in seen and digest.hexdigest().encode() not in seen, (job, text)
-        assert digest.hexdigest()[:16].encode() not in seen, (job, text)
-    proof = store.json("verify", job)
+        assert digest.digest() not in seen and digest.hexdigest().encode() not in seen, (where, text[:500])
+        assert digest.hexdigest()[:16].encode() not in seen, (where, text[:500])
+
+
+def expect_gone(desk, job, texts):
+    seen = desk.contents()
+    for view in ("events", "trace", "job", "replay", "verify"):
+        seen += desk.run(view, job, "--json", code=0).stdout.encode()
+    expect_none_in(seen + desk.run("audit", "--json", code=0).stdout.encode(), texts, job)
+    proof = desk.json("verify", job)
     assert proof["ok"], proof
     assert "the blind is gone" in proof["proofs"]["ledger"]["detail"], proof
 
 
-def ended(store):
+def listed(kept):
+    """{what: numbers of its events} of an answer's list."""
+    assert kept and all(set(one) == {"what", "where", "why"} for one in kept), kept
+    return {one["what"]: set(map(int, re.findall(r"\d+", one["where"]))) for one in kept}
+
+
+def expect_listed(desk, job, kept):
+    """Each text of the log that is still there and came from outside is in the list, with its event. Gives their names."""
+    kept, found = listed(kept), set()
+    for event in desk.events(job):
+        for name, value in event["payload"].items():
+            if KEPT in json.dumps(value):
+                what = f"{event['type']}.{name}"
+                assert what in kept and event["seq"] in kept[what], (what, event, kept)
+                found.add(what)
+    return found
+
+
+def ended(desk):
     """{job: texts} of jobs of every shape, all of which have ended."""
-    store.start("shapes", "shapes")
-    store.start("asks", "asks", code=4)
-    store.run("signal", "asks", "go", json.dumps({"mail": MARK}))
-    store.start("asks", "asks", code=4)
-    approval = store.json("approvals")["approvals"][0]["id"]
-    store.run("approve", approval)
-    store.start("asks", "asks")
-    store.start("fails", "fails", code=1)
-    return {job: guesses(store, job) for job in ("shapes", "asks", "fails")}
+    desk.begin("shapes", "shapes")
+    desk.begin("asks", "asks", code=4)
+    desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
+    desk.go_on("asks", "asks", 4)
+    approval, = desk.approvals()
+    desk.run("approve", approval["id"], code=0)
+    desk.go_on("asks", "asks", 0)
+    desk.begin("fails", "fails", code=1)
+    desk.begin("loop", "loop", given={"message": f"Write to {MARK}."})
+    desk.begin("asked", "asked")
+    desk.begin("planner", "planner", given={"message": f"Write to {MARK}."})
+    return {job: guesses(desk, job) for job in ("shapes", "asks", "fails", "loop", "asked", "planner")}
 
 
-def nothing_of_an_ended_job_is_readable():
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(pathlib.Path(folder))
-        before = ended(store)
-        for job in before:
-            assert MARK in store.run("events", job, "--json"), job
-            body = store.json("redact", job, "--all", "--reason", "she asked")
-            assert body["kept"] and all(set(one) == {"what", "where", "why"} for one in body["kept"]), body
-            assert {"field": "blind", "seq": 1} in body["redacted"], body
-            if job == "shapes":
-                listed = {one["what"] for one in body["kept"]}
-                assert {"decision_recorded.payload", "the number of items of a map"} <= listed, listed
-            again = store.json("redact", job, "--all", "--reason", "again")
-            assert again["redacted"] == [], again
-        for job, texts in before.items():
-            expect_gone(store, job, texts)
+SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"},
+         "asks": {"the names and hashes of an approval"}, "fails": {"tool_invocation_finished.error.code"},
+         "loop": {"which tools a model chose"}, "asked": set(), "planner": {"plan_generated.task_graph"}}
 
 
-def forks_are_named_and_go_with_the_tree():
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(pathlib.Path(folder))
-        store.start("fails", "one", code=1)
-        store.run("fork", "one", "--at", "2", "--job-id", "two", "--repeat-effects")
-        store.start("fails", "two", code=1)
-        store.run("redact", "one", "--all", "--reason", "x", code=2)
-        kept = store.json("redact", "one", "--all", "--keep-forks", "--reason", "x")["kept"]
-        assert any(one["where"] == "job two" for one in kept), kept
-        assert MARK in store.run("events", "two", "--json")
-        body = store.json("redact", "one", "--all", "--tree", "--reason", "x")
-        assert [fork["job_id"] for fork in body["forks"]] == ["two"], body
-        assert MARK.encode() not in store.files()
+def nothing_of_an_ended_job_is_readable(desk):
+    before = ended(desk)
+    for job in before:
+        assert MARK in desk.run("events", job, "--json").stdout, job
+        body = desk.json("redact", job, "--all", "--reason", "by request")
+        assert {"field": "blind", "seq": 1} in body["redacted"], body
+        assert SHAPE[job] | {"names and ids", "copies"} <= listed(body["kept"]).keys(), (job, body["kept"])
+        expect_listed(desk, job, body["kept"])
+        again = desk.json("redact", job, "--all", "--reason", "again")
+        assert again["redacted"] == [] and again["kept"] == body["kept"], again
+    for job, texts in before.items():
+        expect_gone(desk, job, texts)
+    desk.run("prune", "--older-than", "0s", "--archive", "archive", code=0)
+    assert desk.json("jobs")["jobs"] == []
+    for job, texts in before.items():
+        expect_none_in((desk.path / f"archive/{job}.json").read_bytes(), texts, job)
+    expect_none_in(desk.contents(), [text for texts in before.values() for text in texts], "a store without its jobs")
 
 
-def the_same_request_is_the_same_job_also_after_it():
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(pathlib.Path(folder))
-        key = ("--idempotency-key", "order-1")
-        store.run("run", str(store.agents), "shapes", "--input", json.dumps(INPUT), *key)
-        job = store.json("jobs")["jobs"][0]["id"]
-        store.run("run", str(store.agents), "shapes", "--input", json.dumps(INPUT), *key)
-        assert len(store.json("jobs")["jobs"]) == 1
-        store.run("redact", job, "--all", "--reason", "x")
-        store.run("run", str(store.agents), "shapes", "--input", json.dumps(INPUT), *key)
-        assert len(store.json("jobs")["jobs"]) == 1
-
-
-failed = 0
-for test in (nothing_of_an_ended_job_is_readable, forks_are_named_and_go_with_the_tree,
-             the_same_request_is_the_same_job_also_after_it):
-    name = test.__name__.replace("_", " ")
+def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
+    desk.begin("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
+    desk.run("signal", "t", f"ask-{KEPT}", json.dumps(MARK), "--message-id", KEPT, code=0)
+    desk.run("message", "t", KEPT, json.dumps(MARK), "--message-id", f"m-{KEPT}", code=0)
+    desk.go_on("texts", "t", 4)
+    for _ in range(2):  # the human wait, then the call
+        approval, = desk.approvals()
+        desk.run("approve", approval["id"], "--note", f"note of {KEPT}", code=0)
+        desk.go_on("texts", "t", 4)
+    desk.run("pause", "t", "--reason", f"paused for {KEPT}", code=0)
+    desk.run("resume", "t", code=0)
+    desk.run("cancel", "t", "--reason", f"cancelled for {KEPT}", code=0)
+    desk.go_on("texts", "t", 1)
+    texts = guesses(desk, "t")
+    body = desk.json("redact", "t", "--all", "--reason", f"of {KEPT}")
+    found = expect_listed(desk, "t", body["kept"])
+    assert found >= {
+        "tool_invocation_finished.external_id", "state_changed.resource_id", "state_changed.version",
+        "state_changed.etag", "state_changed.external_ref", "wait_opened.correlation_key", "wait_opened.channel",
+        "wait_completed.correlation_key", "wait_completed.signal_id", "agent_message.channel", "agent_message.message_id",
+        "job_cancel_requested.reason", "job_created.labels", "job_created.idempotency_key", "progress.detail"}, sorted(found)
+    assert {"labels", "idempotency_key", "the reason"} <= listed(body["kept"]).keys(), body["kept"]
+    expect_gone(desk, "t", texts)
+    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
     try:
-        test()
-        print(f"ok erasure: {name}")
-    except AssertionError as why:
-        failed = 1
-        print(f"not ok erasure: {name}\n# {why}")
-sys.exit(failed)
+        url = json.loads(server.stdout.readline())["listening"]
+        request = urllib.request.Request(f"{url}/api/jobs/t/redact", json.dumps({"all": True, "reason": "again"}).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            told = json.load(answer)
+    finally:
+        server.terminate()
+        server.wait()
+        server.stdout.close()
+    assert told == {**body, "redacted": []}, told
+    text = desk.run("redact", "t", "--all", "--reason", "again", code=0).stdout
+    assert all(f"kept {one['what']}, {one['where']}: {one['why']}\n" in text for one in body["kept"]), text
+
+
+def forks_are_named_and_go_with_the_tree(desk):
+    desk.begin("fails", "one", code=1)
+    desk.run("fork", "one", "--at", "2", "--job-id", "two", "--repeat-effects", code=0)
+    desk.begin("fails", "two", code=1)
+    done = desk.run("redact", "one", "--all", "--reason", "x", code=2)
+    assert "two" in done.stderr and "--tree" in done.stderr, done.stderr
+    kept = desk.json("redact", "one", "--all", "--keep-forks", "--reason", "x")["kept"]
+    assert any(one["where"] == "job two" for one in kept), kept
+    assert MARK in desk.run("events", "two", "--json").stdout
+    body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
+    assert [fork["job_id"] for fork in body["forks"]] == ["two"], body
+    assert MARK.encode() not in desk.contents()
+
+
+def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
+    desk.begin("loop", "one", given={"message": f"Write to {MARK}."})
+    texts = guesses(desk, "one")
+    second = [event["seq"] for event in desk.events("one") if event["payload"].get("kind") == "tool_choice"][1]
+    desk.run("fork", "one", "--at", str(second), "--job-id", "two", code=0)
+    desk.go_on("loop", "two", 0)
+    texts += guesses(desk, "two")
+    taken, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
+    assert KEPT in json.dumps(taken["commands"]), "the name of a tool that was refused is taken over"
+    body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
+    fork, = body["forks"]
+    assert "fork_imported.commands" in expect_listed(desk, "two", fork["kept"]), fork["kept"]
+    assert expect_listed(desk, "one", body["kept"]) == set(), "of the origin the refused name is erased"
+    for job in ("one", "two"):
+        expect_gone(desk, job, texts)
+
+
+def the_same_request_is_the_same_job_also_after_it(desk):
+    words = ("run", "agents.yaml", "shapes", "--input", json.dumps(INPUT), "--idempotency-key", "order-1")
+    desk.run(*words, code=0)
+    job = desk.json("jobs")["jobs"][0]["id"]
+    desk.run(*words, code=0)
+    assert len(desk.json("jobs")["jobs"]) == 1
+    desk.run("redact", job, "--all", "--reason", "x", code=0)
+    desk.run(*words, code=0)
+    assert len(desk.json("jobs")["jobs"]) == 1
+
+
+ON_BOTH = (nothing_of_an_ended_job_is_readable, each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api,
+           what_a_fork_took_over_of_a_loop_is_erased_or_listed)
+
+
+def on_postgres(test):
+    def run(desk):
+        test(desk)
+    run.__name__ = "on_postgres_" + test.__name__
+    return run
+
+
+if __name__ == "__main__":
+    failed = run_tests("erasure", ON_BOTH + (forks_are_named_and_go_with_the_tree,
+                                             the_same_request_is_the_same_job_also_after_it), Desk)
+    failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH], Shared)
+    sys.exit(failed)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--notify of services: each question is notified once, over restarts, and again when the program fails.
+"""--notify of services: each question is notified once, over restarts and by several processes, and again when the program fails.
 
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   notifications.py [WORDS]   only tests whose name contains WORDS
@@ -12,6 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli import expect, home, run_tests, until  # noqa: E402
+from postgres import Postgres  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
@@ -56,9 +57,9 @@ def lines(h, name="told.txt"):
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def marks(h):
+def marks(h, env=None):
     """What the audit log says was notified."""
-    entries = expect(h.run("audit", "--json"), 0).json()["entries"]
+    entries = expect(h.run("audit", "--limit", "1000", "--json", env=env), 0).json()["entries"]
     return [entry["detail"]["question"] for entry in entries if entry["act"] == "notified"]
 
 
@@ -123,6 +124,36 @@ def a_program_that_fails_is_started_again_and_holds_up_no_job():
         assert len([one for one in lines(h) if one["job"] == "asks"]) == 1, lines(h)
         said = expect(s.stop(), 0)
         assert "ended with 3" in said.err and "is notified again in 1s" in said.err, said.err
+
+
+@test
+def workers_on_one_postgres_store_notify_each_question_once():
+    postgres = Postgres()
+    try:
+        with home() as h:
+            program, env = prepare(h), {"AETHERIS_STORE": postgres.database()}
+            clerk = Server(h, "asks.yaml", "--workers", "0", "--notify", program, env=env)
+            workers = [h.start("worker", "asks.yaml", "--notify", program, env=env) for _ in range(3)]
+            asked = {f"{agent}{n}" for agent in ("asks", "pays", "doubts", "spends") for n in range(5)}
+            for job in asked:
+                assert clerk.post("/api/jobs", {"agent": job[:-1], "id": job})[0] == 201
+            until(lambda: {one["job"] for one in lines(h)} == asked)
+            until(lambda: len(marks(h, env)) == len(asked))
+            # One that begins later looks through all jobs that have not ended.
+            workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
+            assert clerk.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
+            until(lambda: "later" in {one["job"] for one in lines(h)})
+            until(lambda: len(marks(h, env)) == len(asked) + 1)
+            for process in workers:
+                process.send_signal(signal.SIGTERM)
+            ended = [h.end(process) for process in workers]
+            expect(clerk.stop(), 0)
+            assert [one.code for one in ended] == [0] * 4, ended
+            told = lines(h)
+            assert len(told) == len(asked) + 1 and len({one["id"] for one in told}) == len(told), told
+            assert len(set(marks(h, env))) == len(marks(h, env)), marks(h, env)
+    finally:
+        postgres.end()
 
 
 if __name__ == "__main__":

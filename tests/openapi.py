@@ -156,6 +156,12 @@ def operations_are_named_once_and_parameters_are_those_of_the_path():
 
 
 @test
+def it_is_written_in_one_form():
+    text = (ROOT / "docs/openapi.json").read_text(encoding="utf-8")
+    assert text == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "write it with indent=1, ensure_ascii=False, in its order"
+
+
+@test
 def it_is_what_the_program_serves():
     with home() as h:
         server = Server(h)

@@ -791,15 +791,18 @@ def a_body_is_json_whoever_says_so():
 
 
 @test
-def a_limit_on_the_size_of_files_is_a_full_disk():
+def a_server_whose_disk_is_full_is_not_ready_until_a_write_succeeds():
     with serving() as s:
         limits = resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (4096, limits[1]))
         status, problem = s.post("/api/jobs", {"agent": "asks", "input": {"n": "x" * 100_000}})
         assert (status, problem["code"]) == (503, "unavailable"), problem
-        assert s.get("/api/jobs")[0] == 200 and s.process.poll() is None
+        status, problem = s.get("/api/ready")
+        assert (status, problem["code"]) == (503, "unavailable") and "last write" in problem["detail"], problem
+        assert s.get("/api/health")[0] == 200 and s.get("/api/jobs")[0] == 200 and s.process.poll() is None
         resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, limits)
         assert s.post("/api/jobs?wait=30s", {"agent": "echo"})[1]["status"] == "completed"
+        assert s.get("/api/ready") == (200, {"status": "ready"}), "a write that succeeds ends it at once"
 
 
 if __name__ == "__main__":
