@@ -2371,14 +2371,55 @@ agents:
     versions: {{ policy: {policy}, execution: {version} }}
     plan: [ {{ id: t, wait: {{ type: timer, for: 50ms }} }}, {{ id: say, needs: [t], tool: echo, args: {{ x: 1 }} }} ]
 """)
-        for policy in ("strict", "route"):
-            file("one", policy)
-            expect(h.run("run", "v.yaml", "--job-id", policy, "--detach"), 0)
-            file("two", policy)
-            said = expect(h.run("run", "v.yaml", "--job-id", policy), 5)
-            assert "execution_version_mismatch" in said.err, said
-            file("one", policy)
-            expect(h.run("run", "v.yaml", "--job-id", policy), 0)
+        file("one", "strict")
+        for job in ("strict", "other", "ends"):
+            expect(h.run("run", "v.yaml", "--job-id", job, "--detach"), 0)
+        file("two", "strict")
+        said = expect(h.run("run", "v.yaml", "--job-id", "strict"), 4)
+        assert "execution_version_mismatch, until version" in said.err, said
+        assert "execution: one" in said.err and "aetheris run FILE --job-id strict" in said.err, said
+        parked = expect(h.run("job", "strict", "--json"), 4).json()
+        assert parked["parked"]["until"] == "version" and parked["execution_version"] == "one", parked
+        assert parked["parked"]["command"] == "aetheris run FILE --job-id strict", parked
+        assert h.run("events", "strict", "--type", "node_started", "--json").json()["events"] == []
+        noted = h.run("events", "strict", "--type", "version_mismatched", "--json").json()["events"][0]["payload"]
+        assert (noted["job_version"], noted["worker_version"]) == ("one", "two"), noted
+        assert "execution version one is two" in expect(h.run("trace", "strict"), 0).out
+        listed = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
+        stuck = {job["id"]: job["stuck"] for job in listed}
+        assert stuck["strict"]["missing"] == ["execution_version:a=one"], stuck
+        assert "version a=one" in stuck["strict"]["message"] and stuck["strict"]["until"] == "version", stuck
+        # Another file of the same version changes nothing, and neither does `resume`; the run before met all three.
+        expect(h.run("run", "v.yaml", "--job-id", "strict"), 4)
+        assert "until `version`" in expect(h.run("resume", "strict"), 5).err
+        assert len(h.run("events", "strict", "--type", "job_parked", "--json").json()["events"]) == 1
+        # A plan that is not strict takes any version; a cancelled job needs none.
+        file("two", "warn")
+        expect(h.run("plan", "other", "v.yaml"), 0)
+        expect(h.run("run", "v.yaml", "--job-id", "other"), 0)
+        file("two", "strict")
+        expect(h.run("run", "v.yaml", "--job-id", "ends"), 4)
+        expect(h.run("cancel", "ends"), 0)
+        file("one", "strict")
+        expect(h.run("run", "v.yaml", "--job-id", "strict"), 0)
+        resumed = h.run("events", "strict", "--type", "job_resumed", "--json").json()["events"]
+        assert len(resumed) == 1 and resumed[0]["payload"]["by"], resumed
+
+        expect(h.run("run", "v.yaml", "--job-id", "swept", "--detach"), 0)
+        file("two", "strict")
+        expect(h.run("run", "v.yaml", "--job-id", "swept"), 4)
+        file("one", "strict")
+        expect(h.run("run", "v.yaml", "--job-id", "new"), 0)  # whoever starts takes what waited for its version
+        until(lambda: h.run("job", "swept", "--json").json()["status"] in ("queued", "waiting", "completed"))
+
+        file("one", "route")
+        expect(h.run("run", "v.yaml", "--job-id", "route", "--detach"), 0)
+        file("two", "route")
+        said = expect(h.run("run", "v.yaml", "--job-id", "route"), 5)
+        assert "execution_version_mismatch" in said.err, said
+        assert h.run("job", "route", "--json").json()["status"] == "queued"
+        file("one", "route")
+        expect(h.run("run", "v.yaml", "--job-id", "route"), 0)
         file("one", "warn")
         expect(h.run("run", "v.yaml", "--job-id", "warned", "--detach"), 0)
         file("two", "warn")

@@ -51,9 +51,9 @@ def test(function):
 class Worker:
     """`aetheris worker` in a home; `line` is what it said when it began."""
 
-    def __init__(self, h, *words, env, lease="2s"):
+    def __init__(self, h, *words, env, lease="2s", file="worker.yaml"):
         self.h = h
-        self.process = h.start("worker", "worker.yaml", "--json", "--lease", lease, *words, env=env)
+        self.process = h.start("worker", file, "--json", "--lease", lease, *words, env=env)
         line = self.process.stdout.readline()
         assert line, h.end(self.process)
         self.line = json.loads(line)
@@ -123,6 +123,71 @@ class Asked:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
+
+
+def versioned(h, version, policy):
+    path = h.path / f"{policy}-{version}.yaml"
+    path.write_text(f"""
+aetheris: 1
+tools: {{ step: {{ command: ["sh", "-c", "echo {version} ${{ .args.n }} >> done.txt"], effect: at_most_once }} }}
+agents:
+  bound:
+    versions: {{ policy: {policy}, execution: {version} }}
+    plan: [ {{ id: s, tool: step, args: {{ n: "${{ .input.n }}" }} }} ]
+""")
+    return path.name
+
+
+def bound(h, env, file, job):
+    expect(h.run("run", file, "--job-id", job, "--detach", "--input", json.dumps({"n": job}), env=env), 0)
+
+
+@test
+def a_strict_job_is_left_to_a_worker_of_its_version_or_parks_until_one_starts():
+    with shared() as (h, env):
+        one, two = versioned(h, "one", "strict"), versioned(h, "two", "strict")
+        lines = lambda: (h.path / "done.txt").read_text().split("\n")[:-1] if (h.path / "done.txt").exists() else []
+        newer = Worker(h, env=env, file=two)
+        bound(h, env, one, "early")
+        until(lambda: job(h, env, "early")["status"] == "parked")
+        parked = job(h, env, "early")["parked"]
+        assert (parked["reason"], parked["until"]) == ("execution_version_mismatch", "version"), parked
+        stuck = expect(h.run("jobs", "--stuck", "--json", env=env), 0).json()["jobs"][0]["stuck"]
+        assert stuck["missing"] == ["execution_version:bound=one"], stuck
+        older = Worker(h, env=env, file=one)
+        until(lambda: job(h, env, "early")["status"] == "completed")
+        assert events(h, env, "early", "job_resumed")[0]["by"] == older.name
+        # Both are there: each version goes to its own, whoever claims it first.
+        for number in range(6):
+            bound(h, env, one if number % 2 else two, f"j{number}")
+        until(lambda: all(job(h, env, f"j{number}")["status"] == "completed" for number in range(6)))
+        assert sorted(lines()) == sorted(["one early"] + [f"{'one' if n % 2 else 'two'} j{n}" for n in range(6)]), lines()
+        assert all(events(h, env, f"j{number}", "job_parked") == [] for number in range(6))
+        expect(older.end(), 0)
+        bound(h, env, one, "late")
+        until(lambda: job(h, env, "late")["status"] == "parked")
+        expect(newer.end(), 0)
+        expect(h.run("run", one, "--job-id", "late", env=env), 0)
+        assert lines()[-1] == "one late", lines()
+
+
+@test
+def a_route_job_waits_in_the_queue_for_a_worker_of_its_version():
+    with shared() as (h, env):
+        one, two = versioned(h, "one", "route"), versioned(h, "two", "route")
+        newer = Worker(h, env=env, file=two)
+        bound(h, env, one, "r")
+        bound(h, env, two, "mark")
+        until(lambda: job(h, env, "mark")["status"] == "completed")
+        assert job(h, env, "r")["status"] == "queued" and events(h, env, "r", "job_running") == []
+        listed = expect(h.run("jobs", "--stuck", "--older-than", "1ms", "--json", env=env), 0).json()["jobs"]
+        stuck = {one["id"]: one["stuck"] for one in listed}["r"]
+        assert stuck["reason"] == "needs_version" and "version bound=one" in stuck["message"], stuck
+        older = Worker(h, env=env, file=one)
+        until(lambda: job(h, env, "r")["status"] == "completed")
+        assert holder(h, env, "r") == older.name
+        for worker in (older, newer):
+            expect(worker.end(), 0)
 
 
 @test

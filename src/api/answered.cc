@@ -46,7 +46,8 @@ class Resolutions {
     const Value& p = event.payload;
     if (event.type == EventType::tool_invocation_started) {
       tries_.insert_or_assign(std::string(p.text("idempotency_key")), p["try"]);
-    } else if (is_decision(event, "in_doubt") && is_mine(p["payload"].text("idempotency_key"))) {
+    } else if (is_decision(event, "in_doubt") && p.text("state") != "resend" &&
+               is_mine(p["payload"].text("idempotency_key"))) {
       last_ = &event;
       result_ = Value();
     } else if (event.type == EventType::outcome_noted && is_mine(p.text("idempotency_key"))) {

@@ -443,7 +443,10 @@ void Api::job(Ask ask) {
 void Api::show_job(Ask ask) {
   read(ask, [this, ask](runtime::Runtime::Read& read) {
     Value body = job_json(read);
-    if (const Error* why = runtime_.refuses(read.row.id); why && why->code == Code::needs_version) {
+    const Error* why = runtime_.refuses(read.row.id);
+    const bool versions = why != nullptr && (why->code == Code::needs_version ||
+                                             why->code == Code::execution_version_mismatch);
+    if (versions && store::may_run(read.row.status)) {
       body = body.with("needs_version", why->message);
     } else if (const auto missing = runtime_.missing(read.row);
                options_.runs && !missing.empty() && store::may_run(read.row.status)) {

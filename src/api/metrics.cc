@@ -251,7 +251,8 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
       case EventType::decision_recorded:
         if (p.text("kind") == "retry") count("aetheris_step_retries_total");
         if (p.text("state") == "requested") count("aetheris_approval_requests_total");
-        if (!p.text("by").empty() && p.text("state") != "requested") {
+        if (!p.text("by").empty() && p.text("state") != "requested" &&
+            p.text("state") != "resend") {
           count(labelled("aetheris_human_decision_total", "kind", p.text("kind")));
         }
         break;

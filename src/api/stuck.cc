@@ -9,6 +9,7 @@
 #include "api/standing.h"
 #include "api/views.h"
 #include "core/json.h"
+#include "runtime/row.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -23,10 +24,6 @@ constexpr Duration kStandingAge = std::chrono::seconds(5);
 
 Value texts(const std::vector<std::string>& from) {
   return Value::array(std::vector<Value>(from.begin(), from.end()));
-}
-
-bool takes(const WorkerOffer& offer, const std::string& agent) {
-  return offer.agents.empty() || std::ranges::find(offer.agents, agent) != offer.agents.end();
 }
 
 std::vector<std::string> missing_of(const WorkerOffer& offer,
@@ -82,20 +79,6 @@ std::optional<Stuck> nobody(const store::JobRow& row, const std::vector<WorkerOf
 }
 
 }  // namespace
-
-std::optional<WorkerOffer> worker_offer(std::string_view says) {
-  const auto json = parse_json(says);
-  if (!json || !json->is_object()) return std::nullopt;
-  WorkerOffer offer;
-  for (auto [name, into] : {std::pair{"agents", &offer.agents}, {"offers", &offer.offers}}) {
-    const Value& list = (*json)[name];
-    if (!list.is_array()) return std::nullopt;
-    for (const Value& one : list.items()) {
-      if (one.is_string()) into->push_back(one.as_string());
-    }
-  }
-  return offer;
-}
 
 std::optional<Stuck> stuck(const store::JobRow& row, Instant now, Duration older_than,
                            const std::vector<WorkerOffer>& offers) {
@@ -336,10 +319,17 @@ void Api::next_row(Ask ask, std::shared_ptr<Walk> walk) {
           walk->found.push_back(shown.with("in_doubt", body["in_doubt"]));
         }
       } else if (body["parked"].is_object()) {
+        Value message = body["parked"]["reason"];
+        std::vector<std::string> missing;
+        if (body["parked"].text("until") == "version") {
+          missing = {
+              runtime::version_capability(body.text("agent"), body.text("execution_version"))};
+          message = "no worker offers the version " + missing[0].substr(kVersion.size());
+        }
         walk->found.push_back(
             shown.with("stuck", Value::object({{"commands", Value::array(commands_of(body))},
-                                               {"message", body["parked"]["reason"]},
-                                               {"missing", Value::array({})},
+                                               {"message", message},
+                                               {"missing", texts(missing)},
                                                {"reason", "parked"},
                                                {"since", body["parked"]["since"]},
                                                {"until", body["parked"]["until"]}})));

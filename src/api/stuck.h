@@ -14,17 +14,13 @@
 
 #include "core/time.h"
 #include "core/value.h"
+#include "runtime/versions.h"
 #include "store/store.h"
 
 namespace ae::api {
 
-// A process that claims jobs.
-struct WorkerOffer {
-  std::vector<std::string> agents;  // empty = any
-  std::vector<std::string> offers;  // capabilities and versions
-};
-// From what a worker announced (Runtime::announce); nullopt: it cannot be read.
-std::optional<WorkerOffer> worker_offer(std::string_view says);
+using runtime::worker_offer;
+using runtime::WorkerOffer;
 
 struct Stuck {
   std::string reason;  // parked lease_expired no_worker needs_version

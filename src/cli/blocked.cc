@@ -295,6 +295,13 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   if (job["parked"].is_object()) {
     terminal.note("parked: " + safe(job["parked"].text("reason")) + ", until " +
                   safe(job["parked"].text("until")) + lacking_text(job["budget"]));
+    if (job["parked"].text("until") == "version") {
+      terminal.note("a process whose file says `versions: { execution: " +
+                    safe(job.text("execution_version")) + " }` for the agent " +
+                    safe(job.text("agent")) + " goes on with it; `aetheris plan " + safe(id) +
+                    " FILE" + store_flag(store) + "` gives it another plan, `aetheris cancel " +
+                    safe(id) + store_flag(store) + "` ends it");
+    }
   }
   if (store.kind == app::StoreUrl::Kind::memory) {
     terminal.note(
@@ -309,7 +316,8 @@ void say_blocked(const Value& job, const app::StoreUrl& store, Terminal& termina
   auto all = answers(job, store);
   const std::string_view until = job["parked"].text("until");
   const bool looks_again = job["confirmations"].size() > 0;  // its commands say so
-  if (((until == "resume" && !looks_again) || until == "budget") &&
+  const bool own_command = until == "budget" || until == "version";
+  if (((until == "resume" && !looks_again) || own_command) &&
       job["parked"]["command"].is_string()) {
     all = {{safe(job["parked"].text("command")) + store_flag(store)}};
   }

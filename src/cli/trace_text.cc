@@ -245,8 +245,8 @@ class Trace {
       std::ranges::replace(what, '_', ' ');
       put(Line()
               .add(Tint::warn, "  drift  ")
-              .add(std::string(one.text("tool")) + ": " + what + " " + shown("from") + " is " +
-                   shown("to"))
+              .add((one["tool"].is_string() ? std::string(one.text("tool")) + ": " : "") + what +
+                   " " + shown("from") + " is " + shown("to"))
               .add(Tint::dim, " from event " + std::to_string(natural(one["seq"])) + " on"));
     }
   }

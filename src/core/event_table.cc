@@ -295,7 +295,7 @@ using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_created, "job_created", history, 3, kJobCreated},
     {EventType::plan_generated, "plan_generated", history, 2, kPlanGenerated},
-    {EventType::decision_recorded, "decision_recorded", history, 2, kDecisionRecorded},
+    {EventType::decision_recorded, "decision_recorded", history, 3, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
     {EventType::command_emitted, "command_emitted", history, 1, kCommandEmitted},
     {EventType::command_committed, "command_committed", history, 1, kCommandCommitted},
@@ -314,7 +314,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_running, "job_running", coordination, 2, kJobRunning},
     {EventType::job_requeued, "job_requeued", coordination, 1, kJobRequeued},
     {EventType::job_waiting, "job_waiting", coordination, 1, kJobWaiting},
-    {EventType::job_parked, "job_parked", coordination, 1, kJobParked},
+    {EventType::job_parked, "job_parked", coordination, 2, kJobParked},
     {EventType::job_resumed, "job_resumed", coordination, 1, kJobResumed},
     {EventType::job_cancel_requested, "job_cancel_requested", coordination, 1, kJobCancelRequested},
     {EventType::wait_opened, "wait_opened", coordination, 1, kWaitOpened},
@@ -359,6 +359,8 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
     case EventType::
         decision_recorded: {  // 1 knows of no call that is denied, or that a person has changed
       const std::string_view state = payload.text("state");
+      // 2 leaves a call in doubt to a person whose tool is offered again as it was
+      if (payload.text("kind") == "in_doubt" && state == "resend") return 3;
       const bool newer =
           payload.text("kind") == "approval" && (state == "denied" || state == "edited");
       return newer ? 2 : 1;
@@ -369,6 +371,8 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
       return payload.text("outcome") == "input_required" ? 2 : 1;
     case EventType::job_running:  // 1 takes a call of an earlier process for one that is over
       return payload.find("opened_at") != nullptr ? 2 : 1;
+    case EventType::job_parked:  // 1 takes the event that ends such a park for a damaged log
+      return payload.text("until") == "version" ? 2 : 1;
     case EventType::job_completed:  // 1 lists no call whose outcome stayed unknown
       return payload.find("in_doubt") != nullptr ? 2 : 1;
     default:

@@ -557,7 +557,7 @@ Value effect_record(const JobId& job, const Sent& sent, const Outcome& seen, Ins
 
 // In the order of Act::Kind.
 constexpr std::string_view kActKinds[] = {"signal", "cancel", "resolve", "timers", "message",
-                                          "pause",  "resume", "plan",    "budget"};
+                                          "pause",  "resume", "plan",    "budget", "version"};
 
 // What an act may hold; its checksum is the place's, where it stands.
 constexpr std::string_view kActMembers[] = {
@@ -651,6 +651,8 @@ Result<Taken> take_in(const State& state, const Act& act, const Stamp& stamp) {
       return take_plan(state, act, stamp);
     case Act::Kind::budget:
       return take_budget(state, act, stamp);
+    case Act::Kind::version:
+      return take_version(state, act, stamp);
   }
   return fail(Code::needs_version, "an unknown act");
 }

@@ -2,7 +2,7 @@
 //
 //   absorb(state, step, outcome)   a performer's observation of the open try of a step
 //   take_in(state, act)            what somebody outside wants: a signal, a message, an approval, a cancel, a pause, a
-//                                  resolution, more budget, due timers
+//                                  resolution, more budget, due timers, the versions of a process
 //
 // Both only translate; what follows from the events is decided by `decide`. Acts travel as canonical JSON through the
 // inbox when somebody holds the job, and are taken in directly when nobody does (SPEC §10). Pure.
@@ -82,7 +82,8 @@ struct Act {
     pause,
     resume,
     plan,
-    budget
+    budget,
+    version  // the process of the stamp offers these versions: what waits for them goes on
   };
   Kind kind = Kind::timers;
   std::string id;           // of the writer; repeated acts with one id are one

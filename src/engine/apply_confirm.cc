@@ -129,7 +129,7 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
 
 // Which act ends this park?
 bool Applier::may_resume() const {
-  if (s_.parked_until == "resume") return true;
+  if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
   if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
   return s_.parked_until == "confirmation" &&
          (s_.raised == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);

@@ -56,6 +56,10 @@ Status Applier::in_doubt_decided(Step& step) {
     // Who said it waited until every earlier try was over; the newest one stays open only for its result.
     if (step.call) step.call->doubted = step.call->unsettled = false;
     enter(step, step.call ? StepPhase::redo : StepPhase::ready);
+  } else if (p_.text("state") ==
+             "resend") {  // its tool is offered again as it was: §6 decides anew
+    if (by_probe || !step.call) return bad("no call to send again");
+    enter(step, step.call->open ? StepPhase::calling : StepPhase::settled);
   } else if (p_.text("state") == "fail") {
     if (step.role == Role::undo) {
       if (s_.undoable.empty() || s_.undoable.back() != step.of) return bad("nothing to undo");

@@ -68,6 +68,10 @@ Decision Decider::run() {
             std::to_string(s_.lost_claims) + " attempts in a row ended without progress");
     return std::move(decision_);
   }
+  if (has_wrong_version(s_, stamp_)) {
+    park_for_version();
+    return std::move(decision_);
+  }
   if (s_.seq >= limits_.job_events_max) {
     end_for(code_name(Code::events_limit),
             "the job has " + std::to_string(s_.seq) + " events, the most that one may have");

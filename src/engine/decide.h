@@ -29,6 +29,8 @@ struct Stamp {
   // The versions of the plan's tools that the performing process offers, by index into Plan::tools; nullptr = the
   // plan's own. A started event records the offered one; a resend with another version is not made.
   const std::vector<std::string>* tool_versions = nullptr;
+  // The execution version that the performing process offers for the job's agent; nullptr = the job's own.
+  const std::string* execution_version = nullptr;
   // What was seen of what the job changed (engine/confirm.h); nullptr = nobody has looked.
   const Confirmations* confirmations = nullptr;
 };
@@ -87,6 +89,13 @@ struct Decision {
   std::optional<Instant> ask_again;  // when nothing else happens before
 };
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {});
+
+// The job is strict and the process offers another execution version: it runs nothing there (SPEC §12).
+bool has_wrong_version(const State& state, const Stamp& stamp);
+// Waits for a resolution, by key, whose calls may be sent again by the tools of this process: they were left to a person
+// since another version of the tool was offered.
+std::vector<std::string> doubts_to_resend(const State& state, const Stamp& stamp,
+                                          const DecideLimits& limits = {});
 
 // The first events of a job: job_created and plan_generated.
 struct NewJobEvents {

@@ -29,11 +29,6 @@ bool still_running(const ToolPolicy& tool, const Invocation& call) {
          (call.error.code == "http_409" || call.error.code == "http_425");
 }
 
-bool tries_left(const ToolPolicy& tool, const Invocation& call) {
-  return call.counted < tool.retry.max_attempts &&
-         (tool.retry.covers(call.error.code) || still_running(tool, call));
-}
-
 // A failed question to a model, for whoever sees nothing else of the job: who was asked, where, and how often.
 std::string told(const State& state, const Step& step, std::string_view said, std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
@@ -50,6 +45,11 @@ std::string told(const State& state, const Step& step, std::string_view said, st
 }
 
 }  // namespace
+
+bool tries_left(const ToolPolicy& tool, const Invocation& call) {
+  return call.counted < tool.retry.max_attempts &&
+         (tool.retry.covers(call.error.code) || still_running(tool, call));
+}
 
 Result<Value> Decider::arguments(const Node& node, std::uint32_t item) const {
   auto args = arguments_of(s_, node, item, &work_);

@@ -113,6 +113,9 @@ void Decider::end(const Ending& ending) {
       return ask_again(step.call->deadline);
     }
   }
+  if (s_.must_undo() && s_.status == JobStatus::running && has_wrong_version(s_, stamp_)) {
+    return park_for_version();
+  }
   if (s_.must_undo()) return undo();
   std::vector<Value> in_doubt = s_.unknown_calls();
   for (const Step& step : s_.steps) {

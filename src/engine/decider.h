@@ -33,12 +33,16 @@ inline std::unexpected<Error> too_large(std::string_view what) {
                                            " MiB as canonical JSON, the most that is kept");
 }
 
+// By the tool's `retry`.
+bool tries_left(const ToolPolicy& tool, const Invocation& call);
+
 class Decider {
  public:
   Decider(const State& state, const Stamp& stamp, const DecideLimits& limits)
       : s_(state), stamp_(stamp), limits_(limits), open_(state.calling.size()) {}
 
   Decision run();
+  std::vector<std::string> doubts_to_resend() const;
 
  private:
   void step(std::uint32_t index);
@@ -96,6 +100,7 @@ class Decider {
   void undo_step(const Step& undo);
   void make_claimable();
   void rest_before_end();
+  void park_for_version();
   bool release_until(std::optional<Instant> backoff);
   // Too many attempts were lost with this job: what may have done it is left to a person.
   bool worn_out() const { return s_.lost_claims >= lost_claims_max(); }

@@ -31,6 +31,7 @@ class Drift {
   void note(const Event& event, std::string_view tool, std::string_view what, std::string_view said,
             std::string_view about = {});
   void plan(const Event& event);
+  void execution(const Event& event);
   void started(const Event& event);
   void finished(const Event& event, const Call& call);
   void committed(const Event& event, const Call& call);
@@ -54,10 +55,17 @@ void Drift::note(const Event& event, std::string_view tool, std::string_view wha
                                     {"seq", event.seq},
                                     {"since", word.seq},
                                     {"to", or_null(said)},
-                                    {"tool", tool},
+                                    {"tool", or_null(tool)},
                                     {"what", what}}));
   }
   word = {std::string(said), event.seq};
+}
+
+// Of the processes that held the job. The job's own version is that of its first event.
+void Drift::execution(const Event& event) {
+  Word& word = words_[{"", "execution_version", ""}];
+  if (word.seq == 0) word = {std::string(event.payload.text("job_version")), 1};
+  note(event, "", "execution_version", event.payload.text("worker_version"));
 }
 
 void Drift::plan(const Event& event) {
@@ -103,6 +111,7 @@ void Drift::committed(const Event& event, const Call& call) {
 void Drift::see(const Event& event) {
   if (event.type == EventType::plan_generated) return plan(event);
   if (event.type == EventType::tool_invocation_started) return started(event);
+  if (event.type == EventType::version_mismatched) return execution(event);
   const auto call = calls_.find(std::string(event.payload.text("step_id")));
   if (call == calls_.end()) return;
   if (event.type == EventType::tool_invocation_finished) finished(event, call->second);

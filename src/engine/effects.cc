@@ -16,7 +16,7 @@ bool a_person_decided(const Value& p) {
   const std::string_view kind = p.text("kind"), state = p.text("state");
   if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
   if (kind == "confirmation") return state == "accept" || state == "fail";
-  return kind == "in_doubt" && p.text("by") != "probe";
+  return kind == "in_doubt" && p.text("by") != "probe" && state != "resend";
 }
 
 bool a_person_answered(const Value& p) {

@@ -302,6 +302,8 @@ class GivenJob {
     if (!refused) plan = std::move(next);
     return *this;
   }
+  // A process tells the job which versions it offers.
+  GivenJob& offer() { return act({.kind = Act::Kind::version, .by = "worker-2"}); }
   GivenJob& pause() { return act({.kind = Act::Kind::pause, .by = "someone"}); }
   GivenJob& resume() { return act({.kind = Act::Kind::resume, .by = "someone"}); }
   // Somebody lets the job use more; limits as they are stored.
@@ -403,6 +405,7 @@ class GivenJob {
             .owned = owned,
             .chance = chance,
             .tool_versions = versions.empty() ? nullptr : &versions,
+            .execution_version = &execution_version,
             .confirmations = &confirmations};
   }
   State folded(std::size_t events) const {
@@ -488,11 +491,12 @@ class GivenJob {
   std::uint64_t chance = 7;
   std::string refusal;  // the message of `refused`
   bool owned = true;
-  std::optional<Instant> opened_at;   // the store, by the process that has the job
-  bool patient = false;               // who says not_happened waits until the call has settled
-  bool decides = true;                // false: events are only added
-  bool claims_again = true;           // false: a job that is free stays free
-  std::vector<std::string> versions;  // of the tools offered; empty = as planned
+  std::optional<Instant> opened_at;      // the store, by the process that has the job
+  bool patient = false;                  // who says not_happened waits until the call has settled
+  bool decides = true;                   // false: events are only added
+  bool claims_again = true;              // false: a job that is free stays free
+  std::vector<std::string> versions;     // of the tools offered; empty = as planned
+  std::string execution_version = "v1";  // that the process offers
   // What a look at a resource shows, by its id; nothing here = it is as it was.
   std::map<std::string, Sighting> outside;
   std::vector<std::string> looked;  // the ids of resources that were looked at, in order

@@ -92,8 +92,9 @@ enum class EffectClass : std::uint8_t { read, idempotent, at_most_once };
 enum class OnInDoubt : std::uint8_t { resend, park, fail, probe };
 std::string_view to_text(EffectClass effect);
 
-// What is to happen when a job meets a process of another execution version (SPEC §12): it is said; the job waits for
-// one of its version, shown as needs_version; or the same, by the will of the user, as a route.
+// What happens when a job meets a process of another execution version (SPEC §12). warn: the log notes it and the job goes
+// on. strict: the job is not run there, and parks `until: version` when no process offers its version. route: only a
+// process that offers its version claims it; it stays queued until then.
 enum class VersionPolicy : std::uint8_t { warn, strict, route };
 
 struct RetryPolicy {

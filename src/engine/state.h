@@ -441,6 +441,8 @@ class State {
   }
   // Parked for want of budget: who raises it ends that.
   bool awaits_budget() const { return status == JobStatus::parked && parked_until == "budget"; }
+  // Parked until a process offers its execution version (SPEC §12, strict).
+  bool awaits_version() const { return status == JobStatus::parked && parked_until == "version"; }
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
   // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.

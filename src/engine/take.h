@@ -1,5 +1,6 @@
 // What take_in is made of, act by act: absorb.cc has cancel, resolve and timers, take_signals.cc what answers a wait or
-// a pause, take_confirm.cc what answers a confirmation, take_plan.cc another plan, take_budget.cc more budget.
+// a pause, take_confirm.cc what answers a confirmation, take_plan.cc another plan, take_budget.cc more budget,
+// take_version.cc a process that offers the versions that a job waits for.
 //
 // Only `take_in` and `decide` use it. Pure.
 #pragma once
@@ -23,6 +24,7 @@ bool answers_confirmation(const State& state, const Act& act);
 Result<Taken> take_confirmation(const State& state, const Act& act, const Stamp& stamp);
 Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp);
 Result<Taken> take_budget(const State& state, const Act& act, const Stamp& stamp);
+Result<Taken> take_version(const State& state, const Act& act, const Stamp& stamp);
 // May the job use as much as this act wanted?
 bool has_budget(const State& state, const Value& wanted);
 

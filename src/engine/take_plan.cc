@@ -101,6 +101,8 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   const std::string by = act.by.empty() ? "somebody" : act.by;
   if (state.status == JobStatus::running) {
     taken.events.push_back(requeued_event("re_plan", std::nullopt));
+  } else if (state.awaits_version()) {  // the new plan says anew what it asks of a process
+    taken.events.push_back({EventType::job_resumed, Value::object({{"by", by}})});
   } else if (state.status == JobStatus::waiting && !closed) {
     taken.events.push_back(paused_event("re_plan"));
     taken.events.push_back({EventType::job_resumed, Value::object({{"by", by}})});

@@ -104,7 +104,7 @@ void TraceRecord::take_decision(const Event& event, StepSpan& span) {
     choices[std::string(p["payload"].text("of"))] = p["payload"];
   }
   span.decisions.push_back(decision_view(event));
-  if (p.text("kind") == "in_doubt" && !span.tries.empty()) {
+  if (p.text("kind") == "in_doubt" && p.text("state") != "resend" && !span.tries.empty()) {
     span.tries.back().resolution = p.text("state");
   }
 }

@@ -124,6 +124,7 @@ class Verifier {
  private:
   void walk();
   std::string compare_checkpoint(const Event& event) const;
+  std::string compare_doubts(const Event& event) const;
   void conclude_replay(const std::string& wrong);
   void conclude_ledger(LedgerProof& ledger, std::string wrong);
   void note_ends(const Event& event);
@@ -157,6 +158,28 @@ std::string Verifier::compare_checkpoint(const Event& event) const {
   return "the checkpoint of event " + std::to_string(seq) + " is not what the log folds to";
 }
 
+// A terminal event lists the calls whose outcome the log leaves unknown, each once and no other. A job_completed of schema 1
+// was written by a program that listed none.
+std::string Verifier::compare_doubts(const Event& event) const {
+  const bool lists = event.type == EventType::job_failed ||
+                     event.type == EventType::job_cancelled ||
+                     (event.type == EventType::job_completed && event.schema >= 2);
+  if (!lists || !state_.plan) return {};
+  const auto sorted = [](std::vector<std::string> keys) {
+    std::ranges::sort(keys);
+    return keys;
+  };
+  std::vector<std::string> unknown, listed;
+  for (const Value& key : state_.unknown_calls()) unknown.push_back(key.as_string());
+  if (const Value& in_doubt = event.payload["in_doubt"]; in_doubt.is_array()) {
+    for (const Value& key : in_doubt.items()) {
+      listed.push_back(key.is_string() ? key.as_string() : canonical(key));
+    }
+  }
+  if (sorted(std::move(unknown)) == sorted(std::move(listed))) return {};
+  return at(event) + " lists other calls in doubt than the log leaves unknown";
+}
+
 void Verifier::walk() {
   LedgerProof ledger(in_.job);
   ReplayProof replay;
@@ -165,6 +188,7 @@ void Verifier::walk() {
   out_.state_machine.detail = counted(in_.events.size(), "event") + " in a legal order";
   for (const Event& event : in_.events) {
     if (ledger_wrong.empty()) ledger_wrong = ledger.event(event);
+    if (ledger_wrong.empty()) ledger_wrong = compare_doubts(event);
     if (replay_wrong.empty() && state_.plan) replay_wrong = replay.before(state_, event);
     auto applied = apply(state_, event, plans_);
     if (!applied) {

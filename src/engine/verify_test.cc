@@ -322,6 +322,33 @@ AE_TEST("verify/keys that are not made of their parts break the ledger") {
                    .ledger.ok);
 }
 
+AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log leaves unknown") {
+  const auto job_that = [](bool goes_on) {
+    GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'pay'" +
+                 std::string(goes_on ? ", 'on_error':'continue'" : "") + "}]");
+    job.claim().crash().resolve("a", "fail");
+    return job;
+  };
+  for (const bool goes_on : {true, false}) {
+    const GivenJob job = job_that(goes_on);
+    const EventType type = goes_on ? EventType::job_completed : EventType::job_failed;
+    ASSERT_EQ(job.last(type)["in_doubt"].size(), 1u) << job.story();
+    EXPECT_TRUE(verified(input_of(job)).ledger.ok);
+    const std::string key = job.step("a").call->key.text, other(64, 'a');
+    for (const Value& wrong : {Value(), Value::array({}), Value::array({other}),
+                               Value::array({key, other}), Value::array({key, key})}) {
+      const Verification all = verified(with(job, type, "in_doubt", wrong));
+      EXPECT_FALSE(all.ledger.ok) << canonical(wrong);
+      EXPECT_NE(all.ledger.detail.find("other calls in doubt"), std::string::npos)
+          << all.ledger.detail;
+    }
+  }
+  // A program that knew schema 1 only listed none.
+  VerifyInput older = with(job_that(true), EventType::job_completed, "in_doubt", Value());
+  older.events.back().schema = 1;
+  EXPECT_TRUE(verified(older).ledger.ok);
+}
+
 AE_TEST("verify/another tool than the plan's breaks the replay") {
   EXPECT_FALSE(
       verified(with(rich_job(), EventType::tool_invocation_started, "effect_class", "read"))

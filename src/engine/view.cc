@@ -561,6 +561,8 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
     command = raise_command(state);
   } else if (state.is_paused()) {
     command = "aetheris resume " + state.job.text;
+  } else if (state.awaits_version()) {  // with a file that offers the job's version
+    command = "aetheris run FILE --job-id " + state.job.text;
   }
   return Value::object({{"command", command},
                         {"reason", state.parked_reason},

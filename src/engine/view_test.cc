@@ -91,8 +91,10 @@ AE_TEST("job_view/a park that nothing of this version lifts names no command") {
   job.claim();
   job.state.status = JobStatus::parked;
   job.state.parked_reason = "execution_version_mismatch";
-  job.state.parked_until = "version";
+  job.state.parked_until = "another_day";
   EXPECT_TRUE(job_view(job.state)["parked"]["command"].is_null());
+  job.state.parked_until = "version";
+  EXPECT_EQ(job_view(job.state)["parked"]["command"], "aetheris run FILE --job-id job-1");
 }
 
 AE_TEST("job_view/a paused job says how it goes on, and what is asked is answered by its id") {

@@ -119,6 +119,8 @@ class Desk final : public RuntimeObserver {
     bool claims = true;
     bool stays = true;
     std::string version = "0.1.0";  // the execution version that it offers
+    bool announces = false;         // that version, as that of the agent
+    std::string tool_version = "0123456789abcdef";
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -128,8 +130,10 @@ class Desk final : public RuntimeObserver {
                        .script = [this](const store::Call& call) { return script(call); },
                        .delay = setup.delay});
     for (const char* tool : {"do", "ask", "undo"}) {
-      performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
+      performers.add(tool, {std::make_unique<SlowTool>(calls), setup.tool_version});
     }
+    std::map<std::string, std::string, std::less<>> agent_versions;
+    if (setup.announces) agent_versions["agent"] = setup.version;
     runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
@@ -137,6 +141,7 @@ class Desk final : public RuntimeObserver {
                                    .stays = setup.stays,
                                    .execution_version = setup.version,
                                    .checkpoint_every = setup.checkpoint_every,
+                                   .agent_versions = std::move(agent_versions),
                                    .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));
   }

@@ -98,6 +98,7 @@ engine::Stamp Holder::stamp() {
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
           .tool_versions = &tool_versions_,
+          .execution_version = &host_.version_of(state_.agent),
           .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
 }
 
@@ -132,8 +133,30 @@ void Holder::loaded(Result<Stood> stood) {
   newer_ = newer_act(loaded->inbox);
   if (newer_ && state_.attempt != lease_.fence.attempt) return give_back(*newer_);
   if (auto gone = end_left_overs(*loaded); !gone) return give_back(gone.error());
+  const bool takes_over = state_.attempt != lease_.fence.attempt;
+  if (takes_over && !world_.store.owned() && engine::has_wrong_version(state_, stamp())) {
+    return leave_to_version(std::make_shared<store::Loaded>(std::move(*loaded)));
+  }
+  take_over(*loaded);
+}
+
+// A strict job of another execution version: a process that offers it takes the job, or else it parks (SPEC §12).
+void Holder::leave_to_version(std::shared_ptr<store::Loaded> loaded) {
+  host_.offered_elsewhere(
+      job_, state_.agent, state_.execution_version,
+      [self = shared_from_this(), loaded](Result<bool> offered) {
+        if (self->ended_) return;
+        if (!offered) return self->give_back(offered.error());
+        if (!*offered) return self->take_over(*loaded);
+        self->give_back({Code::execution_version_mismatch, "it belongs to the execution version " +
+                                                               self->state_.execution_version +
+                                                               ", which another process offers"});
+      });
+}
+
+void Holder::take_over(const store::Loaded& loaded) {
   committing_ = false;
-  inbox_ = std::move(loaded->inbox);
+  inbox_ = loaded.inbox;
   perform_declared();
   batch_time_ = world_.store.now();
   const bool begins = state_.plan != nullptr;  // without a plan the job ends, and no attempt begins
@@ -142,7 +165,7 @@ void Holder::loaded(Result<Stood> stood) {
   engine::Found found{.pending = state_.open_tries};
   if (takes_over) begin_attempt();
   const std::size_t before = drafts_.size();
-  if (auto caught = catch_up(*loaded); !caught) return give_back(caught.error());
+  if (auto caught = catch_up(loaded); !caught) return give_back(caught.error());
   if (recovers) {
     for (std::size_t i = before; i < drafts_.size(); ++i) {
       const EventDraft& event = drafts_[i].event;
@@ -150,7 +173,7 @@ void Holder::loaded(Result<Stood> stood) {
     }
     add(engine::recovery_completed_event(state_, lease_.fence.attempt, found));
   }
-  repair_ledger(*loaded);
+  repair_ledger(loaded);
   askers_ = askers_of(state_);
   pump();
 }
@@ -238,10 +261,14 @@ std::optional<Error> Holder::newer_act(const std::vector<store::InboxEntry>& inb
   return std::nullopt;
 }
 
-// The plan's tools, as this process offers them.
+// The plan's tools, as this process offers them. A strict job of another version calls none of them.
 Status Holder::offers_tools() {
   tool_versions_.clear();
   if (!state_.plan) return {};
+  if (engine::has_wrong_version(state_, stamp())) {
+    tool_versions_.resize(state_.plan->tools.size());
+    return {};
+  }
   if (const std::string& ours = host_.version_of(state_.agent); ours != state_.execution_version) {
     host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
                          ", this process has " + ours);

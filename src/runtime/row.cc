@@ -70,7 +70,7 @@ std::string version_capability(std::string_view agent, std::string_view version)
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,
                                              std::string_view agent, std::string_view version,
                                              engine::VersionPolicy versions) {
-  if (versions != engine::VersionPolicy::warn) {
+  if (versions == engine::VersionPolicy::route) {
     required.push_back(version_capability(agent, version));
   }
   return required;

@@ -49,7 +49,7 @@ SameRequest same_request(const Event& created, const Hash& known, const JobReque
 // The same from a job_created; nullopt: its input was redacted.
 std::optional<Hash> request_hash_of(const Event& birth);
 
-// A job that may only run under its own version needs it like any other capability. No name that a user may give has
+// A job that only processes of its own version claim (`route`) needs it like any other capability. No name that a user may give has
 // a colon.
 std::string version_capability(std::string_view agent, std::string_view version);
 // What a worker must offer: what the request named, and perhaps the version.

@@ -23,6 +23,8 @@ constexpr std::size_t kDuePage = 256;      // jobs that are looked up and fired 
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
 // A plan in the inbox is looked after for about ten seconds, ever more slowly, until its holder has taken it or not.
 constexpr int kPlanLooks = 20;
+// Between two sweeps for jobs whose versions this process offers: one may have parked while the earlier one went by.
+constexpr Duration kSweepEvery = std::chrono::minutes(1);
 constexpr int kActTries = 64;  // an act that loses this many races in a row answers unavailable
 
 // One act is one entry, however often it is sent; acts that are about different things may use the same id.
@@ -81,7 +83,10 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
     : world_(world),
       options_(std::move(options)),
       observer_(observer),
-      plans_(world.plans != nullptr ? *world.plans : own_plans_) {
+      plans_(world.plans != nullptr ? *world.plans : own_plans_),
+      versions_(world.store, [this](const JobId& job, async::Done<bool> resumed) {
+        offer_versions(job, std::move(resumed));
+      }) {
   note_offered();
 }
 
@@ -97,8 +102,32 @@ void Runtime::offer(std::vector<std::string> agents,
   options_.agents = std::move(agents);
   options_.agent_versions = std::move(agent_versions);
   note_offered();
+  versions_.changed();
   claimable_ = true;
   claim_more();
+  if (started_) sweep_versions();
+}
+
+// Parked jobs of our agents: those that wait for a version of ours go on.
+void Runtime::sweep_versions() {
+  if (!options_.claims || stopping_) return;
+  swept_at_ = world_.steady.since_start();
+  std::vector<std::string> agents;
+  for (const auto& [agent, version] : options_.agent_versions) agents.push_back(agent);
+  versions_.sweep(std::move(agents));
+}
+
+// Tells a job which versions this process offers.
+void Runtime::offer_versions(const JobId& job, async::Done<bool> resumed) {
+  act(job, {.kind = engine::Act::Kind::version, .by = options_.worker},
+      [resumed = std::move(resumed)](Result<Value> answer) mutable {
+        resumed(answer && (*answer)["resumed"] == Value(true));
+      });
+}
+
+void Runtime::offered_elsewhere(const JobId& job, const std::string& agent,
+                                const std::string& version, async::Done<Result<bool>> done) {
+  versions_.offered(job, agent, version, std::move(done));
 }
 
 bool Runtime::claims(const std::string& agent, const std::vector<std::string>& capabilities) const {
@@ -134,6 +163,7 @@ void Runtime::start() {
   world_.store.on_hint([this](const store::Hint& hint) { hinted(hint); });
   tick();
   heartbeat();
+  sweep_versions();
 }
 
 // Another process has done something. What is looked at now would be looked at by the poll as well.
@@ -192,6 +222,12 @@ void Runtime::heartbeat() {
     heartbeat();
   });
   if (options_.claims && !stopping_) announce(options_.lease);
+  if (world_.steady.since_start() - swept_at_ >= kSweepEvery) sweep_versions();
+  versions_.look_again([this](const std::vector<JobId>& jobs) {
+    for (const JobId& job : jobs) refused_.erase(job);
+    claimable_ = true;
+    claim_more();
+  });
   if (holders_.empty()) return;
   std::vector<std::pair<JobId, store::Fence>> held;
   held.reserve(holders_.size());
@@ -305,11 +341,17 @@ void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
   request.attempts.push_back(fresh_attempt());
   world_.store.claim_job(
       job, std::move(request),
-      [this, done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
+      [this, job, done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
         if (!lease) return done(std::unexpected(lease.error()));
-        if (!*lease) return done(false);
-        hold(std::move(**lease));
-        done(true);
+        if (*lease) {
+          hold(std::move(**lease));
+          return done(true);
+        }
+        // It may wait for nothing but the versions of this process.
+        offer_versions(job, [this, job, done = std::move(done)](bool resumed) mutable {
+          if (!resumed) return done(false);
+          claim_job(job, std::move(done));
+        });
       });
 }
 
@@ -623,7 +665,11 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
     }
   }
   const bool as_logged = !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
-  auto taken = engine::take_in(read.state, acting->act, stamp);
+  const std::vector<std::string> offered = tool_versions(read.state);
+  engine::Stamp offering = stamp;  // the act is taken in as this process would go on with it
+  offering.tool_versions = &offered;
+  offering.execution_version = &options_.version_of(read.state.agent);
+  auto taken = engine::take_in(read.state, acting->act, offering);
   const bool accepted_before =
       std::ranges::count(read.inbox, inbox_id(acting->act), &store::InboxEntry::id) > 0;
   if (taken && !taken->events.empty() && !accepted_before) {
@@ -733,6 +779,9 @@ void Runtime::put(std::shared_ptr<Acting> acting, const engine::Taken& taken) {
   acting->act.try_no = taken.try_no;
   Value answer = Value::object({{"accepted", true}});
   if (taken.answer.find("buffered")) answer = taken.answer;
+  if (const Value* why = taken.answer.find("reason")) {  // of an approval that is not used
+    answer = answer.with("applied", false).with("reason", *why);
+  }
   store::InboxEntry entry{.number = 0, .id = inbox_id(acting->act), .act = {}};
   entry.act = canonical(
       engine::with_checksum(engine::inbox_place(acting->job, entry.id), acting->act.to_json()));
@@ -799,6 +848,17 @@ void Runtime::wait_for_plan(std::shared_ptr<Acting> acting, Value answer) {
                     });
 }
 
+// Of the plan's tools, as this process offers them; "" = it does not.
+std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
+  std::vector<std::string> versions;
+  if (!state.plan) return versions;
+  for (const engine::ToolPolicy& tool : state.plan->tools) {
+    const Performers::Entry* entry = world_.performers.find(tool.name);
+    versions.push_back(entry ? entry->version : "");
+  }
+  return versions;
+}
+
 engine::Stamp Runtime::act_stamp() {
   const Instant now = world_.store.now();
   return {.now = now,
@@ -854,7 +914,10 @@ void Runtime::ended(const Holder& holder, std::optional<Error> problem, Fate fat
                   problem->code == Code::unknown_outcome);
   if (problem && !passing) {
     refused_.insert_or_assign(job, *problem);
-    warn(job, "this process cannot run the job: " + problem->message);
+    // That another process has the job's version is no fault.
+    if (problem->code != Code::execution_version_mismatch) {
+      warn(job, "this process cannot run the job: " + problem->message);
+    }
   }
   if (auto it = holders_.find(job); it != holders_.end() && it->second.get() == &holder) {
     // The holder is still on the stack: let it go in a later turn.

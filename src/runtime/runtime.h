@@ -19,6 +19,7 @@
 #include "runtime/holder.h"
 #include "runtime/resting.h"
 #include "runtime/row.h"
+#include "runtime/versions.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
@@ -194,6 +195,8 @@ class Runtime : private HolderHost {
     auto it = lost_to_outage_.find(job);
     return it != lost_to_outage_.end() && it->second.contains(attempt);
   }
+  void offered_elsewhere(const JobId& job, const std::string& agent, const std::string& version,
+                         async::Done<Result<bool>> done) override;
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
   void store_stopped(const Error& error) override;
@@ -201,6 +204,8 @@ class Runtime : private HolderHost {
   void store_answered(const Error* error);
 
   void note_offered();
+  void sweep_versions();
+  void offer_versions(const JobId& job, async::Done<bool> resumed);
   void tick();
   void hinted(const store::Hint& hint);
   void claim_more();
@@ -219,6 +224,7 @@ class Runtime : private HolderHost {
   void accepted(std::shared_ptr<Acting> acting, Value answer);
   void wait_for_plan(std::shared_ptr<Acting> acting, Value answer);
   engine::Stamp act_stamp();
+  std::vector<std::string> tool_versions(const engine::State& state);
   JobId fresh_job_id();
   void created_before(JobId job, Hash known, JobRequest wish, async::Done<Result<Created>> done);
   void commit_surely(std::shared_ptr<store::Batch> batch,
@@ -238,6 +244,7 @@ class Runtime : private HolderHost {
   engine::PlanCache& plans_;
   std::map<JobId, std::shared_ptr<Holder>> holders_;
   RestingJobs resting_;
+  Versions versions_;
   // This process cannot run these (a tool is missing, a newer version), and why.
   std::map<JobId, Error> refused_;
   std::set<JobId> left_in_doubt_;  // parked by this process with a call in doubt
@@ -247,6 +254,7 @@ class Runtime : private HolderHost {
   bool store_out_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
+  Duration swept_at_{};  // of the steady clock
   Duration grace_{};
   std::function<void()> stopped_;
 };

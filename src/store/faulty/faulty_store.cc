@@ -192,6 +192,10 @@ void FaultyStore::audit_log(std::uint64_t after, async::Done<Result<AuditLog>> d
 void FaultyStore::census(async::Done<Result<Census>> done) {
   call(Method::census, std::move(done), [](Store& s, auto d) { s.census(std::move(d)); });
 }
+
+void FaultyStore::announce(std::string worker, std::string says, Duration lasts) {
+  state_->inner.announce(std::move(worker), std::move(says), lasts);
+}
 void FaultyStore::on_hint(std::function<void(const Hint&)> hear) {
   hear_ = hear;
   state_->inner.on_hint(std::move(hear));

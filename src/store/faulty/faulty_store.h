@@ -97,6 +97,7 @@ class FaultyStore final : public Store {
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;
+  void announce(std::string worker, std::string says, Duration lasts) override;
   void on_hint(std::function<void(const Hint&)> hear) override;
   void hint(const Hint& hint);  // as if another process had done something
   Instant now() override;

@@ -59,6 +59,11 @@ struct MemoryDisk::Data {
   std::unordered_map<Hash, std::string> blobs;
   std::uint64_t last_job = 0, last_inbox = 0;
   AuditLog audit;
+  struct Announced {
+    std::string says;
+    Instant until;
+  };
+  std::map<std::string, Announced> announced;  // by worker
 
   void record(const AuditEntry& entry) {
     AuditRow row = chained(audit.head, entry);
@@ -684,7 +689,16 @@ void MemoryStore::census(async::Done<Result<Census>> done) {
       ++census.ready[row.queue];
     }
   }
+  for (const auto& [worker, announced] : data_.announced) {
+    if (announced.until > now) census.workers[worker].says = announced.says;
+  }
   answer(std::move(done), Result<Census>(std::move(census)));
+}
+
+void MemoryStore::announce(std::string worker, std::string says, Duration lasts) {
+  if (options_.owned) return;
+  data_.announced.insert_or_assign(std::move(worker),
+                                   Data::Announced{std::move(says), clock_.now() + lasts});
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

@@ -60,6 +60,7 @@ class MemoryStore final : public Store {
   void record(AuditEntry entry, async::Done<Result<void>> done) override;
   void audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void census(async::Done<Result<Census>> done) override;
+  void announce(std::string worker, std::string says, Duration lasts) override;
   Instant now() override;
   bool owned() const override;
   std::optional<Instant> opened_at() const override { return opened_at_; }

@@ -1,0 +1,69 @@
+// Versions: jobs that wait for a process that offers their versions (SPEC §12).
+//
+//   sweep            parked jobs of our agents: those that wait for a version that this process offers go on
+//   offered          does another process that shares the store offer a job's version? Then the job is left to it
+//   look_again       jobs that were left so, when no process offers their version any more, and after a minute in any case
+//
+// What a job waits for is decided by the engine (engine/take_version.cc); a sweep looks at each parked job once, and again
+// when its log has grown. Threads: the loop's. See docs/decisions/0073-versions.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "async/loop.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/time.h"
+#include "core/value.h"
+#include "store/store.h"
+
+namespace ae::runtime {
+
+// A process that claims jobs, as it announces itself to those that share the store.
+struct WorkerOffer {
+  std::vector<std::string> agents;  // empty = any
+  std::vector<std::string> offers;  // capabilities and versions
+};
+// From what a worker announced (Runtime::announce); nullopt: it cannot be read.
+std::optional<WorkerOffer> worker_offer(std::string_view says);
+// Does it claim jobs of this agent?
+bool takes(const WorkerOffer& offer, const std::string& agent);
+
+class Versions {
+ public:
+  // Tells the job what this process offers; false: there was nothing that it waited for, or the store did not answer.
+  using Tell = std::function<void(JobId, async::Done<bool>)>;
+  Versions(store::Store& store, Tell tell);
+
+  // One walk at a time. It goes on until it is over or this object is gone.
+  void sweep(std::vector<std::string> agents);
+  void offered(JobId job, std::string agent, std::string version, async::Done<Result<bool>> done);
+  void look_again(std::function<void(const std::vector<JobId>&)> then);
+  // A process that offers other versions looks at each parked job anew.
+  void changed() { seen_.clear(); }
+
+ private:
+  struct Walk;
+  void next_page(std::shared_ptr<Walk> walk);
+  void next_job(std::shared_ptr<Walk> walk);
+
+  store::Store& store_;
+  const Tell tell_;
+  bool sweeping_ = false;
+  std::map<JobId, std::uint64_t> seen_;  // parked jobs that wait for nothing of ours, at this seq
+  struct Left {
+    std::string agent, version;
+    Instant since;
+  };
+  std::map<JobId, Left> left_;  // to other processes
+  std::shared_ptr<Versions*> alive_ = std::make_shared<Versions*>(this);
+};
+
+}  // namespace ae::runtime

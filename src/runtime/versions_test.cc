@@ -1,0 +1,224 @@
+// Jobs that wait for a process that offers their versions: left to it, parked, and resumed.
+#include "runtime/versions.h"
+
+#include "runtime/desk_test.h"
+#include "testing/test.h"
+
+namespace ae::runtime::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<const engine::Plan> bound(std::string_view policy) {
+  const auto unbound = plan("idempotent", kOneCall);
+  auto compiled = engine::Plan::compile(
+      unbound->task_graph.with("versions", Value::object({{"policy", policy}})));
+  AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
+  return *compiled;
+}
+
+Desk::Setup worker(std::string version, std::uint64_t seed) {
+  return {.seed = seed, .version = std::move(version), .announces = true};
+}
+
+Desk::Setup owner(std::string version, std::uint64_t seed) {
+  Desk::Setup setup = worker(std::move(version), seed);
+  setup.owned = true;
+  return setup;
+}
+
+std::size_t count(Desk& desk, EventType type) { return all_of(desk.read().events, type).size(); }
+
+// The job's first process has made it and is gone.
+void left_by_first(Ground& ground, std::string_view policy, bool owned) {
+  Desk first(ground, "first", owned ? owner("one", 1) : worker("one", 1));
+  first.create(bound(policy));
+  AE_CHECK(first.calls.size() == 1);
+  first.runtime.reset();
+}
+
+AE_TEST(
+    "versions/the owner of a store parks a strict job of another version, and its own resumes it") {
+  Ground ground;
+  left_by_first(ground, "strict", true);
+  {
+    Desk other(ground, "other", owner("two", 2));
+    other.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(other.status(), "parked");
+    EXPECT_EQ(other.calls.size(), 0u);
+    EXPECT_FALSE(other.read().row.claim);
+    EXPECT_TRUE(other.read().state.awaits_version());
+    EXPECT_EQ(count(other, EventType::version_mismatched), 1u);
+    ground.loop.advance(1h);
+    EXPECT_EQ(count(other, EventType::job_parked), 1u) << "it rests";
+    other.runtime.reset();
+  }
+  Desk right(ground, "right", owner("one", 3));
+  right.runtime->start();
+  ground.loop.advance(5s);
+  ASSERT_EQ(right.calls.size(), 1u);
+  EXPECT_EQ(right.calls[0].call.try_no, 2u) << "the open call was sent again under its key";
+  right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(right.status(), "completed");
+  EXPECT_EQ(count(right, EventType::job_resumed), 1u);
+}
+
+AE_TEST(
+    "versions/without a worker of its version a strict job parks, and goes on when one starts") {
+  Ground ground;
+  left_by_first(ground, "strict", false);
+  Desk other(ground, "other", worker("two", 2));
+  other.runtime->start();
+  ground.loop.advance(65s);  // the first one's lease has run out
+  ASSERT_EQ(other.status(), "parked");
+  EXPECT_EQ(other.calls.size(), 0u);
+  Desk right(ground, "right", worker("one", 3));
+  right.runtime->start();
+  ground.loop.advance(65s);
+  ASSERT_EQ(right.calls.size(), 1u);
+  EXPECT_EQ(other.calls.size(), 0u);
+  right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(right.status(), "completed");
+}
+
+AE_TEST("versions/while a worker of its version is announced a strict job is left to it") {
+  Ground ground;
+  Desk right(ground, "right", worker("one", 1));
+  right.script = [](const store::Call& call) {  // it is busy: it claims nothing
+    return call.method == Method::claim ? Fault::fail_before : Fault::none;
+  };
+  right.runtime->start();
+  left_by_first(ground, "strict", false);
+  Desk other(ground, "other", worker("two", 2));
+  const auto before = other.read().row.last_seq;
+  other.runtime->start();
+  ground.loop.advance(5min);
+  EXPECT_EQ(other.read().row.last_seq, before) << "nothing is written by who leaves it";
+  EXPECT_FALSE(other.read().row.claim);
+  ASSERT_TRUE(other.runtime->refuses(kJob));
+  EXPECT_EQ(other.runtime->refuses(kJob)->code, Code::execution_version_mismatch);
+  right.runtime.reset();  // it dies: what it announced lapses
+  ground.loop.advance(2min);
+  EXPECT_EQ(other.status(), "parked");
+  EXPECT_EQ(other.calls.size(), 0u);
+}
+
+AE_TEST("versions/a route job stays queued, whoever looks, and never parks") {
+  Ground ground;
+  {
+    Desk first(ground, "first", worker("one", 1));
+    NewJobRequest request;
+    request.job = kJob;
+    request.agent = "agent";
+    request.plan = bound("route");
+    request.hold = false;
+    auto made = ground.loop.await<Result<Created>>(
+        [&](auto done) { first.runtime->create(request, std::move(done)); });
+    ASSERT_TRUE(made);
+    first.runtime.reset();
+  }
+  Desk other(ground, "other", worker("two", 2));
+  const auto before = other.read().row.last_seq;
+  other.runtime->start();
+  ground.loop.advance(1h);
+  EXPECT_EQ(other.status(), "queued");
+  EXPECT_EQ(other.read().row.last_seq, before);
+  EXPECT_EQ(other.read().state.epoch, 0u) << "it was never claimed";
+  EXPECT_EQ(other.runtime->missing(other.read().row),
+            std::vector<std::string>{"execution_version:agent=one"});
+  Desk right(ground, "right", worker("one", 3));
+  right.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
+AE_TEST("versions/a strict job that parks behind a sweep is found by the next one") {
+  Ground ground;
+  Desk right(ground, "right", worker("one", 1));
+  bool blind = true;
+  right.script = [&](const store::Call& call) {
+    return blind && call.method == Method::query ? Fault::fail_before : Fault::none;
+  };
+  left_by_first(ground, "strict", false);
+  {
+    Desk other(ground, "other", worker("two", 2));
+    other.runtime->start();
+    ground.loop.advance(65s);
+    ASSERT_EQ(other.status(), "parked");
+    other.runtime.reset();
+  }
+  right.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_EQ(right.status(), "parked");
+  blind = false;
+  ground.loop.advance(2min);
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
+AE_TEST("versions/a process that claims nothing by itself resumes the job that it is given") {
+  Ground ground;
+  left_by_first(ground, "strict", true);
+  {
+    Desk other(ground, "other", owner("two", 2));
+    other.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(other.status(), "parked");
+    other.runtime.reset();
+  }
+  Desk::Setup only = owner("one", 3);
+  only.claims = false;
+  Desk right(ground, "right", only);
+  right.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_EQ(right.status(), "parked");
+  const auto claimed = ground.loop.await<Result<bool>>(
+      [&](auto done) { right.runtime->claim_job(kJob, std::move(done)); });
+  ASSERT_TRUE(claimed);
+  EXPECT_TRUE(*claimed);
+  ground.loop.run_ready();
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
+AE_TEST(
+    "versions/a call that a changed tool left in doubt is sent again where the tool is as it was") {
+  Ground ground;
+  std::string key;
+  {
+    Desk first(ground, "first", owner("one", 1));
+    first.create(plan("idempotent", kOneCall));
+    key = first.calls.at(0).call.key.text;
+    first.runtime.reset();
+  }
+  {
+    Desk::Setup changed = owner("one", 2);
+    changed.tool_version = "ffffffffffffffff";
+    Desk other(ground, "other", changed);
+    other.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(other.status(), "parked");
+    EXPECT_EQ(other.read().state.parked_until, "resolve");
+    ground.loop.advance(5min);
+    EXPECT_EQ(other.status(), "parked");
+    other.runtime.reset();
+  }
+  Desk right(ground, "right", owner("one", 3));
+  right.runtime->start();
+  ground.loop.advance(5s);
+  ASSERT_EQ(right.calls.size(), 1u);
+  EXPECT_EQ(right.calls[0].call.key.text, key);
+  right.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(right.status(), "completed");
+}
+
+AE_TEST("versions/what a worker announces is read with care") {
+  EXPECT_FALSE(worker_offer(""));
+  EXPECT_FALSE(worker_offer("[]"));
+  const auto offer = worker_offer(R"({"agents":["a"],"offers":["gpu","execution_version:a=1"]})");
+  ASSERT_TRUE(offer);
+  EXPECT_TRUE(takes(*offer, "a"));
+  EXPECT_FALSE(takes(*offer, "b"));
+}
+
+}  // namespace
+}  // namespace ae::runtime::testing
