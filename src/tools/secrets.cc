@@ -6,12 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <bit>
+#include <bitset>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "core/hash.h"
 #include "core/json.h"
@@ -26,6 +30,7 @@ constexpr std::size_t kHeldMax = 1u << 10;         // bytes that a stream holds 
 constexpr std::size_t kHeldShapesMax = 48;         // so many; `\u005cu0041` is one character
 constexpr std::size_t kTailsMax =
     4u << 10;  // bytes of a value whose base64 is hidden with its last character
+constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a table of shapes
 constexpr std::size_t kKnownOfAName = 8;  // values of a secret that was changed while we run
 constexpr std::string_view kMarker = "secret:";
 
@@ -144,17 +149,16 @@ std::string json_string(std::string_view value) {
 }
 
 struct Shape {
-  Secret text;
-  std::string_view name;
+  std::string_view text, name;
   bool tailed = false;  // its last character is one of many that may follow what is hidden
 };
 
 // Longest first, so that no shape is cut by one that is part of it.
-std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
+// The shapes borrow their names from `secrets` and their texts from `kept`.
+std::vector<Shape> shapes_of(const std::vector<UsedSecret>& secrets, std::deque<Secret>& kept) {
   std::vector<Shape> shapes;
-  for (const UsedSecret& secret : used) {
+  for (const UsedSecret& secret : secrets) {
     const std::string_view value = secret.value.reveal();
-    if (value.size() < kSecretHiddenMin) continue;
     std::vector<std::string> texts, tailed;
     texts.emplace_back(value);
     texts.push_back(percent_encoded(value, true));
@@ -182,54 +186,138 @@ std::vector<Shape> shapes_of(const std::vector<UsedSecret>& used) {
       list->erase(twins.begin(), twins.end());
       for (std::string& text : *list) {
         if (text.size() >= kSecretHiddenMin) {
-          shapes.push_back({Secret(text), secret.name, list == &tailed});
+          shapes.push_back({kept.emplace_back(text).reveal(), secret.name, list == &tailed});
         }
         ::explicit_bzero(text.data(), text.size());
       }
     }
   }
-  std::ranges::sort(shapes, std::ranges::greater{},
-                    [](const Shape& s) { return s.text.reveal().size(); });
+  std::ranges::sort(shapes, [](const Shape& a, const Shape& b) {
+    if (a.text.size() != b.text.size()) return a.text.size() > b.text.size();
+    return std::tie(a.text, a.tailed, a.name) < std::tie(b.text, b.tailed, b.name);
+  });
+  // What two secrets share is hidden once.
+  const auto twins = std::ranges::unique(shapes, {}, &Shape::text);
+  shapes.erase(twins.begin(), twins.end());
   return shapes;
 }
 
-// Finds out in one pass over a text which of many shapes stand in it.
-class Occurring {
+// The secrets that can be hidden, each once, in an order of their own.
+std::vector<const UsedSecret*> hidden_of(const std::vector<UsedSecret>& used) {
+  std::vector<const UsedSecret*> hidden;
+  for (const UsedSecret& one : used) {
+    if (one.value.reveal().size() >= kSecretHiddenMin) hidden.push_back(&one);
+  }
+  const auto parts = [](const UsedSecret* s) {
+    return std::pair(std::string_view(s->name), s->value.reveal());
+  };
+  std::ranges::sort(hidden, {}, parts);
+  const auto twins = std::ranges::unique(hidden, {}, parts);
+  hidden.erase(twins.begin(), twins.end());
+  return hidden;
+}
+
+std::vector<UsedSecret> copies_of(const std::vector<const UsedSecret*>& secrets) {
+  std::vector<UsedSecret> copies;
+  copies.reserve(secrets.size());
+  for (const UsedSecret* one : secrets) copies.push_back(*one);
+  return copies;
+}
+
+}  // namespace
+
+// What is looked for, and what finds it fast: the shapes of a set of secrets. Never changes; threads: any.
+class ScrubTable {
  public:
-  explicit Occurring(const std::vector<Shape>& shapes) : shapes_(shapes), begins_(kBuckets) {
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      begins_[bucket(shapes[i].text.reveal())].push_back(static_cast<std::uint32_t>(i));
-    }
-  }
-  // In the order of `shapes`.
-  std::vector<const Shape*> in(std::string_view text) const {
-    std::vector<bool> seen(shapes_.size());
-    bool any = false;
-    for (std::size_t at = 0; at + kSecretHiddenMin <= text.size(); ++at) {
-      for (const std::uint32_t i : begins_[bucket(text.substr(at, sizeof(std::uint32_t)))]) {
-        if (seen[i] || !text.substr(at).starts_with(shapes_[i].text.reveal())) continue;
-        seen[i] = any = true;
-      }
-    }
-    std::vector<const Shape*> found;
-    for (std::size_t i = 0; any && i < seen.size(); ++i) {
-      if (seen[i]) found.push_back(&shapes_[i]);
-    }
-    return found;
-  }
+  explicit ScrubTable(const std::vector<UsedSecret>& used);
+  ScrubTable(const ScrubTable&) = delete;
+  ScrubTable& operator=(const ScrubTable&) = delete;
+
+  // Is this the table of these secrets?
+  bool is_of(const std::vector<UsedSecret>& used) const;
+  // Longest first.
+  const std::vector<Shape>& shapes() const { return shapes_; }
+  // Those that stand in a text, found in one pass over it, in the order of shapes().
+  std::vector<const Shape*> in(std::string_view text) const;
+  // Does a shape begin with this text and go on behind it? REQUIRES: text is not empty.
+  bool may_go_on(std::string_view text) const;
 
  private:
-  static constexpr std::size_t kBuckets = 4096;
   // Of the first four bytes: every shape has them.
-  static std::size_t bucket(std::string_view text) {
+  static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
+  std::size_t bucket(const char* text) const {
     std::uint32_t word = 0;
-    text.copy(reinterpret_cast<char*>(&word), sizeof word);
-    return (word * 2'654'435'761u) >> 20;
+    std::memcpy(&word, text, sizeof word);
+    return (word * 2'654'435'761u) >> bucket_shift_;
   }
-  const std::vector<Shape>& shapes_;
-  std::vector<std::vector<std::uint32_t>> begins_;
+  std::string_view text(std::uint32_t shape) const { return shapes_[shape].text; }
+
+  const std::vector<UsedSecret> secrets_;
+  std::deque<Secret> texts_;  // of the shapes
+  const std::vector<Shape> shapes_;
+  std::vector<std::uint32_t> sorted_;  // the shapes by their texts
+  std::bitset<256> first_bytes_;       // of all shapes
+  // The shapes of bucket i are by_bucket_[bucket_ends_[i]] up to bucket_ends_[i + 1].
+  unsigned bucket_shift_;
+  std::vector<std::uint32_t> bucket_ends_, by_bucket_;
 };
-static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
+
+ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
+    : secrets_(copies_of(hidden_of(used))), shapes_(shapes_of(secrets_, texts_)) {
+  // Few shapes share a bucket, and few buckets are used: most places of a text are passed without a look at a shape.
+  const std::size_t wanted = std::clamp(shapes_.size() * 16, kBucketsMin, kBucketsMax);
+  const unsigned bits = static_cast<unsigned>(std::bit_width(std::bit_ceil(wanted))) - 1;
+  bucket_shift_ = 32 - bits;
+  bucket_ends_.resize((std::size_t{1} << bits) + 1);
+  for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
+    sorted_.push_back(i);
+    first_bytes_.set(static_cast<unsigned char>(text(i).front()));
+    ++bucket_ends_[bucket(text(i).data())];
+  }
+  std::ranges::sort(sorted_, {}, [this](std::uint32_t i) { return text(i); });
+  std::partial_sum(bucket_ends_.begin(), bucket_ends_.end(), bucket_ends_.begin());
+  by_bucket_.resize(shapes_.size());
+  for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
+    by_bucket_[--bucket_ends_[bucket(text(i).data())]] = i;
+  }
+}
+
+bool ScrubTable::is_of(const std::vector<UsedSecret>& used) const {
+  return std::ranges::equal(secrets_, hidden_of(used),
+                            [](const UsedSecret& a, const UsedSecret* b) {
+                              return a.name == b->name && a.value.reveal() == b->value.reveal();
+                            });
+}
+
+std::vector<const Shape*> ScrubTable::in(std::string_view whole) const {
+  std::vector<const Shape*> found;
+  if (shapes_.empty() || whole.size() < kSecretHiddenMin) return found;
+  std::vector<bool> seen;
+  const std::size_t last = whole.size() - kSecretHiddenMin;
+  for (std::size_t at = 0; at <= last; ++at) {
+    const std::size_t b = bucket(whole.data() + at);
+    for (std::uint32_t i = bucket_ends_[b]; i < bucket_ends_[b + 1]; ++i) {
+      const std::uint32_t shape = by_bucket_[i];
+      if ((!seen.empty() && seen[shape]) || !whole.substr(at).starts_with(text(shape))) continue;
+      seen.resize(shapes_.size());
+      seen[shape] = true;
+    }
+  }
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i]) found.push_back(&shapes_[i]);
+  }
+  return found;
+}
+
+bool ScrubTable::may_go_on(std::string_view begun) const {
+  if (!first_bytes_[static_cast<unsigned char>(begun.front())]) return false;
+  // Texts that begin with `begun` follow each other, and it stands before all that are longer.
+  const auto next =
+      std::ranges::upper_bound(sorted_, begun, {}, [this](std::uint32_t i) { return text(i); });
+  return next != sorted_.end() && text(*next).starts_with(begun);
+}
+
+namespace {
 
 std::string instead_of(const Shape& shape) { return "[secret " + std::string(shape.name) + "]"; }
 
@@ -239,12 +327,12 @@ struct Hidden {
 };
 
 // Where values stand that are spelled with escapes, on any level.
-std::vector<Hidden> escaped_in(const Layers& layers, const Occurring& shapes) {
+std::vector<Hidden> escaped_in(const Layers& layers, const ScrubTable& table) {
   std::vector<Hidden> found;
   for (std::size_t level = 1; level <= layers.levels(); ++level) {
     const std::string_view text = layers.text(level);
-    for (const Shape* shape : shapes.in(text)) {
-      const std::string_view value = shape->text.reveal();
+    for (const Shape* shape : table.in(text)) {
+      const std::string_view value = shape->text;
       for (std::size_t at = 0; (at = text.find(value, at)) != text.npos; at += value.size()) {
         found.push_back({layers.below(level, {at, at + value.size()}), shape});
       }
@@ -257,12 +345,12 @@ std::vector<Hidden> escaped_in(const Layers& layers, const Occurring& shapes) {
   return found;
 }
 
-std::string scrub_escaped(std::string text, const Occurring& shapes) {
+std::string scrub_escaped(std::string text, const ScrubTable& table) {
   const Layers layers(text, Layers::Behind::nothing);
   if (layers.levels() == 0) return text;
   std::string out;
   std::size_t done = 0;
-  for (const Hidden& one : escaped_in(layers, shapes)) {
+  for (const Hidden& one : escaped_in(layers, table)) {
     if (one.span.begin >= done) {
       out += std::string_view(text).substr(done, one.span.begin - done);
       out += instead_of(*one.shape);
@@ -273,34 +361,34 @@ std::string scrub_escaped(std::string text, const Occurring& shapes) {
   return out + text.substr(done);
 }
 
-std::string scrub_shapes(std::string_view text, const Occurring& shapes) {
+std::string scrub_shapes(std::string_view text, const ScrubTable& table) {
   std::string out(text);
-  for (const Shape* shape : shapes.in(text)) {
+  for (const Shape* shape : table.in(text)) {
     const std::string instead = instead_of(*shape);
-    for (std::size_t at = 0; (at = out.find(shape->text.reveal(), at)) != std::string::npos;) {
-      out.replace(at, shape->text.reveal().size(), instead);
+    for (std::size_t at = 0; (at = out.find(shape->text, at)) != std::string::npos;) {
+      out.replace(at, shape->text.size(), instead);
       at += instead.size();
     }
   }
-  return scrub_escaped(std::move(out), shapes);
+  return scrub_escaped(std::move(out), table);
 }
 
-Value scrub_shapes_in(const Value& value, const Occurring& shapes) {
+Value scrub_shapes_in(const Value& value, const ScrubTable& table) {
   switch (value.kind()) {
     case Value::Kind::string: {
-      std::string clean = scrub_shapes(value.as_string(), shapes);
+      std::string clean = scrub_shapes(value.as_string(), table);
       return clean == value.as_string() ? value : Value(std::move(clean));
     }
     case Value::Kind::array: {
       std::vector<Value> items;
       items.reserve(value.size());
-      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, shapes));
+      for (const Value& item : value.items()) items.push_back(scrub_shapes_in(item, table));
       return Value::array(std::move(items));
     }
     case Value::Kind::object: {
       std::map<std::string, Value> clean;  // two keys may become one
       for (const auto& [key, member] : value.members()) {
-        clean.insert_or_assign(scrub_shapes(key, shapes), scrub_shapes_in(member, shapes));
+        clean.insert_or_assign(scrub_shapes(key, table), scrub_shapes_in(member, table));
       }
       return Value::object(std::vector<Member>(clean.begin(), clean.end()));
     }
@@ -452,22 +540,20 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used) {
   if (used.empty()) return std::string(text);
-  const std::vector<Shape> shapes = shapes_of(used);
-  return scrub_shapes(text, Occurring(shapes));
+  return scrub_shapes(text, ScrubTable(used));
 }
 
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used) {
   if (used.empty()) return value;
-  const std::vector<Shape> shapes = shapes_of(used);
-  return scrub_shapes_in(value, Occurring(shapes));
+  return scrub_shapes_in(value, ScrubTable(used));
 }
 
 std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& used) {
   if (used.empty()) return std::string(tail);
-  const std::vector<Shape> shapes = shapes_of(used);
+  const ScrubTable table(used);
   std::size_t cut = 0;
-  for (const Shape& shape : shapes) {
-    const std::string_view value = shape.text.reveal();
+  for (const Shape& shape : table.shapes()) {
+    const std::string_view value = shape.text;
     // One character alone says nothing when it may be any.
     for (std::size_t begin = 1; begin + (shape.tailed ? 1 : 0) < value.size(); ++begin) {
       const std::string_view end_of_value = value.substr(begin);
@@ -477,41 +563,37 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
       }
     }
   }
-  return scrub_shapes(tail.substr(cut), Occurring(shapes));
+  return scrub_shapes(tail.substr(cut), table);
 }
 
-struct ScrubbedStream::Shapes {
-  explicit Shapes(std::vector<Shape> shapes) : all(std::move(shapes)), occurring(all) {
-    for (const Shape& shape : all) {
-      by_first_byte[static_cast<unsigned char>(shape.text.reveal().front())].push_back(&shape);
-    }
-  }
-  const std::vector<Shape> all;  // longest first
-  const Occurring occurring;
-  std::array<std::vector<const Shape*>, 256> by_first_byte;
-};
-
-ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used) {
-  std::vector<Shape> shapes = shapes_of(used);
-  if (!shapes.empty()) shapes_ = std::make_unique<Shapes>(std::move(shapes));
+std::shared_ptr<const ScrubTable> SecretSource::scrub_table(const std::vector<UsedSecret>& used) {
+  auto table = std::make_shared<const ScrubTable>(used);
+  return table->shapes().empty() ? nullptr : table;
 }
+
+std::shared_ptr<const ScrubTable> EnvironmentSecrets::scrub_table(
+    const std::vector<UsedSecret>& used) {
+  const std::lock_guard lock(mutex_);
+  if (!newest_table_ || !newest_table_->is_of(used))
+    newest_table_ = SecretSource::scrub_table(used);
+  return newest_table_;
+}
+
+ScrubbedStream::ScrubbedStream(std::shared_ptr<const ScrubTable> table)
+    : table_(std::move(table)) {}
+ScrubbedStream::ScrubbedStream(const std::vector<UsedSecret>& used)
+    : table_(SecretNames().scrub_table(used)) {}
 ScrubbedStream::~ScrubbedStream() { ::explicit_bzero(held_.data(), held_.size()); }
 ScrubbedStream::ScrubbedStream(ScrubbedStream&&) noexcept = default;
 ScrubbedStream& ScrubbedStream::operator=(ScrubbedStream&&) noexcept = default;
 
 // Before the first place from which a value may have begun that has not ended, on any level.
 std::size_t ScrubbedStream::first_open(const Layers& layers) const {
-  const std::size_t longest = shapes_->all.front().text.reveal().size();
+  const std::size_t longest = table_->shapes().front().text.size();
   std::size_t cut = layers.read_to();
   for (std::size_t level = 0; level <= layers.levels(); ++level) {
     const std::string_view text = layers.text(level);
-    const auto may_begin = [&](std::size_t at) {
-      const std::string_view rest = text.substr(at);
-      const auto& begins = shapes_->by_first_byte[static_cast<unsigned char>(rest.front())];
-      return std::ranges::any_of(begins, [&](const Shape* shape) {
-        return shape->text.reveal().size() > rest.size() && shape->text.reveal().starts_with(rest);
-      });
-    };
+    const auto may_begin = [&](std::size_t at) { return table_->may_go_on(text.substr(at)); };
     std::size_t at = text.size() < longest ? 0 : text.size() - longest + 1;
     while (at < text.size() && !may_begin(at)) ++at;
     if (at < text.size()) cut = std::min(cut, layers.below(level, {at, at}).begin);
@@ -524,7 +606,7 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
   const std::string_view all = layers.text(0);
   std::vector<std::vector<const Shape*>> there;  // by level
   for (std::size_t level = 0; level <= layers.levels(); ++level) {
-    there.push_back(shapes_->occurring.in(layers.text(level)));
+    there.push_back(table_->in(layers.text(level)));
   }
   for (std::size_t before = cut + 1; cut < before;) {
     before = cut;
@@ -537,7 +619,7 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
       for (const Shape* shape : there[level]) {
         cut = layers.between(cut);
         const std::size_t here = layers.above(level, cut);
-        const std::string_view value = shape->text.reveal();
+        const std::string_view value = shape->text;
         const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
         const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
@@ -550,16 +632,16 @@ std::size_t ScrubbedStream::through_nothing(const Layers& layers, std::size_t cu
 }
 
 std::string ScrubbedStream::feed(std::string_view text) {
-  if (!shapes_) return std::string(text);
+  if (!table_) return std::string(text);
   held_ += text;
   std::size_t cut = 0;
   {
     const Layers layers(held_, Layers::Behind::more);
     cut = through_nothing(layers, first_open(layers));
   }
-  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), shapes_->occurring);
-  const Shape& longest = shapes_->all.front();
-  if (held_.size() - cut > kHeldMax + kHeldShapesMax * longest.text.reveal().size()) {
+  std::string clean = scrub_shapes(std::string_view(held_).substr(0, cut), *table_);
+  const Shape& longest = table_->shapes().front();
+  if (held_.size() - cut > kHeldMax + kHeldShapesMax * longest.text.size()) {
     // Values that overlap themselves, one after the other, without an end: nobody needs to see them.
     clean += instead_of(longest);
     cut = held_.size();
@@ -569,8 +651,8 @@ std::string ScrubbedStream::feed(std::string_view text) {
 }
 
 std::string ScrubbedStream::end() {
-  if (!shapes_) return {};
-  std::string clean = scrub_shapes(held_, shapes_->occurring);
+  if (!table_) return {};
+  std::string clean = scrub_shapes(held_, *table_);
   ::explicit_bzero(held_.data(), held_.size());
   held_.clear();
   return clean;

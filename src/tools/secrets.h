@@ -20,6 +20,7 @@
 namespace ae::tools {
 
 class Layers;
+class ScrubTable;
 
 // A text with a secret in it. No stream, format or Value takes it; its bytes are wiped when it goes.
 class Secret {
@@ -58,6 +59,9 @@ class SecretSource {
   virtual Result<Secret> get(std::string_view name) = 0;
   // Adds every secret of this process that is not in `used` yet: a tool may answer with one that another tool uses.
   virtual void add_known(std::vector<UsedSecret>& used) const { static_cast<void>(used); }
+  // The table that finds `used` in a stream; nullptr when there is nothing to hide. It is shared because it is large: a
+  // source may give all streams with the same secrets one table.
+  virtual std::shared_ptr<const ScrubTable> scrub_table(const std::vector<UsedSecret>& used);
 };
 
 // In this order: the environment's NAME; the file that NAME_FILE names, without its last newline; a line NAME=value
@@ -69,6 +73,7 @@ class EnvironmentSecrets final : public SecretSource {
   explicit EnvironmentSecrets(std::string secrets_file = {}) : file_(std::move(secrets_file)) {}
   Result<Secret> get(std::string_view name) override;
   void add_known(std::vector<UsedSecret>& used) const override;
+  std::shared_ptr<const ScrubTable> scrub_table(const std::vector<UsedSecret>& used) override;
 
  private:
   Result<Secret> find(std::string_view name) const;
@@ -77,6 +82,7 @@ class EnvironmentSecrets final : public SecretSource {
   mutable std::mutex mutex_;
   std::vector<UsedSecret>
       known_;  // guarded by mutex_; all that was given, the newest values of each
+  std::shared_ptr<const ScrubTable> newest_table_;  // guarded by mutex_
 };
 
 // Gives no secret, but what an agents file calls it: for those who read what would be sent.
@@ -95,9 +101,10 @@ Result<Secret> replace_secrets(std::string_view text, SecretSource& source,
 
 constexpr std::size_t kSecretHiddenMin = 4;  // bytes; shorter values are not taken out of anything
 
-// `text` without these values, plain, percent-encoded (where needed, or every byte), hex or base64 (also inside a longer base64), and all that with the
-// escapes of JSON, however they are used, also in JSON within JSON (layers.h); `[secret NAME]` stands instead, and JSON stays
-// JSON. Values below kSecretHiddenMin are left: hiding them would only destroy the text.
+// `text` without these values, plain, percent-encoded (where needed, or every byte), hex or base64 (also inside a longer
+// base64), and all that with the escapes of JSON, however they are used, also in JSON within JSON (layers.h);
+// `[secret NAME]` stands instead, and JSON stays JSON. Values below kSecretHiddenMin are left: hiding them would only
+// destroy the text.
 std::string scrub(std::string_view text, const std::vector<UsedSecret>& used);
 // The same for every string in a value; keys too.
 Value scrub_value(const Value& value, const std::vector<UsedSecret>& used);
@@ -108,7 +115,9 @@ std::string scrub_tail(std::string_view tail, const std::vector<UsedSecret>& use
 // value follows itself without an end). It holds back what may be the beginning of a value, and not more. Threads: one owner.
 class ScrubbedStream {
  public:
-  explicit ScrubbedStream(const std::vector<UsedSecret>& used);
+  // `table`: of SecretSource::scrub_table.
+  explicit ScrubbedStream(std::shared_ptr<const ScrubTable> table);
+  explicit ScrubbedStream(const std::vector<UsedSecret>& used);  // with a table of its own
   ~ScrubbedStream();
   ScrubbedStream(ScrubbedStream&&) noexcept;
   ScrubbedStream& operator=(ScrubbedStream&&) noexcept;
@@ -119,10 +128,9 @@ class ScrubbedStream {
   std::string end();
 
  private:
-  struct Shapes;
   std::size_t first_open(const Layers& layers) const;
   std::size_t through_nothing(const Layers& layers, std::size_t cut) const;
-  std::unique_ptr<Shapes> shapes_;  // null: there is nothing to hide
+  std::shared_ptr<const ScrubTable> table_;  // null: there is nothing to hide
   std::string held_;
 };
 

@@ -348,8 +348,38 @@ AE_TEST("secrets/of a text that comes in pieces only what may begin a value is h
   EXPECT_EQ(stream.feed("1"), R"(\\u0071)");
   EXPECT_EQ(stream.feed("ä hun"), "ä ");
   EXPECT_EQ(stream.end(), "hun");
-  ScrubbedStream nothing({});
+  ScrubbedStream nothing(std::vector<UsedSecret>{});
   EXPECT_EQ(nothing.feed("hunt"), "hunt");
+}
+
+AE_TEST("secrets/streams with the same secrets share one table") {
+  const Variable a("SHARE_A", "alpha-value"), b("SHARE_B", "beta-value");
+  EnvironmentSecrets source;
+  std::vector<UsedSecret> used;
+  EXPECT_EQ(source.scrub_table(used), nullptr) << "there is nothing to hide";
+  ASSERT_TRUE(replace_secrets("secret:SHARE_A secret:SHARE_B", source, used));
+  const auto table = source.scrub_table(used);
+  std::vector<UsedSecret> same{used[1], used[0], used[1], {"PIN", Secret("123")}};
+  EXPECT_EQ(source.scrub_table(same), table)
+      << "in another order, twice, and one too short to hide";
+  used.pop_back();
+  EXPECT_NE(source.scrub_table(used), table) << "one secret less";
+  used[0].value = Secret("gamma-value");
+  ScrubbedStream newer(source.scrub_table(used)), older(table);
+  EXPECT_EQ(newer.feed("alpha-value gamma-value!"), "alpha-value [secret SHARE_A]!");
+  EXPECT_EQ(older.feed("alpha-value gamma-value!"), "[secret SHARE_A] gamma-value!");
+  EXPECT_EQ(older.feed("beta-v"), "");
+  EXPECT_EQ(newer.feed("alue gamma-"), "alue ") << "what a stream holds back is its own";
+  EXPECT_EQ(older.feed("alue!"), "[secret SHARE_B]!");
+}
+
+AE_TEST("secrets/of two secrets with one value the first name stands instead, in whatever order") {
+  std::vector<UsedSecret> used;
+  used.push_back({"KEY_B", Secret("hunter22")});
+  used.push_back({"KEY_A", Secret("hunter22")});
+  EXPECT_EQ(scrub("a hunter22 b", used), "a [secret KEY_A] b");
+  std::swap(used[0], used[1]);
+  EXPECT_EQ(scrub("a hunter22 b", used), "a [secret KEY_A] b");
 }
 
 AE_TEST("secrets/a value that follows itself without an end is held back within a limit") {

@@ -377,11 +377,11 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
   request.http.send_within = call.send_within - (async::BootClock().since_start() - begun);
   std::shared_ptr<Stream> stream;  // shared by the two that hear of the answer
   if (call.reader) {
-    stream =
-        std::make_shared<Stream>(Stream{.reader = std::move(call.reader),
-                                        .enough = [calls = calls_, key] { calls->cancel(key); },
-                                        .piece = std::move(call.piece),
-                                        .scrubbed = ScrubbedStream(request.used)});
+    stream = std::make_shared<Stream>(
+        Stream{.reader = std::move(call.reader),
+               .enough = [calls = calls_, key] { calls->cancel(key); },
+               .piece = std::move(call.piece),
+               .scrubbed = ScrubbedStream(needs_.secrets.scrub_table(request.used))});
     request.http.hear_events = [stream](const net::HttpHeaders&, const std::string& bytes) {
       stream->hear(bytes);
     };
