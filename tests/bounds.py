@@ -7,6 +7,7 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
 import json
 import os
 import pathlib
+import random
 import signal
 import sqlite3
 import sys
@@ -17,6 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from cli import expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
+from bad_requests import INNER  # noqa: E402
 from shared import desk as shared  # noqa: E402
 
 TESTS = []
@@ -191,6 +193,64 @@ def a_job_id_that_no_url_can_name_is_refused():
             assert status == 400 and said["code"] == "input_invalid", said
         expect(h.run("run", "agents.yaml", "calm", "--job-id", "...", env=server.env), 0)
         server.stop()
+
+
+TOLD = """\
+aetheris: 1
+tools:
+  put:
+    http: { method: POST, url: "http://127.0.0.1:9/${ .args.to }", headers: { Authorization: "Bearer secret:TOKEN" } }
+    effect: idempotent
+  show: { command: ["sh", "-c", "echo $T; exit 3"], env: { T: "secret:TOKEN" }, effect: read }
+agents:
+  puts:
+    input_schema: { type: object, required: [to], properties: { to: { type: string } } }
+    plan: [ { id: a, tool: put, args: { to: "${ .input.to }" } } ]
+  shows: { plan: [ { id: a, tool: show } ] }
+"""
+
+
+@test
+def bad_input_is_answered_without_a_secret_and_without_the_inside_of_the_program():
+    canary = "tok-5c1e7f3a9b"
+    with home() as h:
+        env = {"TOKEN": canary}
+        (h.path / "agents.yaml").write_text(TOLD)
+        told = []
+        chance = random.Random(14)
+        for _ in range(60):  # a file in which something is missing, doubled or another character
+            at, long = chance.randrange(len(TOLD)), chance.randrange(1, 12)
+            text = chance.choice((TOLD[:at] + TOLD[at + long:], TOLD[:at] + TOLD[at:at + long] * 2 + TOLD[at + long:],
+                                  TOLD[:at] + chance.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + TOLD[at:]))
+            (h.path / "bad.yaml").write_text(text)
+            said = h.run("check", "bad.yaml", env=env)
+            assert said.code in (0, 2), (text, said)
+            told.append(said.out + said.err)
+        for words in (("puts", "--input", "{}"), ("puts", "--input", "{"), ("puts", "--input", '{"to": 7}'),
+                      ("nobody",),
+                      ("puts", "--job-id", "a b"), ("shows",), ("puts", "--input", '{"to": "x\\u0000y"}')):
+            said = h.run("run", "agents.yaml", *words, env=env)
+            assert said.code in (1, 2, 3), (words, said)
+            told.append(said.out + said.err)
+        server = Server(h, env=env)
+        for body in ({"agent": "puts", "input": {}}, {"agent": "secret:TOKEN"}, [], "x",
+                     {"agent": "puts", "input": "secret:TOKEN"}):
+            status, problem = server.post("/api/jobs", body)
+            assert 400 <= status < 500, (body, status)
+            told.append(json.dumps(problem))
+        for part in ({"plan": [{"id": "a", "tool": "secret:TOKEN"}]},
+                     {"plan": [{"id": "a", "tool": "put", "args": {"to": "${ secret }"}}]},
+                     {"loop": {"model": "secret:TOKEN"}}, {"plan": 7}):
+            status, problem = server.ask("PUT", "/api/agents/bad", part)
+            assert status == 400, (part, status, problem)
+            told.append(json.dumps(problem))
+        status, job = server.post("/api/jobs?wait=30s", {"agent": "shows"})
+        assert job["status"] == "failed", job
+        told += [json.dumps(job), json.dumps(server.get(f"/api/jobs/{job['id']}/trace")[1])]
+        ended = server.stop()
+        told.append(ended.out + ended.err)
+        for text in told:
+            assert canary not in text and not INNER.search(text), text
 
 
 if __name__ == "__main__":

@@ -72,6 +72,17 @@ AE_TEST("agents/a billion laughs are refused at the first") {
               std::string::npos);
 }
 
+AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stands") {
+  const auto faults_of = [](std::size_t items) {
+    return quick(kHead + "      - { id: m, map: [" + repeated("1, ", items - 1) +
+                 "1], do: { tool: t } }\n");
+  };
+  EXPECT_EQ(faults_of(100'000), "");
+  const std::string faults = faults_of(100'001);
+  EXPECT_TRUE(faults.starts_with("6:23 plan_invalid")) << faults.substr(0, 300);
+  EXPECT_TRUE(faults.find("at most 100,000 items") != std::string::npos) << faults.substr(0, 300);
+}
+
 AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
   for (const std::string_view open : {"[", "{a: ", "{\"a\":", "- ", "? "}) {
     for (const std::size_t deep : {65u, 1'000u, 100'000u}) {

@@ -402,6 +402,20 @@ AE_TEST("core/seal/large values stand apart by hash, once") {
                   .blobs.empty());
 }
 
+AE_TEST("core/seal/a value of 256 KiB stands in its event, a larger one apart") {
+  constexpr std::size_t kMost = 256u << 10;
+  const auto blobs_of = [](std::size_t bytes) {
+    const Value text = std::string(bytes - 2, 'x');  // and two quotes
+    Log log;
+    const Sealed sealed =
+        log.add({{EventType::job_completed, Value::object({{"result", text}})}}, {});
+    EXPECT_EQ(log.open_first()->events.at(0).payload["result"], text);
+    return sealed.blobs.size();
+  };
+  EXPECT_EQ(blobs_of(kMost), 0u);
+  EXPECT_EQ(blobs_of(kMost + 1), 1u);
+}
+
 AE_TEST("core/seal/what a model is asked stands apart message by message, each message once") {
   const std::string first(100, 'a');
   const std::string second = std::string(100, 'b') + "\"\u20ac";

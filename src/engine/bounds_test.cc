@@ -139,5 +139,19 @@ AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items"
   EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
 }
 
+AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {
+  GivenJob most = with_maps(1, 100'000);
+  most.claim();
+  EXPECT_EQ(most.status(), "running");
+  EXPECT_EQ(most.count(EventType::decision_recorded), 1U);
+  GivenJob more = with_maps(1, 100'001);
+  more.claim();
+  ASSERT_EQ(more.status(), "failed");
+  EXPECT_EQ(more.state.error->code, "expression_failed");
+  EXPECT_EQ(more.state.error->message,
+            "the value of `map` has 100001 items; at most 100000 are allowed");
+  EXPECT_EQ(more.count(EventType::decision_recorded), 0U);
+}
+
 }  // namespace
 }  // namespace ae::engine::testing

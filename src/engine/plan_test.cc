@@ -167,6 +167,21 @@ AE_TEST("plan/limits hold") {
   EXPECT_FALSE(Plan::compile(plan_of(5), {.nodes_max = 4}));
 }
 
+AE_TEST("plan/a map has a bounded list, and no map inside of it") {
+  const auto refusal_of = [](std::string_view over, std::string_view each) {
+    const auto graph = parse_json(
+        R"({"schema":1,"nodes":[{"id":"m","kind":"map","max_parallel":1,"over":)" +
+        std::string(over) + R"(,"do":)" + std::string(each) + "}]," + std::string(kTools) + "}");
+    EXPECT_TRUE(graph);
+    const auto plan = Plan::compile(graph ? *graph : Value(), {.map_items_max = 2});
+    return plan ? std::string("taken") : plan.error().message;
+  };
+  constexpr std::string_view kCall = R"({"tool":"pay","args":{}})";
+  EXPECT_EQ(refusal_of("[1,2]", kCall), "taken");
+  EXPECT_NE(refusal_of("[1,2,3]", kCall).find("at most 2 items"), std::string::npos);
+  EXPECT_NE(refusal_of("[1]", R"({"map":[1],"do":{"tool":"pay","args":{}}})"), "taken");
+}
+
 AE_TEST("retry/an error code matches its entry, its status or its class") {
   RetryPolicy retry;
   EXPECT_TRUE(retry.covers("connect"));

@@ -196,6 +196,33 @@ store::InboxEntry entry_of(const std::string& id, std::string_view act) {
           .act = canonical(engine::with_checksum(engine::inbox_place(kJob, id), json(act)))};
 }
 
+AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and not written") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  desk.runtime->start();
+  desk.create(
+      plan("idempotent", kWaitAndCall));  // its call keeps it held: signals stay in the inbox
+  Desk other(ground, "other", {.owned = false});
+  const auto put = [&](const std::string& id) {
+    const store::InboxEntry entry = entry_of(
+        id, "{'kind':'signal', 'id':'" + id + "', 'correlation_key':'later', 'buffer':true}");
+    return ground.loop
+        .await<Result<void>>(
+            [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); })
+        .has_value();
+  };
+  for (std::size_t i = 0; i + 1 < engine::kSignalsMax; ++i)
+    ASSERT_TRUE(put("s" + std::to_string(i)));
+  EXPECT_TRUE(other.act({.kind = engine::Act::Kind::message, .id = "last", .channel = "c"}))
+      << "a message counts, too";
+  const auto one_more = other.signal("k", "one more");
+  ASSERT_FALSE(one_more);
+  EXPECT_EQ(one_more.error().code, Code::signals_limit);
+  EXPECT_NE(one_more.error().message.find("10000 signals"), std::string::npos);
+  EXPECT_EQ(other.read().inbox.size(), engine::kSignalsMax) << "nothing was written";
+  EXPECT_TRUE(other.act({.kind = engine::Act::Kind::cancel, .id = "c"})) << "it can still be ended";
+}
+
 constexpr std::string_view kNewerActs[] = {
     "{'kind':'postpone', 'id':'n1', 'until':'tomorrow'}",
     "{'kind':'signal', 'id':'n1', 'correlation_key':'k', 'only_if':'sunny'}"};

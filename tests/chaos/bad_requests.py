@@ -6,6 +6,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ SILENCE_S = 45.0  # longer than a server waits for a body
 LINGER_S = 1.5  # longer than a server listens to somebody whom it has refused
 RSS_SLACK = 32 << 20
 LONG = "x" * 10_000
+# A stack trace, an address, a place in the sources, a report of a runtime library: nothing that a client is told.
+INNER = re.compile(r"\b\w+\.(?:cc|h):\d+|\b0x[0-9a-f]{6,}|\bstd::\w|terminate called|what\(\):|Sanitizer|#\d+ 0x")
 
 
 def request(line="GET /api/health HTTP/1.1", headers=(), body=b"", host=True):
@@ -302,6 +305,8 @@ def fault_of(name, got, wanted):
     status, headers, body = got
     if status not in wanted:
         return f"{name}: {status} {body[:120]!r}, {wanted} wanted"
+    if inner := INNER.search(body if isinstance(body, str) else body.decode("latin-1")):
+        return f"{name}: the answer tells of the inside of the program: {inner[0]!r}"
     if status < 400:
         return ""
     try:

@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "tools/command/supervisor.h"
 #include "tools/command/world_test.h"
+#include "tools/output.h"
 
 namespace ae::tools {
 namespace {
@@ -517,6 +518,14 @@ AE_TEST("command/an output of exactly the limit is kept") {
   const Value definition = sh("printf 12345678").with("output_max", 8);
   EXPECT_EQ(World().run(definition).result, Value("12345678"));
   EXPECT_TRUE(World().run(definition.with("output_max", 7)).invalid.has_value());
+}
+
+AE_TEST("command/an output of more than 1 MiB is refused unless the tool says otherwise") {
+  const auto printing = [](std::size_t bytes) {
+    return sh("head -c " + std::to_string(bytes) + " /dev/zero | tr '\\0' x");
+  };
+  EXPECT_FALSE(World().run(printing(kOutputMax)).invalid.has_value());
+  EXPECT_TRUE(World().run(printing(kOutputMax + 1)).invalid.has_value());
 }
 
 // ---- before it starts, and in the middle
