@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """After `redact --all` nothing of a job's values is readable but what the answer lists, in any form.
 
-Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a large value, a
-loop, a model's answer, a plan that a model makes, a fork and its origin. Their values hold a mark. Then the store (the files of
-SQLite, a dump of PostgreSQL), every view, the audit log and an archive are searched for the mark, and for the SHA-256 of what can be
-guessed: inputs, arguments, messages, the creating request. Texts that are no values hold another mark: each of them must be
-listed as kept.
+Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a
+large value, a loop, a model's answer, a plan that a model makes, a fork and its origin. Their values hold a mark.
+Then the store (the files of SQLite, a dump of PostgreSQL), every view, the audit log and an archive are searched for
+the mark, and for the SHA-256 of what can be guessed: inputs, arguments, messages, the creating request. Texts that
+are no values hold another mark: each of them must be listed as kept.
 
   erasure.py [WORDS]   only tests whose name contains WORDS
 """
@@ -35,7 +35,9 @@ tools:
   buy:
     http: { method: POST, url: "${ env.TILL }/buy" }
     effect: idempotent
-    changes: [ { type: order, id: "${ .result.id }", op: create, version: "${ .result.version }", etag: "${ .result.etag }", ref: "${ .result.url }" } ]
+    changes:
+      - { type: order, id: "${ .result.id }", op: create, version: "${ .result.version }", etag: "${ .result.etag }",
+          ref: "${ .result.url }" }
   tell:
     command: ["sh", "-c", "printf '\\"KEPT\\"\\\\n' >&3; sleep 0.2; echo done"]
     effect: idempotent
@@ -79,7 +81,8 @@ agents:
 """.replace("KEPT", KEPT)
 CHOOSES = {"about": "Two calls, one of a tool that there is not, then the end.", "turns": [
     {"when": {"prompt": "line for"}, "say": f"Dear {MARK}, all is well."},
-    {"when": {"turn": 1}, "call": [{"tool": "put", "args": {"to": MARK}}, {"tool": f"wipe {KEPT}", "args": {"who": MARK}}]},
+    {"when": {"turn": 1}, "call": [{"tool": "put", "args": {"to": MARK}},
+                                   {"tool": f"wipe {KEPT}", "args": {"who": MARK}}]},
     {"say": f"Written to {MARK}."}]}
 PLANS = {"about": "A plan of one call, whose text is the model's.", "turns": [
     {"say": {"nodes": [{"id": "a", "tool": "put", "args": json.dumps({"to": "${ .input.message }", "as": KEPT})}],
@@ -179,7 +182,7 @@ def listed(kept):
 
 
 def expect_listed(desk, job, kept):
-    """Each text of the log that is still there and came from outside is in the list, with its event. Gives their names."""
+    """Each text of the log that is still there is in the list, with its event. Gives their names."""
     kept, found = listed(kept), set()
     for event in desk.events(job):
         for name, value in event["payload"].items():
@@ -249,15 +252,18 @@ def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
     assert found >= {
         "tool_invocation_finished.external_id", "state_changed.resource_id", "state_changed.version",
         "state_changed.etag", "state_changed.external_ref", "wait_opened.correlation_key", "wait_opened.channel",
-        "wait_completed.correlation_key", "wait_completed.signal_id", "agent_message.channel", "agent_message.message_id",
-        "job_cancel_requested.reason", "job_created.labels", "job_created.idempotency_key", "progress.detail"}, sorted(found)
+        "wait_completed.correlation_key", "wait_completed.signal_id", "agent_message.channel",
+        "agent_message.message_id", "job_cancel_requested.reason", "job_created.labels",
+        "job_created.idempotency_key", "progress.detail"}, sorted(found)
     assert {"labels", "idempotency_key", "the reason"} <= listed(body["kept"]).keys(), body["kept"]
     expect_gone(desk, "t", texts)
-    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path,
+                              env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              stdin=subprocess.DEVNULL, text=True)
     try:
         url = json.loads(server.stdout.readline())["listening"]
-        request = urllib.request.Request(f"{url}/api/jobs/t/redact", json.dumps({"all": True, "reason": "again"}).encode())
+        wish = json.dumps({"all": True, "reason": "again"}).encode()
+        request = urllib.request.Request(f"{url}/api/jobs/t/redact", wish)
         with urllib.request.urlopen(request, timeout=60) as answer:
             told = json.load(answer)
     finally:

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""--notify of services: each question is notified once, over restarts and by several processes, and again when the program fails.
+"""--notify of services: each question is notified once, over restarts and by several processes.
+
+A program that fails is started again.
 
 Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
   notifications.py [WORDS]   only tests whose name contains WORDS
