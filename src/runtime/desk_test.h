@@ -119,6 +119,7 @@ class Desk final : public RuntimeObserver {
     bool claims = true;
     bool stays = true;
     std::string version = "0.1.0";  // the execution version that it offers
+    RunningSlot* slot = nullptr;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -130,7 +131,8 @@ class Desk final : public RuntimeObserver {
     for (const char* tool : {"do", "ask", "undo"}) {
       performers.add(tool, {std::make_unique<SlowTool>(calls), "0123456789abcdef"});
     }
-    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans},
+    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans,
+                          nullptr, nullptr, setup.slot},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .claims = setup.claims,

@@ -201,6 +201,8 @@ class Runtime : private HolderHost {
   void store_answered(const Error* error);
 
   void note_offered();
+  void when_death_is_recorded(async::Task next);
+  void claim_now(const JobId& job, async::Done<Result<bool>> done);
   void tick();
   void hinted(const store::Hint& hint);
   void claim_more();
@@ -247,6 +249,7 @@ class Runtime : private HolderHost {
   bool store_out_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
+  std::vector<async::Task> after_death_;  // wait until it is recorded
   Duration grace_{};
   std::function<void()> stopped_;
 };
