@@ -14,6 +14,7 @@
 #include "api/problem.h"
 #include "app/archive_folder.h"
 #include "app/key_file.h"
+#include "app/running_file.h"
 #include "app/secret_names.h"
 #include "app/server_lock.h"
 #include "app/toolbox.h"
@@ -24,6 +25,7 @@
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_rebuild.h"
 #include "store/postgres/postgres_store.h"
+#include "store/sqlite/files.h"
 #include "store/sqlite/sqlite_rebuild.h"
 #include "store/sqlite/sqlite_store.h"
 #include "tools/secrets.h"
@@ -89,6 +91,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
       }
     }
     AE_TRY(open_store());
+    if (options_.mode == SiteOptions::Mode::run) open_slot();
     measured_.emplace(*store_, steady_);
     if (options_.agents && options_.mode == SiteOptions::Mode::run) {
       AE_ASSIGN(toolbox_,
@@ -108,7 +111,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                          .store = *measured_,
                          .performers = toolbox_ ? toolbox_->performers() : no_tools_,
                          .signer = signer_ ? &*signer_ : nullptr,
-                         .sayings = &sayings_};
+                         .sayings = &sayings_,
+                         .slot = slot_ ? &*slot_ : nullptr};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -299,6 +303,23 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     return {};
   }
 
+  // Without it jobs run all the same; one that kills this process is not known to the next one.
+  void open_slot() {
+    if (options_.store.kind == StoreUrl::Kind::memory) return;
+    const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
+    auto opened =
+        shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" + postgres_->store_id() +
+                                       ".running")
+               : RunningFile::open(store::sqlite::running_path(
+                     store::sqlite::real_file(options_.store.path)));
+    if (!opened) {
+      return on_warning({}, opened.error().message +
+                                "; a job that kills this process will not be parked for it");
+    }
+    running_file_ = std::move(*opened);
+    slot_.emplace(running_file_->bytes());
+  }
+
   void on_events(const JobId& job, const std::vector<Event>& events) override {
     api_->on_events(job, events);
     if (options_.observer) options_.observer->on_events(job, events);
@@ -327,6 +348,8 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   net::SystemChance chance_;
   runtime::Performers no_tools_;
   runtime::Sayings sayings_;
+  std::unique_ptr<RunningFile> running_file_;
+  std::optional<runtime::RunningSlot> slot_;  // in its page
   std::optional<SigningKey> signer_;
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;

@@ -112,6 +112,8 @@ class Applier {
                      const Value& result);
   Status import_node(Step& step, const StepId& id, const Value& entry, const Value& result);
   Status job_running();
+  void progressed();
+  void one_more_try();
   void store_opened();
   Status decision_recorded();
   Status node_started();

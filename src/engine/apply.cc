@@ -1,4 +1,5 @@
 // apply: one event changes the state. Nothing is decided here; what cannot have happened is refused.
+#include <algorithm>
 #include <utility>
 
 #include "core/json.h"
@@ -220,6 +221,17 @@ Status Applier::job_running() {
   return {};
 }
 
+// What has a new command, or is decided to end, does not stand still.
+void Applier::progressed() {
+  s_.lost_claims = 0;
+  s_.process_deaths = 0;
+}
+
+// A person wants the job to go on, or to end. One more death without progress parks it again.
+void Applier::one_more_try() {
+  s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
+}
+
 // A process that was not the sender's has the job, and the store's lock proves that the sender is dead.
 void Applier::store_opened() {
   const auto note = [&](const Step& step) {
@@ -316,6 +328,7 @@ Status Applier::of_job() {
       return p_.text("effect_id") == "deadline" ? deadline_passed() : Status();
     case EventType::job_requeued:
       s_.not_before = maybe_instant(p_, "not_before");
+      if (p_.text("reason") == kProcessDied) s_.process_deaths++;
       return {};
     case EventType::job_parked:
       s_.parked_reason = p_.text("reason");
@@ -333,11 +346,13 @@ Status Applier::of_job() {
     case EventType::job_resumed:
       if (!may_resume()) return bad("another act ends this park");
       unraise();
+      one_more_try();
       return {};
     case EventType::agent_message:
       return agent_message();
     case EventType::job_cancel_requested:
       cancel_requested();
+      one_more_try();
       return {};
     case EventType::job_completed:
       s_.result = p_["result"];

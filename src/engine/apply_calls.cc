@@ -216,7 +216,7 @@ Status Applier::command_committed() {
     add_usage(p_["usage"], s_.models);
     settle_answer(*step);
   }
-  s_.lost_claims = 0;
+  progressed();
   enter(*step, StepPhase::committed);
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing) retire(*step);
   return {};

@@ -123,7 +123,7 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
              .message = std::move(message),
              .node_id = s_.node_of(step).id,
              .by = {}});
-  s_.lost_claims = 0;
+  progressed();
   return {};
 }
 

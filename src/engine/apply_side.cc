@@ -102,7 +102,7 @@ Status Applier::end_decided() {
              .message = std::string(p_["payload"].text("message")),
              .node_id = {},
              .by = {}});
-  s_.lost_claims = 0;
+  progressed();
   return {};
 }
 

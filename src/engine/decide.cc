@@ -54,8 +54,18 @@ void Decider::step(std::uint32_t index) {
 
 Decision Decider::run() {
   if (s_.status == JobStatus::none || is_terminal(s_.status)) return {};
+  if (s_.is_worn_out() && s_.status == JobStatus::running) {
+    decision_.events.push_back(paused_event(kWornOut));
+    decision_.release = true;
+    return std::move(decision_);
+  }
   if (s_.ending) {
-    end(*s_.ending);
+    // Only who holds the job decides what may kill the process, so that its death is counted.
+    if (s_.process_deaths > 0 && s_.status != JobStatus::running) {
+      make_claimable();
+    } else {
+      end(*s_.ending);
+    }
     return std::move(decision_);
   }
   if (!s_.plan) {

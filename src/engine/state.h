@@ -328,6 +328,11 @@ struct ModelUsage {
   std::uint64_t unpriced_calls = 0;  // answers that have none
 };
 
+// The reason of the job_requeued that counts such a death, and of the park after the last one.
+inline constexpr std::string_view kProcessDied = "process_died";
+inline constexpr std::string_view kWornOut = "worn_out";
+inline constexpr std::uint32_t kProcessDeathsMax = 2;
+
 class State {
  public:
   JobId job;
@@ -350,6 +355,8 @@ class State {
   std::optional<Instant> opened_at;  // the opening of the store under which that attempt began
   // Attempts in a row that ended without a release and without progress.
   std::uint32_t lost_claims = 0;
+  // Times in a row that a process died while it ran a slice of this job, without a new command between them.
+  std::uint32_t process_deaths = 0;
   std::optional<Instant> deadline, not_before;
   bool deadline_fired = false;
 
@@ -444,6 +451,8 @@ class State {
   // Parked until a process offers its execution version (SPEC §12, strict).
   bool awaits_version() const { return status == JobStatus::parked && parked_until == "version"; }
   // Parked by `pause`: only `resume`, a cancel or the deadline end that.
+  // It killed or held up the process that ran it as often as a job may: it runs when a person resumes it.
+  bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
   // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.
   std::string key_of_wait(const std::string& named) const;

@@ -679,6 +679,7 @@ Value state_view(const State& state) {
        {"not_before", or_null(state.not_before)},
        {"open_tries", number(state.open_tries)},
        {"plan_number", number(state.plan_number)},
+       {"process_deaths", number(state.process_deaths)},
        {"parked", Value::object({{"reason", or_null(state.parked_reason)},
                                  {"since", or_null(state.parked_since)},
                                  {"until", or_null(state.parked_until)}})},

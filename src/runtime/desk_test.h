@@ -121,6 +121,7 @@ class Desk final : public RuntimeObserver {
     std::string version = "0.1.0";  // the execution version that it offers
     bool announces = false;         // that version, as that of the agent
     std::string tool_version = "0123456789abcdef";
+    RunningSlot* slot = nullptr;
   };
   Desk(Ground& ground, std::string name, const Setup& setup) : ground_(ground), chance(setup.seed) {
     memory.emplace(ground.loop, ground.loop, ground.disk,
@@ -134,7 +135,8 @@ class Desk final : public RuntimeObserver {
     }
     std::map<std::string, std::string, std::less<>> agent_versions;
     if (setup.announces) agent_versions["agent"] = setup.version;
-    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans},
+    runtime.emplace(World{ground.loop, ground.steady, chance, *faulty, performers, setup.plans,
+                          nullptr, nullptr, setup.slot},
                     RuntimeOptions{.worker = std::move(name),
                                    .durability = setup.durability,
                                    .claims = setup.claims,

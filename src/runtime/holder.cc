@@ -87,7 +87,8 @@ Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, st
       host_(host),
       job_(std::move(job)),
       lease_(std::move(lease)),
-      worker_(std::move(worker)) {}
+      worker_(std::move(worker)),
+      slice_name_(RunningSlot::name_of(job_, lease_.fence)) {}
 
 engine::Stamp Holder::stamp() {
   const Instant now = world_.store.now();
@@ -112,6 +113,7 @@ void Holder::begin() {
 
 void Holder::loaded(Result<Stood> stood) {
   if (ended_) return;
+  const RunningSlot::Slice slice(world_.slot, slice_name_);
   if (!stood) {
     const Code code = stood.error().code;
     if (code == Code::store_stopped) return host_.store_stopped(stood.error());
@@ -571,6 +573,9 @@ void Holder::collect() {
     if (decision.events.empty()) break;
     for (EventDraft& draft : decision.events) {
       const bool declares = draft.type == EventType::tool_invocation_started;
+      if (declares && async::point_handler != nullptr) {  // by node, so that one job can be chosen
+        static_cast<void>(AE_POINT("decided." + std::string(draft.payload.text("node_id"))));
+      }
       add_decided(std::move(draft));
       if (declares && host_.durability() == Durability::split) {
         const engine::Invocation& call =
@@ -649,6 +654,7 @@ bool Holder::slice_is_over() const {
 
 void Holder::pump() {
   if (ended_ || committing_) return;
+  const RunningSlot::Slice slice(world_.slot, slice_name_);
   slice_began_ = world_.steady.since_start();
   if (timer_) world_.loop.forget(*std::exchange(timer_, std::nullopt));
   if (std::exchange(inbox_told_, false)) {
@@ -782,6 +788,7 @@ void Holder::again(const Error& error) {
 
 void Holder::on_committed(Result<store::Committed> result) {
   if (ended_) return;
+  const RunningSlot::Slice slice(world_.slot, slice_name_);
   if (!result) {
     switch (result.error().code) {
       case Code::unavailable:

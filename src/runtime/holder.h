@@ -22,6 +22,7 @@
 #include "runtime/confirmer.h"
 #include "runtime/ledger.h"
 #include "runtime/resting.h"
+#include "runtime/running_slot.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
@@ -191,6 +192,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   JobId job_;
   store::Lease lease_;
   std::string worker_;
+  const std::string slice_name_;  // in the running slot
   Ledger ledger_;
 
   engine::State state_;        // with everything drafted; equals the log once all parts are durable

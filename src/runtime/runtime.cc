@@ -10,6 +10,7 @@
 #include "core/seal.h"
 #include "engine/beside.h"
 #include "engine/head.h"
+#include "runtime/death.h"
 #include "runtime/row.h"
 #include "runtime/sayings.h"
 
@@ -159,11 +160,33 @@ AttemptId Runtime::fresh_attempt() {
 }
 
 void Runtime::start() {
-  started_ = true;
-  world_.store.on_hint([this](const store::Hint& hint) { hinted(hint); });
-  tick();
-  heartbeat();
-  sweep_versions();
+  when_death_is_recorded([this] {
+    started_ = true;
+    world_.store.on_hint([this](const store::Hint& hint) { hinted(hint); });
+    tick();
+    heartbeat();
+    sweep_versions();
+  });
+}
+
+// A job that was on the processor when an earlier process died is not claimed before its log says so.
+void Runtime::when_death_is_recorded(async::Task next) {
+  if (world_.slot == nullptr || !world_.slot->died()) return next();
+  after_death_.push_back(std::move(next));
+  if (after_death_.size() > 1) return;
+  const JobId job = world_.slot->died()->job;
+  record_death(world_, plans_, *world_.slot->died(), handle(),
+               [this, job](const Result<std::vector<Event>>& recorded) {
+                 world_.slot->forget_died();
+                 if (!recorded) {
+                   warn(job, "a process died while it ran the job, which cannot be recorded: " +
+                                 recorded.error().message);
+                 } else if (!recorded->empty()) {
+                   warn(job, "a process died while it ran the job");
+                   committed(job, *recorded);
+                 }
+                 for (async::Task& next : std::exchange(after_death_, {})) next();
+               });
 }
 
 // Another process has done something. What is looked at now would be looked at by the poll as well.
@@ -330,6 +353,12 @@ void Runtime::claim_more() {
 }
 
 void Runtime::claim_job(JobId job, async::Done<Result<bool>> done) {
+  when_death_is_recorded([this, job = std::move(job), done = std::move(done)]() mutable {
+    claim_now(job, std::move(done));
+  });
+}
+
+void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
   if (holders_.contains(job)) {
     return world_.loop.post([done = std::move(done)]() mutable { done(true); });
   }

@@ -206,6 +206,8 @@ class Runtime : private HolderHost {
   void note_offered();
   void sweep_versions();
   void offer_versions(const JobId& job, async::Done<bool> resumed);
+  void when_death_is_recorded(async::Task next);
+  void claim_now(const JobId& job, async::Done<Result<bool>> done);
   void tick();
   void hinted(const store::Hint& hint);
   void claim_more();
@@ -255,6 +257,7 @@ class Runtime : private HolderHost {
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
   Duration swept_at_{};  // of the steady clock
+  std::vector<async::Task> after_death_;  // wait until it is recorded
   Duration grace_{};
   std::function<void()> stopped_;
 };

@@ -17,6 +17,7 @@
 namespace ae::runtime {
 
 class Sayings;  // sayings.h
+class RunningSlot;  // running_slot.h
 
 // The tools this process can perform, by their name in the agents file.
 class Performers {
@@ -50,6 +51,7 @@ struct World {
   const SigningKey* signer =
       nullptr;                 // signs the heads of jobs that rest; null: they stay unsigned
   Sayings* sayings = nullptr;  // keeps what answers say as they come; null: nobody hears it
+  RunningSlot* slot = nullptr;  // names the job whose slice runs; null: deaths are not counted
 };
 
 }  // namespace ae::runtime

@@ -116,11 +116,12 @@ class Rig {
          .died = {}});
   }
   void start(std::size_t worker) { world_.start(worker); }
-  void create() {
+  void create() { create(kJob, small_); }
+  void create(const JobId& job, const SmallJob& small) {
     runtime::NewJobRequest request;
-    request.job = kJob;
+    request.job = job;
     request.agent = "sim";
-    request.plan = plans_.small(small_);
+    request.plan = plans_.small(small);
     request.input = Value::object({{"x", 1}});
     people_.create(std::move(request));
   }
@@ -161,7 +162,10 @@ class Rig {
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
   }
-  const std::string& status() { return world_.witness().jobs().at(kJob).status; }
+  const std::string& status() { return status_of(kJob); }
+  const std::string& status_of(const JobId& job) {
+    return world_.witness().jobs().at(job).status;
+  }
   SimWorld& world() { return world_; }
 
   // Stops the world, judges it, and gives the job's result.
@@ -346,6 +350,50 @@ AE_TEST(
   rig.run(5s);
   EXPECT_EQ(rig.status(), "completed");
   EXPECT_EQ(canonical(rig.end()), R"("once")");
+}
+
+AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others go on") {
+  for (const bool owned : {true, false}) {
+    for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
+      Rig rig({.workers = 2, .owned = owned, .durability = {durability}},
+              {.name = "poison", .nodes = R"({"schema":1,"nodes":[
+                {"id":"a","kind":"tool","tool":"put","args":{}},
+                {"id":"poison","kind":"tool","tool":"put","needs":["a"],"args":{}}],
+                "output":"done"})"});
+      const SmallJob calm{.name = "calm", .nodes = R"({"schema":1,"nodes":[
+                {"id":"a","kind":"tool","tool":"put","args":{}}]})"};
+      const JobId other("job-1");
+      int deaths = 0;
+      rig.watch = [&](const Life& life, std::string_view where) {
+        if (where != kPoison) return;
+        deaths++;
+        rig.world().kill(life.worker);
+      };
+      const auto until_death = [&](int count) {
+        rig.world().start(0);
+        rig.world().loop().run([&] { return deaths == count; }, rig.world().loop().now() + 60s);
+        ASSERT_EQ(deaths, count);
+        rig.run(1ms);  // the dead process is buried
+      };
+      rig.world().start(0);
+      rig.create();
+      rig.run(1s);
+      ASSERT_EQ(deaths, 1);
+      until_death(2);
+      rig.world().start(0);
+      rig.create(other, calm);
+      rig.run(60s);
+      EXPECT_EQ(deaths, 2) << "it is decided no more";
+      EXPECT_EQ(rig.status(), "parked");
+      EXPECT_EQ(rig.world().witness().jobs().at(JobId("job-0")).parked, "worn_out");
+      EXPECT_EQ(rig.status_of(other), "completed");
+      rig.watch = {};
+      rig.act(0, {.kind = engine::Act::Kind::resume, .id = "resume", .by = "resume"});
+      rig.run(10s);
+      EXPECT_EQ(rig.status(), "completed");
+      EXPECT_EQ(canonical(rig.end()), R"("done")");
+    }
+  }
 }
 
 }  // namespace

@@ -144,8 +144,11 @@ void SimWorld::start(std::size_t index) {
         {outside_.tool(kind, worker.life), worker.version, outside_.verifier(kind, worker.life)});
   }
   worker.sayings = std::make_unique<runtime::Sayings>();
+  worker.page = worker.left;
+  worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
   runtime::World world{*worker.life,       *worker.life,   chance_, *worker.store,
-                       *worker.performers, options_.plans, nullptr, worker.sayings.get()};
+                       *worker.performers, options_.plans, nullptr, worker.sayings.get(),
+                       worker.slot.get()};
   runtime::RuntimeOptions options;
   options.worker = "w" + std::to_string(index);
   options.lease = options_.lease;
@@ -166,6 +169,7 @@ void SimWorld::kill(std::size_t index) {
   if (!lives(index)) return;
   const std::shared_ptr<Life> life = workers_[index].life;
   life->dead = true;
+  workers_[index].left = workers_[index].page;
   deaths_++;
   disturbed_ = true;
   say("worker " + std::to_string(index) + " dies");
@@ -289,6 +293,8 @@ bool SimWorld::boundary(Life& life, std::string_view where) {
 }
 
 async::PointAction SimWorld::hit(std::string_view name) {
+  // In the middle of a slice: a test of its own ends the worker there.
+  if (name.starts_with("decided.") && name != kPoison) return async::PointAction::go;
   report_.mark(name);
   auto* life = static_cast<Life*>(loop_.running());
   if (life == nullptr) return async::PointAction::go;  // the store works for nobody who could die

@@ -8,6 +8,8 @@
 // Threads: one.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "async/point.h"
+#include "runtime/running_slot.h"
 #include "runtime/runtime.h"
 #include "runtime/sayings.h"
 #include "sim/outside.h"
@@ -47,6 +50,9 @@ enum class Canary : std::uint8_t {
   greedy_plan,        // another plan lets go more than somebody said
   generous_raise,     // a budget is raised to more than somebody said
 };
+
+// The point of a node of this name, in the slice that decides to call it.
+inline constexpr std::string_view kPoison = "decided.poison";
 
 inline const store::QueueLimit kNarrow{"narrow", 1};  // what every worker keeps
 
@@ -134,6 +140,9 @@ class SimWorld final : private async::PointHandler, private runtime::RuntimeObse
     std::unique_ptr<SimStore> store;
     std::unique_ptr<runtime::Performers> performers;
     std::unique_ptr<runtime::Sayings> sayings;
+    // The page that outlives the process, and what stood in it when the process died.
+    alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, left{};
+    std::unique_ptr<runtime::RunningSlot> slot;
     std::unique_ptr<runtime::Runtime> runtime;
     std::uint64_t lives = 0;
     std::string version{kToolVersion}, without;

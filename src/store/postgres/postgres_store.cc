@@ -80,6 +80,7 @@ struct PostgresStore::Parts {
   std::unique_ptr<Reader> loads, questions;
   std::shared_ptr<Recollection> recollection;  // none when read-only
   std::shared_ptr<RestTeller> resting;         // none when read-only
+  std::string store_id;
   bool accepting = false;
 };
 
@@ -237,6 +238,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   AE_ASSIGN(Connection third, Session::open(wish));
   auto parts = std::make_unique<Parts>(options.loop, options.clock);
   parts->recollection = wish.recollection;
+  parts->store_id = wish.store_id;
   parts->accepting = accepting;
   if (auto asked = ask_time(first, parts->database_clock); !asked) {
     return std::unexpected(cannot(asked.error()));
@@ -407,6 +409,8 @@ Instant PostgresStore::latest_now() {
 }
 
 bool PostgresStore::accepting() const { return parts_->accepting; }
+
+const std::string& PostgresStore::store_id() const { return parts_->store_id; }
 
 std::string PostgresStore::timeline() const {
   return parts_->recollection ? parts_->recollection->timeline() : std::string();

@@ -12,6 +12,7 @@ namespace ae::store::sqlite {
 // What stands beside a store's file.
 inline std::string lock_path(const std::string& path) { return path + ".lock"; }
 inline std::string position_path(const std::string& path) { return path + ".position"; }
+inline std::string running_path(const std::string& path) { return path + ".running"; }
 
 // The file that a path names: follows symbolic links at its end, also one whose target is not there yet. The files beside a
 // store are beside that file, so that every path to a store finds the same lock, socket and position.

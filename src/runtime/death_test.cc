@@ -1,0 +1,258 @@
+// The running slot, and what the next process makes of it: the death is in the log before the job is claimed again.
+#include "runtime/death.h"
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "async/point.h"
+#include "runtime/desk_test.h"
+
+namespace ae::runtime::testing {
+namespace {
+
+struct alignas(8) Page : std::array<std::byte, RunningSlot::kBytes> {};
+
+std::string named(const Page& page) {
+  Page copy = page;
+  const RunningSlot slot(copy);
+  return slot.died() ? slot.died()->job.text + " " + slot.died()->fence.attempt.text + " " +
+                           std::to_string(slot.died()->fence.epoch)
+                     : "";
+}
+
+AE_TEST("slot/names the job of the slice that runs, and none between two") {
+  Page page{};
+  RunningSlot slot(page);
+  const std::string one = RunningSlot::name_of(JobId("one"), {AttemptId("a"), 1});
+  const std::string two = RunningSlot::name_of(JobId("two"), {AttemptId("b"), 22});
+  EXPECT_EQ(named(page), "");
+  {
+    const RunningSlot::Slice outer(&slot, one);
+    EXPECT_EQ(named(page), "one a 1");
+    {
+      const RunningSlot::Slice inner(&slot, two);
+      EXPECT_EQ(named(page), "two b 22");
+    }
+    EXPECT_EQ(named(page), "one a 1");
+  }
+  EXPECT_EQ(named(page), "");
+  const RunningSlot::Slice nowhere(nullptr, one);
+}
+
+AE_TEST("slot/what an earlier process left stands until its death is recorded") {
+  Page page{};
+  {
+    RunningSlot slot(page);
+    const RunningSlot::Slice slice(&slot, RunningSlot::name_of(JobId("one"), {AttemptId("a"), 1}));
+    Page left = page;
+    RunningSlot next(left);
+    ASSERT_TRUE(next.died().has_value());
+    const std::string two = RunningSlot::name_of(JobId("two"), {AttemptId("b"), 2});
+    {
+      const RunningSlot::Slice other(&next, two);
+      EXPECT_EQ(named(left), "one a 1");
+    }
+    EXPECT_EQ(named(left), "one a 1");
+    next.forget_died();
+    EXPECT_EQ(named(left), "");
+    const RunningSlot::Slice other(&next, two);
+    EXPECT_EQ(named(left), "two b 2");
+  }
+}
+
+AE_TEST("slot/a page that was never written, or is damaged, names nothing") {
+  Page page{};
+  RunningSlot slot(page);
+  const std::string name = RunningSlot::name_of(JobId("one"), {AttemptId("a"), 1});
+  const RunningSlot::Slice slice(&slot, name);
+  ASSERT_EQ(named(page), "one a 1");
+  for (const std::size_t at : {0U, 7U, 14U, 15U}) {
+    Page damaged = page;
+    damaged[at] ^= std::byte{0x55};
+    EXPECT_EQ(named(damaged), "") << at;
+  }
+  Page damaged = page;
+  damaged[16 + name.size() - 1] = std::byte{'x'};
+  EXPECT_EQ(named(damaged), "") << "an epoch that is no number";
+  damaged.fill(std::byte{0xff});
+  EXPECT_EQ(named(damaged), "");
+}
+
+// What stands in the page when a decision declares a call.
+class Snap final : public async::PointHandler {
+ public:
+  explicit Snap(const Page& page) : page_(page) { async::point_handler = this; }
+  ~Snap() override { async::point_handler = nullptr; }
+  async::PointAction hit(std::string_view name) override {
+    if (name == "decided.a") seen = page_;
+    return async::PointAction::go;
+  }
+  std::optional<Page> seen;
+
+ private:
+  const Page& page_;
+};
+
+// A process that dies in a slice of the job: nothing that it drafts there becomes durable. Gives what is left in its page.
+Page dies(Ground& ground, const std::string& name, bool owned, Page page,
+          const std::function<void(Desk&)>& before = {}) {
+  RunningSlot slot(page);
+  Desk desk(ground, name, {.owned = owned, .seed = std::hash<std::string>()(name), .slot = &slot});
+  const Snap snap(page);
+  desk.script = [&](const store::Call& call) {
+    return snap.seen && call.method == Method::commit ? Fault::fail_before : Fault::none;
+  };
+  if (before) before(desk);
+  desk.runtime->start();
+  ground.loop.advance(40s);
+  AE_CHECK(snap.seen.has_value(), name + ": " + desk.status());
+  return *snap.seen;
+}
+
+void create_queued(Desk& desk) {
+  NewJobRequest request;
+  request.job = kJob;
+  request.agent = "agent";
+  request.plan = plan("idempotent", kOneCall);
+  request.hold = false;
+  desk.runtime->create(request, [](const Result<Created>& made) { AE_CHECK(made.has_value()); });
+}
+
+AE_TEST("death/the second one in a row parks the job, though no attempt wrote anything") {
+  for (const bool owned : {true, false}) {
+    Ground ground;
+    const Page once = dies(ground, "first", owned, Page{}, create_queued);
+    const Page twice = dies(ground, "second", owned, once);
+    Page page = twice;
+    RunningSlot slot(page);
+    Desk third(ground, "third", {.owned = owned, .seed = 77, .slot = &slot});
+    third.runtime->start();
+    ground.loop.advance(40s);
+    EXPECT_EQ(third.status(), "parked");
+    const auto read = third.read();
+    EXPECT_EQ(read.state.parked_reason, "worn_out");
+    EXPECT_EQ(all_of(read.events, EventType::job_requeued).size(), 2U);
+    EXPECT_EQ(third.calls.size(), 0U);
+    EXPECT_TRUE(third.warned("a process died while it ran the job"));
+    EXPECT_EQ(named(page), "");
+    ASSERT_TRUE(third.act({.kind = engine::Act::Kind::resume, .id = "r", .by = "ann"}));
+    ground.loop.advance(2s);
+    ASSERT_EQ(third.calls.size(), 1U);
+    third.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_EQ(third.status(), "completed");
+  }
+}
+
+AE_TEST("death/is recorded once, whenever the process that records it dies") {
+  Ground ground;
+  const Page left = dies(ground, "first", true, Page{}, create_queued);
+  for (int i = 0; i < 3; ++i) {  // none of these erased the page
+    Page page = left;
+    RunningSlot slot(page);
+    Desk desk(ground, "again", {.owned = true, .seed = std::uint64_t(50 + i), .claims = false,
+                                .slot = &slot});
+    desk.runtime->start();
+    ground.loop.advance(2s);
+    EXPECT_EQ(desk.read().state.process_deaths, 1U) << i;
+  }
+}
+
+AE_TEST("death/is recorded also of a job whose inbox is not empty") {
+  Ground ground;
+  const Page left = dies(ground, "first", true, Page{}, create_queued);
+  for (int i = 0; i < 2; ++i) {
+    Page page = left;
+    RunningSlot slot(page);
+    Desk desk(ground, "again", {.owned = true, .seed = std::uint64_t(60 + i), .claims = false,
+                                .slot = &slot});
+    ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause, .id = "p", .by = "ann"}));
+    desk.runtime->start();
+    ground.loop.advance(2s);
+    EXPECT_EQ(desk.read().state.process_deaths, 1U) << i;
+  }
+  Desk desk(ground, "last", {.owned = true, .seed = 71});
+  desk.runtime->start();
+  ground.loop.advance(2s);
+  EXPECT_EQ(desk.status(), "parked") << "the pause is taken in";
+  EXPECT_EQ(desk.read().state.parked_reason, "paused");
+}
+
+AE_TEST("death/one whose job another worker has claimed since is not recorded") {
+  Ground ground;
+  const Page left = dies(ground, "first", false, Page{}, create_queued);
+  Desk other(ground, "other", {.seed = 80});
+  other.runtime->start();
+  ground.loop.advance(40s);
+  ASSERT_EQ(other.calls.size(), 1U);
+  Page page = left;
+  RunningSlot slot(page);
+  Desk desk(ground, "again", {.seed = 81, .slot = &slot});
+  desk.runtime->start();
+  ground.loop.advance(2s);
+  EXPECT_EQ(named(page), "");
+  EXPECT_EQ(other.read().state.process_deaths, 0U);
+  other.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+  EXPECT_EQ(other.status(), "completed");
+}
+
+AE_TEST("death/nothing is claimed before it is recorded, however long the store is out") {
+  Ground ground;
+  const Page left = dies(ground, "first", true, Page{}, create_queued);
+  Page page = left;
+  RunningSlot slot(page);
+  Desk desk(ground, "again", {.owned = true, .seed = 90, .slot = &slot});
+  desk.script = [](const store::Call& call) {
+    return call.method == Method::commit ? Fault::fail_before : Fault::none;
+  };
+  bool held = false;
+  desk.runtime->claim_job(kJob, [&](Result<bool> got) { held = got && *got; });
+  desk.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_FALSE(held);
+  EXPECT_FALSE(desk.runtime->holds(kJob));
+  EXPECT_NE(named(page), "") << "it is still to be recorded";
+  desk.script = [](const store::Call&) { return Fault::none; };
+  ground.loop.advance(2s);
+  EXPECT_TRUE(held);
+  EXPECT_EQ(desk.read().state.process_deaths, 1U);
+}
+
+AE_TEST("death/a runtime that goes while the store is out records nothing more") {
+  Ground ground;
+  const Page left = dies(ground, "first", true, Page{}, create_queued);
+  Page page = left;
+  {
+    RunningSlot slot(page);
+    Desk desk(ground, "again", {.owned = true, .seed = 91, .slot = &slot});
+    desk.script = [](const store::Call&) { return Fault::fail_before; };
+    desk.runtime->start();
+    ground.loop.advance(5s);
+  }
+  ground.loop.advance(5s);
+  EXPECT_NE(named(page), "");
+}
+
+AE_TEST("death/a page that names a job that is not there, or has ended, keeps nothing back") {
+  Ground ground;
+  Page page{};
+  {
+    RunningSlot slot(page);
+    const std::string name = RunningSlot::name_of(JobId("gone"), {AttemptId("a"), 1});
+    const RunningSlot::Slice slice(&slot, name);
+    Page left = page;
+    RunningSlot next(left);
+    Desk desk(ground, "w", {.owned = true, .slot = &next});
+    desk.runtime->start();
+    ground.loop.advance(1s);
+    desk.create(plan("idempotent", kOneCall));
+    EXPECT_EQ(desk.calls.size(), 1U);
+    EXPECT_EQ(named(left), "");
+  }
+}
+
+}  // namespace
+}  // namespace ae::runtime::testing
