@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "engine/recorded_value.h"
+
 namespace ae::agents {
 namespace {
 
@@ -176,7 +178,12 @@ void check_arguments(Check& check, const Spot& spot, bool given, const CheckedTo
   if (compiled->is_constant()) {
     const auto constant = compiled->eval(NoScope());
     if (!constant) return;
-    for (const SchemaFault& fault : schema->validate(*constant)) {
+    const auto faults = schema->validate(*constant);
+    if (const auto taken = engine::takes(tool.tool.policy.records, *constant);
+        faults.empty() && !taken) {
+      check.fault(spot, taken.error().message);
+    }
+    for (const SchemaFault& fault : faults) {
       Spot where = spot;
       std::string_view pointer = fault.instance_path;
       if (given) where = follow(spot, pointer);

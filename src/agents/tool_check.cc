@@ -9,6 +9,7 @@
 #include "core/hash.h"
 #include "core/http_status.h"
 #include "core/json.h"
+#include "engine/recorded_value.h"
 
 namespace ae::agents {
 namespace {
@@ -57,6 +58,7 @@ class ToolCheck {
       if (const auto description = spot_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
+      recorded();
       policy();
       transport();
       retry();
@@ -116,6 +118,33 @@ class ToolCheck {
            });
   }
 
+  // ---- time, chance and ids
+
+  // The functions whose value is recorded without a call: nothing that is said of calls has a meaning for them.
+  void recorded() {
+    using engine::Records;
+    const auto spot = of_ ? std::nullopt : spot_.find("native");
+    if (!spot || !(*spot)->is_string()) return;
+    const std::string& name = (*spot)->scalar.as_string();
+    Records& records = checked_.tool.policy.records;
+    if (name == "now") records = Records::time;
+    if (name == "random") records = Records::random;
+    if (name == "uuid") records = Records::uuid;
+    if (records == Records::nothing) return;
+    for (const std::string_view key :
+         {"timeout", "retry", "on_in_doubt", "dedupe_window", "grace", "args_schema",
+          "result_schema", "probe", "compensate", "changes", "verify", "heartbeat_timeout"}) {
+      if (const auto other = spot_.find(key)) {
+        check_.fault(*other, "`" + std::string(key) + "` is about calls, and `" + name +
+                                 "` makes none: its value is recorded, leave it out");
+      }
+    }
+    if (const auto effect = spot_.find("effect");
+        effect && !((*effect)->is_string() && (*effect)->scalar.as_string() == "read")) {
+      check_.fault(*effect, "`" + name + "` makes no call and is always `effect: read`");
+    }
+  }
+
   // ---- policy
 
   void policy() {
@@ -127,6 +156,7 @@ class ToolCheck {
         effect_known_ = false;
       }
     }
+    if (!policy.makes_call()) policy.effect = EffectClass::read;
     policy.on_in_doubt =
         policy.effect == EffectClass::at_most_once ? OnInDoubt::park : OnInDoubt::resend;
     if (const auto in_doubt = spot_.find("on_in_doubt")) {
@@ -158,6 +188,11 @@ class ToolCheck {
     }
     if (const auto schema = spot_.find("result_schema")) {
       policy.result_schema = check_.schema(*schema);
+    }
+    if (!policy.makes_call()) {
+      auto schema = Schema::compile(engine::args_schema_of(policy.records));
+      AE_CHECK(schema.has_value(), "a schema of this program");
+      policy.args_schema = *std::move(schema);
     }
     approval();
     if (const auto expires = of_ ? spot_.find("ask_expires") : std::nullopt) {
@@ -216,8 +251,10 @@ class ToolCheck {
   void approved_arguments() {
     const auto condition = spot_.find("approval");
     const auto schema = spot_.find("args_schema");
-    if (of_ != nullptr || !condition || !schema) return;
-    const Value taken = (*schema)->value();
+    const bool records = !checked_.tool.policy.makes_call();
+    if (of_ != nullptr || !condition || (!schema && !records)) return;
+    const Value taken =
+        records ? engine::args_schema_of(checked_.tool.policy.records) : (*schema)->value();
     check_condition(check_, *condition, {{.name = checked_.tool.name, .args_schema = &taken}},
                     nullptr);
   }
@@ -629,7 +666,7 @@ class ToolCheck {
     const auto name = check_.text(spot);
     if (!name) return;
     const auto& known = check_.source().native;
-    if (known && !known(*name)) {
+    if (known && !known(*name) && checked_.tool.policy.makes_call()) {
       check_.fault(spot, "there is no native function " + shown(*name) + " in this program");
     }
     put("function", *name);
@@ -660,6 +697,11 @@ class ToolCheck {
     }
     if (const auto schema = spot_.find("result_schema")) {
       members.emplace_back("result_schema", (*schema)->value());
+    }
+    if (!policy.makes_call()) {
+      checked_.tool.args_schema = engine::args_schema_of(policy.records);
+      members.emplace_back("args_schema", checked_.tool.args_schema);
+      members.emplace_back("records", engine::to_text(policy.records));
     }
     for (Member& member : approval_) members.push_back(std::move(member));
     if (policy.local) members.emplace_back("local", true);
@@ -742,6 +784,12 @@ void check_side_calls(Check& check, CheckedTools& tools) {
     if (!found->second.good) return;  // its effect may not be known
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
     const bool asks = found->second.policy.find("approval") != nullptr;
+    if (probe && !found->second.tool.policy.makes_call()) {
+      check.fault(named, "a probe asks about a call, and " + shown(name) +
+                             " asks nobody: it records a value");
+      tool.good = false;
+      return;
+    }
     if (probe == reads && !asks) return;
     if (asks) {
       check.fault(named, "nobody is asked before what asks about a call or undoes it: " +

@@ -43,6 +43,7 @@ class Drivers final : public Toolbox {
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
+    if (!tool.policy.makes_call()) return {};  // the engine gives its value
     AE_ASSIGN(auto made, make(tool, folder));
     std::unique_ptr<tools::Verifier> verifier;
     if (!tool.verify.is_null()) {

@@ -294,7 +294,7 @@ constexpr auto kOutcomeNoted = std::to_array<Field>({
 using enum EventClass;
 constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_created, "job_created", history, 3, kJobCreated},
-    {EventType::plan_generated, "plan_generated", history, 2, kPlanGenerated},
+    {EventType::plan_generated, "plan_generated", history, 3, kPlanGenerated},
     {EventType::decision_recorded, "decision_recorded", history, 3, kDecisionRecorded},
     {EventType::node_started, "node_started", history, 1, kNodeStarted},
     {EventType::command_emitted, "command_emitted", history, 1, kCommandEmitted},
@@ -338,6 +338,17 @@ constexpr auto kKinds = std::to_array<EventKind>({
 
 }  // namespace
 
+namespace {
+
+// Has a plan a tool that makes no call?
+bool records_values(const Value& tools) {
+  return tools.is_object() && std::ranges::any_of(tools.members(), [](const Member& tool) {
+           return tool.second.find("records") != nullptr;
+         });
+}
+
+}  // namespace
+
 std::span<const EventKind> event_kinds() { return kKinds; }
 
 std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
@@ -346,7 +357,9 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
         job_created:  // 2 knows of no blind, 1 of no job that has spent something already
       if (!payload["blind"].is_null()) return 3;
       return payload["budget"].find("spent") != nullptr ? 2 : 1;
-    case EventType::plan_generated:  // 1 knows of no conditions that are judged strictly
+    case EventType::plan_generated:
+      // 2 would call a tool whose value is recorded; 1 knows of no conditions that are judged strictly
+      if (records_values(payload["task_graph"]["tools"])) return 3;
       return payload["task_graph"].find("conditions") != nullptr ? 2 : 1;
     case EventType::fork_imported: {  // 1 knows of no loop that goes on in the middle
       const Value& commands = payload["commands"];

@@ -302,6 +302,7 @@ AE_TEST("core/seal/what an earlier program would take for something else has a l
   };
   EXPECT_EQ(planned(R"({"nodes":[],"schema":1})"), 1);
   EXPECT_EQ(planned(R"({"conditions":"strict","nodes":[],"schema":1})"), 2);
+  EXPECT_EQ(planned(R"({"conditions":"strict","tools":{"t":{},"u":{"records":"time"}}})"), 3);
   const auto imported = [&](std::string_view commands) {
     return schema(EventType::fork_imported,
                   json(R"({"results":{}})").with("commands", json(commands)));

@@ -1,5 +1,5 @@
 // Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
+// apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_value.cc (time, chance and ids), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
 // they are waited for), apply_budget.cc (what it may still use), apply_fork.cc (what a fork begins with) and apply_replan.cc (another plan).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
@@ -126,6 +126,8 @@ class Applier {
   ExternalKey declared_external_key(const Step& step) const;
   Status tool_invocation_started();
   Status tool_invocation_finished();
+  Status value_recorded();
+  Status value_approved(Step& step);
   Status command_committed();
   bool may_finish(const Step& step) const;
   bool may_conclude(const Step& loop) const;

@@ -89,6 +89,7 @@ bool Applier::wants_decision(const Step& step) const {
     case StepPhase::settled:
     case StepPhase::backoff:
     case StepPhase::redo:
+    case StepPhase::recorded:
     case StepPhase::committed:
     case StepPhase::answered:
       return true;
@@ -382,6 +383,10 @@ Status Applier::of_step() {
       return tool_invocation_started();
     case EventType::tool_invocation_finished:
       return tool_invocation_finished();
+    case EventType::time_recorded:
+    case EventType::random_recorded:
+    case EventType::uuid_recorded:
+      return value_recorded();
     case EventType::command_committed:
       return command_committed();
     case EventType::node_finished:

@@ -51,6 +51,7 @@ Status Applier::tool_invocation_started() {
   if (!s_.to_confirm.empty() && !s_.ending && !s_.may_have_changed(*step)) {
     return bad("what was changed before is not confirmed");
   }
+  if (!s_.tool_of(*step).makes_call()) return bad("its tool makes no call");
   switch (step->phase) {
     case StepPhase::ready:
       if (step->role == Role::node && !step->is_part() && !s_.node_of(*step).calls()) {
@@ -193,6 +194,15 @@ Status Applier::tool_invocation_finished() {
 
 Status Applier::command_committed() {
   Step* step = this->step();
+  if (step && step->phase == StepPhase::recorded) {
+    if (p_.find("result") || p_.text("result_of") != step->id.text) {
+      return bad("the result is not the recorded value");
+    }
+    step->committed = true;
+    s_.lost_claims = 0;
+    enter(*step, StepPhase::committed);
+    return {};
+  }
   if (!step || !step->call || step->call->open || step->committed ||
       step->phase == StepPhase::done) {
     return bad("no such command to commit");

@@ -27,6 +27,8 @@ void Decider::step(std::uint32_t index) {
         close_unknown(step);
       }
       return fail_step(step, code_name(Code::invocation_in_doubt), "resolved as failed");
+    case StepPhase::recorded:  // a crash between the value and its command_committed
+      return commit_value(step.id, s_.node_of(step).id);
     case StepPhase::committed:
       return finish_tool(step);
     case StepPhase::answered:
@@ -129,6 +131,7 @@ Verdict admit(const State& state, const Ask& ask) {
   if (step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success) {
     return Verdict::recorded;
   }
+  if (step.phase == StepPhase::recorded) return Verdict::recorded;
   if (step.phase == StepPhase::committed || step.phase == StepPhase::done) {
     return step.failure ? Verdict::refuse : Verdict::recorded;
   }

@@ -9,6 +9,7 @@
 // until nothing is left to say, commits, and only then performs. Threads: pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -26,6 +27,9 @@ struct Stamp {
   // the end of a lease and its grace. What an earlier process sent may still take effect: State::settles_at.
   bool owned = true;
   std::uint64_t chance = 0;
+  // For random numbers and UUIDs of steps (engine/recorded_value.h): 256 bits of the random source, of a plan that
+  // needs_entropy.
+  std::array<std::uint64_t, 4> entropy{};
   // The versions of the plan's tools that the performing process offers, by index into Plan::tools; nullptr = the
   // plan's own. A started event records the offered one; a resend with another version is not made.
   const std::vector<std::string>* tool_versions = nullptr;

@@ -18,7 +18,7 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
 
 // Is there a budget, and does this call count in it?
 bool Decider::counts(const Declaration& d) const {
-  if (!s_.budget.is_kept() || d.of != nullptr) return false;
+  if (!s_.budget.is_kept() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call()) return false;
   const Step* step = known(d);
   if (!step) return true;
   const bool again =

@@ -102,11 +102,20 @@ void Decider::digest(Declaration& d) const {
   d.hash = blinded_hash(s_.blind, d.text);
 }
 
-void Decider::first_try(Declaration d) {
+bool Decider::first_try(Declaration d) {
   digest(d);
-  if (deny(d, d.args, d.hash)) return;
-  if (!approved(d, d.args, d.hash)) return request_approval(d, d.args, d.hash);
-  emit_first(d);
+  if (deny(d, d.args, d.hash)) return false;
+  if (!approved(d, d.args, d.hash)) {
+    request_approval(d, d.args, d.hash);
+    return false;
+  }
+  const bool makes_call = s_.plan->tools[d.tool].makes_call();
+  if (makes_call) {
+    emit_first(d);
+  } else {
+    record_value(d);
+  }
+  return !makes_call;
 }
 
 void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
@@ -379,6 +388,7 @@ void Decider::commit_command(const Step& step) {
 }
 
 void Decider::finish_tool(const Step& step) {
+  if (!s_.tool_of(step).makes_call()) return finish_value(step.id, s_.node_of(step).id);
   const Invocation& call = *step.call;
   if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
     cancel_wait(wait->first, wait->second);  // the answer came before the person's

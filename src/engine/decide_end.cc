@@ -98,7 +98,10 @@ void Decider::end(const Ending& ending) {
     const bool success =
         step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success;
     if (success) commit_command(step);
-    if (step.phase == StepPhase::committed || step.phase == StepPhase::done) this->step(index);
+    if (step.phase == StepPhase::recorded || step.phase == StepPhase::committed ||
+        step.phase == StepPhase::done) {
+      this->step(index);
+    }
   }
   if (!decision_.events.empty()) return;
   for (std::uint32_t index : s_.calling) {
@@ -162,6 +165,7 @@ void Decider::pause() {
     const Step& step = s_.steps[index];
     switch (step.phase) {
       case StepPhase::settled:
+      case StepPhase::recorded:
       case StepPhase::committed:
       case StepPhase::answered:
       case StepPhase::refused:

@@ -33,10 +33,11 @@ bool Decider::only_concludes(const Step& step) const {
   return !newest.chosen || (newest.calls.empty() && !newest.repair);
 }
 
-void Decider::start_part(Declaration part) {
+// True: the part has ended with it.
+bool Decider::start_part(Declaration part) {
   emit(EventType::node_started,
        {{"node_id", part.node.id}, {"step_id", part.step.text}, {"try", 1}});
-  first_try(std::move(part));
+  return first_try(std::move(part));
 }
 
 void Decider::ask_model(const Step& step) {
@@ -89,8 +90,7 @@ void Decider::start_calls(const Step& step) {
                      .path = s_.part_path(step, turn, nth),
                      .chosen = true};
     if (!affords(next, next.args)) return;
-    active++;
-    start_part(std::move(next));
+    if (!start_part(std::move(next))) active++;
   }
 }
 

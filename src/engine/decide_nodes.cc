@@ -213,7 +213,7 @@ void Decider::start_items(const Step& step) {
       active--;
       continue;
     }
-    first_try(std::move(first));
+    if (first_try(std::move(first))) active--;
   }
 }
 

@@ -129,12 +129,12 @@ void Decider::undo_step(const Step& undo) {
         return park(undo,
                     "it could not be called (" + std::string(code_name(args.error().code)) + ")");
       }
-      return first_try({.step = undo.id,
-                        .node = s_.node_of(undo),
-                        .tool = s_.tool_index(undo),
-                        .args = std::move(*args),
-                        .of = &undone.id,
-                        .emitted = true});
+      first_try({.step = undo.id,
+                 .node = s_.node_of(undo),
+                 .tool = s_.tool_index(undo),
+                 .args = std::move(*args),
+                 .of = &undone.id,
+                 .emitted = true});
     }
     case StepPhase::calling:
       if (s_.is_live(undo)) return;

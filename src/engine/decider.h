@@ -1,7 +1,8 @@
 // Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
 // decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_questions.cc
 // (what its tool asks in the middle of it), decide_nodes.cc (what the plan says),
-// decide_loop.cc (a model that leads), decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// decide_loop.cc (a model that leads), decide_value.cc (time, chance and ids, which no call is made for),
+// decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -154,12 +155,16 @@ class Decider {
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& whole);
-  void start_part(Declaration part);
+  bool start_part(Declaration part);
   // Nothing is scheduled past the job's deadline: that one fires first.
   Instant within(Instant at) const { return s_.deadline ? std::min(at, *s_.deadline) : at; }
   void answer_early(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
-  void first_try(Declaration d);
+  // True: the step has ended with it, for it made no call.
+  bool first_try(Declaration d);
+  void record_value(const Declaration& d);
+  void commit_value(const StepId& step, std::string_view node);
+  void finish_value(const StepId& step, std::string_view node);
   void emit_command(const Declaration& d, std::string_view input_ref);
   void emit_first(const Declaration& d);
   void emit_started(const Declaration& d, const Value& args, std::vector<Member> keys);

@@ -2,6 +2,7 @@
 #include "engine/effects.h"
 
 #include "core/ids.h"
+#include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
@@ -62,12 +63,16 @@ Value effect_entry(const Event& event, std::string_view kind) {
   for (const char* name : {"effect_id", "invocation_id", "correlation_key", "decision_id"}) {
     if (id.is_null()) id = p[name];
   }
+  Value step = p["step_id"];
+  if (const Records records = records_of(event.type); records != Records::nothing) {
+    if (const auto of = step_of_effect(p.text("effect_id"), records)) step = of->text;
+  }
   return Value::object({{"at", to_text(event.created_at)},
                         {"effect_id", id},
                         {"kind", kind},
                         {"node_id", p["node_id"]},
                         {"seq", event.seq},
-                        {"step_id", p["step_id"]},
+                        {"step_id", step},
                         {"try", p["try"]},
                         {"type", event_name(event)}});
 }

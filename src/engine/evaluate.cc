@@ -5,6 +5,7 @@
 
 #include "engine/loop.h"
 #include "engine/model_calls.h"
+#include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
@@ -152,6 +153,7 @@ Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t i
                       std::move(args));
   }
   if (tool.args_schema) AE_TRY(tool.args_schema->check(args));
+  AE_TRY(takes(tool.records, args));
   return args;
 }
 

@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "core/redacted.h"
 #include "engine/left.h"
+#include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
@@ -34,6 +35,11 @@ class Forking {
   void gather_imported(const Value& entry, const Value& results);
   void gather_items();
   bool stands(const Step& step) const;
+  // Of a node of the plan: is what it gives recorded without a call?
+  bool records_value(const Step& step) const {
+    const Node& node = then_.node_of(step);
+    return !step.skipped && !step.is_part() && node.calls() && !then_.tool_of(step).makes_call();
+  }
   static bool is_complete(const Step& step, const Node& node, bool goes_on);
   Status import_node(const Node& node);
   Status import_map(const Node& node, const Step& step);
@@ -83,6 +89,7 @@ bool Forking::is_complete(const Step& step, const Node& node, bool goes_on) {
   switch (step.phase) {
     case StepPhase::done:
       return !step.failure || goes_on;
+    case StepPhase::recorded:
     case StepPhase::committed:
       return !step.failure;
     case StepPhase::settled:
@@ -109,6 +116,11 @@ bool Forking::stands(const Step& step) const {
 void Forking::gather(const Event& event) {
   const Value& p = event.payload;
   const std::string id(p.text("step_id"));
+  if (const Records records = records_of(event.type); records != Records::nothing) {
+    if (const auto of = step_of_effect(p.text("effect_id"), records))
+      results_[of->text] = p["value"];
+    return;
+  }
   switch (event.type) {
     case EventType::tool_invocation_started:
       if (p["try"] != Value(1)) return;
@@ -247,7 +259,7 @@ Status Forking::bring_in(const Step& step, const Value* result, std::vector<Memb
   } else if (step.imported && !step.imported->tool.empty()) {
     sent(step.imported->arguments_hash);
     more.emplace_back("tool", step.imported->tool);
-  } else if (step.is_loop_call() || (step.is_part() && step.committed)) {
+  } else if (step.is_loop_call() || (step.is_part() && step.committed) || records_value(step)) {
     const auto hash = hashes_.find(step.id.text);
     if (step.is_loop_call() && hash != hashes_.end()) sent(hash->second);
     more.emplace_back("tool", then_.tool_of(step).name);

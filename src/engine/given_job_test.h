@@ -404,6 +404,7 @@ class GivenJob {
             .lease_until = now + 30s,
             .owned = owned,
             .chance = chance,
+            .entropy = {chance, 1, 2, 3},
             .tool_versions = versions.empty() ? nullptr : &versions,
             .execution_version = &execution_version,
             .confirmations = &confirmations};

@@ -169,6 +169,19 @@ std::list<Named> jobs() {
   people.go();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
   // A model that leads: a call that it may not make, an answer that breaks its schema, and the words in which it was told so.
+  // Values that are recorded without a call: of nodes, of items, of a step that a person let have one.
+  add("recorded",
+      R"([{'id':'t', 'kind':'tool', 'tool':'clock'},
+      {'id':'r', 'kind':'tool', 'tool':'dice', 'needs':['t'], 'args':{'min':1, 'max':6}},
+      {'id':'u', 'kind':'map', 'over':'${ [4, 7] }', 'do':{'tool':'ids', 'args':{'version':'${ .item }'}}},
+      {'id':'a', 'kind':'tool', 'tool':'put', 'needs':['r', 'u'],
+       'args':{'at':'${ .steps.t.ms }', 'n':'${ .steps.r }', 'u':'${ .steps.u }'}}])",
+      {.more = R"({'tools': {'clock': {'effect':'read', 'records':'time'},
+      'dice': {'effect':'read', 'records':'random', 'approval':'required'},
+      'ids': {'effect':'read', 'records':'uuid'}}})"})
+      .claim()
+      .approve("r")
+      .ok("a");
   add("repaired", chat(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
       {.more = kTools, .input = "{'message':'Hello'}"})
       .claim()

@@ -8,6 +8,7 @@
 #include "core/redacted.h"
 #include "engine/absorb.h"
 #include "engine/beside.h"
+#include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
@@ -55,6 +56,7 @@ std::string LedgerProof::started(const Event& event) {
   const Value& p = event.payload;
   const std::string id(p.text("invocation_id")), command(p.text("command_id"));
   if (auto wrong = same_hashes(event); !wrong.empty()) return wrong;
+  if (values_.contains(command)) return "declares a call of a step whose value is recorded";
   auto [of_command, new_command] = invocation_of_.emplace(command, id);
   if (of_command->second != id) return "declares a second invocation of its command";
   Call& call = calls_[id];
@@ -105,6 +107,12 @@ std::string LedgerProof::finished(const Event& event) {
 
 std::string LedgerProof::committed(const Event& event) {
   const Value& p = event.payload;
+  if (const auto value = values_.find(std::string(p.text("command_id"))); value != values_.end()) {
+    if (std::exchange(value->second, true)) return "commits a recorded value twice";
+    return p.text("result_of") == value->first && p.find("result") == nullptr
+               ? std::string()
+               : "takes another result than the recorded value";
+  }
   auto of_command = invocation_of_.find(std::string(p.text("command_id")));
   if (of_command == invocation_of_.end()) return "commits a command that was never declared";
   Call& call = calls_[of_command->second];
@@ -119,6 +127,15 @@ std::string LedgerProof::committed(const Event& event) {
   return {};
 }
 
+// Time, chance and ids: one value of a step, and no invocation.
+std::string LedgerProof::recorded(const Event& event) {
+  const auto step = step_of_effect(event.payload.text("effect_id"), records_of(event.type));
+  if (!step) return {};  // the jitter of a back-off
+  if (invocation_of_.contains(step->text)) return "records a value for a step that makes a call";
+  return values_.emplace(step->text, false).second ? std::string()
+                                                   : "records a second value for its step";
+}
+
 std::string LedgerProof::event(const Event& event) {
   std::string wrong;
   redacted_ = redacted_ || !erased_values(event).empty();
@@ -126,6 +143,11 @@ std::string LedgerProof::event(const Event& event) {
     case EventType::job_created:
       blind_ = event.payload.text("blind");
       blind_gone_ = is_erased(event, "blind");
+      break;
+    case EventType::time_recorded:
+    case EventType::random_recorded:
+    case EventType::uuid_recorded:
+      wrong = recorded(event);
       break;
     case EventType::tool_invocation_started:
       wrong = started(event);

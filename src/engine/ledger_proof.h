@@ -52,6 +52,7 @@ class LedgerProof {
   std::string started(const Event& event);
   std::string finished(const Event& event);
   std::string committed(const Event& event);
+  std::string recorded(const Event& event);
   std::string same_hashes(const Event& event) const;
   std::string effect(const VerifyInput::Effect& effect) const;
   std::string entry(const VerifyInput::Entry& entry) const;
@@ -63,6 +64,8 @@ class LedgerProof {
   const JobId& job_;
   std::map<std::string, Call> calls_;                           // by invocation
   std::unordered_map<std::string, std::string> invocation_of_;  // of a command
+  std::unordered_map<std::string, bool>
+      values_;  // of time, chance and ids, by step: is it committed?
   std::unordered_set<std::string> external_keys_;
   std::unordered_set<std::string>
       splits_;  // attempts that kept a ledger and effects beside the log

@@ -12,6 +12,7 @@
 #include "engine/evaluate.h"
 #include "engine/judge.h"
 #include "engine/planner.h"
+#include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
@@ -175,6 +176,9 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
     if (auto fits = tool.args_schema->check(arguments); !fits) {
       return tool_failure(fits.error().code, fits.error().message);
     }
+  }
+  if (auto fits = takes(tool.records, arguments); !fits) {
+    return tool_failure(fits.error().code, fits.error().message);
   }
   if (auto asked = judge(state, tool, arguments); !asked) {
     return tool_failure(asked.error().code, asked.error().message);

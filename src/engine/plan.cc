@@ -97,6 +97,20 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
+// A value that is recorded without a call is neither repeated nor in doubt, and changes nothing outside.
+Status read_records(const Value& value, ToolPolicy& tool) {
+  if (value.find("records") == nullptr) return {};
+  AE_ASSIGN(const std::size_t word, required_word_at(value, "records", {"time", "random", "uuid"}));
+  tool.records = static_cast<Records>(word + 1);
+  if (tool.is_model() || tool.effect != EffectClass::read ||
+      tool.on_in_doubt != OnInDoubt::resend || tool.result_schema || tool.local) {
+    return fail(Code::plan_invalid,
+                "a tool with `records` makes no call: it is `read` and `resend`, no model, and has "
+                "no `result_schema`");
+  }
+  return {};
+}
+
 Result<Template> read_change(const Value& value) {
   AE_TRY(only_keys(value, {"type", "id", "op", "version", "etag", "ref"}));
   for (const std::string_view key : {"type", "id", "op"}) {
@@ -156,7 +170,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
                            "args_schema",   "result_schema", "approval", "approval_expires",
                            "probe",         "compensate",    "changes",  "verify",
                            "provider",      "price",         "rules",    "capabilities",
-                           "ask_expires",   "local"}));
+                           "ask_expires",   "local",         "records"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
@@ -198,6 +212,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   }
   AE_TRY(read_policies(value, tool));
   AE_TRY(read_model(value, tool));
+  AE_TRY(read_records(value, tool));
   AE_TRY(read_changes(value, tool));
   return tool;
 }
@@ -330,6 +345,9 @@ class Compiler {
       AE_ASSIGN(tool.probe->tool, side_tool(*probe));
       if (plan_.tools[tool.probe->tool].effect != EffectClass::read) {
         return fail(Code::plan_invalid, "a probe must be a tool that only reads");
+      }
+      if (!plan_.tools[tool.probe->tool].makes_call()) {
+        return fail(Code::plan_invalid, "a probe must be a tool that makes a call");
       }
     }
     if (compensate) {
@@ -811,6 +829,12 @@ Result<std::shared_ptr<const Plan>> Plan::compile(const Value& task_graph,
   plan->hash = plan_hash(task_graph);
   plan->decision = decision_id(plan->hash);
   return plan;
+}
+
+bool Plan::needs_entropy() const {
+  return std::ranges::any_of(tools, [](const ToolPolicy& tool) {
+    return tool.records == Records::random || tool.records == Records::uuid;
+  });
 }
 
 bool Plan::prices_all() const {

@@ -38,7 +38,8 @@
 //                       "changes"?: [{"type", "id", "op", "version"?, "etag"?, "ref"?}…]  templates over
 //                                   .args .call .result
 //                       "verify"?: {"by": http_etag | http_last_modified | http_json | file | git_ref | github | sql,
-//                                   "mode"?: "strict" | "warn" | "human"}},             with "changes"
+//                                   "mode"?: "strict" | "warn" | "human"},              with "changes"
+//                       "records"?: "time" | "random" | "uuid"},   it makes no call (engine/recorded_value.h)
 //              "model:NAME": {…, "effect": "read", "provider": "openai" | "anthropic",
 //                             "price"?: {"input", "output", "cached"?}} },   engine/price.h
 //     "confirm"?: "strict" | "warn" | "human",      the mode of tools whose "verify" names none
@@ -145,6 +146,9 @@ struct PolicyRule {
   std::optional<Duration> expires;      // of the request; nullopt = the tool's
 };
 
+// What a tool records that makes no call: `decide` draws the value, and an event of its own holds it.
+enum class Records : std::uint8_t { nothing, time, random, uuid };
+
 struct ToolPolicy {
   std::string name;
   std::string version;  // 16 hex digits: digest of the resolved definition
@@ -163,6 +167,8 @@ struct ToolPolicy {
   std::string provider;        // of a model; "" = it is a tool
   std::optional<Price> price;  // of a model
   bool is_model() const { return !provider.empty(); }
+  Records records = Records::nothing;
+  bool makes_call() const { return records == Records::nothing; }
   // Is a person asked before the call? By a condition on its arguments, always, or never.
   bool approval_required = false;
   std::optional<Template> approval_when;
@@ -288,6 +294,8 @@ struct Plan {
   std::vector<std::string> grants;  // capabilities that it may use when a model made it, sorted
   bool strict_conditions = false;   // of policies and approvals
 
+  // Does a tool of it record a random number or a UUID? Only then needs a Stamp entropy.
+  bool needs_entropy() const;
   // Has every model of it a price? Only then can a cost be limited.
   bool prices_all() const;
 

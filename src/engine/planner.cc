@@ -6,6 +6,7 @@
 
 #include "core/answer_json.h"
 #include "core/json.h"
+#include "engine/recorded_value.h"
 #include "engine/replan.h"
 
 namespace ae::engine {
@@ -124,11 +125,13 @@ class Lowering {
 Status constants_fit(const Plan& plan) {
   for (const Node& node : plan.nodes) {
     const ToolPolicy& tool = plan.tools[node.tool];
-    if (node.kind != NodeKind::tool || !tool.args_schema) continue;
+    if (node.kind != NodeKind::tool || (!tool.args_schema && tool.makes_call())) continue;
     if (node.has_args && !node.args.is_constant()) continue;
     Value args = Value::object({});
     if (node.has_args) args = plan.task_graph["nodes"].items()[node.index]["args"];
-    if (auto fits = tool.args_schema->check(args); !fits) {
+    Status fits = tool.args_schema ? tool.args_schema->check(args) : Status();
+    if (fits) fits = takes(tool.records, args);
+    if (!fits) {
       return wrong("node `" + node.id + "`",
                    "has arguments that its tool does not take: " + fits.error().message);
     }

@@ -87,17 +87,32 @@ inline Value undoable_tools() {
        {"unbuy", tool_policy("at_most_once", "probe", probe)}});
 }
 
-// What is particular to a node's kind: a map, a wait of any type, a call; some calls must be approved.
+// A random number or an id, of one step or of each item. Their values follow from the step; the time would not, for the order
+// of answers decides when a step begins.
+inline std::vector<Member> recorded_kind(Dice& dice) {
+  const bool number = dice.one_in(2);
+  const Value tool = number ? "dice" : "ids";
+  const Value args = json(number ? "{'min': 1, 'max': 6}" : "{'version': 4}");
+  if (dice.one_in(2)) return {{"kind", "tool"}, {"tool", tool}, {"args", args}};
+  return {{"kind", "map"},
+          {"over", "${ .input.list }"},
+          {"max_parallel", 1 + dice.below(3)},
+          {"do", Value::object({{"tool", tool}, {"args", args}})}};
+}
+
+// What is particular to a node's kind: a map, a wait of any type, a call, a recorded value; some calls must be approved.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
                                        Failing failing) {
   constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
   constexpr const char* kUndoable[] = {"book", "buy", "sign", "put"};
   const std::string tool =
       failing == Failing::ends ? kUndoable[dice.below(4)] : kTools[dice.below(5)];
+  if (failing != Failing::ends && dice.one_in(8)) return recorded_kind(dice);
   switch (dice.below(failing == Failing::ends ? 8 : 10)) {
     case 9: {
       std::vector<Value> tools;
       for (const char* name : kTools) tools.emplace_back(name);
+      tools.emplace_back("ids");
       const std::string& value = read.as_string();
       const std::string prompt = "${ [" + value.substr(2, value.size() - 3) + "] }";
       Value loop = Value::object({{"tool", "model:main"},
@@ -184,6 +199,8 @@ inline Value random_plan(Dice& dice, Failing failing) {
             : usual_tools()
                   .with("ask", tool_policy("idempotent", "resend", json("{'approval':'required'}")))
                   .with("model:main", tool_policy("read", "resend", json("{'provider':'openai'}")))
+                  .with("dice", tool_policy("read", "resend", json("{'records': 'random'}")))
+                  .with("ids", tool_policy("read", "resend", json("{'records': 'uuid'}")))
                   .with("put", changing(usual_tools()["put"]))
                   .with("pay", changing(usual_tools()["pay"], "human"))}});
 }
@@ -249,7 +266,7 @@ class RandomWorld {
 
   // What the model of a loop asks for, by what it was told: none, or up to three tools, some of them not granted.
   static Value wishes(const Invocation& call) {
-    constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "sign", "nope"};
+    constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "ids", "nope"};
     std::vector<Value> calls;
     const std::uint64_t bits = chance(call.key.text + "wishes");
     // Each turn says two messages at least: it is over before max_turns.
@@ -258,9 +275,10 @@ class RandomWorld {
     const bool offered = call.arguments.find("tools") != nullptr;
     for (std::uint64_t i = 0; leads && offered && i < bits % 4; ++i) {
       const std::string n = std::to_string(i);
-      calls.push_back(Value::object({{"id", "c" + n},
-                                     {"name", kNames[(bits >> (8 + 3 * i)) % 8]},
-                                     {"arguments", Value::object({{"r", n}})}}));
+      const std::string name = kNames[(bits >> (8 + 3 * i)) % 8];
+      const Value arguments =
+          Value::object({name == "ids" ? Member("version", 4) : Member("r", n)});
+      calls.push_back(Value::object({{"id", "c" + n}, {"name", name}, {"arguments", arguments}}));
     }
     return Value::array(std::move(calls));
   }

@@ -36,6 +36,7 @@ class Replanning {
   const Step* same(const Node& node) const;
   bool same_branch(const Step& step, const Node& node) const;
   bool same_call(const Step& step, const Node& node) const;
+  bool same_value(const Step& step, const Node& node) const;
   bool same_wait(const Step& step, const Node& node) const;
   bool same_map(const Step& step, const Node& node) const;
   bool same_loop(const Step& step, const Node& node) const;
@@ -67,7 +68,10 @@ bool Replanning::same_branch(const Step& step, const Node& node) const {
 }
 
 bool Replanning::same_call(const Step& step, const Node& node) const {
-  const std::string& name = next_.plan->tools[node.tool].name;
+  const ToolPolicy& is = next_.plan->tools[node.tool];
+  const std::string& name = is.name;
+  if (s_.tool_of(step).records != is.records) return false;
+  if (!is.makes_call()) return same_value(step, node);
   std::string tool, hash;
   if (step.call) {
     tool = step.call->tool;
@@ -84,6 +88,16 @@ bool Replanning::same_call(const Step& step, const Node& node) const {
   if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
   const auto args = arguments_of(next_, node);
   return args && s_.hash_of(*args) == hash;
+}
+
+// Its log holds no arguments: what the old plan gives counts.
+bool Replanning::same_value(const Step& step, const Node& node) const {
+  if (s_.tool_of(step).name != next_.plan->tools[node.tool].name ||
+      (node.has_args && !can_read(node.args))) {
+    return false;
+  }
+  const auto was = arguments_of(s_, step), is = arguments_of(next_, node);
+  return was && is && *was == *is;
 }
 
 bool Replanning::same_wait(const Step& step, const Node& node) const {

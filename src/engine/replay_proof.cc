@@ -9,9 +9,11 @@
 #include "engine/confirm.h"
 #include "engine/decide.h"
 #include "engine/evaluate.h"
+#include "engine/judge.h"
 #include "engine/ledger_proof.h"
 #include "engine/loop.h"
 #include "engine/model_calls.h"
+#include "engine/recorded_value.h"
 #include "engine/replan.h"
 
 namespace ae::engine {
@@ -35,6 +37,30 @@ std::string ReplayProof::emitted(const State& state, const Event& event) {
     return "is a command of another kind than the plan's";
   }
   return {};
+}
+
+// A recorded value is one that the step's tool may give for the arguments of the plan.
+std::string ReplayProof::recorded(const State& state, const Event& event) {
+  const Records records = records_of(event.type);
+  const auto id = step_of_effect(event.payload.text("effect_id"), records);
+  const auto known = id ? state.by_id.find(*id) : state.by_id.end();
+  if (known == state.by_id.end())
+    return {};  // the jitter of a back-off, or nothing that can be applied
+  const Step& step = state.steps[known->second];
+  if (!asks_for(state, known->second) || state.tool_of(step).records != records) {
+    return "stands where the plan asks for no such value";
+  }
+  if (is_erased(event, "value")) return {};
+  const auto arguments = asked_arguments(state, step);
+  if (!arguments) return "has a value, but " + arguments.error().message;
+  if (!takes(records, *arguments) || !may_give(records, *arguments, event.payload["value"])) {
+    return "has a value that its tool does not give";
+  }
+  const auto said = judge(state, &step, state.tool_of(step), *arguments);
+  const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+  if (action == PolicyAction::deny) return "stands where a policy denies the step";
+  const bool approved = step.approval && step.approval->state == ApprovalState::approved;
+  return action == PolicyAction::allow || approved ? "" : "stands where nobody approved the step";
 }
 
 // What a probe says is what its answer gives.
@@ -252,6 +278,11 @@ std::string ReplayProof::before(const State& state, const Event& event) {
   switch (event.type) {
     case EventType::command_emitted:
       wrong = emitted(state, event);
+      break;
+    case EventType::time_recorded:
+    case EventType::random_recorded:
+    case EventType::uuid_recorded:
+      wrong = recorded(state, event);
       break;
     case EventType::tool_invocation_started:
       wrong = started(state, event);

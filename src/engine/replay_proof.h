@@ -26,6 +26,7 @@ class ReplayProof {
   }
   std::string emitted(const State& state, const Event& event);
   static Result<Value> asked_arguments(const State& state, const Step& step);
+  static std::string recorded(const State& state, const Event& event);
   static std::string started(const State& state, const Event& event);
   static std::string finished(const State& state, const Event& event);
   static std::string fits(const ToolPolicy& tool, const Value& result);

@@ -131,6 +131,7 @@ enum class StepPhase : std::uint8_t {
   done,
   looping,     // a model leads: a turn of it, or what that asked for, is under way
   questioned,  // its tool has asked a person something
+  recorded,    // its value of time, chance or an id is in the log; the command is not committed
 };
 
 // What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.

@@ -9,6 +9,7 @@
 #include "engine/evaluate.h"
 #include "engine/judge.h"
 #include "engine/questions.h"
+#include "engine/recorded_value.h"
 #include "engine/take.h"
 
 namespace ae::engine {
@@ -172,6 +173,7 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   }
   const ToolPolicy& tool = state.tool_of(step);
   if (tool.args_schema) AE_TRY(tool.args_schema->check(*act.arguments));
+  AE_TRY(takes(tool.records, *act.arguments));
   AE_ASSIGN(const Judgement said, judge(state, tool, *act.arguments));
   if (said.action == PolicyAction::deny) {
     return fail(Code::denied, "a policy denies the call with these arguments" +

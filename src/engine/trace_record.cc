@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "engine/recorded_value.h"
+
 namespace ae::engine {
 namespace {
 
@@ -122,6 +124,10 @@ void TraceRecord::take_imported(const Event& event) {
 void TraceRecord::take(const Event& event) {
   take_attempt(event);
   const std::string_view id = event.payload.text("step_id");
+  if (const Records records = records_of(event.type); records != Records::nothing) {
+    const auto of = step_of_effect(event.payload.text("effect_id"), records);
+    if (of) steps[of->text].result = event.payload["value"];
+  }
   if (event.type == EventType::decision_recorded && event.payload.text("kind") == "budget") {
     budget.push_back(decision_view(event));
   }

@@ -622,6 +622,8 @@ std::string_view to_text(StepPhase phase) {
       return "mapping";
     case StepPhase::looping:
       return "looping";
+    case StepPhase::recorded:
+      return "recorded";
     case StepPhase::refused:
       return "refused";
     case StepPhase::done:

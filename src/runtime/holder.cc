@@ -90,6 +90,15 @@ Holder::Holder(World& world, HolderHost& host, JobId job, store::Lease lease, st
       worker_(std::move(worker)),
       slice_name_(RunningSlot::name_of(job_, lease_.fence)) {}
 
+// Only where it is used: the random source is asked once for each decision otherwise.
+std::array<std::uint64_t, 4> Holder::entropy() {
+  std::array<std::uint64_t, 4> entropy{};
+  if (state_.plan && state_.plan->needs_entropy()) {
+    for (std::uint64_t& word : entropy) word = world_.chance.next();
+  }
+  return entropy;
+}
+
 engine::Stamp Holder::stamp() {
   const Instant now = world_.store.now();
   const bool owned = world_.store.owned();
@@ -98,6 +107,7 @@ engine::Stamp Holder::stamp() {
           .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
           .owned = owned && !host_.left_in_doubt(job_),
           .chance = world_.chance.next(),
+          .entropy = entropy(),
           .tool_versions = &tool_versions_,
           .execution_version = &host_.version_of(state_.agent),
           .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
@@ -276,6 +286,10 @@ Status Holder::offers_tools() {
                          ", this process has " + ours);
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
+    if (!tool.makes_call()) {  // the engine itself gives its value
+      tool_versions_.push_back(tool.version);
+      continue;
+    }
     Performers::Entry* entry = world_.performers.find(tool.name);
     if (!entry) {
       return fail(Code::needs_version,

@@ -8,6 +8,8 @@
 // Threads: the loop's. See docs/architecture.md and docs/decisions/0007-callback-actors.md.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -185,6 +187,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   void told_and_loaded(Result<store::Loaded> loaded);
   void cut_off();
   void abandon_all();
+  std::array<std::uint64_t, 4> entropy();
   engine::Stamp stamp();
 
   World& world_;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/json.h"
+#include "engine/recorded_value.h"
 #include "engine/verify.h"
 #include "engine/view.h"
 #include "runtime/runtime.h"
@@ -475,6 +476,25 @@ void timers_fire_late_and_once(const JobEvidence& e, Judge& judge) {
   }
 }
 
+// A step has one value of time, chance or an id: its result. What a fork brought in has its origin's.
+void values_are_drawn_once(const JobEvidence& e, Judge& judge) {
+  std::map<std::string, Value, std::less<>> values;
+  for (const Event& event : e.events) {
+    const engine::Records records = engine::records_of(event.type);
+    const auto step = engine::step_of_effect(event.payload.text("effect_id"), records);
+    if (records == engine::Records::nothing || !step) continue;
+    judge.broken_if(!values.emplace(step->text, event.payload["value"]).second,
+                    "event " + std::to_string(event.seq) + " is a second value of its step");
+  }
+  for (const engine::Step& step : e.state.steps) {
+    const auto value = values.find(step.id.text);
+    if (value == values.end()) continue;
+    judge.broken_if(step.imported != nullptr, step.id.text + " was brought in, and drawn again");
+    judge.broken_if(step.item == engine::kNoItem && !(step.result == value->second),
+                    step.id.text + " has another result than its value");
+  }
+}
+
 constexpr Checker kCheckers[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
@@ -497,6 +517,7 @@ constexpr Checker kCheckers[] = {
     {"N1 an accepted resolution is never lost", resolutions_are_kept},
     {"N5 a wait has one resolution", waits_resolve_once},
     {"T1 a timer fires once, and not early", timers_fire_late_and_once},
+    {"T2 a time, a number or an id is drawn once", values_are_drawn_once},
 };
 
 std::array<std::span<const Checker>, 7> all_checkers() {

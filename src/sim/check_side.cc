@@ -195,7 +195,10 @@ class Undoing {
     at_ = "event " + std::to_string(event.seq) + ": ";
     switch (event.type) {
       case EventType::step_committed:
-        if (!tool_kind(walk_.commands[step].tool)->undo.empty()) undoable_.push_back(step);
+        if (const ToolKind* kind = tool_kind(walk_.commands[step].tool);
+            kind && !kind->undo.empty()) {
+          undoable_.push_back(step);
+        }
         nodes_[step] = p.text("node_id");
         break;
       case EventType::command_emitted:

@@ -17,11 +17,26 @@ using namespace std::chrono_literals;
 
 namespace {
 
+// Tools that make no call: what they record.
+constexpr std::pair<std::string_view, std::string_view> kRecorded[] = {
+    {"clock", "time"}, {"dice", "random"}, {"ids", "uuid"}};
+
+std::string_view recorded_by(std::string_view tool) {
+  const auto known = std::ranges::find(kRecorded, tool, &decltype(*kRecorded)::first);
+  return known == std::end(kRecorded) ? std::string_view() : known->second;
+}
+
+Value policy_of(const std::string& tool) {
+  const std::string_view records = recorded_by(tool);
+  return records.empty() ? tool_policy(*tool_kind(tool))
+                         : tool_policy(*tool_kind("look")).with("records", records);
+}
+
 // The tools that a graph's nodes name, and those that these name, with their policies.
 Value with_tools(Value graph) {
   std::set<std::string> names;
   const std::function<void(std::string_view)> add = [&](std::string_view name) {
-    if (name.empty() || !names.emplace(name).second) return;
+    if (name.empty() || !names.emplace(name).second || !recorded_by(name).empty()) return;
     add(tool_kind(name)->probe);
     add(tool_kind(name)->undo);
   };
@@ -37,7 +52,7 @@ Value with_tools(Value graph) {
   }
   std::vector<Member> tools;
   tools.reserve(names.size());
-  for (const std::string& name : names) tools.emplace_back(name, tool_policy(*tool_kind(name)));
+  for (const std::string& name : names) tools.emplace_back(name, policy_of(name));
   return graph.with("tools", Value::object(std::move(tools)));
 }
 
@@ -258,6 +273,20 @@ Value planner_graph(SimChance& chance) {
   return Value::object({{"nodes", Value::array({node})}, {"schema", 1}});
 }
 
+// A value that is recorded, and a call that sends it. They take no draw, so that all other plans stay as they are.
+void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
+  const std::string_view tool = kRecorded[number % std::size(kRecorded)].first;
+  const Value args =
+      tool == "dice" ? Value::object({{"max", 1'000'000}, {"min", 1}}) : Value::object({});
+  nodes.push_back(Value::object(
+      {{"args", args}, {"id", "v"}, {"kind", "tool"}, {"on_error", "continue"}, {"tool", tool}}));
+  nodes.push_back(Value::object({{"args", Value::object({{"n", "w"}, {"v", "${ .steps.v }"}})},
+                                 {"id", "w"},
+                                 {"kind", "tool"},
+                                 {"needs", Value::array({"v"})},
+                                 {"tool", "put"}}));
+}
+
 SimPlan random_plan(std::uint64_t number) {
   SimChance chance(number * 7919 + 17);
   SimPlan made;
@@ -298,6 +327,8 @@ SimPlan random_plan(std::uint64_t number) {
     if (chance.one_in(2)) node.emplace_back("on_error", "continue");
     nodes.push_back(Value::object(std::move(node)));
   }
+  constexpr std::uint64_t kRecordedOneIn = 7;
+  if (number % kRecordedOneIn == 0) add_recorded(number, nodes);
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
   if (chance.one_in(2)) graph.emplace_back("output", "${ .steps }");
   if (chance.one_in(8)) {
@@ -454,6 +485,15 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"x":"${ .steps.a.args.x }"}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{"x":"${ .steps.b.tool }"}}],
          "output":{"c":"${ .steps.c.args }"}})"},
+      {.name = "time, chance and ids: one value each, and it is the one that is sent",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"t","kind":"tool","tool":"clock"},
+         {"id":"r","kind":"tool","tool":"dice","needs":["t"],"args":{"min":4,"max":4}},
+         {"id":"u","kind":"map","over":"${ [1, 2, 3] }","max_parallel":2,"do":{"tool":"ids"}},
+         {"id":"a","kind":"tool","tool":"put","needs":["r"],"args":{"r":"${ .steps.r }"}},
+         {"id":"b","kind":"tool","tool":"once","needs":["a","t","u"],
+          "args":{"t":"${ .steps.t.ms > 0 }","u":"${ .steps.u[0] != .steps.u[2] }"}}],
+         "output":{"r":"${ .steps.r }","b":"${ .steps.b.args }"}})"},
       {.name = "parallel branches, a join, a node left out", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"once","args":{"n":2}},
