@@ -426,6 +426,27 @@ def looking_needs_no_owner_and_makes_no_store():
 
 
 @test
+def without_an_owner_a_command_writes_and_runs_no_job_and_looking_writes_nothing():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--only"), 4)
+
+        def written():  # not the index of the write-ahead log, which readers share
+            files = [h.store, h.store.with_name(h.store.name + "-wal")]
+            return [file.read_bytes() if file.exists() else b"" for file in files]
+
+        before = written()
+        for words in (["jobs"], ["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"], ["verify", "a"],
+                      ["approvals"]):
+            expect(h.run(*words), 0)
+            assert written() == before, words
+        seq = expect(h.run("job", "a", "--json"), 0).json()["seq"]
+        expect(h.run("signal", "a", "go-a", "7"), 0)
+        job = expect(h.run("job", "a", "--json"), 0).json()
+        assert job["status"] == "queued" and job["seq"] > seq, job
+        assert expect(h.run("run", "agents.yaml", "--job-id", "a"), 0).json() == 7, "the lock is free again"
+
+
+@test
 def jobs_are_listed_newest_first_and_filtered():
     with home() as h:
         for i, label in enumerate(["red", "blue", "red"]):

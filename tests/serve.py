@@ -83,6 +83,20 @@ def it_says_where_it_listens_and_ends_with_0_when_told_to():
 
 
 @test
+def its_default_address_is_on_this_machine():
+    with home() as h:
+        process = h.start("serve", "agents.yaml", "--json")
+        line = process.stdout.readline()
+        if line:
+            assert json.loads(line)["listening"] == "http://127.0.0.1:7070", line
+            process.send_signal(signal.SIGTERM)
+            expect(h.end(process), 0)
+        else:  # another program has the port
+            said = expect(h.end(process), 7)
+            assert "127.0.0.1:7070" in said.err, said
+
+
+@test
 def a_job_is_made_run_and_waited_for():
     with serving() as s:
         status, job = s.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 1}})
