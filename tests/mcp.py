@@ -198,6 +198,33 @@ def a_call_that_takes_too_long_times_out_and_is_in_doubt():
         assert said["in_doubt"] and len(calls(h, "hang")) == 1, said
 
 
+def garbled(h, mcp, wanted="no message"):
+    """A call is answered with what cannot be read: it is in doubt at once, with the reason, and not made again."""
+    write(h, mcp, {"garble": ("s.garble", {}), "echo": ALL["echo"]}, timeout="10m")
+    expect(h.run("check", "agents.yaml"), 0)
+    began = time.monotonic()
+    doubt = expect(h.run("run", "agents.yaml", "garble", "--only", "--json"), 4).json()
+    assert time.monotonic() - began < 300, "it waited for the timeout"
+    assert doubt["in_doubt"][0]["tool"] == "s.garble", doubt
+    log = expect(h.run("trace", doubt["id"], "--json"), 0).out
+    assert "rpc_error" in log and "s.garble: the server's answer cannot be read" in log and wanted in log, log
+    assert len(calls(h, "garble")) == 1
+    assert expect(h.run("run", "agents.yaml", "echo", "--only"), 0).out.strip() == "hello"
+
+
+@test
+def an_answer_that_cannot_be_read_ends_the_call_at_once():
+    for era in ("legacy", "modern"):
+        for over_http in (False, True):
+            with home() as h:
+                (h.path / "tools.json").write_text(json.dumps({"garble": {"description": "Garbles", "inputSchema": {"type": "object"}}}))
+                if not over_http:
+                    garbled(h, {"command": command(h, era)})
+                    continue
+                with behind_http(h, era) as url:
+                    garbled(h, {"url": url})
+
+
 @test
 def a_changed_tool_is_not_called_until_it_is_accepted():
     with home() as h:

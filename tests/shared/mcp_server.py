@@ -122,6 +122,8 @@ class Server:
             return {"result": text("the account is empty", isError=True)}
         if name == "refuse":
             return {"error": {"code": -32602, "message": "no such account"}}
+        if name == "garble":
+            return {"raw": "Traceback: this is no message"}
         if name == "break":
             return {"error": {"code": -32603, "message": "half of it is done"}}
         if name == "sum":
@@ -216,7 +218,11 @@ def serve_stdio(server):
         return arrived.answer
 
     def work(message):
-        write({"id": message["id"], **server.answer(message["method"], message.get("params", {}), tell, ask)})
+        done = server.answer(message["method"], message.get("params", {}), tell, ask)
+        if "raw" not in done:
+            return write({"id": message["id"], **done})
+        with lock:
+            print(done["raw"], flush=True)
 
     print("a banner that is no message", flush=True)
     for line in sys.stdin:
@@ -242,7 +248,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def say(self, status, body=None, headers=()):
-        data = json.dumps({"jsonrpc": "2.0", **body}).encode() if body is not None else b""
+        self.say_bytes(status, json.dumps({"jsonrpc": "2.0", **body}).encode() if body is not None else b"", headers)
+
+    def say_bytes(self, status, data, headers):
         self.send_response(status)
         for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers):
             self.send_header(name, value)
@@ -277,6 +285,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers = [("Mcp-Session-Id", mcp.session)] if method == "initialize" else []
         if mcp.modern or method != "tools/call":
             done = mcp.answer(method, params, lambda *_: None, None)
+            if "raw" in done:
+                return self.say_bytes(200, done["raw"].encode(), headers)
             return self.say(404 if mcp.modern and done.get("error", {}).get("code") == -32601 else 200,
                             {"id": identity, **done}, headers)
         self.send_response(200)
@@ -299,6 +309,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return arrived.answer
 
         done = mcp.answer(method, params, lambda m, p: event({"method": m, "params": p}), ask)
+        if "raw" in done:
+            self.wfile.write(b"data: " + done["raw"].encode() + b"\r\n\r\n")
+            self.wfile.flush()
+            threading.Event().wait()  # the stream stays open
         event({"id": identity, **done})
         self.close_connection = True
 

@@ -35,6 +35,8 @@ std::string base64(std::string_view bytes) {
   return out;
 }
 
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == text.npos; }
+
 std::string_view media_type(const HttpAnswer& answer) {
   const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
   return type.substr(0, type.find_first_of("; \t"));
@@ -190,17 +192,24 @@ void HttpTransport::hear(Exchange& exchange, const net::HttpHeaders& headers,
   std::vector<ServerEvent> events;
   const bool fits = exchange.events->feed(bytes, events).has_value();
   for (const ServerEvent& event : events) {
-    take(exchange, event.data);
+    take(exchange, event);
     if (!*alive) return;
   }
   // It has said all, or too much: what else comes is not waited for.
   if ((!fits || !exchange.reply) && exchange.http) client_.cancel(*exchange.http);
 }
 
-// A message, or several, of the server. What is none is passed over.
-void HttpTransport::take(Exchange& exchange, std::string_view text) {
-  auto messages = read_messages(text);
-  if (!messages) return;
+// A message, or several, of the server. What is none, and no event of another kind, stands for the answer.
+void HttpTransport::take(Exchange& exchange, const ServerEvent& event) {
+  auto messages = read_messages(event.data);
+  if (!messages) {
+    const bool is_message = event.name.empty() || event.name == "message";
+    if (is_message && !is_blank(event.data) && exchange.post.id != 0) {
+      reply(exchange, {.how = Reply::How::unreadable,
+                       .text = why_unreadable(messages.error(), scrub(event.data, used_))});
+    }
+    return;
+  }
   const std::shared_ptr<bool> alive = alive_;
   for (Message& message : *messages) {
     if (!*alive) return;
@@ -275,18 +284,17 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpAnswer an
   if (whole && exchange->post.id == 0 && good) {
     return reply(*exchange, {.how = Reply::How::result, .status = answer.status});
   }
-  if (whole && !is_stream) {
+  if (whole && !is_stream && good) take(*exchange, {.name = {}, .data = answer.body});
+  if (whole && !good) {
     // A message under a status that is none of success says more than the status.
-    if (auto messages = read_messages(answer.body); messages && !messages->empty()) {
+    auto messages = read_messages(answer.body);
+    if (messages && messages->front().kind == Message::Kind::error) {
       Message& first = messages->front();
-      if (!good && first.kind == Message::Kind::error) {
-        return reply(*exchange, {.how = Reply::How::error,
-                                 .value = std::move(first.body),
-                                 .code = first.code,
-                                 .text = std::move(first.text),
-                                 .status = answer.status});
-      }
-      if (good) take(*exchange, answer.body);
+      return reply(*exchange, {.how = Reply::How::error,
+                               .value = std::move(first.body),
+                               .code = first.code,
+                               .text = std::move(first.text),
+                               .status = answer.status});
     }
   }
   if (*alive) reply(*exchange, without_message(answer, used_));

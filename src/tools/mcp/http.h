@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "core/event_stream.h"
 #include "net/http_client.h"
 #include "tools/mcp/get_stream.h"
 #include "tools/mcp/transport.h"
@@ -53,7 +54,7 @@ class HttpTransport final : public Transport {
   void start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call);
   void hear(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
   void note_session(const Exchange& exchange, const net::HttpHeaders& headers);
-  void take(Exchange& exchange, std::string_view text);
+  void take(Exchange& exchange, const ServerEvent& event);
   void overhear(std::string_view text);
   void end(const std::shared_ptr<Exchange>& exchange, net::HttpAnswer answer);
   bool take_up(const std::shared_ptr<Exchange>& exchange);

@@ -180,6 +180,8 @@ Outcome judge(const Reply& reply, std::size_t output_max, const std::vector<Used
     case Reply::How::unreachable:
       return ended(OutcomeKind::failure, true, true, reply.cut_tls ? "tls" : "connect",
                    std::move(text));
+    case Reply::How::unreadable:
+      return ended(OutcomeKind::unknown, false, true, "rpc_error", std::move(text));
     case Reply::How::lost:
       break;
   }

@@ -1,8 +1,10 @@
 #include "tools/mcp/message.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/json.h"
+#include "tools/output.h"
 
 namespace ae::tools::mcp {
 namespace {
@@ -65,6 +67,25 @@ Result<std::vector<Message>> read_messages(std::string_view text) {
     messages.push_back(std::move(message));
   }
   return messages;
+}
+
+std::vector<std::int64_t> ids_answered_in(std::string_view text) {
+  std::vector<std::int64_t> ids;
+  const auto value = parse_json(text, {.bytes_max = kMessageMax, .big_integers_as_strings = true});
+  const auto add = [&](const Value& one) {
+    if (one.is_object() && one["id"].is_integer() && one.find("method") == nullptr) {
+      ids.push_back(one["id"].as_int());
+    }
+  };
+  if (value && value->is_array()) std::ranges::for_each(value->items(), add);
+  if (value) add(*value);
+  return ids;
+}
+
+std::string why_unreadable(const Error& error, std::string_view text) {
+  const Value shown = invalid_output("", text, 0);
+  return "the server's answer cannot be read (" + error.message +
+         "): " + std::string(shown.text("head"));
 }
 
 Value request(std::int64_t id, std::string_view method, Value params) {

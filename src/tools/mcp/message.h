@@ -30,6 +30,12 @@ struct Message {
 // One message, or a batch of them. Fails with input_invalid or payload_too_large.
 Result<std::vector<Message>> read_messages(std::string_view text);
 
+// Of a text that is no message, although it is JSON: the ids of what it seems to answer.
+std::vector<std::int64_t> ids_answered_in(std::string_view text);
+
+// Why a text that came instead of an answer could not be read, with the beginning of it. REQUIRES: no secret is in `text`.
+std::string why_unreadable(const Error& error, std::string_view text);
+
 Value request(std::int64_t id, std::string_view method, Value params);
 Value notification(std::string_view method, Value params);
 Value answer(const Value& id, Value result);

@@ -96,6 +96,7 @@ AE_TEST("mcp/judge/every end of a call means what SPEC 6 says") {
       {{.how = How::not_sent}, OutcomeKind::failure, true, "not_sent"},
       {{.how = How::unreachable}, OutcomeKind::failure, true, "connect"},
       {{.how = How::unreachable, .cut_tls = true}, OutcomeKind::failure, true, "tls"},
+      {{.how = How::unreadable}, OutcomeKind::unknown, false, "rpc_error"},
       {{.how = How::lost}, OutcomeKind::unknown, false, "reset"},
   };
   for (const Row& row : rows) {

@@ -66,7 +66,7 @@ void mirrored(const Value& schema, const Value& args, std::size_t depth,
 
 // The server may still be at it, and ask.
 bool may_go_on(const Reply& reply) {
-  return reply.how == Reply::How::lost ||
+  return reply.how == Reply::How::lost || reply.how == Reply::How::unreadable ||
          (reply.how == Reply::How::refused && !says_nothing_happened(reply.status));
 }
 
@@ -402,6 +402,9 @@ void Server::sent_is_over(const Key& key, const Reply& reply) {
                     "no answer within " + to_text(flight.call.timeout));
   } else if (reply.how == Reply::How::lost && flight.ends == Flight::Ends::abandoned) {
     outcome = ended(OutcomeKind::unknown, false, true, "abandoned", "given up after it was sent");
+  }
+  if (reply.how == Reply::How::unreadable) {
+    outcome.error_message = named(flight.tool) + ": " + outcome.error_message;
   }
   // A session that the server has forgotten (legacy HTTP): nothing was done, and a new one is made for the next try. Once:
   // who forgets a new session at once is not asked for ever.

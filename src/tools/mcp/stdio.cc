@@ -49,13 +49,23 @@ void StdioTransport::send(Post post, async::Done<Reply> reply) {
   text += '\n';
   server_->write(std::move(text));
   if (post.id == 0) return reply_later(std::move(reply), {.how = Reply::How::result});
-  open_.insert_or_assign(post.id, std::move(reply));
+  open_.insert_or_assign(post.id, Open{.reply = std::move(reply), .is_call = !post.name.empty()});
 }
 
 void StdioTransport::give_up(std::int64_t id) {
+  // A line that could not be read may have been its answer: it accuses no other call.
+  if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
+  auto given_up = take_open(id);
+  if (given_up) reply_later(std::move(given_up), {.how = Reply::How::lost, .text = "given up"});
+}
+
+// The reply of a request that is open no more; empty: it was not.
+async::Done<Reply> StdioTransport::take_open(std::int64_t id) {
   auto found = open_.extract(id);
-  if (found.empty()) return;
-  reply_later(std::move(found.mapped()), {.how = Reply::How::lost, .text = "given up"});
+  if (found.empty()) return nullptr;
+  suspects_.erase(id);
+  if (suspects_.empty()) unreadable_lines_ = 0;
+  return std::move(found.mapped().reply);
 }
 
 void StdioTransport::hear(std::string_view bytes) {
@@ -75,7 +85,7 @@ void StdioTransport::hear(std::string_view bytes) {
 
 void StdioTransport::line(std::string_view text) {
   auto messages = read_messages(text);
-  if (!messages) return;
+  if (!messages) return unreadable(text, messages.error());
   const std::shared_ptr<bool> alive = alive_;
   for (Message& message : *messages) {
     if (!*alive) return;
@@ -84,8 +94,8 @@ void StdioTransport::line(std::string_view text) {
       continue;
     }
     if (!message.id.is_integer()) continue;
-    auto found = open_.extract(message.id.as_int());
-    if (found.empty()) {  // given up, or never asked
+    auto answered = take_open(message.id.as_int());
+    if (!answered) {  // given up, or never asked
       if (ears_.late) ears_.late(message.id.as_int());
       continue;
     }
@@ -94,7 +104,39 @@ void StdioTransport::line(std::string_view text) {
         .value = std::move(message.body),
         .code = message.code,
         .text = std::move(message.text)};
-    found.mapped()(std::move(reply));
+    answered(std::move(reply));
+    if (*alive) fail_suspects();
+  }
+}
+
+void StdioTransport::unreadable(std::string_view text, const Error& error) {
+  if (text.find_first_not_of(" \t\r") == text.npos) return;
+  unreadable_why_ = why_unreadable(error, scrub(text, used_));
+  const std::shared_ptr<bool> alive = alive_;
+  bool is_known = false;
+  for (const std::int64_t id : ids_answered_in(text)) {
+    auto answered = *alive ? take_open(id) : nullptr;
+    if (!answered) continue;
+    is_known = true;
+    answered({.how = Reply::How::unreadable, .text = unreadable_why_});
+  }
+  if (!*alive) return;
+  if (!is_known) {
+    for (const auto& [id, open] : open_) {
+      if (open.is_call) suspects_.insert(id);
+    }
+    if (!suspects_.empty()) ++unreadable_lines_;
+  }
+  fail_suspects();
+}
+
+// As many lines as calls: none of these can be answered any more.
+void StdioTransport::fail_suspects() {
+  if (suspects_.empty() || suspects_.size() > unreadable_lines_) return;
+  const std::shared_ptr<bool> alive = alive_;
+  for (const std::int64_t id : std::set(suspects_)) {
+    auto suspect = *alive ? take_open(id) : nullptr;
+    if (suspect) suspect({.how = Reply::How::unreadable, .text = unreadable_why_});
   }
 }
 
@@ -102,10 +144,12 @@ void StdioTransport::end(bool started, const std::string& why) {
   const std::shared_ptr<bool> alive = alive_;
   server_.reset();
   auto open = std::exchange(open_, {});
-  for (auto& [id, reply] : open) {
+  suspects_.clear();
+  unreadable_lines_ = 0;
+  for (auto& [id, one] : open) {
     if (!*alive) return;
     // A program that never ran has read nothing of what was written for it.
-    reply({.how = started ? Reply::How::lost : Reply::How::unreachable, .text = why});
+    one.reply({.how = started ? Reply::How::lost : Reply::How::unreachable, .text = why});
   }
   if (*alive && ears_.lost) std::exchange(ears_.lost, nullptr)(why);
 }

@@ -1,11 +1,13 @@
 // StdioTransport: a server that is a program of ours, one message a line.
 //
-// A line that is no message is passed over, as servers print banners; one that is too long ends the server, because
-// nobody can know whose answer it was. Threads: the loop's.
+// A line that is no message may be the answer of each call that is open: a call fails as soon as its answer was such a line
+// for sure. With no call open the line is passed over, as servers print banners. A line that is too long ends the server.
+// Threads: the loop's.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "tools/companion.h"
@@ -35,6 +37,9 @@ class StdioTransport final : public Transport {
  private:
   void hear(std::string_view bytes);
   void line(std::string_view text);
+  void unreadable(std::string_view text, const Error& error);
+  void fail_suspects();
+  async::Done<Reply> take_open(std::int64_t id);
   void end(bool started, const std::string& why);
   void reply_later(async::Done<Reply> reply, Reply what);
 
@@ -45,7 +50,15 @@ class StdioTransport final : public Transport {
   Ears ears_;
   std::unique_ptr<Companion> server_;
   std::string part_;  // of a line
-  std::map<std::int64_t, async::Done<Reply>> open_;
+  struct Open {
+    async::Done<Reply> reply;
+    bool is_call = false;
+  };
+  std::map<std::int64_t, Open> open_;
+  // The calls that were open when a line could not be read, how many such lines came, and why the last of them failed.
+  std::set<std::int64_t> suspects_;
+  std::size_t unreadable_lines_ = 0;
+  std::string unreadable_why_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // asked by what comes later
 };
 

@@ -27,6 +27,7 @@ struct Reply {
     refused,      // an HTTP status and no message: `status`, `text`
     not_sent,     // no byte has left, and it may go better soon
     unreachable,  // no byte has left: no connection. `text`
+    unreadable,   // what came instead of an answer is no message: `text`
     lost,         // it may have arrived; nothing more will come. `text`
   };
   How how = How::lost;
