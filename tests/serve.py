@@ -132,6 +132,32 @@ def commands_ask_a_server_as_they_ask_a_store():
 
 
 @test
+def an_approval_of_a_call_whose_tool_has_changed_says_that_it_is_not_used():
+    with home() as h:
+        def file(word):
+            (h.path / "v.yaml").write_text(f"""
+aetheris: 1
+tools: {{ stamp: {{ command: [echo, {word}], effect: read, approval: required }} }}
+agents: {{ a: {{ plan: [ {{ id: s, tool: stamp, args: {{}} }} ], output: "${{ .steps.s }}" }} }}
+""")
+        file("one")
+        expect(h.run("run", "v.yaml", "--job-id", "j"), 4)
+        asked = lambda: expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        first = asked()[0]["id"]
+        file("two")
+        s = Server(h, "v.yaml")
+        said = expect(h.run("approve", first), 5)
+        assert "approved" in said.out and "not made" in said.err and '"stamp" has changed' in said.err, said
+        until(lambda: [one["id"] for one in asked()] not in ([], [first]))
+        second = asked()[0]["id"]
+        status, body = s.post(f"/api/approvals/{second}", {"decision": "approve"})
+        assert status == 200 and "applied" not in body, body
+        until(lambda: s.status("j") == "completed")
+        assert s.get("/api/jobs/j")[1]["result"] == "two"
+        expect(s.stop(), 0)
+
+
+@test
 def a_server_that_is_not_there_is_7():
     with home() as h:
         with socket.socket() as free:

@@ -147,14 +147,14 @@ def a_strict_job_is_left_to_a_worker_of_its_version_or_parks_until_one_starts():
     with shared() as (h, env):
         one, two = versioned(h, "one", "strict"), versioned(h, "two", "strict")
         lines = lambda: (h.path / "done.txt").read_text().split("\n")[:-1] if (h.path / "done.txt").exists() else []
-        newer = Worker(h, env=env, file=two)
+        newer = Worker(h, env=env, file=two, lease="10s")
         bound(h, env, one, "early")
         until(lambda: job(h, env, "early")["status"] == "parked")
         parked = job(h, env, "early")["parked"]
         assert (parked["reason"], parked["until"]) == ("execution_version_mismatch", "version"), parked
         stuck = expect(h.run("jobs", "--stuck", "--json", env=env), 0).json()["jobs"][0]["stuck"]
         assert stuck["missing"] == ["execution_version:bound=one"], stuck
-        older = Worker(h, env=env, file=one)
+        older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "early")["status"] == "completed")
         assert events(h, env, "early", "job_resumed")[0]["by"] == older.name
         # Both are there: each version goes to its own, whoever claims it first.
@@ -175,7 +175,7 @@ def a_strict_job_is_left_to_a_worker_of_its_version_or_parks_until_one_starts():
 def a_route_job_waits_in_the_queue_for_a_worker_of_its_version():
     with shared() as (h, env):
         one, two = versioned(h, "one", "route"), versioned(h, "two", "route")
-        newer = Worker(h, env=env, file=two)
+        newer = Worker(h, env=env, file=two, lease="10s")
         bound(h, env, one, "r")
         bound(h, env, two, "mark")
         until(lambda: job(h, env, "mark")["status"] == "completed")
@@ -183,7 +183,7 @@ def a_route_job_waits_in_the_queue_for_a_worker_of_its_version():
         listed = expect(h.run("jobs", "--stuck", "--older-than", "1ms", "--json", env=env), 0).json()["jobs"]
         stuck = {one["id"]: one["stuck"] for one in listed}["r"]
         assert stuck["reason"] == "needs_version" and "version bound=one" in stuck["message"], stuck
-        older = Worker(h, env=env, file=one)
+        older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "r")["status"] == "completed")
         assert holder(h, env, "r") == older.name
         for worker in (older, newer):

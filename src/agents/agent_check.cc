@@ -13,8 +13,9 @@ namespace ae::agents {
 namespace {
 
 constexpr std::uint32_t kMaxParallelMax = 1'024;
-constexpr std::size_t kRulesMax = 256;   // that are about one tool of a plan
-constexpr std::size_t kCycleShown = 12;  // nodes of a circle in a message
+constexpr std::size_t kRulesMax = 256;              // that are about one tool of a plan
+constexpr std::size_t kCycleShown = 12;             // nodes of a circle in a message
+constexpr std::size_t kCircleWorkMax = 10'000'000;  // needs that are followed beside a circle
 
 // Is something said of a tool's calls that depends on their arguments?
 bool has_condition(const Value& policy) {
@@ -553,7 +554,8 @@ class AgentCheck {
   void whole() {
     const engine::Order order = engine::order_of(needs_);
     for (const std::vector<std::uint32_t>& cycle : order.cycles) circle(cycle);
-    if (!order.cycles.empty() || reads_.empty()) return;
+    if (reads_.empty()) return;
+    if (!order.cycles.empty()) return reads_of_circles();
     for (const std::uint32_t node : order.order) {
       for (const std::uint32_t need : needs_[node]) {
         nodes_[node].clouded = nodes_[node].clouded || nodes_[need].clouded;
@@ -565,13 +567,47 @@ class AgentCheck {
         continue;
       }
       if (!reach) reach.emplace(needs_, order.order);
-      if (reach->sees(read.node, read.step)) continue;
-      const std::string& step = nodes_[read.step].id;
-      check_.root_fault(read.where, ".steps",
-                        read.node == read.step
-                            ? "a node cannot read its own result"
-                            : ".steps." + step + " is read here, so this node must need " +
-                                  shown(step) + ": add it to `needs`");
+      if (!reach->sees(read.node, read.step)) unseen(read);
+    }
+  }
+
+  void unseen(const Read& read) {
+    const std::string& step = nodes_[read.step].id;
+    check_.root_fault(read.where, ".steps",
+                      read.node == read.step
+                          ? "a node cannot read its own result"
+                          : ".steps." + step + " is read here, so this node must need " +
+                                shown(step) + ": add it to `needs`");
+  }
+
+  // A node sees less when a circle is broken. So a read of what it does not reach now is a fault in any case.
+  void reads_of_circles() {
+    std::size_t work = 0;
+    std::optional<std::uint32_t> from;  // where `reached` begins
+    bool unknown = false;               // a need of one of these is none
+    std::vector<bool> reached;
+    std::vector<std::uint32_t> next;
+    for (const Read& read : reads_) {
+      if (from != read.node) {
+        if (work > kCircleWorkMax) return;  // the rest is told when there is no circle any more
+        from = read.node;
+        reached.assign(nodes_.size(), false);
+        unknown = nodes_[read.node].clouded;
+        work += nodes_.size() / 64;
+        next = {read.node};
+        while (!next.empty()) {
+          const std::uint32_t node = next.back();
+          next.pop_back();
+          unknown = unknown || nodes_[node].clouded;
+          work += needs_[node].size();
+          for (const std::uint32_t need : needs_[node]) {
+            if (!reached[need]) next.push_back(need);
+            reached[need] = true;
+          }
+        }
+      }
+      if (unknown || (reached[read.step] && read.step != read.node)) continue;
+      unseen(read);
     }
   }
 

@@ -1146,6 +1146,48 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
   EXPECT_EQ(raised.body["answered"], who);
 }
 
+AE_TEST("api/what became of a call is noted after the end, once, and the job stays as it ended") {
+  Here here;
+  const auto id = here.make(R"({"agent":"doubts"})");
+  const Value doubt = here.get({"api", "jobs", id}).body["in_doubt"].items()[0];
+  const std::string key(doubt.text("idempotency_key"));
+  const Path path{"api", "jobs", id, "resolve"};
+  const auto say = [&](const std::string& rest) {
+    return here.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
+  };
+  EXPECT_EQ(say(R"("resolution":"fail")").status, 200);
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(id), "failed");
+  here.loop.advance(std::chrono::hours(1));
+  const Value before = here.get({"api", "jobs", id}).body;
+  ASSERT_EQ(before["in_doubt"].size(), 1u) << canonical(before);
+  EXPECT_TRUE(before["in_doubt"].items()[0]["noted"].is_null());
+
+  const std::string happened = R"("resolution":"happened","result":{"id":7},"note":"looked")";
+  const auto noted = say(happened);
+  EXPECT_EQ(noted.status, 200) << canonical(noted.body);
+  EXPECT_EQ(noted.body["noted"], Value(true));
+  EXPECT_EQ(noted.body.find("duplicate"), nullptr);
+  const auto again = say(happened);
+  EXPECT_EQ(again.status, 200) << canonical(again.body);
+  EXPECT_EQ(again.body["duplicate"], Value(true));
+  EXPECT_EQ(again.body["applied"], Value(true));
+  EXPECT_EQ(again.body["noted"], Value(true));
+  EXPECT_EQ(again.body["answered"].text("by"), "ada");
+  const auto other = say(R"("resolution":"not_happened")");
+  expect_problem(other, 409, "not_in_doubt");
+  EXPECT_NE(other.body.text("detail").find("happened by ada at "), std::string::npos)
+      << other.body.text("detail");
+
+  const Value after = here.get({"api", "jobs", id}).body;
+  EXPECT_EQ(after["status"], "failed");
+  EXPECT_EQ(after["error"], before["error"]);
+  EXPECT_EQ(after["in_doubt"].items()[0]["noted"].text("resolution"), "happened");
+  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "outcome_noted"}}).body;
+  ASSERT_EQ(events["events"].size(), 1u);
+  EXPECT_EQ(canonical(events["events"].items()[0]["payload"]["result"]), R"({"id":7})");
+}
+
 AE_TEST("api/what a call is said to have given must be what its tool gives") {
   Here here;
   const auto id = here.make(R"({"agent":"strict"})");
@@ -1292,6 +1334,36 @@ AE_TEST("api/a call is approved with other arguments, and who saw the earlier on
   EXPECT_EQ(again.body["duplicate"], Value(true));
 }
 
+AE_TEST("api/an approval of a call whose tool has changed since says that it is not used") {
+  Here here;
+  const auto job = here.make(R"({"agent":"buys","input":{"n":250}})");
+  const std::string first(here.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
+  here.performers.find("buy")->version = "ffffffffffffffff";
+  const auto said = here.post({"api", "approvals", first}, R"({"decision":"approve"})");
+  EXPECT_EQ(said.status, 200);
+  EXPECT_EQ(said.body["delivered"], Value(true));
+  EXPECT_EQ(said.body["applied"], Value(false)) << canonical(said.body);
+  EXPECT_NE(said.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
+      << canonical(said.body);
+  here.loop.run_ready();
+  ASSERT_EQ(here.status(job), "waiting");
+  const Value list = here.get({"api", "approvals"}).body["approvals"];
+  ASSERT_EQ(list.size(), 1u);
+  const std::string second(list.items()[0].text("id"));
+  EXPECT_NE(second, first);
+  const auto good = here.post({"api", "approvals", second}, R"({"decision":"approve"})");
+  EXPECT_EQ(good.body.find("applied"), nullptr) << canonical(good.body);
+  here.loop.run_ready();
+  EXPECT_EQ(here.status(job), "completed");
+  // A rejection is a rejection, whatever the tool is now.
+  here.make(R"({"agent":"buys","input":{"n":300}})");
+  const std::string third(here.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
+  here.performers.find("buy")->version = "0123456789abcdef";
+  const auto no = here.post({"api", "approvals", third}, R"({"decision":"reject"})");
+  EXPECT_EQ(no.body["outcome"], "rejected");
+  EXPECT_EQ(no.body.find("applied"), nullptr);
+}
+
 AE_TEST_SLOW(
     "api/what only logs tell is listed a bounded number of logs at a time, and nothing is missed") {
   Here here;
@@ -1342,6 +1414,30 @@ AE_TEST("api/messages and early answers are kept, and said to be") {
   EXPECT_EQ(job["status"], "completed") << canonical(job);
   EXPECT_EQ(canonical(job["result"]), R"({"h":{"decision":"approve"},"m":{"rain":true}})");
   expect_problem(here.post(path, R"({"channel":"news","payload":1})"), 409, "job_terminal");
+}
+
+AE_TEST("api/a message that was sent before is told so, and whether this one counts") {
+  Here here;
+  const auto id = here.make(R"({"agent":"hears"})");
+  const Path path{"api", "jobs", id, "message"};
+  const std::string_view rain = R"({"channel":"news","message_id":"m1","payload":{"rain":true}})";
+  const auto first = here.post(path, rain);
+  EXPECT_EQ(first.status, 202);
+  EXPECT_EQ(first.body.find("duplicate"), nullptr);
+  for (const bool taken_in : {false, true}) {
+    if (taken_in) here.loop.run_ready();
+    const auto again = here.post(path, rain);
+    EXPECT_EQ(again.status, 200) << canonical(again.body);
+    EXPECT_EQ(again.body["duplicate"], Value(true));
+    EXPECT_EQ(again.body["applied"], Value(true));
+    const auto other = here.post(path, R"({"channel":"news","message_id":"m1","payload":"sun"})");
+    EXPECT_EQ(other.status, 200);
+    EXPECT_EQ(other.body["duplicate"], Value(true));
+    EXPECT_EQ(other.body["applied"], Value(false));
+    EXPECT_EQ(canonical(other.body["payload"]), R"({"rain":true})");
+  }
+  const auto events = here.get({"api", "jobs", id, "events"}, {{"type", "agent_message"}}).body;
+  EXPECT_EQ(events["events"].size(), 1u);
 }
 
 AE_TEST("api/an early answer that is none is refused where the plan says what the wait is") {

@@ -45,13 +45,6 @@ bool exists(const std::string& path) {
 }
 
 // Two paths to one store are one store.
-std::string real_path(const std::string& path) {
-  char* real = ::realpath(path.c_str(), nullptr);
-  std::string text(real ? real : "");
-  std::free(real);
-  return text;
-}
-
 // A frozen owner must not freeze those who only want to know.
 Duration patience(const api::ApiRequest& request, Duration health) {
   if (request.path == api::Path{"api", "health"}) return health;
@@ -242,7 +235,7 @@ Result<std::unique_ptr<Door>> look_for_owner(const StoreUrl& store) {
       return fail(Code::forbidden, std::string(answer->body.text("detail")));
     }
     if (!answer || answer->status != 200) continue;
-    if (answer->body.text("store") == real_path(store.path)) return door;
+    if (answer->body.text("store") == store::sqlite::full_path(store.path)) return door;
   }
   return nullptr;
 }
@@ -255,7 +248,7 @@ std::unique_ptr<Door> find_owner(const StoreUrl& store) {
 }
 
 std::string find_silent_owner(const StoreUrl& store) {
-  const std::string lock = store::sqlite::lock_path(real_path(store.path));
+  const std::string lock = store::sqlite::lock_path(store::sqlite::full_path(store.path));
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   do {
     if (!store::sqlite::LockFile::is_taken(lock) || find_owner(store)) return {};

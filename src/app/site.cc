@@ -38,21 +38,6 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-std::string real_path(const std::string& path) {
-  char* real = ::realpath(path.c_str(), nullptr);
-  std::string text(real ? real : path.c_str());
-  std::free(real);
-  return text;
-}
-
-// Without symbolic links, as far as it is there. "" stays "".
-std::string absolute(const std::string& path) {
-  std::error_code error;
-  if (path.empty()) return path;
-  const auto whole = std::filesystem::absolute(path, error);
-  return std::filesystem::weakly_canonical(whole, error).string();
-}
-
 // The default folder is ours alone: what is in it is no part of anybody's repository.
 void ignore_folder(const std::string& folder) {
   if (folder != ".aetheris") return;
@@ -150,17 +135,17 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
 
   // The default folder is ours alone; of another one, the files of the store.
   std::vector<std::string> closed_to_tools() const {
-    std::vector<std::string> closed{absolute(kMemoryFolder)};
+    std::vector<std::string> closed{store::sqlite::full_path(kMemoryFolder)};
     const StoreUrl& store = options_.store;
     if (store.kind == StoreUrl::Kind::sqlite) {
-      const std::string path = absolute(store.path);
-      for (const std::string& one : {path, absolute(store.socket_path())}) {
+      const std::string path = store::sqlite::full_path(store.path);
+      for (const std::string& one : {path, store::sqlite::full_path(store.socket_path())}) {
         if (!one.starts_with(closed[0] + "/")) closed.push_back(one);
       }
     }
-    const std::string secrets = absolute(secrets_file_of(store));
+    const std::string secrets = store::sqlite::full_path(secrets_file_of(store));
     if (!secrets.empty() && !secrets.starts_with(closed[0] + "/")) closed.push_back(secrets);
-    const std::string key = absolute(
+    const std::string key = store::sqlite::full_path(
         options_.signing_key.empty() ? environment("AETHERIS_SIGNING_KEY") : options_.signing_key);
     if (!key.empty()) closed.push_back(key);
     return closed;
@@ -187,8 +172,9 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   api::Api& api() override { return *api_; }
   runtime::Sayings& sayings() override { return sayings_; }
   std::string store_name() const override {
-    return options_.store.kind == StoreUrl::Kind::sqlite ? real_path(options_.store.path)
-                                                         : options_.store.text();
+    return options_.store.kind == StoreUrl::Kind::sqlite
+               ? store::sqlite::full_path(options_.store.path)
+               : options_.store.text();
   }
 
   Status listen() override {

@@ -208,10 +208,15 @@ int approve_command(const Options& options, Terminal& terminal) {
   } else {
     terminal.print(edited ? "approved with other arguments\n" : std::string(wanted) + "\n");
   }
+  const bool unused = (*asked)["reason"].is_string() && (*asked)["applied"] == Value(false);
+  if (unused && !terminal.json()) {
+    terminal.note("the call is not made: " + safe(asked->text("reason")));
+    terminal.note("see:    aetheris approvals");
+  }
   // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
   const bool overtaken = !options.arguments.empty() && asked->find("duplicate") != nullptr &&
                          (*asked)["applied"] == Value(false) && outcome != "edited";
-  return outcome == wanted && !overtaken ? kDone : kConflict;
+  return outcome == wanted && !overtaken && !unused ? kDone : kConflict;
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {

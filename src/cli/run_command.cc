@@ -271,7 +271,8 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
     say_blocked(job, wish.store, terminal);
-    if (wish.store.kind != app::StoreUrl::Kind::memory) {
+    const bool runs_here = job["parked"].text("until") != "version";  // another file does
+    if (runs_here && wish.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("then:   " +
                     terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
     }

@@ -182,6 +182,19 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   return act.arguments;
 }
 
+// Why a call is not made with this approval by the process that takes it in; "" = it is, as far as that process knows.
+std::string not_used(const State& state, const Wait& wait, const Stamp& stamp,
+                     std::string_view outcome) {
+  if (!wait.approval || outcome == "rejected" || stamp.tool_versions == nullptr) return {};
+  const Step& step = state.steps[wait.step];
+  const std::string& offered = (*stamp.tool_versions)[state.tool_index(step)];
+  const Approval& approval = *step.approval;
+  if (offered.empty() || offered == approval.tool_version) return {};
+  return "the tool \"" + approval.tool + "\" has changed since the request (" +
+         approval.tool_version + " is now " + offered +
+         "), and an approval is good for one version: the call is requested again";
+}
+
 // A person answers whether a call may be made: the decision, and with it the end of the wait.
 EventDraft approval_decision(const State& state, const Wait& wait, const Act& act,
                              const Stamp& stamp, std::string_view outcome) {
@@ -364,6 +377,9 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
       {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))});
   taken.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
+  if (const std::string why = not_used(state, wait->second, stamp, outcome); !why.empty()) {
+    taken.answer = taken.answer.with("applied", false).with("reason", why);
+  }
   return taken;
 }
 

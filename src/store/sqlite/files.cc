@@ -40,6 +40,13 @@ std::string real_file(const std::string& path) {
   return file.string();
 }
 
+std::string full_path(const std::string& path) {
+  std::error_code error;
+  if (path.empty()) return path;
+  const auto whole = std::filesystem::absolute(real_file(path), error);
+  return std::filesystem::weakly_canonical(whole, error).string();
+}
+
 Status check_file(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return {};

@@ -17,6 +17,8 @@ inline std::string running_path(const std::string& path) { return path + ".runni
 // The file that a path names: follows symbolic links at its end, also one whose target is not there yet. The files beside a
 // store are beside that file, so that every path to a store finds the same lock, socket and position.
 std::string real_file(const std::string& path);
+// One name for a file, however it is reached: absolute and without symbolic links, as far as the path exists. "" stays "".
+std::string full_path(const std::string& path);
 // May this be the file of a store? One that is not there yet may. Fails with usage (a folder, a FIFO, a device) ·
 // unavailable (the file has other names, whose -wal and lock are others).
 Status check_file(const std::string& path);
