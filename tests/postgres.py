@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
 from cli import ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
+import worn  # noqa: E402
 
 TESTS = []
 NUMBERS = itertools.count(1)
@@ -337,6 +338,27 @@ def a_server_that_dies_under_a_running_job_is_waited_for():
         assert "held" in expect(h.end(process), 0).out
         assert (h.path / "began.txt").read_text() == "began\n", "called once"
         expect(h.run("verify", "a", env=env), 0)
+
+
+@test
+def a_job_that_kills_its_process_twice_is_parked_while_its_lease_lives():
+    with shared() as (h, env):
+        worn.a_job_that_kills(h, env)
+
+
+@test
+def processes_that_share_a_store_name_their_jobs_in_files_of_their_own():
+    with shared() as (h, env):
+        worn.agents(h)
+        calm = [Server(h, env=env) for _ in range(2)]
+        files = sorted(path.name[-2:] for path in (h.path / ".aetheris").glob("*.running.*"))
+        assert files == [".0", ".1"], files
+        made = expect(h.run("run", "agents.yaml", "calm", env=env), 0)
+        assert made.code == 0
+        for server in calm:
+            expect(server.stop(), 0)
+        expect(h.run("run", "agents.yaml", "calm", env=env), 0)
+        assert len(list((h.path / ".aetheris").glob("*.running.*"))) == 3, "each is used again"
 
 
 @test

@@ -294,7 +294,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
     auto opened =
-        shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" + postgres_->store_id() +
+        shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" + postgres_->identity() +
                                        ".running")
                : RunningFile::open(store::sqlite::running_path(
                      store::sqlite::real_file(options_.store.path)));

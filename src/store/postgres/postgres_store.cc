@@ -410,7 +410,7 @@ Instant PostgresStore::latest_now() {
 
 bool PostgresStore::accepting() const { return parts_->accepting; }
 
-const std::string& PostgresStore::store_id() const { return parts_->store_id; }
+const std::string& PostgresStore::identity() const { return parts_->store_id; }
 
 std::string PostgresStore::timeline() const {
   return parts_->recollection ? parts_->recollection->timeline() : std::string();

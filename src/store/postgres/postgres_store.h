@@ -98,7 +98,7 @@ class PostgresStore final : public Store {
   PostgresStats stats() const;
   // Was something lost, and accepted with this opening or one before, and not finished?
   bool accepting() const;
-  const std::string& store_id() const;  // 32 hex digits
+  const std::string& identity() const;  // of the store: 32 hex digits
   // 32 hex digits; another one after each loss that was accepted.
   std::string timeline() const;
   // Every job that had not ended has been parked: from now on the store is opened as any other.

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""A job that kills or holds up its process in a slice: after the second time it is parked, and all others are served.
+
+Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+  worn.py [WORDS]   only tests whose name contains WORDS
+"""
+import json
+import os
+import pathlib
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from cli import expect, home, run_tests, until  # noqa: E402
+from serve import Server  # noqa: E402
+
+TESTS = []
+KILLS = {"AETHERIS_FAILPOINTS": "decided.poison=exit"}
+STALLS = {"AETHERIS_FAILPOINTS": "decided.poison=pause:600000"}
+FILE = {
+    "aetheris": 1,
+    "tools": {"e": {"native": "echo", "effect": "read"},
+              "hold": {"command": ["sh", "-c", "touch began; sleep 600"], "effect": "idempotent"}},
+    "agents": {
+        "poison": {"plan": [{"id": "poison", "tool": "e"}], "output": "done"},
+        "calm": {"plan": [{"id": "a", "tool": "e"}], "output": "done"},
+        "holds": {"plan": [{"id": "h", "tool": "hold"}], "output": "done"},
+    },
+}
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def agents(h):
+    (h.path / "agents.yaml").write_text(json.dumps(FILE))
+
+
+def ends_of_itself(h, env):
+    """A server that is to die of what it finds in its store."""
+    process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", env=env)
+    assert h.end(process).code == 137
+
+
+def third_start_serves(h, env, failpoint):
+    """The job is parked, though the failpoint stands; others run, and `resume` lets it run once that is gone."""
+    server = Server(h, env=env | failpoint)
+    until(lambda: server.status("p") == "parked")
+    assert server.post("/api/jobs?wait=30s", {"agent": "calm", "id": "after"})[1]["status"] == "completed"
+    assert server.status("before") == "completed"
+    job = server.get("/api/jobs/p")[1]
+    assert job["parked"]["reason"] == "worn_out" and job["parked"]["until"] == "resume", job["parked"]
+    assert job["parked"]["command"] == "aetheris resume p", job["parked"]
+    stuck = expect(h.run("jobs", "--stuck", env=server.env), 0).out
+    assert "aetheris resume p" in stuck and "worn_out" in stuck, stuck
+    shown = expect(h.run("job", "p", env=server.env), 0).out
+    assert "worn_out" in shown and "aetheris resume p" in shown, shown
+    said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=server.env), 4).err
+    assert "worn_out" in said and "aetheris resume p" in said, said
+    expect(server.stop(), 0)
+    server = Server(h, env=env)
+    assert server.status("p") == "parked"
+    expect(h.run("resume", "p", env=server.env), 0)
+    until(lambda: server.status("p") == "completed")
+    expect(server.stop(), 0)
+    expect(h.run("verify", "p", env=env), 0)
+
+
+def a_job_that_kills(h, env):
+    agents(h)
+    server = Server(h, env=env | KILLS)
+    assert server.post("/api/jobs?wait=30s", {"agent": "calm", "id": "before"})[1]["status"] == "completed"
+    try:
+        server.post("/api/jobs", {"agent": "poison", "id": "p"})
+    except OSError:
+        pass  # it died before it answered
+    assert h.end(server.process).code == 137
+    ends_of_itself(h, env | KILLS)
+    third_start_serves(h, env, KILLS)
+
+
+@test
+def a_job_that_kills_its_process_twice_is_parked_and_the_others_are_served():
+    with home() as h:
+        a_job_that_kills(h, {})
+        assert pathlib.Path(f"{h.store}.running").stat().st_mode & 0o777 == 0o600
+
+
+@test
+def a_job_that_stalls_its_process_twice_is_parked_when_it_is_ended_by_a_signal():
+    with home() as h:
+        agents(h)
+        for i, ends in enumerate(((signal.SIGTERM, signal.SIGTERM), (signal.SIGKILL,))):
+            process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", env=STALLS | {"AETHERIS_FAILPOINTS_TRACE": "1"})
+            if i == 0:
+                url = json.loads(process.stdout.readline())["listening"]
+                for agent, name in (("calm", "before"), ("poison", "p")):
+                    expect(h.run("run", "agents.yaml", agent, "--job-id", name, "--detach", env={"AETHERIS_URL": url}), 0)
+            for line in process.stderr:
+                if "decided.poison" in line:
+                    break
+            for one in ends:
+                os.kill(process.pid, one)
+            assert h.end(process).code != 0
+        third_start_serves(h, {}, STALLS)
+
+
+@test
+def a_run_that_dies_of_its_job_twice_says_the_third_time_how_it_goes_on():
+    with home() as h:
+        agents(h)
+        for _ in range(2):
+            assert h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS).code == 137
+        said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS), 4).err
+        assert "worn_out" in said and "aetheris resume p" in said, said
+        expect(h.run("run", "agents.yaml", "calm", env=KILLS), 0)
+        expect(h.run("resume", "p"), 0)
+        assert h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS).code == 137
+        expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=KILLS), 4)
+        expect(h.run("cancel", "p"), 0)
+        until(lambda: expect(h.run("job", "p", "--json"), 0).json()["status"] in ("cancelled", "queued"))
+        h.run("run", "agents.yaml", "calm", env=KILLS)
+        assert expect(h.run("job", "p", "--json"), 0).json()["status"] == "cancelled"
+
+
+@test
+def a_process_that_is_killed_while_a_call_is_under_way_parks_nothing():
+    with home() as h:
+        agents(h)
+        for i in range(3):
+            server = Server(h)
+            if i == 0:
+                assert server.post("/api/jobs", {"agent": "holds", "id": "long"})[0] == 201
+            until(lambda: (h.path / "began").exists())
+            (h.path / "began").unlink()
+            os.kill(server.process.pid, signal.SIGKILL)
+            h.end(server.process)
+        server = Server(h)
+        until(lambda: (h.path / "began").exists())
+        assert server.status("long") == "running"
+        events = server.get("/api/jobs/long/events")[1]["events"]
+        assert not [event for event in events if event["type"] == "job_parked"], events
+        expect(h.run("cancel", "long", env=server.env), 0)
+        os.kill(server.process.pid, signal.SIGKILL)
+        h.end(server.process)
+
+
+@test
+def a_file_that_cannot_be_written_is_a_warning():
+    with home() as h:
+        agents(h)
+        h.store.parent.mkdir(exist_ok=True)
+        os.mkdir(f"{h.store}.running")
+        said = expect(h.run("run", "agents.yaml", "calm"), 0)
+        assert ".running" in said.err and "will not be parked" in said.err, said.err
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("worn", TESTS, " ".join(sys.argv[1:])))
