@@ -256,7 +256,7 @@ class Runtime : private HolderHost {
   bool store_out_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, beat_timer_, look_timer_;
-  Duration swept_at_{};  // of the steady clock
+  Duration swept_at_{};                   // of the steady clock
   std::vector<async::Task> after_death_;  // wait until it is recorded
   Duration grace_{};
   std::function<void()> stopped_;
