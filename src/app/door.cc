@@ -89,6 +89,7 @@ class SocketDoor final : public Door {
     EventStream stream({.line_max = kStreamMax, .event_max = kStreamMax});
     net::HttpClient::Id id = 0;
     bool enough = false;
+    call.keeps_events = false;
     call.hear_events = [&](const net::HttpHeaders&, const std::string& bytes) {
       std::vector<ServerEvent> events;
       const Status fed = stream.feed(bytes, events);

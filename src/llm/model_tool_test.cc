@@ -853,6 +853,11 @@ AE_TEST("model tool/a stream that is too large has happened: its record says why
   EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
   const std::string_view head = more.outcome.invalid->text("head");
   EXPECT_EQ(head, std::string(head.size(), 'x')) << "the words, and none of the bytes";
+  std::string bytes;
+  for (const std::string& event : much) bytes += event;
+  bytes.resize(tools::kStreamMax + 1);
+  EXPECT_EQ((*more.outcome.invalid)["size"], Value(bytes.size()));
+  EXPECT_EQ(more.outcome.invalid->text("sha256"), to_hex(sha256(bytes)));
   std::vector<std::string> secret = {chunk("sk-can"), chunk("ary-123")};
   secret.insert(secret.end(), much.begin(), much.end());
   RawHttpServer hiding(streams(secret));

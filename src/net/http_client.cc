@@ -130,6 +130,7 @@ struct Transfer {
   bool headers_too_large = false;
   std::size_t header_bytes = 0;
   std::size_t header_bytes_max = 0;
+  std::size_t body_bytes = 0;
   int status_line = 0;
   std::shared_ptr<bool>
       tls_goodbye;  // shared with the TLS connection: its peer closed it in good order
@@ -196,12 +197,14 @@ std::size_t Transfer::take_header(std::string_view line) {
 
 std::size_t Transfer::take_body(std::string_view bytes) {
   answer_began = true;
-  const std::size_t room = call.answer_max + 1 - answer.body.size();
-  answer.body += bytes.substr(0, room);
-  answer.too_large = answer.body.size() > call.answer_max;
-  if (call.hear_events && !answer.too_large && is_event_stream(answer)) {
+  const std::string_view taken = bytes.substr(0, call.answer_max + 1 - body_bytes);
+  body_bytes += taken.size();
+  answer.too_large = body_bytes > call.answer_max;
+  const bool is_heard = call.hear_events && is_event_stream(answer);
+  if (!is_heard || call.keeps_events) answer.body += taken;
+  if (is_heard) {
     loop->post([hear = call.hear_events, headers = answer.headers,
-                text = std::string(bytes)]() mutable { hear(headers, std::move(text)); });
+                text = std::string(taken)]() mutable { hear(headers, std::move(text)); });
   }
   return answer.too_large ? 0 : bytes.size();
 }
@@ -284,7 +287,7 @@ bool end_was_seen(const Transfer& t) {
   bool has_length = false;
   for (const HttpHeader& header : a.headers) {
     if (!equal_ignoring_case(header.name, "Content-Length")) continue;
-    if (header.value != std::to_string(a.body.size())) return false;
+    if (header.value != std::to_string(t.body_bytes)) return false;
     has_length = true;
   }
   long version = 0;
@@ -596,6 +599,8 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   }
   a.cancelled = ending == Ending::cancelled;
   a.timed_out = (ending == Ending::too_late && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
+  // libcurl has no memory for a line of about 100 KiB, which is more than our limit.
+  const bool too_long_for_curl = code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete;
   if (a.phase == HttpPhase::not_sent) {
     a.error = a.cancelled ? "cancelled before it was sent"
               : t->scarce != 0
@@ -607,7 +612,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
     a.error = "no complete answer in time";
   } else if (a.too_large) {
     a.error = "the answer is larger than " + std::to_string(t->call.answer_max) + " bytes";
-  } else if (t->headers_too_large) {
+  } else if (t->headers_too_large || too_long_for_curl) {
     a.error =
         "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
   } else if (a.phase == HttpPhase::connect_failed && !t->denied.empty()) {
@@ -617,8 +622,6 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
     const char* text = t->error_text[0] != '\0' ? t->error_text.data() : curl_easy_strerror(code);
     a.error = code == CURLE_OK
                   ? "the answer's end was not seen: its length is wrong, or TLS was cut"
-              : code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete
-                  ? "a header of the answer is too large (libcurl takes about 100 KiB)"
               : t->sent && code == CURLE_ABORTED_BY_CALLBACK
                   ? "the connection was closed before an answer"
                   : text;

@@ -38,9 +38,11 @@ struct HttpCall {
   std::optional<Duration> send_within;                  // from start; not sent by then: `not_sent`
   std::size_t answer_max = 1u << 20;  // bytes of body; reading stops after one more
 
-  // Hears the body of a `text/event-stream` with a status of 2xx as it comes, on the loop, before the answer, which holds
-  // it too; with the answer's headers. Empty: only the answer has it.
+  // Hears the body of a `text/event-stream` with a status of 2xx as it comes, on the loop, before the answer; with the
+  // answer's headers. Empty: only the answer has it.
   std::function<void(const HttpHeaders& headers, std::string bytes)> hear_events;
+  bool keeps_events =
+      true;  // the answer holds such a body too, which may be large; false: it does not
   // Of such a body: it begins, and may be long in coming. Once, on the loop, before its bytes.
   std::function<void()> events_begin;
 };
@@ -63,7 +65,7 @@ struct HttpAnswer {
   bool sent() const { return phase >= HttpPhase::no_answer; }
   bool timed_out = false;  // ended by connect_timeout or total_timeout
   bool cancelled = false;  // ended by cancel or the client's end
-  bool too_large = false;  // cut_off by us: `body` has the first answer_max + 1 bytes
+  bool too_large = false;  // cut_off by us: of the body, answer_max + 1 bytes were read
 
   int status = 0;       // 0 until all headers of the final answer were seen
   HttpHeaders headers;  // of the final answer, in its order

@@ -404,6 +404,19 @@ AE_TEST("client/informational answers are passed over, a flood of them is cut of
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
 }
 
+AE_TEST("client/a header that is too large is an error with the limit, however large it is") {
+  for (const std::size_t size : {70'000U, 200'000U, 5'000'000U}) {
+    RawHttpServer server([size](Conversation& c) {
+      c.read_request();
+      c.send("HTTP/1.1 200 OK\r\nX-Some: " + std::string(size, 'x') + "\r\n\r\n");
+    });
+    Asker asker;
+    const HttpAnswer a = asker.ask(post_to(server));
+    EXPECT_EQ(a.phase, HttpPhase::cut_off) << size;
+    EXPECT_EQ(a.error, "the answer's headers are larger than 65536 bytes") << size;
+  }
+}
+
 AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bounded memory") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
@@ -425,6 +438,38 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
   EXPECT_EQ(a.body, std::string(100'001, 'x'));
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 << 10) << "KiB more than before";
   EXPECT_EQ(server.arrivals(), 1);
+}
+
+// The answer of an event stream, and what was heard of it.
+std::pair<HttpAnswer, std::string> heard_of(const RawHttpServer& server, bool keeps,
+                                            std::size_t answer_max) {
+  Asker asker;
+  std::string heard;
+  HttpCall call = post_to(server);
+  call.answer_max = answer_max;
+  call.keeps_events = keeps;
+  call.hear_events = [&](const HttpHeaders&, const std::string& bytes) { heard += bytes; };
+  HttpAnswer answer = asker.ask(std::move(call));
+  return {std::move(answer), std::move(heard)};
+}
+
+AE_TEST("client/a stream of events is heard, and kept only when the call wants it") {
+  const std::string events = "data: 1\n\ndata: 2\n\n";
+  RawHttpServer stream(
+      RawHttpServer::always(raw_answer(200, events, "text/event-stream", "Connection: close\r\n")));
+  for (const bool keeps : {true, false}) {
+    const auto [whole, heard] = heard_of(stream, keeps, events.size());
+    EXPECT_EQ(whole.phase, HttpPhase::complete);
+    EXPECT_EQ(whole.body, keeps ? events : "");
+    EXPECT_EQ(heard, events);
+    const auto [cut, begun] = heard_of(stream, keeps, 10);
+    EXPECT_TRUE(cut.too_large) << "also what is not kept has its limit";
+    EXPECT_EQ(begun, events.substr(0, 11));
+  }
+  RawHttpServer other(RawHttpServer::always(raw_answer(500, "no", "text/event-stream")));
+  const auto [failed, nothing] = heard_of(other, false, 100);
+  EXPECT_EQ(failed.body, "no") << "that is no stream";
+  EXPECT_EQ(nothing, "");
 }
 
 AE_TEST("client/an answer of exactly the limit is whole") {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "async/boot_clock.h"
+#include "core/hash.h"
 #include "core/json.h"
 
 namespace ae::tools {
@@ -167,16 +168,20 @@ struct HttpTool::Stream {
   async::Task enough;  // nothing more is read: called once
   std::move_only_function<void(Piece)> piece;
   ScrubbedStream scrubbed;
-  std::size_t said = 0;  // bytes of text
-  std::string head;      // the first of them
+  std::unique_ptr<Sha256> hash = std::make_unique<Sha256>();  // of all that came
+  std::size_t bytes = 0;                                      // of that
+  std::size_t said = 0;                                       // bytes of text
+  std::string head;                                           // the first of them
   bool begun = false;
   std::optional<Error> broken;
 
-  void hear(std::string_view bytes) {
+  void hear(std::string_view more) {
     begun = true;
+    hash->add(more);
+    bytes += more.size();
     if (broken) return;
     std::string words;
-    if (auto fed = reader->feed(bytes, words); !fed) broken = std::move(fed).error();
+    if (auto fed = reader->feed(more, words); !fed) broken = std::move(fed).error();
     say(scrubbed.feed(words));
     if (reader->is_whole()) say(scrubbed.end());
     // Who keeps the connection open behind the end holds up nobody.
@@ -382,6 +387,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
                .enough = [calls = calls_, key] { calls->cancel(key); },
                .piece = std::move(call.piece),
                .scrubbed = ScrubbedStream(needs_.secrets.scrub_table(request.used))});
+    request.http.keeps_events = false;
     request.http.hear_events = [stream](const net::HttpHeaders&, const std::string& bytes) {
       stream->hear(bytes);
     };
@@ -401,7 +407,9 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         done(judge_stream(answer,
                           {.reader = *stream->reader,
                            .broken = stream->broken ? &*stream->broken : nullptr,
-                           .head = stream->head},
+                           .head = stream->head,
+                           .hash = *stream->hash,
+                           .bytes = stream->bytes},
                           rules, *used));
       });
   calls_->in_flight.insert_or_assign(key, id);

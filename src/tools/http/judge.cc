@@ -231,12 +231,11 @@ Outcome by_phase(const HttpAnswer& answer, const HttpRules& rules,
 }
 
 // Shows the words, not the bytes: these have a secret in pieces, which nobody would find there.
-Outcome refused(const HttpAnswer& answer, const HeardStream& heard, const std::string& why,
+Outcome refused(const HeardStream& heard, const std::string& why,
                 const std::vector<UsedSecret>& used) {
-  const std::string_view kept = std::string_view(answer.body).substr(0, kStreamMax + 1);
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
-  outcome.invalid = invalid_output(scrub(why, used), heard.head, sha256(kept), kept.size());
+  outcome.invalid = invalid_output(scrub(why, used), heard.head, heard.hash.finish(), heard.bytes);
   return outcome;
 }
 
@@ -247,9 +246,8 @@ Outcome streamed(const HttpAnswer& answer, const HeardStream& heard, const HttpR
   if (reader.is_whole()) {
     const Value body = reader.body();
     if (canonical(body).size() > rules.output_max) {
-      return refused(answer, heard,
-                     "the answer is larger than " + std::to_string(rules.output_max) + " bytes",
-                     used);
+      return refused(
+          heard, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
     }
     Outcome outcome;
     outcome.kind = OutcomeKind::success;
@@ -259,10 +257,10 @@ Outcome streamed(const HttpAnswer& answer, const HeardStream& heard, const HttpR
   }
   const std::string limit = std::to_string(kStreamMax);
   if (answer.too_large) {
-    return refused(answer, heard, "the streamed answer is larger than " + limit + " bytes", used);
+    return refused(heard, "the streamed answer is larger than " + limit + " bytes", used);
   }
   if (broken != nullptr && broken->code != Code::unavailable) {
-    return refused(answer, heard, broken->message, used);
+    return refused(heard, broken->message, used);
   }
   if (broken != nullptr) {
     return ended(OutcomeKind::unknown, false, true, reader.error_code(),

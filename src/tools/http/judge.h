@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/hash.h"
 #include "core/outcome.h"
 #include "net/http_client.h"
 #include "tools/output.h"
@@ -45,6 +46,8 @@ struct HeardStream {
   const StreamReader& reader;  // has read it
   const Error* broken;         // how that failed; nullptr: it did not
   std::string_view head;       // the first words of it, without secrets
+  Sha256& hash;                // of all its bytes
+  std::size_t bytes;           // how many these are
 };
 
 // The same of such an answer.
