@@ -88,8 +88,14 @@ struct Versions::Walk {
   std::map<JobId, std::uint64_t> seen;
 };
 
+void Versions::changed() {
+  seen_.clear();
+  changed_ = true;
+}
+
 void Versions::sweep(std::vector<std::string> agents) {
   if (agents.empty() || std::exchange(sweeping_, true)) return;
+  changed_ = false;
   auto walk = std::make_shared<Walk>();
   walk->agents = std::move(agents);
   walk->filter.status = "parked";
@@ -105,8 +111,9 @@ void Versions::next_page(std::shared_ptr<Walk> walk) {
     walk->last_page = false;
   }
   if (walk->agents.empty()) {
-    seen_ = std::move(walk->seen);
     sweeping_ = false;
+    // What this walk passed by was offered the versions of before.
+    if (!changed_) seen_ = std::move(walk->seen);
     return;
   }
   walk->filter.agent = walk->agents.back();

@@ -46,8 +46,8 @@ class Versions {
   void sweep(std::vector<std::string> agents);
   void offered(JobId job, std::string agent, std::string version, async::Done<Result<bool>> done);
   void look_again(std::function<void(const std::vector<JobId>&)> then);
-  // A process that offers other versions looks at each parked job anew.
-  void changed() { seen_.clear(); }
+  // This process offers other versions now: the next walk looks at each parked job.
+  void changed();
 
  private:
   struct Walk;
@@ -56,7 +56,7 @@ class Versions {
 
   store::Store& store_;
   const Tell tell_;
-  bool sweeping_ = false;
+  bool sweeping_ = false, changed_ = false;  // changed_: during this walk
   std::map<JobId, std::uint64_t> seen_;  // parked jobs that wait for nothing of ours, at this seq
   struct Left {
     std::string agent, version;

@@ -50,7 +50,7 @@ AE_TEST(
     EXPECT_FALSE(other.read().row.claim);
     EXPECT_TRUE(other.read().state.awaits_version());
     EXPECT_EQ(count(other, EventType::version_mismatched), 1u);
-    ground.loop.advance(1h);
+    ground.loop.advance(3min);
     EXPECT_EQ(count(other, EventType::job_parked), 1u) << "it rests";
     other.runtime.reset();
   }
@@ -93,7 +93,7 @@ AE_TEST("versions/while a worker of its version is announced a strict job is lef
   Desk other(ground, "other", worker("two", 2));
   const auto before = other.read().row.last_seq;
   other.runtime->start();
-  ground.loop.advance(5min);
+  ground.loop.advance(2min);
   EXPECT_EQ(other.read().row.last_seq, before) << "nothing is written by who leaves it";
   EXPECT_FALSE(other.read().row.claim);
   ASSERT_TRUE(other.runtime->refuses(kJob));
@@ -121,7 +121,7 @@ AE_TEST("versions/a route job stays queued, whoever looks, and never parks") {
   Desk other(ground, "other", worker("two", 2));
   const auto before = other.read().row.last_seq;
   other.runtime->start();
-  ground.loop.advance(1h);
+  ground.loop.advance(3min);
   EXPECT_EQ(other.status(), "queued");
   EXPECT_EQ(other.read().row.last_seq, before);
   EXPECT_EQ(other.read().state.epoch, 0u) << "it was never claimed";
@@ -154,6 +154,20 @@ AE_TEST("versions/a strict job that parks behind a sweep is found by the next on
   blind = false;
   ground.loop.advance(2min);
   EXPECT_EQ(right.calls.size(), 1u);
+}
+
+AE_TEST("versions/a process that offers other versions from now on looks at what is parked again") {
+  Ground ground;
+  left_by_first(ground, "strict", true);
+  Desk desk(ground, "desk", owner("two", 2));
+  desk.runtime->start();
+  ground.loop.advance(5s);
+  ASSERT_EQ(desk.status(), "parked");
+  ground.loop.advance(5min);  // it has looked, and waits for the log to grow
+  desk.runtime->offer({"agent"}, {{"agent", "one"}});
+  ground.loop.advance(5s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  EXPECT_EQ(count(desk, EventType::job_resumed), 1u);
 }
 
 AE_TEST("versions/a process that claims nothing by itself resumes the job that it is given") {
@@ -198,7 +212,7 @@ AE_TEST(
     ground.loop.advance(5s);
     ASSERT_EQ(other.status(), "parked");
     EXPECT_EQ(other.read().state.parked_until, "resolve");
-    ground.loop.advance(5min);
+    ground.loop.advance(2min);
     EXPECT_EQ(other.status(), "parked");
     other.runtime.reset();
   }
