@@ -307,14 +307,13 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
   void open_slot() {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
-    auto opened =
-        shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" + postgres_->identity() +
-                                       ".running")
-               : RunningFile::open(store::sqlite::running_path(
-                     store::sqlite::real_file(options_.store.path)));
+    auto opened = shared ? RunningFile::open_any(std::string(kMemoryFolder) + "/" +
+                                                 postgres_->identity() + ".running")
+                         : RunningFile::open(store::sqlite::running_path(
+                               store::sqlite::real_file(options_.store.path)));
     if (!opened) {
-      return on_warning({}, opened.error().message +
-                                "; a job that kills this process will not be parked for it");
+      return on_warning(
+          {}, opened.error().message + "; a job that kills this process will not be parked for it");
     }
     running_file_ = std::move(*opened);
     slot_.emplace(running_file_->bytes());

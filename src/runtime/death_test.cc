@@ -153,8 +153,8 @@ AE_TEST("death/is recorded once, whenever the process that records it dies") {
   for (int i = 0; i < 3; ++i) {  // none of these erased the page
     Page page = left;
     RunningSlot slot(page);
-    Desk desk(ground, "again", {.owned = true, .seed = std::uint64_t(50 + i), .claims = false,
-                                .slot = &slot});
+    Desk desk(ground, "again",
+              {.owned = true, .seed = std::uint64_t(50 + i), .claims = false, .slot = &slot});
     desk.runtime->start();
     ground.loop.advance(2s);
     EXPECT_EQ(desk.read().state.process_deaths, 1U) << i;
@@ -167,8 +167,8 @@ AE_TEST("death/is recorded also of a job whose inbox is not empty") {
   for (int i = 0; i < 2; ++i) {
     Page page = left;
     RunningSlot slot(page);
-    Desk desk(ground, "again", {.owned = true, .seed = std::uint64_t(60 + i), .claims = false,
-                                .slot = &slot});
+    Desk desk(ground, "again",
+              {.owned = true, .seed = std::uint64_t(60 + i), .claims = false, .slot = &slot});
     ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause, .id = "p", .by = "ann"}));
     desk.runtime->start();
     ground.loop.advance(2s);

@@ -16,7 +16,7 @@
 
 namespace ae::runtime {
 
-class Sayings;  // sayings.h
+class Sayings;      // sayings.h
 class RunningSlot;  // running_slot.h
 
 // The tools this process can perform, by their name in the agents file.
@@ -49,8 +49,8 @@ struct World {
   // Compiled plans, shared with whoever else runs on this loop; null: the runtime keeps its own.
   engine::PlanCache* plans = nullptr;
   const SigningKey* signer =
-      nullptr;                 // signs the heads of jobs that rest; null: they stay unsigned
-  Sayings* sayings = nullptr;  // keeps what answers say as they come; null: nobody hears it
+      nullptr;                  // signs the heads of jobs that rest; null: they stay unsigned
+  Sayings* sayings = nullptr;   // keeps what answers say as they come; null: nobody hears it
   RunningSlot* slot = nullptr;  // names the job whose slice runs; null: deaths are not counted
 };
 

@@ -163,9 +163,7 @@ class Rig {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
   }
   const std::string& status() { return status_of(kJob); }
-  const std::string& status_of(const JobId& job) {
-    return world_.witness().jobs().at(job).status;
-  }
+  const std::string& status_of(const JobId& job) { return world_.witness().jobs().at(job).status; }
   SimWorld& world() { return world_; }
 
   // Stops the world, judges it, and gives the job's result.

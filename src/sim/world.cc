@@ -146,9 +146,9 @@ void SimWorld::start(std::size_t index) {
   worker.sayings = std::make_unique<runtime::Sayings>();
   worker.page = worker.left;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
-  runtime::World world{*worker.life,       *worker.life,   chance_, *worker.store,
-                       *worker.performers, options_.plans, nullptr, worker.sayings.get(),
-                       worker.slot.get()};
+  runtime::World world{*worker.life,  *worker.life,         chance_,
+                       *worker.store, *worker.performers,   options_.plans,
+                       nullptr,       worker.sayings.get(), worker.slot.get()};
   runtime::RuntimeOptions options;
   options.worker = "w" + std::to_string(index);
   options.lease = options_.lease;
