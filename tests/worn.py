@@ -56,8 +56,8 @@ def third_start_serves(h, env, failpoint):
     assert job["parked"]["command"] == "aetheris resume p", job["parked"]
     stuck = expect(h.run("jobs", "--stuck", env=server.env), 0).out
     assert "aetheris resume p" in stuck and "worn_out" in stuck, stuck
-    shown = expect(h.run("job", "p", env=server.env), 0).out
-    assert "worn_out" in shown and "aetheris resume p" in shown, shown
+    shown = expect(h.run("job", "p", env=server.env), 0)
+    assert "worn_out" in shown.err and "aetheris resume p" in shown.err, shown
     said = expect(h.run("run", "agents.yaml", "poison", "--job-id", "p", env=server.env), 4).err
     assert "worn_out" in said and "aetheris resume p" in said, said
     expect(server.stop(), 0)
@@ -93,18 +93,21 @@ def a_job_that_kills_its_process_twice_is_parked_and_the_others_are_served():
 def a_job_that_stalls_its_process_twice_is_parked_when_it_is_ended_by_a_signal():
     with home() as h:
         agents(h)
-        for i, ends in enumerate(((signal.SIGTERM, signal.SIGTERM), (signal.SIGKILL,))):
-            process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", env=STALLS | {"AETHERIS_FAILPOINTS_TRACE": "1"})
+        for i, ends in enumerate(((signal.SIGINT, signal.SIGTERM), (signal.SIGKILL,))):
+            process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json",
+                              env=STALLS | {"AETHERIS_FAILPOINTS_TRACE": "1"})
             if i == 0:
                 url = json.loads(process.stdout.readline())["listening"]
-                for agent, name in (("calm", "before"), ("poison", "p")):
-                    expect(h.run("run", "agents.yaml", agent, "--job-id", name, "--detach", env={"AETHERIS_URL": url}), 0)
+                asks = {"AETHERIS_URL": url}
+                expect(h.run("run", "agents.yaml", "calm", "--job-id", "before", env=asks), 0)
+                asking = h.start("run", "agents.yaml", "poison", "--job-id", "p", "--detach", env=asks)
             for line in process.stderr:
                 if "decided.poison" in line:
                     break
             for one in ends:
                 os.kill(process.pid, one)
             assert h.end(process).code != 0
+        h.end(asking)
         third_start_serves(h, {}, STALLS)
 
 
