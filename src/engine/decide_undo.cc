@@ -135,6 +135,7 @@ void Decider::undo_step(const Step& undo) {
                  .args = std::move(*args),
                  .of = &undone.id,
                  .emitted = true});
+      return;
     }
     case StepPhase::calling:
       if (s_.is_live(undo)) return;

@@ -366,15 +366,18 @@ AE_TEST("recorded value/an erased one leaves a log that folds, and a job that ca
 }
 
 AE_TEST("recorded value/a plan may not repeat, doubt or undo what makes no call") {
-  const auto refused = [](std::string_view more) {
-    const auto plan = Plan::compile(graph(one_node("dice"), with_tool(more)));
+  const auto refused = [](std::string_view tool) {
+    const auto plan =
+        Plan::compile(graph(one_node("dice"), "{'tools': {'dice': " + std::string(tool) + "}}"));
     return plan ? std::string("taken") : std::string(code_name(plan.error().code));
   };
-  EXPECT_EQ(refused(""), "taken");
-  EXPECT_EQ(refused(", 'effect': 'idempotent'"), "plan_invalid");
-  EXPECT_EQ(refused(", 'on_in_doubt': 'park'"), "plan_invalid");
-  EXPECT_EQ(refused(", 'result_schema': true"), "plan_invalid");
-  EXPECT_EQ(refused(", 'records': 'weather'"), "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "taken");
+  EXPECT_EQ(refused("{'effect': 'idempotent', 'records': 'random'}"), "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'on_in_doubt': 'park'}"),
+            "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'result_schema': true}"),
+            "plan_invalid");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'weather'}"), "plan_invalid");
   const auto probing = Plan::compile(
       graph(one_node("buy"),
             "{'tools': {'clock': {'effect': 'read', 'records': 'time'}, 'buy': {'effect': "

@@ -18,12 +18,14 @@ using namespace std::chrono_literals;
 namespace {
 
 // Tools that make no call: what they record.
-constexpr std::pair<std::string_view, std::string_view> kRecorded[] = {
-    {"clock", "time"}, {"dice", "random"}, {"ids", "uuid"}};
+struct Recorded {
+  std::string_view tool, what;
+};
+constexpr Recorded kRecorded[] = {{"clock", "time"}, {"dice", "random"}, {"ids", "uuid"}};
 
 std::string_view recorded_by(std::string_view tool) {
-  const auto known = std::ranges::find(kRecorded, tool, &decltype(*kRecorded)::first);
-  return known == std::end(kRecorded) ? std::string_view() : known->second;
+  const auto known = std::ranges::find(kRecorded, tool, &Recorded::tool);
+  return known == std::end(kRecorded) ? std::string_view() : known->what;
 }
 
 Value policy_of(const std::string& tool) {
@@ -275,7 +277,7 @@ Value planner_graph(SimChance& chance) {
 
 // A value that is recorded, and a call that sends it. They take no draw, so that all other plans stay as they are.
 void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
-  const std::string_view tool = kRecorded[number % std::size(kRecorded)].first;
+  const std::string_view tool = kRecorded[number % std::size(kRecorded)].tool;
   const Value args =
       tool == "dice" ? Value::object({{"max", 1'000'000}, {"min", 1}}) : Value::object({});
   nodes.push_back(Value::object(
