@@ -232,6 +232,8 @@ def check_vocabulary():
         for until in re.findall(r'"until", "(\w+)"', body):
             codes.setdefault(until, set()).update(reasons)
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
+    for name in re.findall(r"paused_event\((k\w+)\)", code):
+        reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state.h")))
     if "code_name(Code::store_rolled_back)" in sources["src/runtime/rollback.cc"]:
         reasons.add("store_rolled_back")
     compare("reason of job_parked", ticked(sections["job_parked"], "reason"), reasons)
@@ -240,6 +242,8 @@ def check_vocabulary():
     given_back = set()
     for body in re.findall(r"requeued_event\(([^;]*?), (?:std::nullopt|backoff)\)", code):
         given_back |= set(re.findall(r'"(\w+)"', body))
+        for name in re.findall(r"engine::(k\w+)", body):
+            given_back |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state.h")))
     compare("reason of job_requeued", ticked(sections["job_requeued"], "reason"), given_back)
     say("decision kinds, result types, and reasons of parks and releases", faults)
 
