@@ -61,7 +61,7 @@ class Watch:
     """Asks for the health of a server until it is closed; `slowest` is the longest answer in seconds."""
 
     def __init__(self, server):
-        self.server, self.slowest, self.over = server, 0.0, threading.Event()
+        self.server, self.slowest, self.asked, self.over = server, 0.0, 0, threading.Event()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -70,6 +70,7 @@ class Watch:
             began = time.monotonic()
             assert self.server.get("/api/health")[0] == 200
             self.slowest = max(self.slowest, time.monotonic() - began)
+            self.asked += 1
 
     def close(self):
         self.over.set()
@@ -147,6 +148,28 @@ def one_signal_ends_a_process_politely():
         os.kill(server.process.pid, signal.SIGTERM)
         os.kill(server.process.pid, signal.SIGCONT)
         assert h.end(server.process).code == 0
+
+
+@test
+def a_plan_of_as_many_nodes_as_there_may_be_runs_beside_other_requests():
+    with home() as h:
+        nodes = [{"id": f"n{i}", "tool": "e"} for i in range(10_000)]
+        calm = {"plan": [{"id": "a", "tool": "e"}], "output": "done"}
+        (h.path / "agents.yaml").write_text(json.dumps({
+            "aetheris": 1, "tools": {"e": {"native": "echo", "effect": "read"}},
+            "agents": {"wide": {"plan": nodes, "output": "done"}, "calm": calm}}))
+        server = Server(h)
+        assert server.post("/api/jobs", {"agent": "wide", "id": "wide"})[0] == 201
+        began, beside = time.monotonic(), 0
+        watch = Watch(server)
+        # The list, which reads rows: what is asked of the job itself reads all of it.
+        while not server.get("/api/jobs?agent=wide&status=completed")[1]["jobs"]:
+            assert server.post("/api/jobs?wait=30s", {"agent": "calm"})[1]["status"] == "completed"
+            beside += 1
+        slowest, lasted = watch.close(), time.monotonic() - began
+        assert beside > 1 and watch.asked > 10, (beside, watch.asked)
+        assert slowest < max(5, lasted / 4), (slowest, lasted)
+        assert server.stop().code == 0
 
 
 MOST, LEAST = 2**63 - 1, -(2**63)
