@@ -362,6 +362,31 @@ def processes_that_share_a_store_name_their_jobs_in_files_of_their_own():
 
 
 @test
+def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
+    file = {"aetheris": 1, "tools": {"e": {"native": "echo", "effect": "read"}},
+            "agents": {"waits": {"plan": [{"id": "w", "wait": {"type": "signal", "key": "k"}}]}}}
+    for column in ("created_at", "updated_at", "not_before", "wake_at", "ripe_at"):
+        for value in (2**63 - 1, -(2**63)):
+            with shared() as (h, env):
+                (h.path / "agents.yaml").write_text(json.dumps(file))
+                for job in ("damaged", "sound"):
+                    expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", job, env=env), 4)
+                table, key = ("jobs", "number") if column == "created_at" else ("heads", "job")
+                one = "(SELECT number FROM jobs WHERE job_id = 'damaged')"
+                sql(env, f"UPDATE {table} SET {column} = {value} WHERE {key} = {one}")
+                where = (column, value)
+                server = Server(h, env=env)
+                status, jobs = server.get("/api/jobs")
+                assert status == 200 and len(jobs["jobs"]) == 2, (where, jobs)
+                for job in ("damaged", "sound"):
+                    server.post(f"/api/jobs/{job}/signal", {"correlation_key": "k"})
+                until(lambda: server.status("sound") == "completed")
+                for path in ("/api/jobs/damaged", "/api/jobs/damaged/trace", "/metrics"):
+                    assert server.get(path)[0] < 500 or "log_corrupt" in str(server.get(path)[1]), (where, path)
+                expect(server.stop(), 0)
+
+
+@test
 def an_address_is_checked_and_its_password_is_not_shown():
     with shared() as (h, env):
         for bad in ("postgres:x", "postgres://%%%", "mysql://x"):
