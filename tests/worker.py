@@ -531,7 +531,7 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
         postgres.POSTGRES.say("start")
         event("store_available")
         until(lambda: ask("/api/ready")[0] == 200)
-        assert "aetheris_store_up 1\n" in ask("/metrics")[1]
+        until(lambda: "aetheris_store_up 1\n" in ask("/metrics")[1])  # each connection is opened again on its own
         assert [line["event"] for line in seen].count("store_unavailable") == 1, seen
         assert ("job_completed", "a") in [(line["event"], line.get("job")) for line in seen], seen
         make(h, env, "brief", "b")
