@@ -185,7 +185,7 @@ void Runtime::when_death_is_recorded(async::Task next) {
                    warn(job, "a process died while it ran the job");
                    committed(job, *recorded);
                  }
-                 for (async::Task& next : std::exchange(after_death_, {})) next();
+                 for (async::Task& task : std::exchange(after_death_, {})) task();
                });
 }
 
