@@ -123,7 +123,7 @@ class Server:
         if name == "refuse":
             return {"error": {"code": -32602, "message": "no such account"}}
         if name == "garble":
-            return {"raw": "Traceback: this is no message"}
+            return {"raw": '{"this is no message'}
         if name == "break":
             return {"error": {"code": -32603, "message": "half of it is done"}}
         if name == "sum":

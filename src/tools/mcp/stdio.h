@@ -1,8 +1,8 @@
 // StdioTransport: a server that is a program of ours, one message a line.
 //
-// A line that is no message may be the answer of each call that is open: a call fails as soon as its answer was such a line
-// for sure. With no call open the line is passed over, as servers print banners. A line that is too long ends the server.
-// Threads: the loop's.
+// A line that begins with { or [ and is no message may be the answer of each call that is open: a call fails as soon as its
+// answer was such a line for sure. Other lines are banners and logs, and are ignored. A line that is too long ends the
+// server. Threads: the loop's.
 #pragma once
 
 #include <map>
