@@ -12,6 +12,8 @@ import json
 import os
 import pathlib
 import shutil
+import socket
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -25,7 +27,7 @@ USER = 65534
 
 # A tool's program. It gets {name: arguments} on stdin, tries every attack of these names and prints what came of each.
 ATTACK = r'''
-import http.client, json, os, signal, socket, subprocess, sys, time
+import array, ctypes, http.client, json, os, signal, socket, subprocess, sys, threading, time
 
 def parent(pid):
     return int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
@@ -45,7 +47,7 @@ class Unix(http.client.HTTPConnection):
 def ask(connection, method, path, body=None):
     connection.request(method, path, None if body is None else json.dumps(body))
     answer = connection.getresponse()
-    return [answer.status, answer.read().decode()[:300]]
+    return [answer.status, answer.read().decode()[:1000]]
 
 def on_socket(path, decision):
     return {"approve": ask(Unix(path), "POST", "/api/approvals/" + decision, {"decision": "approve"}),
@@ -55,6 +57,61 @@ def on_socket(path, decision):
 def on_tcp(address):
     return {"key": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/keys", {"role": "admin"}),
             "jobs": ask(http.client.HTTPConnection(address, timeout=20), "GET", "/api/jobs")}
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+CLONE_FILES = 0x400
+EXIT_OF_A_THREAD = {"x86_64": 60}.get(os.uname().machine, 93)
+
+def in_a_hidden_thread(address):
+    """Asks by a socket that only one thread has open."""
+    found = {}
+    def work():
+        found["unshared"] = LIBC.unshare(CLONE_FILES)
+        found.update(on_tcp(address))
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found
+
+def after_the_main_thread(address, out):
+    """Asks from a process whose main thread has ended."""
+    if os.fork() == 0:
+        main = os.getpid()
+        def work():
+            while open(f"/proc/{main}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+                time.sleep(0.01)
+            try:
+                found = on_tcp(address)
+            except Exception as error:
+                found = {"error": repr(error)}
+            with open(out + ".new", "w") as file:
+                json.dump(found, file)
+            os.rename(out + ".new", out)
+            os._exit(0)
+        threading.Thread(target=work).start()
+        LIBC.syscall(EXIT_OF_A_THREAD, 0)
+    while not os.path.exists(out):
+        time.sleep(0.02)
+    return json.load(open(out))
+
+def in_flight(address):
+    """Asks by a socket that is in a message of this process to itself, and in no process."""
+    host, port = address.split(":")
+    here, there = socket.socketpair()
+    os.kill(SERVER, signal.SIGSTOP)  # the kernel connects, and the server looks when the socket is in the message
+    with socket.create_connection((host, int(port)), 20) as asks:
+        here.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [asks.fileno()]))])
+    os.kill(SERVER, signal.SIGCONT)
+    time.sleep(1)
+    _, ancillary, _, _ = there.recvmsg(1, socket.CMSG_SPACE(4))
+    with socket.socket(fileno=array.array("i", ancillary[0][2])[0]) as asks:
+        asks.settimeout(20)
+        asks.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        said = b""
+        while part := asks.recv(65536):
+            said += part
+    head, body = said.decode().split("\r\n\r\n", 1)
+    return {"jobs": [int(head.split()[1]), body]}
 
 def read(path):
     try:
@@ -278,6 +335,74 @@ def a_tool_makes_no_key_over_tcp_in_a_store_without_keys():
         # Whoever has a key is let in with it, also a tool.
         said = attack_with_key(s, made["key"])
         assert said[0] == 401, said
+
+
+def refuses_over_tcp(s, attacks):
+    (said,) = attack(s, attacks).values()
+    assert said.pop("unshared", 0) == 0, said
+    for name, answer in said.items():
+        assert refused(answer), (name, answer)
+    assert no_key_was_made(s)
+
+
+@test
+def a_tool_makes_no_key_over_tcp_from_a_thread_with_files_of_its_own():
+    with serving() as s:
+        refuses_over_tcp(s, {"in_a_hidden_thread": [s.address]})
+
+
+@test
+def a_tool_makes_no_key_over_tcp_from_a_process_whose_main_thread_has_ended():
+    with serving() as s:
+        refuses_over_tcp(s, {"after_the_main_thread": [s.address, str(s.h.path / "said.json")]})
+
+
+@test
+def a_socket_that_no_process_has_open_is_taken_for_a_tools():
+    with serving(", sandbox: none") as s:  # so that the tool can stop the server for a moment
+        refuses_over_tcp(s, {"in_flight": [s.address]})
+
+
+# Asks from a thread with files of its own, of a process whose main thread goes on or ends.
+THREAD = """
+import ctypes, http.client, os, sys, threading
+libc = ctypes.CDLL(None)
+def work():
+    assert libc.unshare(0x400) == 0
+    connection = http.client.HTTPConnection(sys.argv[1], timeout=20)
+    connection.request("GET", "/api/jobs")
+    print(connection.getresponse().status, flush=True)
+    os._exit(0)
+threading.Thread(target=work).start()
+if sys.argv[2] == "ends":
+    libc.syscall({"x86_64": 60}.get(os.uname().machine, 93), 0)
+"""
+
+
+@test
+def programs_of_our_own_user_in_other_sessions_are_let_in_over_tcp():
+    with serving() as s:
+        attack(s, {"variables": []})
+        url = f"http://{s.address}/api/jobs"
+        clients = {"aetheris": [BIN, "jobs"],
+                   "thread": [sys.executable, "-c", THREAD, s.address, "stays"],
+                   "ended": [sys.executable, "-c", THREAD, s.address, "ends"]}
+        if shutil.which("curl"):
+            clients["curl"] = ["curl", "--silent", "--show-error", "--fail", url]
+        for name, words in clients.items():
+            done = subprocess.run([*as_user(), *words], env={**s.h.env, **s.env}, cwd=s.h.path, capture_output=True,
+                                  text=True, timeout=60, start_new_session=True)
+            assert done.returncode == 0 and "403" not in done.stdout, (name, done)
+
+
+@test
+def a_client_that_is_gone_before_it_is_looked_at_makes_nobody_wait():
+    with serving() as s:
+        request = b"POST /api/keys HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+        for _ in range(20):
+            with socket.create_connection(s.address.split(":"), 20) as gone:
+                gone.sendall(request)
+        assert s.get("/api/health")[0] == 200
 
 
 def attack_with_key(s, key):
