@@ -8,6 +8,7 @@ Started as root, the servers run as another user, so that what the kernel refuse
 not given to root.
 """
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli  # noqa: E402
 from cli import BIN, expect, home, run_tests, until  # noqa: E402
+from keys import certificate  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
@@ -482,6 +484,71 @@ def a_sandboxed_tool_does_not_open_the_store():
     with serving() as s:  # without a sandbox it can: docs/security.md says so
         path = str(s.h.path / ".aetheris/aetheris.db")
         assert attack(s, {"open_files": [path]})["open_files"][path].startswith("read")
+
+
+@test
+def a_sandboxed_tool_does_not_open_the_files_of_secrets_and_keys():
+    if not doctor()["files"]:
+        return
+    agents = AGENTS % ", env: { TOKEN: 'secret:TOKEN' }, sandbox: { read: [attack.py, keys] }"
+    with user_home(agents=agents) as h:
+        folder = h.path / "keys"
+        folder.mkdir()
+        for name in ("token", "key", "other"):
+            (folder / name).write_text("text of " + name)
+            os.chmod(folder / name, 0o600)
+        if os.geteuid() == 0:
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, USER, USER)
+        h.env.update(TOKEN_FILE="keys/token", AETHERIS_API_KEY_FILE=str(folder / "key"))
+        s = Server(h, prefix=as_user())
+        said = attack(s, {"open_files": [str(folder / name) for name in ("token", "key", "other")]})["open_files"]
+        assert said[str(folder / "token")].startswith("refused"), said
+        assert said[str(folder / "key")].startswith("refused"), said
+        assert said[str(folder / "other")] == "read: text of other", said
+
+
+@test
+def a_sandbox_that_names_the_key_of_tls_is_refused():
+    if not doctor()["files"]:
+        return
+    with home() as h:
+        (h.path / "attack.py").write_text(ATTACK)
+        (h.path / "agents.yaml").write_text(AGENTS % ", sandbox: { read: [attack.py, one.key] }")
+        crt, key = certificate(h, "one")
+        said = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key), 2)
+        assert "one.key belongs to the runtime" in said.err, said
+
+
+@test
+def an_answer_does_not_lead_a_verifier_to_the_secrets_of_the_runtime():
+    agents = """
+aetheris: 1
+tools:
+  w:
+    command: ["printf", "%s", '{"id": ".aetheris/secrets", "version": "1"}']
+    output: json
+    effect: at_most_once
+    changes: [ { type: file, id: "${ .result.id }", op: update, version: "${ .result.version }" } ]
+    verify: { file: "${ .change.id }" }
+agents:
+  a:
+    plan: [ { id: w, tool: w }, { id: k, wait: { type: signal, key: k }, needs: [w] } ]
+"""
+    with home() as h:
+        (h.path / ".aetheris").mkdir()
+        (h.path / ".aetheris/secrets").write_text("TOKEN=abcdef")
+        (h.path / "agents.yaml").write_text(agents)
+        s = Server(h)
+        s.post("/api/jobs", {"agent": "a", "id": "j"})
+        until(lambda: s.status("j") == "waiting")
+        status, said = s.post("/api/jobs/j/signal", {"wait_type": "signal", "correlation_key": "k"})
+        assert status < 300, said
+        until(lambda: "confirmation_checked" in json.dumps(s.get("/api/jobs/j/events")[1]))
+        events = s.get("/api/jobs/j/events")[1]["events"]
+        (looked,) = [e["payload"] for e in events if e["type"] == "confirmation_checked"]
+        assert looked["verdict"] == "unreachable", looked
+        assert hashlib.sha256(b"TOKEN=abcdef").hexdigest() not in json.dumps(events), events
 
 
 @test
