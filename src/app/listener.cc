@@ -210,9 +210,9 @@ constexpr std::size_t kOwnConnectionsMax = 128;
 net::HttpResponse refused_to_tools() {
   return net::problem(
       403, "forbidden",
-      "this request comes from a program that a tool started, and a tool does not "
-      "steer the runtime that runs it; give the program a key, and the address of a "
-      "server that asks for keys");
+      "this request comes from a program that a tool started, or from one that cannot be told from "
+      "it, and a tool does not steer the runtime that runs it; make a key with `aetheris keys "
+      "create`, and send it with the request");
 }
 
 net::HttpServer::Options server_options() {

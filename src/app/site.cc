@@ -133,21 +133,30 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
     return {};
   }
 
-  // The default folder is ours alone; of another one, the files of the store.
+  // The default folder is ours alone; of another one, the files of the store. And all files of keys and secrets.
   std::vector<std::string> closed_to_tools() const {
     std::vector<std::string> closed{store::sqlite::full_path(kMemoryFolder)};
+    const auto close = [&closed](const std::string& file) {
+      const std::string path = store::sqlite::full_path(file);
+      if (!path.empty() && !path.starts_with(closed[0] + "/")) closed.push_back(path);
+    };
     const StoreUrl& store = options_.store;
     if (store.kind == StoreUrl::Kind::sqlite) {
-      const std::string path = store::sqlite::full_path(store.path);
-      for (const std::string& one : {path, store::sqlite::full_path(store.socket_path())}) {
-        if (!one.starts_with(closed[0] + "/")) closed.push_back(one);
+      close(store.path);
+      close(store.socket_path());
+    }
+    close(secrets_file_of(store));
+    close(options_.signing_key.empty() ? environment("AETHERIS_SIGNING_KEY")
+                                       : options_.signing_key);
+    close(options_.tls_key);
+    close(environment("AETHERIS_API_KEY_FILE"));
+    for (const auto* offered : {&options_.agents->tools, &options_.agents->models}) {
+      for (const auto& [name, tool] : *offered) {
+        for (const std::string& secret : secret_names_of(tool)) {
+          close(environment((secret + "_FILE").c_str()));
+        }
       }
     }
-    const std::string secrets = store::sqlite::full_path(secrets_file_of(store));
-    if (!secrets.empty() && !secrets.starts_with(closed[0] + "/")) closed.push_back(secrets);
-    const std::string key = store::sqlite::full_path(
-        options_.signing_key.empty() ? environment("AETHERIS_SIGNING_KEY") : options_.signing_key);
-    if (!key.empty()) closed.push_back(key);
     return closed;
   }
 

@@ -56,6 +56,7 @@ struct SiteOptions {
   bool nothing_lost = false;     // … or nothing: its jobs go on
   std::string accepted_by;       // … by whom
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
+  std::string tls_key = {};      // a file that stays closed to tools; "" = none
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };
 

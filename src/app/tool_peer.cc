@@ -3,19 +3,24 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <linux/inet_diag.h>
+#include <linux/kcmp.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/command/proc.h"
 
@@ -55,9 +60,14 @@ bool still_lives(int handle) {
   return ::poll(&ended, 1, 0) == 0;
 }
 
-// The number of the socket from `source` to `target`, 0 when no process has it open; nullopt when the kernel does not say.
-std::optional<std::uint32_t> inode_of(const sockaddr_storage& source,
-                                      const sockaddr_storage& target) {
+struct PeerSocket {
+  std::uint32_t inode = 0;  // 0: no process has it open any more
+  uid_t uid = 0;            // of its maker
+};
+
+// The socket from `source` to `target`; nullopt when there is none, or the kernel does not look sockets up.
+std::optional<PeerSocket> socket_between(const sockaddr_storage& source,
+                                         const sockaddr_storage& target) {
   struct {
     nlmsghdr head;
     inet_diag_req_v2 body;
@@ -96,33 +106,86 @@ std::optional<std::uint32_t> inode_of(const sockaddr_storage& source,
   const ssize_t size = ::recv(kernel.get(), answer, sizeof answer, 0);
   const auto* head = reinterpret_cast<const nlmsghdr*>(answer);
   if (size < static_cast<ssize_t>(sizeof *head)) return std::nullopt;
-  if (head->nlmsg_type == NLMSG_ERROR) {
-    const auto* error = reinterpret_cast<const nlmsgerr*>(NLMSG_DATA(head));
-    return error->error == -ENOENT ? std::optional<std::uint32_t>(0) : std::nullopt;
-  }
   if (head->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
       size < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg)))) {
     return std::nullopt;
   }
-  return reinterpret_cast<const inet_diag_msg*>(NLMSG_DATA(head))->idiag_inode;
+  const auto* found = reinterpret_cast<const inet_diag_msg*>(NLMSG_DATA(head));
+  return PeerSocket{.inode = found->idiag_inode, .uid = found->idiag_uid};
 }
 
-// Has this process the socket open? nullopt: it does not let us look.
-std::optional<bool> has_socket(pid_t pid, std::uint32_t inode) {
-  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+// Is the socket among these open files? nullopt: the process does not let us look.
+std::optional<bool> lists_socket(const std::string& folder, std::uint32_t inode) {
   DIR* files = ::opendir(folder.c_str());
   if (files == nullptr) {
     if (errno == ENOENT || errno == ESRCH) return false;
     return std::nullopt;
   }
   bool found = false;
-  while (const dirent* file = ::readdir(files)) {
+  while (const dirent* file = found ? nullptr : ::readdir(files)) {
     struct stat info{};
     if (file->d_name[0] == '.' || ::fstatat(::dirfd(files), file->d_name, &info, 0) != 0) continue;
-    found = found || (S_ISSOCK(info.st_mode) && info.st_ino == inode);
+    found = S_ISSOCK(info.st_mode) && info.st_ino == inode;
   }
   ::closedir(files);
   return found;
+}
+
+std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
+
+std::optional<bool> main_thread_has(const tools::ProcessEntry& process, std::uint32_t inode) {
+  return lists_socket(folder_of(process.pid) + "/fd", inode);
+}
+
+// A thread may have open files of its own (unshare(CLONE_FILES)), and live on when the main thread has ended.
+std::optional<bool> other_threads_have(const tools::ProcessEntry& process, std::uint32_t inode) {
+  if (process.threads <= 1) return false;
+  const std::string folder = folder_of(process.pid) + "/task";
+  DIR* threads = ::opendir(folder.c_str());
+  if (threads == nullptr) return false;
+  std::optional<bool> found = false;
+  while (const dirent* thread = found == true ? nullptr : ::readdir(threads)) {
+    pid_t id = 0;
+    const std::string_view name = thread->d_name;
+    std::from_chars(name.data(), name.data() + name.size(), id);
+    // Threads that share the files of the main thread need no look of their own.
+    if (id <= 0 || id == process.pid ||
+        ::syscall(SYS_kcmp, process.pid, id, KCMP_FILES, 0, 0) == 0) {
+      continue;
+    }
+    const auto listed = lists_socket(folder + "/" + thread->d_name + "/fd", inode);
+    if (listed != false) found = listed;
+  }
+  ::closedir(threads);
+  return found;
+}
+
+// Has a program of a tool the socket?
+bool a_tool_has(std::uint32_t inode) {
+  const pid_t self = ::getpid();
+  const auto descendants = tools::running_descendants(self);
+  return std::ranges::any_of(descendants, [&](const tools::ProcessEntry& process) {
+    if (tools::origin_of(process.pid) != tools::Origin::ours) return false;
+    // One that does not let us look could have it. A supervisor does not let us look either, and has no such socket.
+    const bool if_unknown = process.parent != self;
+    return main_thread_has(process, inode).value_or(if_unknown) ||
+           other_threads_have(process, inode).value_or(if_unknown);
+  });
+}
+
+// Has a process the socket that no tool started? The youngest are looked at first: a command has just begun.
+bool another_program_has(std::uint32_t inode) {
+  std::vector<tools::ProcessEntry> processes = tools::all_processes();
+  std::ranges::sort(processes, std::ranges::greater(), &tools::ProcessEntry::start);
+  for (const auto has : {main_thread_has, other_threads_have}) {
+    for (const tools::ProcessEntry& process : processes) {
+      if (has(process, inode) != true) continue;
+      if (tools::origin_of(process.pid) != tools::Origin::elsewhere) continue;
+      const auto now = tools::process_entry(process.pid);
+      if (now && now->start == process.start) return true;  // all this was about one process
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -145,18 +208,11 @@ bool is_tool_on_loopback(int fd) {
       ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) {
     return true;
   }
-  const pid_t self = ::getpid();
-  auto inode = inode_of(there, here);
-  // A kernel that cannot look sockets up does not find our own either.
-  if (inode && *inode == 0 && inode_of(here, there).value_or(0) == 0) inode.reset();
-  if (inode && *inode == 0) return true;
-  for (const tools::ProcessEntry& process : tools::running_descendants(self)) {
-    if (tools::origin_of(process.pid) != tools::Origin::ours) continue;
-    if (!inode) return true;
-    // One that does not let us look could have it. A supervisor does not let us look either, and has no such socket.
-    if (has_socket(process.pid, *inode).value_or(process.parent != self)) return true;
-  }
-  return false;
+  const auto socket = socket_between(there, here);
+  if (!socket || socket->inode == 0) return true;
+  if (a_tool_has(socket->inode)) return true;
+  // A tool can hide a socket of its own: in a message between two other sockets, or in an io_uring.
+  return socket->uid == ::geteuid() && !another_program_has(socket->inode);
 }
 
 }  // namespace ae::app

@@ -51,7 +51,8 @@ class Drivers final : public Toolbox {
                                                       .client = client_,
                                                       .secrets = secrets_,
                                                       .reader = reader_,
-                                                      .folder = folder});
+                                                      .folder = folder,
+                                                      .closed = processes_.closed()});
       if (!looks) return std::unexpected(std::move(looks).error().in("verify"));
       verifier = *std::move(looks);
     }

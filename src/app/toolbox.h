@@ -31,7 +31,8 @@ struct ToolFolders {
 class Toolbox {
  public:
   // Fails with plan_invalid: a definition that no driver takes. `secrets_file`: NAME=value lines, mode 0600; need not be.
-  // `closed`: where the store and our keys lie, or how these paths begin: no sandbox of a tool opens them.
+  // `closed`: where the store, our keys and secrets lie, or how these paths begin: no sandbox of a tool opens them, and no
+  // change that a tool answers with leads a verifier there.
   // `descriptors`: how many a program of a tool may have open; 0 = as many as we. `warn`: what whoever runs us should know
   // of a job's call; may be empty.
   using Warn = std::function<void(const JobId& job, const std::string& what)>;

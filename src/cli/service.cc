@@ -121,6 +121,7 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
                            {"status", status}}});
   };
   site.signing_key = options.signing_key;
+  site.tls_key = options.tls_key;
   site.runtime.worker = worker_name();
   site.runtime.lease = wish.lease;
   site.runtime.held_max = wish.workers;

@@ -67,11 +67,13 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
   }
   ProcessEntry entry;
   entry.pid = pid;
-  entry.ended = fields[0] == "Z" || fields[0] == "X";
   if (!number_from(fields[1], entry.parent) || !number_from(fields[2], entry.group) ||
-      !number_from(fields[3], entry.session) || !number_from(fields[19], entry.start)) {
+      !number_from(fields[3], entry.session) || !number_from(fields[17], entry.threads) ||
+      !number_from(fields[19], entry.start)) {
     return std::nullopt;
   }
+  // The state is that of the main thread. It stays a zombie while other threads run.
+  entry.ended = (fields[0] == "Z" || fields[0] == "X") && entry.threads <= 1;
   return entry;
 }
 

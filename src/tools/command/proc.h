@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,7 +19,8 @@ namespace ae::tools {
 struct ProcessEntry {
   pid_t pid = 0, parent = 0, group = 0, session = 0;
   std::uint64_t start = 0;  // clock ticks since boot
-  bool ended = false;       // a zombie: nothing of it runs any more
+  std::size_t threads = 0;  // with the main thread, also when that one has ended
+  bool ended = false;       // a zombie: no thread of it runs any more
 };
 
 // nullopt: there is no such process.

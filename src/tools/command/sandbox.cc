@@ -41,7 +41,7 @@ struct [[gnu::packed]] PathBeneath {
   std::int32_t fd = -1;
 };
 
-// What programs need to run at all. There are no keys of ours in it, and `closed` holds here as well.
+// What programs need to run at all. `closed` holds here as well.
 constexpr const char* kSystemReads[] = {"/usr",
                                         "/bin",
                                         "/sbin",
@@ -331,7 +331,7 @@ Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& clos
       }
       if (!is_below(one, path)) continue;
       std::string why = ".write: " + path + " holds " + one;
-      why += ", which belongs to the runtime: name folders beside it, or move the store";
+      why += ", which belongs to the runtime: name folders beside it, or move it";
       return bad(why);
     }
   }

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -62,7 +63,26 @@ constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 struct Where {
   std::string folder;  // relative paths start here; "" folders: any file
   std::vector<std::string> below = {};
+  std::vector<std::string> closed = {};  // real paths, or how they begin; only with `below`
 };
+
+bool is_closed(std::string_view path, const Where& where) {
+  return std::ranges::any_of(where.closed,
+                             [&](const std::string& one) { return path.starts_with(one); });
+}
+
+// By the path that it has now, and by what it is: a closed file may have two names.
+bool is_closed(const File& file, const struct stat& info, const Where& where) {
+  std::error_code error;
+  const auto path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(file.fd()), error);
+  if (error || is_closed(path.native(), where)) return true;
+  return std::ranges::any_of(where.closed, [&](const std::string& one) {
+    struct stat other{};
+    return ::stat(one.c_str(), &other) == 0 && other.st_dev == info.st_dev &&
+           other.st_ino == info.st_ino;
+  });
+}
 
 // What leads out of the folder, by `..` or by a symbolic link, is not opened: EXDEV.
 int open_below(const std::string& folder, const std::string& path) {
@@ -87,6 +107,10 @@ int open_file(const std::string& path, const Where& where) {
   const std::string whole =
       (std::filesystem::path(where.folder) / path).lexically_normal().string();
   if (where.below.empty()) return ::open(whole.c_str(), kFlags);
+  if (is_closed(whole, where)) {
+    errno = EACCES;
+    return -1;
+  }
   for (const std::string& folder : where.below) {
     const int fd = open_below(folder, whole);
     if (fd >= 0 || errno != EXDEV) return fd;
@@ -109,6 +133,7 @@ Seen look_at(const std::string& path, const Where& where, By by) {
   struct stat info{};
   if (::fstat(file.fd(), &info) != 0) return cannot(std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return cannot("it is no regular file");
+  if (!where.below.empty() && is_closed(file, info, where)) return cannot(std::strerror(EACCES));
   if (by == By::size) return {.unreachable = {}, .value = std::to_string(info.st_size)};
   if (by == By::sha256) return digest(file, info.st_size);
   const Instant at{info.st_mtim.tv_sec * 1'000'000 + info.st_mtim.tv_nsec / 1'000};
@@ -177,6 +202,7 @@ Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition, Ve
     return fail(Code::plan_invalid, "by: sha256, size or mtime");
   }
   AE_ASSIGN(Where where, where_of(definition, path, needs.folder));
+  where.closed = needs.closed;
   const By how = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
   return std::make_unique<FileVerifier>(std::move(needs), std::move(path), how, std::move(where));
 }

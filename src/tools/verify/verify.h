@@ -11,13 +11,14 @@
 // http_etag compares the change's etag, all others its version. Every `${ }` but that of `field` reads `.change`.
 // A url whose host the change names (`${ .change.ref }`) carries no headers: a secret must not go where an answer says.
 // Such a url leads to public addresses only, or to a host of `allow`. A path that the change names leads to files below the
-// folder of the agents file, or below one of `below`.
+// folder of the agents file, or below one of `below`, and never to what is closed.
 // Threads: as Verifier says. Files and databases are read on a thread of their own.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "async/loop.h"
 #include "core/error.h"
@@ -50,6 +51,8 @@ struct VerifierNeeds {
   SecretSource& secrets;
   SlowReader& reader;
   std::string folder;  // where relative paths start
+  // Real paths of ours, or how they begin: a path that a change names does not lead there.
+  std::vector<std::string> closed = {};
 };
 
 // Fails with plan_invalid: the message begins with the key at fault.

@@ -73,9 +73,10 @@ struct Bench {
   FewSecrets secrets;
   SlowReader reader{loop};
   std::string folder = ".";
+  std::vector<std::string> closed = {};
 
   Result<std::unique_ptr<Verifier>> make(const Value& definition) {
-    return make_verifier(definition, {loop, client, secrets, reader, folder});
+    return make_verifier(definition, {loop, client, secrets, reader, folder, closed});
   }
   Sighting look(const Value& definition, const Value& change) {
     auto verifier = make(definition);
@@ -349,6 +350,32 @@ AE_TEST("verify/file: an answer does not lead out of the folders that are named"
       bench.look(json(R"({"kind": "file"})").with("path", secret), change("create", digest, {}))
           .sight,
       Sight::match);
+}
+
+AE_TEST("verify/file: an answer does not lead to what belongs to the runtime") {
+  Folder folder;
+  const std::string store = folder.write("store.db", "text");
+  folder.write("store.db-wal", "text");
+  folder.write("other", "text");
+  ASSERT_EQ(::symlink("store.db", (folder.path() + "/link").c_str()), 0);
+  folder.owns("link");
+  ASSERT_EQ(::link(store.c_str(), (folder.path() + "/twin").c_str()), 0);
+  folder.owns("twin");
+  Bench bench;
+  bench.folder = folder.path();
+  bench.closed = {store};
+  const std::string digest = to_hex(sha256("text"));
+  const Value definition = json(R"({"kind": "file", "path": "${ .change.ref }"})");
+  for (const Value& one : {definition, definition.with("by", "size"),
+                           definition.with("below", Value::array({folder.path()}))}) {
+    for (const std::string path :
+         {"store.db", "store.db-wal", "store.db-shm", "./x/../store.db", "link", "twin"}) {
+      const Sighting seen = bench.look(one, change("create", digest, {}, path));
+      EXPECT_EQ(seen.sight, Sight::unreachable) << path;
+      EXPECT_EQ(seen.observed, "") << path;
+    }
+  }
+  EXPECT_EQ(bench.look(definition, change("create", digest, {}, "other")).sight, Sight::match);
 }
 
 AE_TEST("verify/file: its digest, its size, its time; gone, or not to be read") {
