@@ -21,6 +21,8 @@ constexpr std::string_view kInstructions =
 
 // What a list or a file may be kept for, in milliseconds.
 constexpr int kKeepServer = 3'600'000;
+// Bytes of what a call that waits keeps of its message: its id and its progress token.
+constexpr std::size_t kIdMax = 1024;
 
 Value empty() { return Value::object({}); }
 
@@ -70,10 +72,17 @@ const Mcp::Method Mcp::kMethods[] = {
     {"tasks/result", true, false, &Mcp::task_result},
 };
 
-bool Mcp::Call::asks_people() const {
+void Mcp::Call::read_client() {
   const Value& elicitation = client()["elicitation"];
-  if (!modern() || !elicitation.is_object()) return false;
-  return elicitation.size() == 0 || elicitation["form"].is_object();
+  knows_tasks = modern() && client()["extensions"][mcp::kTasks].is_object();
+  asks_people = modern() && elicitation.is_object() &&
+                (elicitation.size() == 0 || elicitation["form"].is_object());
+  wants_task = revision == mcp::Revision::r2025_11_25 && params()["task"].is_object();
+}
+
+void Mcp::Call::drop_params() {
+  message.params = Value();
+  who.body_room.reset();
 }
 
 void Mcp::Call::refuse(mcp::RpcError error, int status) {
@@ -171,6 +180,12 @@ void Mcp::one(ApiRequest request, const Value& value, async::Done<ApiResponse> d
   if (!token.is_null() && !token.is_string() && !token.is_integer()) {
     return call->refuse_params("\"progressToken\" is a text or a whole number");
   }
+  for (const Value& kept : {token, call->message.id}) {
+    if (kept.is_string() && kept.as_string().size() > kIdMax) {
+      return call->refuse_params("an id or \"progressToken\" has at most 1024 bytes");
+    }
+  }
+  call->read_client();
   call->progress_token = token;
   for (const auto& [name, header] : {std::pair{"traceparent", &call->who.traceparent},
                                      std::pair{"tracestate", &call->who.tracestate}}) {

@@ -19,24 +19,23 @@ struct Mcp::Call {
   mcp::Message message;
   mcp::Revision revision = mcp::kUnsaid;
   bool over_http = false;
-  Value progress_token;      // null = no progress is to be told
-  double told = -1;          // the progress that was told last
-  Duration until{};          // of the steady clock: then the call is answered, whatever there is
-  Duration looked_at{};      // … when the job was looked at last
-  bool wraps_input = false;  // the agent's input is no object: it is the argument `input`
+  Value progress_token;  // null = no progress is to be told
+  double told = -1;      // the progress that was told last
+  Duration until{};      // of the steady clock: then the call is answered, whatever there is
+  Duration looked_at{};  // … when the job was looked at last
+  // What the message says of its client, by read_client().
+  bool knows_tasks = false;
+  bool asks_people = false;  // its user can be asked, in a form
+  bool wants_task = false;   // 2025-11-25: this very call is to be a task
   async::Done<ApiResponse> done;
 
   bool modern() const { return mcp::is_modern(revision); }
   const Value& params() const { return message.params; }
   const Value& meta() const { return message.params["_meta"]; }
   const Value& client() const { return meta()[mcp::kClientCapabilities]; }
-  bool knows_tasks() const { return modern() && client()["extensions"][mcp::kTasks].is_object(); }
-  // Can its user be asked, in a form?
-  bool asks_people() const;
-  // 2025-11-25: this very call is to be a task.
-  bool wants_task() const {
-    return revision == mcp::Revision::r2025_11_25 && params()["task"].is_object();
-  }
+  void read_client();
+  // Before it waits: it keeps neither the params of its message nor their share of the room for bodies.
+  void drop_params();
   bool is_gone() const { return who.gone && *who.gone; }
 
   void refuse(mcp::RpcError error, int status = 0);

@@ -241,6 +241,7 @@ void Mcp::follow(const Ask& call, const Value& job, WithJob then) {
     call->who.note(mcp::notification("notifications/progress", Value::object(std::move(members))));
   }
   if (is_settled(job) || now >= call->until || leaving_ || call->is_gone()) return then(job);
+  call->drop_params();
   call->looked_at = now;
   const std::string id(job.text("id"));
   const Duration wait = std::min(kHoldOn, call->until - now);

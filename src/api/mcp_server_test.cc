@@ -109,6 +109,7 @@ class Here final : runtime::RuntimeObserver {
     request.mcp_revision = revision;
     request.by = "ada";
     request.role = role;
+    request.body_room = std::exchange(room, nullptr);
     return send(std::move(request));
   }
   // One method, whose params end with more members.
@@ -171,6 +172,7 @@ class Here final : runtime::RuntimeObserver {
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
   std::optional<Api> api;
+  std::shared_ptr<void> room;  // the next request's
 
  private:
   void on_events(const JobId& job, const std::vector<Event>& events) override {
@@ -553,6 +555,43 @@ AE_TEST("mcp/a call waits for time to pass, and after a while answers that the j
   here.loop.advance(std::chrono::seconds(12));
   ASSERT_TRUE(look->answer);
   EXPECT_EQ(text_of(look->answer->body["result"]), "done") << "the job went on";
+}
+
+AE_TEST("mcp/a call that waits gives back the room of its body, and is answered all the same") {
+  struct Case {
+    Revision revision;
+    std::string_view method, params, client, meta;
+  };
+  Here here;
+  const Case cases[] = {
+      {kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", ""},
+      {kModern, "tools/call", R"("name":"sleeps","arguments":{})", kWithTasks, ""},
+      {kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}", R"("progressToken":"p")"},
+      {kLegacy, "tools/call",
+       R"("name":"aetheris_job","arguments":{"wait_seconds":5,"job_id":"JOB"})", "{}", ""},
+      {kLegacy, "tasks/result", R"("taskId":"JOB")", "{}", ""}};
+  for (const Case& one : cases) {
+    const Value made = here.result(kLegacy, "tools/call", R"("name":"sleeps","task":{})");
+    std::string params(one.params);
+    if (const auto at = params.find("JOB"); at != params.npos) {
+      params.replace(at, 3, made["task"].text("taskId"));
+    }
+    auto room = std::make_shared<int>();
+    const std::weak_ptr<int> weak = room;
+    here.room = std::move(room);
+    const auto asked =
+        here.start(one.revision, one.method, params, one.client, Role::admin, one.meta);
+    EXPECT_FALSE(asked->answer) << one.method << params << one.meta;
+    EXPECT_TRUE(weak.expired()) << one.method << params << one.meta;
+    here.loop.advance(std::chrono::seconds(12));
+    ASSERT_TRUE(asked->answer);
+    EXPECT_NE(asked->answer->body.find("result"), nullptr) << canonical(asked->answer->body);
+  }
+  const auto over_long =
+      here.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", Role::admin,
+                 R"("progressToken":")" + std::string(1025, 'p') + "\"");
+  ASSERT_TRUE(over_long->answer);
+  EXPECT_EQ(over_long->answer->body["error"]["code"], Value(mcp::kInvalidParams));
 }
 
 AE_TEST("mcp/progress is told to who asks for it, and never goes back") {

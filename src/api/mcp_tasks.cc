@@ -147,7 +147,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
 void Mcp::with_questions(const Ask& call, const Value& job, Said then) {
   const bool waits = std::ranges::any_of(
       items_of(job["waits"]), [](const Value& wait) { return wait.text("wait_type") == "human"; });
-  if (!waits || has_ended(job) || !call->asks_people() || !may(call->who.role, Access::decide)) {
+  if (!waits || has_ended(job) || !call->asks_people || !may(call->who.role, Access::decide)) {
     return then({});
   }
   ask(call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
@@ -204,7 +204,7 @@ void Mcp::next_answer(const Ask& call, std::shared_ptr<std::vector<ApiRequest>> 
 // ---------------------------------------------------------------- tasks
 
 void Mcp::with_task(const Ask& call, WithJob then) {
-  if (call->modern() && !call->knows_tasks()) {
+  if (call->modern() && !call->knows_tasks) {
     const Value needed = Value::object({{std::string(mcp::kTasks), Value::object({})}});
     return call->refuse({.code = mcp::kMissingCapability,
                          .message = "Missing required client capability",

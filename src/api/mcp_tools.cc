@@ -210,7 +210,7 @@ void Mcp::call_tool(Ask call) {
   if (own == std::end(kTools)) {
     return call->refuse_params("Unknown tool: " + mcp::clipped(name.as_string()));
   }
-  if (call->wants_task()) {
+  if (call->wants_task) {
     return call->refuse({.code = mcp::kMethodNotFound,
                          .message = name.as_string() + " answers at once: it is never a task"});
   }
@@ -247,7 +247,7 @@ void Mcp::call_agent(Ask call) {
 }
 
 void Mcp::start_job(const Ask& call, const Value& agent) {
-  if (call->knows_tasks()) {
+  if (call->knows_tasks) {
     call->until = std::min(call->until, steady_.since_start() + kMcpTaskAfter);
   }
   // A call that was answered with what its job asks comes again, with the answers.
@@ -287,10 +287,11 @@ void Mcp::start_job(const Ask& call, const Value& agent) {
   const Value& key = call->meta()[kOnce];
   if (!key.is_null()) body.emplace_back("idempotency_key", key);
   request.body = canonical(Value::object(std::move(body)));
-  if (call->progress_token.is_null() && !call->wants_task()) {
+  if (call->progress_token.is_null() && !call->wants_task) {
     const Duration wait = std::max(Duration(0), call->until - steady_.since_start());
     request.query.emplace_back("wait", in_milliseconds(wait));
   }
+  call->drop_params();
   send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
 }
 
@@ -304,7 +305,7 @@ void Mcp::started(const Ask& call, const ApiResponse& made) {
     }
     return call->refuse(made);
   }
-  if (call->wants_task()) return tell_task(call, made.body, true);
+  if (call->wants_task) return tell_task(call, made.body, true);
   follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
 }
 
@@ -316,7 +317,7 @@ void Mcp::go_on(const Ask& call, const std::string& job) {
 }
 
 void Mcp::end_call(const Ask& call, const Value& job) {
-  if (call->knows_tasks() && !has_ended(job)) return tell_task(call, job, true);
+  if (call->knows_tasks && !has_ended(job)) return tell_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
     std::vector<Member> asked;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "core/outcome.h"
+#include "engine/confirm.h"
+#include "engine/state.h"
 
 namespace ae::cli {
 
@@ -61,13 +63,14 @@ void OpenQuestions::decided(const Event& event) {
   }
 }
 
+// By what the park says alone: a request to pause and the confirmations may stand in an earlier commit.
 void OpenQuestions::parked(const Event& event) {
   const std::string_view until = event.payload.text("until");
-  const bool confirms = std::ranges::any_of(
-      open_, [](const auto& entry) { return entry.second.kind == "confirmation"; });
-  const bool paused = until == "resume" && pausing_;
-  if (until == "resolve" || (until == "confirmation" && confirms) || paused) return;
-  ask(event, until == "budget" ? "budget" : "parked", std::string(event.payload.text("reason")),
+  const std::string_view reason = event.payload.text("reason");
+  const bool of_runtime = reason == engine::kWornOut || reason == engine::kVerifierUnreachable;
+  const bool paused = until == "resume" && !of_runtime;  // a person gives any reason, or none
+  if (until == "resolve" || until == "confirmation" || paused) return;
+  ask(event, until == "budget" ? "budget" : "parked", std::string(reason),
       "aetheris job " + job_.text);
 }
 
@@ -80,13 +83,9 @@ void OpenQuestions::take(const Event& event) {
       return;
     case EventType::decision_recorded:
       return decided(event);
-    case EventType::job_pause_requested:
-      pausing_ = event.payload["withdrawn"] != Value(true);
-      return;
     case EventType::job_parked:
       return parked(event);
     case EventType::job_resumed:
-      pausing_ = false;
       open_.erase("");
       return;
     case EventType::job_completed:

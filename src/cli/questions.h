@@ -47,7 +47,6 @@ class OpenQuestions {
   const JobId job_;
   std::map<std::string, Question> open_;      // by key; a park by ""
   std::map<std::string, std::string> asked_;  // requests to approve a call, by step
-  bool pausing_ = false;                      // a person has paused the job
 };
 
 }  // namespace ae::cli

@@ -1,0 +1,59 @@
+// What a job asks of people, from the whole log and from one commit of it.
+#include "cli/questions.h"
+
+#include "engine/confirm.h"
+#include "engine/state.h"
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+Event event(std::uint64_t seq, EventType type, std::vector<Member> payload) {
+  Event made;
+  made.seq = seq;
+  made.type = type;
+  made.payload = Value::object(std::move(payload));
+  return made;
+}
+
+Event parked(std::uint64_t seq, std::string_view until, std::string_view reason) {
+  return event(seq, EventType::job_parked, {{"reason", reason}, {"until", until}});
+}
+
+std::vector<std::string> kinds_of(const std::vector<Event>& events) {
+  OpenQuestions open(JobId("a"));
+  for (const Event& one : events) open.take(one);
+  std::vector<std::string> kinds;
+  for (const Question& question : open.list()) kinds.push_back(question.kind + " " + question.key);
+  return kinds;
+}
+
+using Kinds = std::vector<std::string>;
+
+AE_TEST("questions/a pause asks nothing, though its request is in an earlier commit") {
+  const Event requested = event(1, EventType::job_pause_requested, {{"by", "ada"}});
+  for (const std::string_view reason : {"paused", "until the price is known"}) {
+    EXPECT_EQ(kinds_of({requested, parked(2, "resume", reason)}), Kinds{});
+    EXPECT_EQ(kinds_of({parked(2, "resume", reason)}), Kinds{}) << reason;
+  }
+}
+
+AE_TEST("questions/a park of the runtime that only a person ends is a question") {
+  EXPECT_EQ(kinds_of({parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
+  EXPECT_EQ(kinds_of({parked(2, "resume", engine::kVerifierUnreachable)}),
+            Kinds{"parked verifier_unreachable"});
+  EXPECT_EQ(kinds_of({parked(2, "budget", "budget_exceeded")}), Kinds{"budget budget_exceeded"});
+  EXPECT_EQ(kinds_of({parked(2, "version", "execution_version_mismatch")}),
+            Kinds{"parked execution_version_mismatch"});
+  // Also after a pause that was withdrawn, or that came before it.
+  const Event requested = event(1, EventType::job_pause_requested, {{"by", "ada"}});
+  EXPECT_EQ(kinds_of({requested, parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
+}
+
+AE_TEST("questions/a park for confirmations or for calls in doubt asks nothing of its own") {
+  EXPECT_EQ(kinds_of({parked(2, "confirmation", "replay_verification_human_required")}), Kinds{});
+  EXPECT_EQ(kinds_of({parked(2, "resolve", "invocation_in_doubt")}), Kinds{});
+}
+
+}  // namespace
+}  // namespace ae::cli
