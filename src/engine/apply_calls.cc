@@ -199,7 +199,7 @@ Status Applier::command_committed() {
       return bad("the result is not the recorded value");
     }
     step->committed = true;
-    s_.lost_claims = 0;
+    progressed();
     enter(*step, StepPhase::committed);
     return {};
   }
