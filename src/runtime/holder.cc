@@ -160,7 +160,12 @@ void Holder::leave_to_version(std::shared_ptr<store::Loaded> loaded) {
       [self = shared_from_this(), loaded](Result<bool> offered) {
         if (self->ended_) return;
         if (!offered) return self->give_back(offered.error());
-        if (!*offered) return self->take_over(*loaded);
+        // This process may have got other agents meanwhile.
+        self->version_ = self->host_.version_of(self->state_.agent);
+        if (!*offered || !engine::has_wrong_version(self->state_, self->stamp())) {
+          if (auto tools = self->offers_tools(); !tools) return self->give_back(tools.error());
+          return self->take_over(*loaded);
+        }
         self->give_back({Code::execution_version_mismatch, "it belongs to the execution version " +
                                                                self->state_.execution_version +
                                                                ", which another process offers"});

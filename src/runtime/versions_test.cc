@@ -172,6 +172,32 @@ AE_TEST("versions/a process that offers other versions from now on looks at what
   EXPECT_EQ(count(desk, EventType::job_resumed), 1u);
 }
 
+AE_TEST("versions/a process that gets the version while it looks who else has it takes the job") {
+  Ground ground;
+  left_by_first(ground, "strict", false);
+  Desk desk(ground, "desk", worker("two", 2));
+  bool asks = false;
+  desk.script = [&](const store::Call& call) {
+    if (call.method != Method::census) return Fault::none;
+    asks = true;
+    return Fault::delay_answer;
+  };
+  desk.runtime->start();
+  for (int i = 0; i < 2000 && !(asks && desk.runtime->holds(kJob)); ++i) ground.loop.advance(50ms);
+  ASSERT_TRUE(asks && desk.runtime->holds(kJob));
+  EXPECT_EQ(count(desk, EventType::job_running), 1u) << "its own attempt has not begun";
+  desk.runtime->offer({"agent"}, {{"agent", "one"}});
+  ground.loop.advance(45s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  EXPECT_EQ(count(desk, EventType::job_parked), 0u);
+  EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
+  for (const Event* started : all_of(desk.read().events, EventType::tool_invocation_started)) {
+    EXPECT_EQ(started->payload["tool_version"], "0123456789abcdef");
+  }
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
 AE_TEST("versions/an attempt keeps the version under which it began") {
   Ground ground;
   Desk desk(ground, "desk", owner("one", 1));
