@@ -178,7 +178,11 @@ Status Applier::tool_invocation_finished() {
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
   if (!certain) call.unsure.insert(call.try_no);
-  if (!certain && !flag(p_, "settled")) call.unsettled = true;
+  // Its own attempt, or the process that has opened the store since, saw its process group end.
+  const bool ended =
+      s_.tool_of(*step).local &&
+      (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
+  if (!certain && !ended && !flag(p_, "settled")) call.unsettled = true;
   // Who said that it did not happen spoke before it was known that its tool asks something.
   const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
@@ -199,7 +203,7 @@ Status Applier::command_committed() {
       return bad("the result is not the recorded value");
     }
     step->committed = true;
-    s_.lost_claims = 0;
+    progressed();
     enter(*step, StepPhase::committed);
     return {};
   }

@@ -244,6 +244,21 @@ AE_TEST(
   }
 }
 
+AE_TEST(
+    "confirm/a job that an earlier build parked until confirmation is resumed, and looks again") {
+  GivenJob job = charged(kStrict);
+  job.outside["ch_1"] = unreachable();
+  job.crash();
+  ASSERT_EQ(job.last(EventType::job_parked)["until"], "resume");
+  job.log.back().payload = job.log.back().payload.with("until", "confirmation");
+  job.state = job.folded(job.log.size());
+  ASSERT_TRUE(job.state.awaits_confirmation());
+  job.outside.clear();
+  EXPECT_FALSE(job.resume().refused) << job.refusal;
+  EXPECT_EQ(job.status(), "running") << job.story();
+  expect_proved(job);
+}
+
 AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen, it is looked at") {
   GivenJob job = charged(kStrict);
   job.outside["ch_1"] = unreachable();

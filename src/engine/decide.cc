@@ -81,7 +81,11 @@ Decision Decider::run() {
     return std::move(decision_);
   }
   if (has_wrong_version(s_, stamp_)) {
-    park_for_version();
+    if (!s_.any_is_live()) {
+      park_for_version();
+    } else if (auto due = s_.next_due()) {
+      ask_again(*due);
+    }
     return std::move(decision_);
   }
   if (s_.seq >= limits_.job_events_max) {

@@ -264,6 +264,30 @@ AE_TEST("probe/a program that sends nothing off the machine is settled when it h
   EXPECT_EQ(shared.sent.size(), 2u);
 }
 
+AE_TEST("probe/a try of another machine is waited for, also when the one after it has ended") {
+  constexpr std::string_view kAgain = R"({'tools': {
+    'find': {'effect': 'read'},
+    'buy': {'effect': 'idempotent', 'on_in_doubt': 'resend', 'local': true,
+            'retry': {'max_attempts': 1, 'retry_on': []}}}})";
+  for (const bool owned : {true, false}) {
+    GivenJob job(kNodes, {.more = kAgain});
+    job.owned = owned;
+    if (owned) job.opened_at = job.now;
+    job.claim().crash().after(71s);
+    ASSERT_EQ(job.tries("pay"), 2u) << job.story();
+    job.decides = false;
+    job.unknown("pay", "signal_9");
+    const auto settles = job.state.settles_at(job.step("pay"));
+    EXPECT_EQ(settles.has_value(), !owned) << job.story();
+  }
+  GivenJob one(kNodes, {.more = kAgain});
+  one.owned = false;
+  one.claim();
+  one.decides = false;
+  one.unknown("pay", "signal_9");
+  EXPECT_FALSE(one.state.settles_at(one.step("pay"))) << "its own attempt saw it end";
+}
+
 AE_TEST("probe/the view says which call is waited for, and until when") {
   GivenJob job = paying();
   job.claim().after(2s).crash();

@@ -37,8 +37,8 @@ std::optional<Instant> State::settles_at(const Step& step) const {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = tool_of(step);
   if (!call.open && !call.unsettled) return std::nullopt;
-  // Its process group has ended: as the try did, or when the next process took the job over.
-  if (tool.local && (!call.open || call.next_opening)) return std::nullopt;
+  // Its process group has ended: the process that opened the store next saw to that.
+  if (tool.local && call.next_opening) return std::nullopt;
   const Duration timeout = call.deadline - call.send_by;
   const Instant over =
       call.next_opening ? std::min(call.deadline, *call.next_opening + timeout) : call.deadline;

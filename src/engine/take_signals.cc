@@ -437,7 +437,10 @@ Result<Taken> take_resume(const State& state, const Act& act) {
   }
   const std::string by = act.by.empty() ? "somebody" : act.by;
   const Value answer = Value::object({{"resumed", true}});
-  if (state.is_paused()) {
+  // Earlier builds parked until confirmation what this one parks until resume.
+  const bool looks_again =
+      state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
+  if (state.is_paused() || looks_again) {
     return Taken{.events = {{EventType::job_resumed, Value::object({{"by", by}})}},
                  .answer = answer};
   }

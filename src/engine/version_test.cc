@@ -94,6 +94,27 @@ AE_TEST("versions/a call that an earlier process left open stays so while a stri
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
+AE_TEST("versions/a strict job does not park while a call of its own attempt is live") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
+      " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['a', 'b']}]",
+      {.more = kStrict});
+  job.claims_again = false;
+  job.claim();
+  ASSERT_EQ(job.sent.size(), 2u);
+  job.execution_version = "v2";
+  job.go();
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.ok("b").status(), "running") << job.story();
+  EXPECT_EQ(job.ok("a").status(), "parked") << job.story();
+  EXPECT_TRUE(job.state.awaits_version());
+  EXPECT_EQ(job.sent.size(), 2u) << "another version starts nothing";
+  job.execution_version = "v1";
+  job.offer().claim();
+  ASSERT_EQ(job.sent.size(), 3u) << job.story();
+  EXPECT_EQ(job.ok("c").status(), "completed");
+}
+
 AE_TEST("versions/a strict job undoes nothing under another version") {
   GivenJob job(
       "[{'id':'a', 'kind':'tool', 'tool':'buy'}, {'id':'w', 'kind':'wait', 'needs':['a'],"

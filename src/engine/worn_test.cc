@@ -48,6 +48,35 @@ AE_TEST("worn/a new command forgets the deaths before it") {
   EXPECT_EQ(job.status(), "parked") << job.story();
 }
 
+// A job that waits, has died once, and has one more node.
+GivenJob waits_before(const std::string& tool) {
+  GivenJob job(
+      "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
+      " {'id':'a', 'kind':'tool', 'tool':'" +
+          tool + "', 'needs':['w']}, {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]",
+      {.more = "{'tools': {'clock': {'effect': 'read', 'records': 'time'}}}"});
+  dies(job);
+  AE_CHECK(job.status() == "waiting" && job.state.process_deaths == 1, job.story());
+  job.state.lost_claims = 3;
+  return job;
+}
+
+AE_TEST("worn/a recorded value forgets the deaths before it, as the result of a call does") {
+  GivenJob job = waits_before("clock");
+  job.signal("k");
+  ASSERT_EQ(job.step("a").phase, StepPhase::done) << job.story();
+  EXPECT_EQ(job.state.process_deaths, 0U);
+  EXPECT_EQ(job.state.lost_claims, 0U);
+}
+
+AE_TEST("worn/a wait that is answered forgets no death") {
+  GivenJob job = waits_before("put");
+  job.signal("k");
+  EXPECT_EQ(job.status(), "running") << job.story();
+  EXPECT_EQ(job.state.process_deaths, 1U);
+  EXPECT_EQ(job.state.lost_claims, 3U);
+}
+
 AE_TEST("worn/a resume gives the job one more try") {
   GivenJob job(kTwo);
   dies(job);

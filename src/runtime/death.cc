@@ -76,12 +76,17 @@ void record(const std::shared_ptr<Recording>& recording, Stood stood) {
   if (engine::is_blocked(state.status) || engine::is_terminal(state.status)) {
     return recording->nothing();
   }
-  const std::vector<EventDraft> events = death_events(died, row, state);
+  std::vector<EventDraft> events = death_events(died, row, state);
   if (events.empty()) return recording->nothing();
   const Instant now = world.store.now();
-  for (const EventDraft& draft : events) {
-    const Status applied = engine::apply(state, draft, now, recording->plans.source());
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const Status applied = engine::apply(state, events[i], now, recording->plans.source());
     if (!applied) return recording->done(std::unexpected(applied.error()));
+    // No attempt begins: what it would take in first may be what kills it.
+    if (i + 1 == events.size() && state.status == engine::JobStatus::queued &&
+        state.is_worn_out()) {
+      events.push_back(engine::paused_event(engine::kWornOut));
+    }
   }
   auto sealed = seal({.job = died.job,
                       .first_seq = row.last_seq + 1,
@@ -100,8 +105,10 @@ void record(const std::shared_ptr<Recording>& recording, Stood stood) {
   batch.authority = store::Batch::Held{died.fence};
   batch.expected_seq = row.last_seq;
   batch.row = row_of(state);
-  // With acts in its inbox a job is given back by the end of its lease.
-  batch.release = stood.loaded.inbox.empty();
+  // With acts in its inbox a job is given back by the end of its lease; one that parks keeps them until a claim takes them in.
+  const bool parks = state.status == engine::JobStatus::parked;
+  batch.release = parks || stood.loaded.inbox.empty();
+  batch.leaves_inbox = parks;
   if (batch.release && world.signer != nullptr) {
     batch.signed_head =
         engine::signed_head(*world.signer, died.job, sealed->last_seq, sealed->head, now);

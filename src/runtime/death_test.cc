@@ -147,6 +147,89 @@ AE_TEST("death/the second one in a row parks the job, though no attempt wrote an
   }
 }
 
+AE_TEST("death/the last one that a job may have parks it before it is claimed, with its inbox") {
+  for (const bool owned : {true, false}) {
+    Ground ground;
+    const Page once = dies(ground, "first", owned, Page{}, create_queued);
+    Page page = dies(ground, "second", owned, once);
+    {
+      RunningSlot slot(page);
+      Desk third(ground, "third", {.owned = owned, .seed = 78, .claims = false, .slot = &slot});
+      ASSERT_TRUE(third.act({.kind = engine::Act::Kind::pause, .id = "p", .by = "ann"}));
+      third.runtime->start();
+      ground.loop.advance(2s);
+      const auto read = third.read();
+      EXPECT_EQ(read.state.parked_reason, "worn_out");
+      EXPECT_FALSE(read.row.claim);
+      EXPECT_EQ(read.row.status, "parked");
+      EXPECT_EQ(read.inbox.size(), 1U) << "nothing of it is taken in";
+      EXPECT_EQ(all_of(read.events, EventType::job_requeued).size(), 2U);
+    }
+    Desk last(ground, "last", {.owned = owned, .seed = 79});
+    last.runtime->start();
+    ground.loop.advance(40s);
+    EXPECT_EQ(last.read().state.parked_reason, "worn_out");
+    ASSERT_TRUE(last.act({.kind = engine::Act::Kind::resume, .id = "r", .by = "ann"}));
+    ground.loop.advance(2s);
+    EXPECT_EQ(last.status(), "parked");
+    EXPECT_EQ(last.read().state.parked_reason, "paused") << "the one more try takes its inbox in";
+    EXPECT_TRUE(last.read().inbox.empty());
+    ASSERT_TRUE(last.act({.kind = engine::Act::Kind::resume, .id = "s", .by = "ann"}));
+    ground.loop.advance(2s);
+    ASSERT_EQ(last.calls.size(), 1U);
+    last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
+    EXPECT_EQ(last.status(), "completed");
+  }
+}
+
+// What a process leaves that dies with the job on the processor, its newest call sent.
+Page dies_later(Ground& ground, std::uint64_t seed, Page left) {
+  RunningSlot before(left);
+  Desk desk(ground, "sender", {.owned = true, .seed = seed, .slot = &before});
+  desk.runtime->start();
+  if (seed == 1) desk.create(plan("idempotent", kOneCall));
+  ground.loop.advance(2s);
+  AE_CHECK(desk.calls.size() == 1, desk.status());
+  Page page{};
+  RunningSlot slot(page);
+  const RunningSlot::Slice slice(&slot, RunningSlot::name_of(kJob, *desk.read().row.claim));
+  const Page at_death = page;
+  return at_death;
+}
+
+AE_TEST("death/what came late for a worn-out job is left to the attempt of its resume") {
+  Ground ground;
+  Page page = dies_later(ground, 2, dies_later(ground, 1, Page{}));
+  {
+    RunningSlot slot(page);
+    Desk desk(ground, "looks", {.owned = true, .seed = 3, .claims = false, .slot = &slot});
+    desk.runtime->start();
+    ground.loop.advance(2s);
+    const auto read = desk.read();
+    ASSERT_EQ(read.state.parked_reason, "worn_out");
+    const engine::Sent sent = engine::sent_of(read.state, read.state.steps[0]);
+    const Outcome seven{.kind = OutcomeKind::success, .result = json("7")};
+    store::Batch late;
+    late.job = kJob;
+    late.authority = store::Batch::Late{};
+    late.effects.push_back(
+        {sent.invocation, sent.try_no,
+         canonical(engine::effect_record(kJob, sent, seven, desk.faulty->now()))});
+    ASSERT_TRUE(ground.loop.await<Result<store::Committed>>(
+        [&](auto done) { desk.faulty->commit(std::move(late), std::move(done)); }));
+    for (const auto kind : {engine::Act::Kind::version, engine::Act::Kind::timers}) {
+      ASSERT_TRUE(desk.act({.kind = kind, .by = "looks"}));
+    }
+    EXPECT_EQ(desk.read().row.last_seq, read.row.last_seq) << "no look takes it in";
+  }
+  Desk last(ground, "last", {.owned = true, .seed = 4});
+  last.runtime->start();
+  ASSERT_TRUE(last.act({.kind = engine::Act::Kind::resume, .id = "r", .by = "ann"}));
+  ground.loop.advance(2s);
+  EXPECT_EQ(last.status(), "completed");
+  EXPECT_EQ(last.calls.size(), 0U);
+}
+
 AE_TEST("death/is recorded once, whenever the process that records it dies") {
   Ground ground;
   const Page left = dies(ground, "first", true, Page{}, create_queued);

@@ -109,7 +109,7 @@ engine::Stamp Holder::stamp() {
           .chance = world_.chance.next(),
           .entropy = entropy(),
           .tool_versions = &tool_versions_,
-          .execution_version = &host_.version_of(state_.agent),
+          .execution_version = version_ ? &*version_ : nullptr,
           .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
 }
 
@@ -141,6 +141,7 @@ void Holder::loaded(Result<Stood> stood) {
   checkpoint_bytes_ = stood->checkpoint_bytes;
   head_ = loaded->row.head;
   if (auto fits = fits_its_row(loaded->row); !fits) return give_back(fits.error());
+  if (!version_) version_ = host_.version_of(state_.agent);
   if (auto offers = offers_tools(); !offers) return give_back(offers.error());
   newer_ = newer_act(loaded->inbox);
   if (newer_ && state_.attempt != lease_.fence.attempt) return give_back(*newer_);
@@ -159,7 +160,12 @@ void Holder::leave_to_version(std::shared_ptr<store::Loaded> loaded) {
       [self = shared_from_this(), loaded](Result<bool> offered) {
         if (self->ended_) return;
         if (!offered) return self->give_back(offered.error());
-        if (!*offered) return self->take_over(*loaded);
+        // This process may have got other agents meanwhile.
+        self->version_ = self->host_.version_of(self->state_.agent);
+        if (!*offered || !engine::has_wrong_version(self->state_, self->stamp())) {
+          if (auto tools = self->offers_tools(); !tools) return self->give_back(tools.error());
+          return self->take_over(*loaded);
+        }
         self->give_back({Code::execution_version_mismatch, "it belongs to the execution version " +
                                                                self->state_.execution_version +
                                                                ", which another process offers"});
@@ -224,11 +230,10 @@ void Holder::begin_attempt() {
   }
   add(engine::running_event(ours, lease_.fence.epoch, worker_, world_.store.opened_at()));
   if (recovers) add(std::move(recovery));
-  if (const std::string& offered = host_.version_of(state_.agent);
-      offered != state_.execution_version) {
+  if (*version_ != state_.execution_version) {
     add({EventType::version_mismatched, Value::object({{"attempt_id", ours.text},
                                                        {"job_version", state_.execution_version},
-                                                       {"worker_version", offered}})});
+                                                       {"worker_version", *version_}})});
   }
 }
 
@@ -281,9 +286,9 @@ Status Holder::offers_tools() {
     tool_versions_.resize(state_.plan->tools.size());
     return {};
   }
-  if (const std::string& ours = host_.version_of(state_.agent); ours != state_.execution_version) {
+  if (*version_ != state_.execution_version) {
     host_.warn(job_, "the job was created under the execution version " + state_.execution_version +
-                         ", this process has " + ours);
+                         ", this process has " + *version_);
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
     if (!tool.makes_call()) {  // the engine itself gives its value
@@ -364,6 +369,7 @@ void Holder::adopt(engine::State state, const Hash& head, std::size_t bytes) {
   durable_ = state_.seq;
   head_ = head;
   bytes_ = bytes;
+  version_ = host_.version_of(state_.agent);
   if (auto offers = offers_tools(); !offers) return end(offers.error());
   pump();
 }

@@ -202,6 +202,8 @@ class Holder : public std::enable_shared_from_this<Holder> {
   std::uint64_t durable_ = 0;  // last seq that is
   Hash head_;
   std::size_t bytes_ = 0;  // of the log, as Rested counts them
+  // The execution version that this process offered for the job's agent when the attempt began.
+  std::optional<std::string> version_;
   std::vector<std::string> tool_versions_;
   std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest one
 

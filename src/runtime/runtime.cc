@@ -78,6 +78,22 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
   return ahead;
 }
 
+// Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
+// outcome of a call.
+bool leaves_late(const engine::State& state, const engine::Act& act) {
+  using Kind = engine::Act::Kind;
+  switch (act.kind) {
+    case Kind::pause:
+    case Kind::resume:
+    case Kind::cancel:
+    case Kind::timers:
+    case Kind::version:
+      return state.is_worn_out();
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
@@ -684,7 +700,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   const Instant now = stamp.now;
   // Results that came late are taken in first: what they say is true, whatever the act says.
   std::vector<EventDraft> events;
-  if (!read.row.claim) {
+  if (!read.row.claim && !leaves_late(read.state, acting->act)) {
     auto caught = engine::catch_up(read.state, stored_effects(read.effects));
     if (!caught) return acting->done(std::unexpected(caught.error()));
     events = std::move(*caught);
@@ -693,7 +709,9 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
-  const bool as_logged = !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
+  // A job that was parked with its inbox takes it in when it is claimed.
+  const bool as_logged =
+      !read.row.claim || !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
   const std::vector<std::string> offered = tool_versions(read.state);
   engine::Stamp offering = stamp;  // the act is taken in as this process would go on with it
   offering.tool_versions = &offered;

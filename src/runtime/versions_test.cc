@@ -9,8 +9,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::shared_ptr<const engine::Plan> bound(std::string_view policy) {
-  const auto unbound = plan("idempotent", kOneCall);
+std::shared_ptr<const engine::Plan> bound(std::string_view policy,
+                                          std::string_view effect = "idempotent",
+                                          std::string_view nodes = kOneCall) {
+  const auto unbound = plan(effect, nodes);
   auto compiled = engine::Plan::compile(
       unbound->task_graph.with("versions", Value::object({{"policy", policy}})));
   AE_CHECK(compiled.has_value(), compiled ? "" : compiled.error().message);
@@ -168,6 +170,51 @@ AE_TEST("versions/a process that offers other versions from now on looks at what
   ground.loop.advance(5s);
   ASSERT_EQ(desk.calls.size(), 1u);
   EXPECT_EQ(count(desk, EventType::job_resumed), 1u);
+}
+
+AE_TEST("versions/a process that gets the version while it looks who else has it takes the job") {
+  Ground ground;
+  left_by_first(ground, "strict", false);
+  Desk desk(ground, "desk", worker("two", 2));
+  bool asks = false;
+  desk.script = [&](const store::Call& call) {
+    if (call.method != Method::census) return Fault::none;
+    asks = true;
+    return Fault::delay_answer;
+  };
+  desk.runtime->start();
+  for (int i = 0; i < 2000 && !(asks && desk.runtime->holds(kJob)); ++i) ground.loop.advance(50ms);
+  ASSERT_TRUE(asks && desk.runtime->holds(kJob));
+  EXPECT_EQ(count(desk, EventType::job_running), 1u) << "its own attempt has not begun";
+  desk.runtime->offer({"agent"}, {{"agent", "one"}});
+  ground.loop.advance(45s);
+  ASSERT_EQ(desk.calls.size(), 1u);
+  EXPECT_EQ(count(desk, EventType::job_parked), 0u);
+  EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
+  for (const Event* started : all_of(desk.read().events, EventType::tool_invocation_started)) {
+    EXPECT_EQ(started->payload["tool_version"], "0123456789abcdef");
+  }
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.status(), "completed");
+}
+
+AE_TEST("versions/an attempt keeps the version under which it began") {
+  Ground ground;
+  Desk desk(ground, "desk", owner("one", 1));
+  desk.runtime->start();
+  desk.create(bound("strict", "at_most_once",
+                    "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', "
+                    "'tool':'do'}, {'id':'c', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+  ASSERT_EQ(desk.calls.size(), 2u);
+  desk.runtime->offer({"agent"}, {{"agent", "two"}});
+  desk.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.status(), "running");
+  EXPECT_EQ(count(desk, EventType::job_parked), 0u);
+  ASSERT_EQ(desk.calls.size(), 3u);
+  desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  desk.answer(2, {.kind = OutcomeKind::success, .result = json("1")});
+  EXPECT_EQ(desk.status(), "completed");
+  EXPECT_EQ(count(desk, EventType::version_mismatched), 0u);
 }
 
 AE_TEST("versions/a process that claims nothing by itself resumes the job that it is given") {

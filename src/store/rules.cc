@@ -76,7 +76,8 @@ Status admit(const Batch& batch, const Standing& standing) {
 
 bool inbox_refuses(const Batch& batch, std::uint64_t entry) {
   return (batch.inbox_read && entry > *batch.inbox_read) ||
-         (batch.release && !std::ranges::binary_search(batch.inbox_taken, entry));
+         (batch.release && !batch.leaves_inbox &&
+          !std::ranges::binary_search(batch.inbox_taken, entry));
 }
 
 bool offers(const ClaimRequest& request, const std::string& agent,

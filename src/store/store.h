@@ -130,6 +130,8 @@ struct Batch {
   std::vector<std::uint64_t> inbox_taken;
   // Give the claim back (Held). Refused with `inbox_pending` while entries are left.
   bool release = false;
+  // The release leaves the entries where they are, for the next claim: of a job that is parked before they are taken in.
+  bool leaves_inbox = false;
   // What this commit decides must not pass by an accepted entry (a wait that opens, an expiry): refused with
   // `inbox_pending` when there is one above this number, the last that was read.
   std::optional<std::uint64_t> inbox_read;
