@@ -31,6 +31,14 @@ std::vector<std::string> there_of(const Event& event) {
   return there;
 }
 
+Status has_ended(const JobId& job, const engine::State& state, const store::Loaded& loaded) {
+  if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
+  return fail(Code::not_settled, "job " + job.text + " has not ended (" +
+                                     std::string(engine::to_text(state.status)) +
+                                     "): it goes on with its values; let it end, or cancel it, "
+                                     "then redact");
+}
+
 // A log, read; and then once more without what is to go.
 class Redacting {
  public:
@@ -39,7 +47,7 @@ class Redacting {
 
   Result<store::Redaction> make(Redacted& said) {
     AE_TRY(read());
-    AE_TRY(has_ended());
+    AE_TRY(has_ended(request_.job, state_, loaded_));
     AE_TRY(choose(said));
     said.job = request_.job;
     said.kept = kept_of(request_.job, events_, loaded_, request_);
@@ -66,14 +74,6 @@ class Redacting {
     AE_ASSIGN(state_, engine::fold(request_.job, events, engine::compile_each_time()));
     events_ = events;
     return {};
-  }
-
-  Status has_ended() const {
-    if (engine::is_terminal(state_.status) && !loaded_.row.claim) return {};
-    return fail(Code::not_settled, "job " + request_.job.text + " has not ended (" +
-                                       std::string(engine::to_text(state_.status)) +
-                                       "): it goes on with its values; let it end, or cancel it, "
-                                       "then redact");
   }
 
   Status choose(Redacted& said) {
@@ -268,8 +268,26 @@ class Tree : public std::enable_shared_from_this<Tree> {
         return self->read_audit(log->rows.back().seq);
       }
       self->forks_of(self->request_.job);
+      if (self->request_.tree) return self->look_at_origin();
       self->look(0);
     });
+  }
+
+  // The forks are written first, so the origin must be known to be redactable before them.
+  void look_at_origin() {
+    store_.load(request_.job, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
+      if (!loaded) return self->done_(std::unexpected(loaded.error()));
+      const Status may = self->may_redact_origin(*loaded);
+      if (!may) return self->done_(std::unexpected(may.error()));
+      self->look(0);
+    });
+  }
+
+  Status may_redact_origin(const store::Loaded& loaded) const {
+    AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded));
+    AE_ASSIGN(const engine::State state,
+              engine::fold(request_.job, events, engine::compile_each_time()));
+    return has_ended(request_.job, state, loaded);
   }
 
   void note(const store::AuditRow& row) {
