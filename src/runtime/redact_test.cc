@@ -115,5 +115,121 @@ AE_TEST("redact/with its tree, the forks of a job that was deleted keep their va
   EXPECT_EQ(e.erased(kFork), 0u);
 }
 
+bool lists(const Redacted& redacted, std::string_view what, const JobId& job) {
+  return std::ranges::any_of(redacted.kept, [&](const KeptValue& one) {
+    return one.what == what && one.where == "job " + job.text;
+  });
+}
+
+const JobId kThird("job-3");
+
+AE_TEST("redact/the answer names each job that keeps the blind, the origin and other forks too") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.fork(kJob, kThird);
+  e.settle();
+  e.end_all();
+  // Both times: the second one writes nothing, and cannot compare the blinds any more.
+  for (int i = 0; i < 2; ++i) {
+    const auto done = e.redact({.job = kFork, .all = true});
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_EQ(done->dropped.empty(), i == 1);
+    EXPECT_TRUE(lists(*done, "blind", kJob));
+    EXPECT_TRUE(lists(*done, "blind", kThird));
+    EXPECT_FALSE(lists(*done, "copies of values", kThird)) << "it is no fork of this job";
+  }
+  const auto all = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->forks.size(), 1u);
+  for (const JobId& job : {kJob, kFork, kThird}) EXPECT_FALSE(lists(*all, "blind", job));
+  const auto again = e.redact({.job = kFork, .all = true});
+  ASSERT_TRUE(again);
+  for (const JobId& job : {kJob, kThird}) EXPECT_FALSE(lists(*again, "blind", job));
+}
+
+AE_TEST("redact/a single value with --keep-forks lists the forks' copies and their blind") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  const auto done =
+      e.redact({.job = kJob, .values = {{.seq = 1, .field = "input"}}, .keep_forks = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(lists(*done, "copies of values", kFork));
+  EXPECT_TRUE(lists(*done, "blind", kFork));
+}
+
+AE_TEST("redact/a fork of which only the blind is left goes with the tree, unless it is kept") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  const auto fork = e.redact({.job = kFork, .all = true, .keep_blind = true});
+  ASSERT_TRUE(fork) << fork.error().message;
+  ASSERT_FALSE(is_erased(e.read(kFork).events.front(), "blind"));
+  const auto refused = e.redact({.job = kJob, .all = true});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::input_invalid);
+  EXPECT_NE(refused.error().message.find(kFork.text), std::string::npos);
+  const auto tree = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_TRUE(tree) << tree.error().message;
+  ASSERT_EQ(tree->forks.size(), 1u);
+  EXPECT_EQ(tree->forks[0].dropped, (std::vector<ValueName>{{.seq = 1, .field = "blind"}}));
+  EXPECT_TRUE(is_erased(e.read(kFork).events.front(), "blind"));
+}
+
+AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  ASSERT_TRUE(e.redact({.job = kFork, .all = true, .keep_blind = true}));
+  const auto done = e.redact({.job = kJob, .all = true, .keep_blind = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(lists(*done, "blind", kFork)) << "the fork has the same one";
+  EXPECT_FALSE(lists(*done, "copies of values", kFork));
+}
+
+AE_TEST("redact/a fork that is made between the look at the audit log and the write is listed") {
+  Erasing e;
+  e.end_all();
+  e.desk.script = [](const store::Call& call) {
+    return call.method == Method::redact ? Fault::delay : Fault::none;
+  };
+  std::optional<Result<Redacted>> answer;
+  RedactRequest request{.job = kJob, .all = true};
+  request.by = request.reason = "test";
+  runtime::redact(*e.desk.faulty, request,
+                  [&](Result<Redacted> redacted) { answer = std::move(redacted); });
+  e.ground.loop.run_ready();
+  ASSERT_FALSE(answer) << "its write is on the way";
+  e.fork(kJob, kFork);
+  e.settle();
+  ASSERT_TRUE(answer && answer->has_value()) << (answer ? (*answer).error().message : "");
+  EXPECT_FALSE((*answer)->dropped.empty());
+  EXPECT_FALSE(is_erased(e.read(kFork).events.front(), "input")) << "it was made before the write";
+  EXPECT_TRUE(lists(**answer, "copies of values", kFork));
+}
+
+AE_TEST("redact/an audit log that cannot be read after the write is no failure of the redaction") {
+  Erasing e;
+  e.end_all();
+  std::size_t asked = 0;
+  e.desk.script = [&](const store::Call& call) {
+    return call.method == Method::audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
+  };
+  const auto done = e.redact({.job = kJob, .all = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(asked, 2u);
+  EXPECT_TRUE(std::ranges::any_of(done->kept, [](const KeptValue& one) {
+    return one.where == "forks made during the redaction";
+  }));
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing
