@@ -358,11 +358,17 @@ class Tree : public std::enable_shared_from_this<Tree> {
   // All forks that are to be redacted must have ended before the first one is.
   void look(std::size_t i) {
     if (i == family_.size()) return decided();
-    store_.load(family_[i], 1, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
+    // Of a job that is not redacted, only the blind matters.
+    const std::uint64_t from = is_fork(family_[i]) ? 1 : store::kFirstCommit;
+    store_.load(family_[i], from, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
       const JobId& job = self->family_[i];
       if (!loaded && loaded.error().code == Code::not_found) return self->look(i + 1);  // pruned
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
-      const Status looked = self->take(job, *loaded);
+      if (!self->is_fork(job)) {
+        self->take_relative(job, *loaded);
+        return self->look(i + 1);
+      }
+      const Status looked = self->take_fork(job, *loaded);
       if (!looked) return self->done_(std::unexpected(looked.error()));
       self->look(i + 1);
     });
@@ -373,16 +379,18 @@ class Tree : public std::enable_shared_from_this<Tree> {
     return engine::why_kept(event, field).empty();
   }
 
-  Status take(const JobId& job, const store::Loaded& loaded) {
-    const auto events = open_log(job, loaded);
-    if (!events && is_fork(job)) return std::unexpected(events.error());
-    if (!events) {  // it is not redacted here, so its log hinders nothing
-      relatives_.push_back({.job = job, .unread = true});
-      return {};
-    }
-    Relative relative{.job = job, .blind = blind_of(events->front())};
+  void take_relative(const JobId& job, const store::Loaded& loaded) {
+    const auto created = open_created(job, loaded);
+    Relative relative{.job = job, .unread = !created.has_value()};  // its log hinders nothing
+    if (created) relative.blind = blind_of(*created);
+    relatives_.push_back(std::move(relative));
+  }
+
+  Status take_fork(const JobId& job, const store::Loaded& loaded) {
+    AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
+    Relative relative{.job = job, .blind = blind_of(events.front())};
     bool drops = false;
-    for (const Event& event : *events) {
+    for (const Event& event : events) {
       for (const std::string& field : there_of(event)) {
         if (!would_drop(event, field)) continue;
         drops = true;
@@ -390,9 +398,9 @@ class Tree : public std::enable_shared_from_this<Tree> {
       }
     }
     relatives_.push_back(relative);
-    if (!drops || !is_fork(job)) return {};
+    if (!drops) return {};
     if (request_.tree) {
-      AE_ASSIGN(const engine::State state, engine::fold(job, *events, engine::compile_each_time()));
+      AE_ASSIGN(const engine::State state, engine::fold(job, events, engine::compile_each_time()));
       if (!engine::is_terminal(state.status) || loaded.row.claim) {
         return fail(Code::not_settled,
                     "job " + job.text + ", a fork of job " + request_.job.text +
@@ -440,7 +448,7 @@ class Tree : public std::enable_shared_from_this<Tree> {
     for (const Relative& relative : relatives_) {
       if (written_.contains(relative.job.text)) continue;
       const std::string where = "job " + relative.job.text;
-      if (relative.values && is_fork(relative.job)) {
+      if (relative.values) {
         own.kept.push_back(
             {"copies of values", where, "it is a fork, and was left (--keep-forks)"});
       }
