@@ -12,15 +12,20 @@ namespace ae::runtime {
 
 namespace {
 
-// What follows event `seq`, whose hash is `head`.
-Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& loaded,
-                                     std::uint64_t seq, Hash head, const KnownValue& known) {
-  const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
+// REQUIRES: `loaded` outlives it.
+BlobSource blobs_of(const store::Loaded& loaded) {
+  return [&loaded](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
       if (blob.hash == hash) return blob.bytes;
     }
     return fail(Code::log_corrupt, "a value that stands apart is missing: " + to_hex(hash));
   };
+}
+
+// What follows event `seq`, whose hash is `head`.
+Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& loaded,
+                                     std::uint64_t seq, Hash head, const KnownValue& known) {
+  const BlobSource blobs = blobs_of(loaded);
   std::vector<Event> events;
   for (const std::string& bytes : loaded.commits) {
     AE_ASSIGN(Opened opened, open(job, bytes, head, blobs, known));
@@ -45,6 +50,15 @@ Result<std::vector<Event>> open_from(const JobId& job, const store::Loaded& load
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded,
                                     const KnownValue& known) {
   return open_from(job, loaded, 0, Hash{}, known);
+}
+
+Result<Event> open_created(const JobId& job, const store::Loaded& loaded) {
+  if (loaded.commits.empty()) return fail(Code::log_corrupt, "the job has no events");
+  AE_ASSIGN(Opened first, open(job, loaded.commits.front(), Hash{}, blobs_of(loaded)));
+  if (first.first_seq != 1 || first.events.empty()) {
+    return fail(Code::log_corrupt, "event 1 is missing");
+  }
+  return std::move(first.events.front());
 }
 
 namespace {

@@ -1,9 +1,12 @@
 #include "runtime/redact.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "core/json.h"
@@ -31,6 +34,14 @@ std::vector<std::string> there_of(const Event& event) {
   return there;
 }
 
+Status has_ended(const JobId& job, const engine::State& state, const store::Loaded& loaded) {
+  if (engine::is_terminal(state.status) && !loaded.row.claim) return {};
+  return fail(Code::not_settled, "job " + job.text + " has not ended (" +
+                                     std::string(engine::to_text(state.status)) +
+                                     "): it goes on with its values; let it end, or cancel it, "
+                                     "then redact");
+}
+
 // A log, read; and then once more without what is to go.
 class Redacting {
  public:
@@ -39,7 +50,7 @@ class Redacting {
 
   Result<store::Redaction> make(Redacted& said) {
     AE_TRY(read());
-    AE_TRY(has_ended());
+    AE_TRY(has_ended(request_.job, state_, loaded_));
     AE_TRY(choose(said));
     said.job = request_.job;
     said.kept = kept_of(request_.job, events_, loaded_, request_);
@@ -66,14 +77,6 @@ class Redacting {
     AE_ASSIGN(state_, engine::fold(request_.job, events, engine::compile_each_time()));
     events_ = events;
     return {};
-  }
-
-  Status has_ended() const {
-    if (engine::is_terminal(state_.status) && !loaded_.row.claim) return {};
-    return fail(Code::not_settled, "job " + request_.job.text + " has not ended (" +
-                                       std::string(engine::to_text(state_.status)) +
-                                       "): it goes on with its values; let it end, or cancel it, "
-                                       "then redact");
   }
 
   Status choose(Redacted& said) {
@@ -251,24 +254,47 @@ std::vector<ValueName> redacted_values(const std::vector<Event>& events) {
 
 namespace {
 
-// A redaction of a job and, with `tree`, of its forks. What has been forked is found in the audit log.
+// What another job of the family holds: it has copies of values, and the same blind.
+struct Relative {
+  JobId job;
+  bool values = false;               // that `redact --all` would drop
+  std::optional<std::string> blind;  // nullopt = it has none, or it is erased
+  bool unread = false;               // its log cannot be read
+};
+
+std::optional<std::string> blind_of(const Event& created) {
+  if (created.salts.find("blind") == nullptr) return std::nullopt;
+  return std::string(created.payload.text("blind"));
+}
+
+// A redaction of a job and, with `tree`, of its forks. The audit log says which job was forked from which.
 class Tree : public std::enable_shared_from_this<Tree> {
  public:
   Tree(store::Store& store, RedactRequest request, async::Done<Result<Redacted>> done)
       : store_(store), request_(std::move(request)), done_(std::move(done)) {}
 
-  void run() { read_audit(0); }
+  void run() {
+    read_audit([self = shared_from_this()](const Status& read) {
+      if (!read) return self->done_(std::unexpected(read.error()));
+      self->family_ = self->family();
+      if (!self->request_.tree && self->family_.empty()) return self->decided();
+      self->look_at_own();
+    });
+  }
 
  private:
-  void read_audit(std::uint64_t after) {
-    store_.audit_log(after, [self = shared_from_this()](Result<store::AuditLog> log) {
-      if (!log) return self->done_(std::unexpected(log.error()));
+  using Then = std::function<void(const Status&)>;
+
+  // The entries behind those that were read.
+  void read_audit(Then then) {
+    store_.audit_log(audited_, [self = shared_from_this(),
+                                then = std::move(then)](Result<store::AuditLog> log) mutable {
+      if (!log) return then(std::unexpected(log.error()));
       for (const store::AuditRow& row : log->rows) self->note(row);
-      if (!log->rows.empty() && log->rows.back().seq < log->head.seq) {
-        return self->read_audit(log->rows.back().seq);
-      }
-      self->forks_of(self->request_.job);
-      self->look(0);
+      if (log->rows.empty()) return then({});
+      self->audited_ = log->rows.back().seq;
+      if (self->audited_ < log->head.seq) return self->read_audit(std::move(then));
+      then({});
     });
   }
 
@@ -276,47 +302,113 @@ class Tree : public std::enable_shared_from_this<Tree> {
     const auto entry = parse_json(row.body);
     if (!entry || entry->text("act") != "fork") return;
     const std::string fork((*entry)["detail"].text("fork"));
-    if (!fork.empty()) made_[std::string(entry->text("job"))].push_back(JobId(fork));
+    if (fork.empty()) return;
+    made_[std::string(entry->text("job"))].push_back(JobId(fork));
+    origins_.insert_or_assign(fork, JobId(std::string(entry->text("job"))));
   }
 
-  // Each fork stands after what it was forked from.
-  void forks_of(const JobId& job) {
+  // Each fork stands after the job that it was forked from.
+  void add_forks(const JobId& job, std::vector<JobId>& to) const {
     const auto made = made_.find(job.text);
     if (made == made_.end()) return;
     for (const JobId& fork : made->second) {
-      if (std::ranges::find(forks_, fork) != forks_.end()) continue;
-      forks_.push_back(fork);
-      forks_of(fork);
+      if (std::ranges::find(to, fork) != to.end()) continue;
+      to.push_back(fork);
+      add_forks(fork, to);
     }
   }
 
-  // Which forks are still there, and hold values? All of them must have ended before the first one is redacted.
+  // Every job that may hold the blind: all forks of the first origin. Those of this job come first.
+  std::vector<JobId> family() {
+    std::vector<JobId> all, line{request_.job};
+    add_forks(request_.job, all);
+    forks_ = all;
+    for (auto up = origins_.find(request_.job.text); up != origins_.end();
+         up = origins_.find(line.back().text)) {
+      if (std::ranges::find(line, up->second) != line.end()) break;
+      line.push_back(up->second);
+    }
+    if (line.size() > 1) all.push_back(line.back());
+    add_forks(line.back(), all);
+    std::erase(all, request_.job);
+    return all;
+  }
+
+  bool is_fork(const JobId& job) const { return std::ranges::find(forks_, job) != forks_.end(); }
+
+  // The forks are written first, so the job must be known to be redactable before them.
+  void look_at_own() {
+    store_.load(request_.job, 1, [self = shared_from_this()](Result<store::Loaded> loaded) {
+      if (!loaded) return self->done_(std::unexpected(loaded.error()));
+      const Status may = self->may_redact(*loaded);
+      if (!may) return self->done_(std::unexpected(may.error()));
+      self->look(0);
+    });
+  }
+
+  Status may_redact(const store::Loaded& loaded) {
+    AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded));
+    AE_ASSIGN(const engine::State state,
+              engine::fold(request_.job, events, engine::compile_each_time()));
+    blinded_ = events.front().payload.find("blind") != nullptr;
+    blind_ = blind_of(events.front());
+    return has_ended(request_.job, state, loaded);
+  }
+
+  // All forks that are to be redacted must have ended before the first one is.
   void look(std::size_t i) {
-    if (i == forks_.size()) return decided();
-    store_.load(forks_[i], 1, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
-      const JobId& fork = self->forks_[i];
+    if (i == family_.size()) return decided();
+    // Of a job that is not redacted, only the blind matters.
+    const std::uint64_t from = is_fork(family_[i]) ? 1 : store::kFirstCommit;
+    store_.load(family_[i], from, [self = shared_from_this(), i](Result<store::Loaded> loaded) {
+      const JobId& job = self->family_[i];
       if (!loaded && loaded.error().code == Code::not_found) return self->look(i + 1);  // pruned
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
-      const auto events = open_log(fork, *loaded);
-      if (!events) return self->done_(std::unexpected(events.error()));
-      const bool holds = std::ranges::any_of(*events, [](const Event& event) {
-        return std::ranges::any_of(there_of(event), [&](const std::string& field) {
-          return field != "blind" && engine::why_kept(event, field).empty();
-        });
-      });
-      if (holds && self->request_.tree) {
-        const auto state = engine::fold(fork, *events, engine::compile_each_time());
-        if (!state) return self->done_(std::unexpected(state.error()));
-        if (!engine::is_terminal(state->status) || loaded->row.claim) {
-          return self->done_(fail(
-              Code::not_settled, "job " + fork.text + ", a fork of job " + self->request_.job.text +
-                                     ", has not ended: it goes on with its values; nothing was "
-                                     "redacted"));
-        }
+      if (!self->is_fork(job)) {
+        self->take_relative(job, *loaded);
+        return self->look(i + 1);
       }
-      if (holds) self->holding_.push_back(fork);
+      const Status looked = self->take_fork(job, *loaded);
+      if (!looked) return self->done_(std::unexpected(looked.error()));
       self->look(i + 1);
     });
+  }
+
+  bool would_drop(const Event& event, const std::string& field) const {
+    if (field == "blind" && event.seq == 1) return !request_.keep_blind;
+    return engine::why_kept(event, field).empty();
+  }
+
+  void take_relative(const JobId& job, const store::Loaded& loaded) {
+    const auto created = open_created(job, loaded);
+    Relative relative{.job = job, .unread = !created.has_value()};  // its log hinders nothing
+    if (created) relative.blind = blind_of(*created);
+    relatives_.push_back(std::move(relative));
+  }
+
+  Status take_fork(const JobId& job, const store::Loaded& loaded) {
+    AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
+    Relative relative{.job = job, .blind = blind_of(events.front())};
+    bool drops = false;
+    for (const Event& event : events) {
+      for (const std::string& field : there_of(event)) {
+        if (!would_drop(event, field)) continue;
+        drops = true;
+        relative.values = relative.values || field != "blind" || event.seq != 1;
+      }
+    }
+    relatives_.push_back(relative);
+    if (!drops) return {};
+    if (request_.tree) {
+      AE_ASSIGN(const engine::State state, engine::fold(job, events, engine::compile_each_time()));
+      if (!engine::is_terminal(state.status) || loaded.row.claim) {
+        return fail(Code::not_settled,
+                    "job " + job.text + ", a fork of job " + request_.job.text +
+                        ", has not ended: it goes on with its values; nothing was redacted");
+      }
+    }
+    holding_.push_back(job);
+    return {};
   }
 
   void decided() {
@@ -325,38 +417,74 @@ class Tree : public std::enable_shared_from_this<Tree> {
       for (const JobId& fork : holding_) names.push_back(fork.text);
       return done_(fail(Code::input_invalid,
                         "forks of job " + request_.job.text +
-                            " hold copies of its values: " + named(names) +
+                            " hold copies of its values or its blind: " + named(names) +
                             "; redact them too (--tree with --all), or leave them (--keep-forks)"));
     }
-    if (!request_.tree)
-      return redact_one(request_, [self = shared_from_this()](Result<Redacted> own) {
-        if (own) {
-          for (const JobId& fork : self->holding_) {
-            own->kept.push_back({"copies of values", "job " + fork.text,
-                                 "it is a fork, and was left (--keep-forks)"});
-          }
-        }
-        self->done_(std::move(own));
-      });
-    next_fork();
+    next();
   }
 
-  // The newest first, the job itself last: what fails on the way is found again.
-  void next_fork() {
+  // The newest fork first, the job itself last: what fails on the way is found again.
+  void next() {
     RedactRequest one = request_;
-    const bool fork = !holding_.empty();
+    const bool fork = request_.tree && !holding_.empty();
     if (fork) {
       one.job = holding_.back();
       holding_.pop_back();
     }
+    written_.insert(one.job.text);
     redact_one(std::move(one), [self = shared_from_this(), fork](Result<Redacted> redacted) {
       if (!redacted) return self->done_(std::unexpected(redacted.error()));
       if (fork) {
         self->redacted_.push_back(std::move(*redacted));
-        return self->next_fork();
+        return self->next();
       }
       redacted->forks = std::move(self->redacted_);
-      self->done_(std::move(redacted));
+      self->list_relatives(*redacted);
+      self->look_for_new_forks(std::make_shared<Redacted>(std::move(*redacted)));
+    });
+  }
+
+  void list_relatives(Redacted& own) const {
+    for (const Relative& relative : relatives_) {
+      if (written_.contains(relative.job.text)) continue;
+      const std::string where = "job " + relative.job.text;
+      if (relative.values) {
+        own.kept.push_back(
+            {"copies of values", where, "it is a fork, and was left (--keep-forks)"});
+      }
+      if (!blinded_ || !may_have_blind(relative)) continue;
+      const bool known = blind_ && !relative.unread;
+      own.kept.push_back({"blind", where,
+                          std::string(known ? "it has" : "it may have") +
+                              " the blind of this job: with it a guess of an erased value can be "
+                              "confirmed; redact that job too"});
+    }
+  }
+
+  // What an erased blind was, no log says: one that may be the same counts.
+  bool may_have_blind(const Relative& relative) const {
+    if (relative.unread) return true;
+    return relative.blind && (!blind_ || *blind_ == *relative.blind);
+  }
+
+  // A fork that was made after the audit log was read has the values that were there then.
+  void look_for_new_forks(const std::shared_ptr<Redacted>& own) {
+    if (own->dropped.empty() && own->forks.empty()) return done_(std::move(*own));
+    read_audit([self = shared_from_this(), own](const Status& read) {
+      if (!read) {  // the values are erased: this is no error of the redaction
+        own->kept.push_back({"copies of values", "forks made during the redaction",
+                             "whether there are such is not known (" + read.error().message +
+                                 "): redact the job again"});
+        return self->done_(std::move(*own));
+      }
+      const std::vector<JobId> before = self->family_;
+      for (const JobId& job : self->family()) {
+        if (std::ranges::find(before, job) != before.end()) continue;
+        own->kept.push_back({"copies of values", "job " + job.text,
+                             "it was forked during the redaction, and may have values and the "
+                             "blind: redact it too when it has ended"});
+      }
+      self->done_(std::move(*own));
     });
   }
 
@@ -367,8 +495,14 @@ class Tree : public std::enable_shared_from_this<Tree> {
   store::Store& store_;
   const RedactRequest request_;
   async::Done<Result<Redacted>> done_;
-  std::map<std::string, std::vector<JobId>> made_;  // forks, by what they were forked from
-  std::vector<JobId> forks_, holding_;
+  std::uint64_t audited_ = 0;                       // entries of the audit log that were read
+  std::map<std::string, std::vector<JobId>> made_;  // forks, by the job that they were forked from
+  std::map<std::string, JobId> origins_;            // and that job, by the fork
+  std::vector<JobId> forks_, family_, holding_;
+  std::vector<Relative> relatives_;
+  std::set<std::string> written_;     // jobs that this redaction writes
+  bool blinded_ = false;              // the job has, or had, a blind
+  std::optional<std::string> blind_;  // nullopt: it is erased
   std::vector<Redacted> redacted_;
 };
 

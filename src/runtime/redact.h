@@ -1,7 +1,8 @@
 // Redact: drops values of a job that has ended. Value and salt go, the commitment stays, and with it the chain; so do the
 // copies beside the log (effect records, checkpoint) and a value that stood apart and that nobody else names.
 //
-// With any value goes the job's blind (core/ids.h), so that no hash of a value confirms a guess. What stays is listed.
+// With any value goes the job's blind (core/ids.h), so that no hash of a value confirms a guess with what this job's log holds.
+// A fork has the blind of its origin: each job that still has it is listed, as is all else that stays.
 // A job that has not ended goes on with its values and is refused.
 // Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md, docs/decisions/0072-blind-and-erasure.md.
 #pragma once
@@ -27,7 +28,8 @@ struct RedactRequest {
   bool all = false;  // every value of the job that may go
   bool keep_blind =
       false;  // the job's blind stays: its hashes can still be computed, and a guess be confirmed by them
-  // Of forks, which hold copies: `tree` redacts them too (with `all`), `keep_forks` leaves them. Else they are refused.
+  // Of forks, which hold copies, or only the blind: `tree` redacts them too (with `all`), `keep_forks` leaves them. Else the
+  // request is refused.
   bool tree = false, keep_forks = false;
   std::string by, reason;
 };

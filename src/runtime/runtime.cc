@@ -570,16 +570,16 @@ void Runtime::create(NewJobRequest request, async::Done<Result<Created>> done) {
 }
 
 // A request with an idempotency key that has made a job. The hash of a request is blinded with the secret of its own job, so
-// that of the earlier one is computed again from what that job's log says.
+// that of the earlier one is computed again from what that job's first event says. The rest of its log is not read.
 void Runtime::created_before(JobId job, Hash known, JobRequest wish,
                              async::Done<Result<Created>> done) {
-  world_.store.load(job, 1,
+  world_.store.load(job, store::kFirstCommit,
                     [job, known, wish = std::move(wish),
                      done = std::move(done)](Result<store::Loaded> loaded) mutable {
                       if (!loaded) return done(std::unexpected(loaded.error()));
-                      auto events = open_log(job, *loaded);
-                      if (!events) return done(std::unexpected(events.error()));
-                      switch (same_request(events->front(), known, wish)) {
+                      const auto created = open_created(job, *loaded);
+                      if (!created) return done(std::unexpected(created.error()));
+                      switch (same_request(*created, known, wish)) {
                         case SameRequest::yes:
                           return done(Created{.job = job, .existing = true});
                         case SameRequest::as_far_as_known:

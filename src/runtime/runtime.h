@@ -268,6 +268,8 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
 // Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::Loaded& loaded,
                                     const KnownValue& known = {});
+// The first event, of what was loaded from 1 or as kFirstCommit; nothing behind its commit is read. Fails as open_log.
+Result<Event> open_created(const JobId& job, const store::Loaded& loaded);
 
 // The state of a job by what this process remembers of it and what came after that; else by its checkpoint and what came
 // after; else by its whole log. The chain is proved from there on.

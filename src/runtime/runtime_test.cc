@@ -686,5 +686,47 @@ AE_TEST("progress/a worker that lost the job writes no report more") {
   EXPECT_EQ(two.second.read().events.size(), events);
 }
 
+AE_TEST("create/a repeated request reads the first commit of its job, whatever came after it") {
+  Ground ground;
+  Desk desk(ground, "w", {.owned = true});
+  std::vector<std::uint64_t> loads;
+  desk.script = [&](const store::Call& call) {
+    if (call.method == Method::load) loads.push_back(call.from_seq);
+    return Fault::none;
+  };
+  const auto create = [&](std::string_view input) {
+    NewJobRequest request;
+    request.agent = "agent";
+    request.idempotency_key = "k";
+    request.plan = plan("idempotent", kTwoWaits);
+    request.input = json(input);
+    request.hold = false;
+    return ground.loop.await<Result<Created>>(
+        [&](auto done) { desk.runtime->create(request, std::move(done)); });
+  };
+  const auto made = create("1");
+  ASSERT_TRUE(made) << made.error().message;
+  // A commit that this build cannot open, as a later one may write it.
+  const auto first = ground.loop.await<Result<store::Loaded>>(
+      [&](auto done) { desk.memory->load(made->job, 1, std::move(done)); });
+  ASSERT_TRUE(first);
+  const std::uint64_t last = first->row.last_seq;
+  store::Batch later{.job = made->job, .authority = store::Batch::Free{}, .expected_seq = last};
+  later.sealed.emplace();
+  later.sealed->first_seq = later.sealed->last_seq = last + 1;
+  later.sealed->bytes = "of a later version";
+  later.row.status = "waiting";
+  const auto put = ground.loop.await<Result<store::Committed>>(
+      [&](auto done) { desk.memory->commit(later, std::move(done)); });
+  ASSERT_TRUE(put) << put.error().message;
+  loads.clear();
+  const auto again = create("1");
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->existing);
+  EXPECT_EQ(again->job, made->job);
+  EXPECT_EQ(loads, std::vector<std::uint64_t>{store::kFirstCommit});
+  EXPECT_EQ(create("2").error().code, Code::idempotency_conflict);
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing

@@ -520,6 +520,27 @@ inline void checkpoints(Rig& r) {
   EXPECT_EQ(last->row.last_seq, 5u);
 }
 
+inline void first_commit_alone(Rig& r) {
+  Batch birth = r.create_claimed("j1");
+  birth.sealed->blobs = {blob("apart")};
+  r.must(birth);
+  const std::uint64_t born = birth.sealed->last_seq;
+  for (std::uint64_t seq = born; seq < born + 40; ++seq) {
+    Batch more = r.append("j1", r.held(), seq);
+    more.sealed->blobs = {blob("later")};
+    if (seq == born + 20) more.checkpoint = "in the middle";
+    r.must(more);
+  }
+  const auto first = load_from(r, "j1", kFirstCommit);
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ(first->commits, std::vector<std::string>{birth.sealed->bytes});
+  ASSERT_EQ(first->blobs.size(), 1u) << "only its own values";
+  EXPECT_EQ(first->blobs[0].bytes, "apart");
+  EXPECT_EQ(first->row.last_seq, born + 40);
+  EXPECT_FALSE(first->checkpoint);
+  EXPECT_EQ(load_from(r, "none", kFirstCommit).error().code, Code::not_found);
+}
+
 inline AuditEntry entry(std::string act, std::string job = {}) {
   return {.at = testing::TestLoop::kStart,
           .by = "ada",
@@ -649,6 +670,7 @@ inline std::vector<Case> commit_cases() {
       {"an audit entry is written with its act, and only with it", audits},
       {"a signed head stands beside its job until another replaces it", signed_heads},
       {"a checkpoint is kept with its seq, and the log is read from there", checkpoints},
+      {"the first commit is loaded alone, however long the log is", first_commit_alone},
       {"a new job is there whole, with its row as the log has it", creates},
       {"a job born claimed is held by its maker", creates_claimed},
       {"an idempotency key makes one job per agent", same_key_gives_the_same_job},

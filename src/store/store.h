@@ -226,6 +226,8 @@ struct Loaded {
 
 // A `from_seq`: only what came after the checkpoint, and the checkpoint; without one the same as 1.
 inline constexpr std::uint64_t kFromCheckpoint = 0;
+// A `from_seq`: the first commit alone with its values, and of all else only the row. It costs the same however long the log is.
+inline constexpr std::uint64_t kFirstCommit = UINT64_MAX;
 
 struct Filter {
   std::string status, agent;  // "" = any

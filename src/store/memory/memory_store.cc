@@ -533,6 +533,14 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
     const Job* job = data_.find(id);
     if (job == nullptr) return std::unexpected(job_not_found(id));
     Loaded loaded{.row = job->row};
+    if (from_seq == kFirstCommit) {
+      const Commit& first = job->commits.front();
+      loaded.commits.push_back(first.bytes);
+      for (const Hash& hash : std::set<Hash>(first.blobs.begin(), first.blobs.end())) {
+        loaded.blobs.push_back({hash, data_.blobs.at(hash)});
+      }
+      return loaded;
+    }
     loaded.signed_head = job->signed_head;
     if (from_seq <= 1) loaded.checkpoint = job->checkpoint;
     if (from_seq == 1) loaded.request_hash = job->request_hash;

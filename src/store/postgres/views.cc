@@ -56,6 +56,8 @@ constexpr Statement kCommits{
     " AND first_seq >= coalesce((SELECT c.first_seq FROM commits c WHERE c.job = " JOB_NUMBER
     " AND c.first_seq <= (SELECT seq FROM from_seq) ORDER BY c.first_seq DESC LIMIT 1), 0) "
     "AND last_seq >= (SELECT seq FROM from_seq) ORDER BY first_seq"};
+constexpr Statement kFirst{
+    "load_first", "SELECT body, blobs FROM commits WHERE job = " JOB_NUMBER " AND first_seq = 1"};
 constexpr Statement kBlobs{"load_blobs",
                            "SELECT hash, bytes FROM blobs WHERE hash = ANY($1::bytea[])"};
 constexpr Statement kNumber{"job_number", "SELECT number FROM jobs WHERE job_id = $1::text"};
@@ -171,9 +173,43 @@ std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
 
 namespace {
 
+void take_commits(const Rows& rows, Loaded& into, std::vector<Hash>& blobs) {
+  for (int i = 0; i < rows.size(); ++i) {
+    into.commits.push_back(rows.text(i, 0));
+    const std::string_view list = rows.bytes(i, 1);
+    for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
+      std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
+    }
+  }
+}
+
+Pg<bool> take_values(Connection& connection, const std::vector<Hash>& blobs, Loaded& into) {
+  AE_TRY(read_blobs(connection, blobs, into));
+  return into.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
+}
+
+Pg<Result<Loaded>> load_first(Connection& connection, const JobId& job, bool& whole) {
+  whole = true;
+  const Params id = Params().add(job.text);
+  connection.add(kBegin);
+  connection.add(kRow, id);
+  connection.add(kFirst, id);
+  connection.add(kCommit);
+  auto answered = connection.run();
+  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
+  const std::vector<Rows>& answers = *answered;
+  if (answers[1].empty()) return Result<Loaded>(std::unexpected(job_not_found(job)));
+  Loaded loaded{.row = row_of(answers[1], 0)};
+  std::vector<Hash> blobs;
+  take_commits(answers[2], loaded, blobs);
+  AE_ASSIGN(whole, take_values(connection, blobs, loaded));
+  return Result<Loaded>(std::move(loaded));
+}
+
 // The values that stand apart are read behind the snapshot: `whole` = all of them were there.
 Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
                              bool& whole) {
+  if (from_seq == kFirstCommit) return load_first(connection, job, whole);
   whole = true;
   const Params id = Params().add(job.text);
   connection.add(kBegin);
@@ -213,15 +249,8 @@ Pg<Result<Loaded>> load_once(Connection& connection, const JobId& job, std::uint
   }
   if (from_seq == 1) loaded.request_hash = answers[9].hash(0, 0);
   std::vector<Hash> blobs;
-  for (int i = 0; i < answers[8].size(); ++i) {
-    loaded.commits.push_back(answers[8].text(i, 0));
-    const std::string_view list = answers[8].bytes(i, 1);
-    for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
-      std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
-    }
-  }
-  AE_TRY(read_blobs(connection, blobs, loaded));
-  whole = loaded.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
+  take_commits(answers[8], loaded, blobs);
+  AE_ASSIGN(whole, take_values(connection, blobs, loaded));
   return Result<Loaded>(std::move(loaded));
 }
 

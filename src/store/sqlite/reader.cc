@@ -127,7 +127,52 @@ Sql<std::optional<Views::Found>> Views::find(const JobId& job) {
 }
 
 Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq) {
+  if (from_seq == kFirstCommit) return load_first(job);
   return load(job, from_seq, 2);
+}
+
+Sql<Result<Loaded>> Views::load_first(const JobId& job) {
+  Loaded loaded;
+  {
+    Snapshot snapshot(begin_, end_);
+    AE_TRY(snapshot.open());
+    AE_ASSIGN(const auto found, find(job));
+    if (!found) return Result<Loaded>(std::unexpected(job_not_found(job)));
+    loaded.row = found->row;
+    AE_ASSIGN(const bool there, read_first(*found, loaded));
+    if (there) return Result<Loaded>(std::move(loaded));
+  }
+  // What points at the first commit leads astray: it is looked for among all.
+  AE_ASSIGN(auto whole, load(job, 1, 2));
+  if (!whole) return whole;
+  loaded.row = std::move(whole->row);
+  loaded.commits.assign(whole->commits.begin(),
+                        whole->commits.begin() + (whole->commits.empty() ? 0 : 1));
+  loaded.blobs = std::move(whole->blobs);
+  return Result<Loaded>(std::move(loaded));
+}
+
+// By the longest pointers: none of them leads past the first commit. Answers whether it was found.
+Sql<bool> Views::read_first(const Found& found, Loaded& into) {
+  for (std::int64_t commit = found.last_commit;;) {
+    Rows row(commit_, commit);
+    AE_ASSIGN(const bool there, row.next());
+    if (!there || row->integer(0) != found.id) return false;
+    if (row->count(1) == 1) {
+      into.commits.push_back(row->text(6));
+      std::vector<Hash> blobs;
+      const std::string_view list = row->bytes(5);
+      for (std::size_t at = 0; at + sizeof(Hash) <= list.size(); at += sizeof(Hash)) {
+        std::memcpy(blobs.emplace_back().bytes.data(), list.data() + at, sizeof(Hash));
+      }
+      AE_TRY(read_blobs(blobs, into));  // a missing one is log_corrupt for whoever opens the commit
+      return true;
+    }
+    const std::int64_t jump = row->integer(4);
+    const std::int64_t next = jump != 0 ? jump : row->integer(3);
+    if (next <= 0 || next >= commit) return false;
+    commit = next;
+  }
 }
 
 Sql<Result<Loaded>> Views::load(const JobId& job, std::uint64_t from_seq, int looks) {

@@ -44,6 +44,8 @@ class Views {
   Sql<JobRow> read_row(Statement& row);
   Sql<bool> is_gone(const Found& found);
   Sql<Result<Loaded>> load(const JobId& job, std::uint64_t from_seq, int looks);
+  Sql<Result<Loaded>> load_first(const JobId& job);
+  Sql<bool> read_first(const Found& found, Loaded& into);
   // These answer whether every value that stands apart was there.
   Sql<bool> read_commits(const Found& found, std::uint64_t from_seq, Loaded& into);
   Sql<std::int64_t> step_back(std::int64_t commits, std::size_t bytes_max, const Found& found,

@@ -1,0 +1,235 @@
+// Redaction of a job and its forks: what is checked before the first write, and what the answer lists.
+#include "runtime/redact.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/redacted.h"
+#include "runtime/desk_test.h"
+#include "runtime/prune.h"
+
+namespace ae::runtime::testing {
+namespace {
+
+constexpr std::string_view kTwoCalls =
+    "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'to':'${ .input }'}},"
+    " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a'], 'args':{'to':'${ .input }'}}]";
+const JobId kFork("job-2");
+
+// One worker, and a job of two calls that waits for the answer to the first.
+struct Erasing {
+  explicit Erasing() : desk(ground, "w", {.owned = true}) {
+    desk.runtime->start();
+    NewJobRequest request;
+    request.job = kJob;
+    request.agent = "agent";
+    request.plan = plan("idempotent", kTwoCalls);
+    request.input = json("'ada@x.org'");
+    const auto made = ground.loop.await<Result<Created>>(
+        [&](auto done) { desk.runtime->create(request, std::move(done)); });
+    AE_CHECK(made.has_value(), made ? "" : made.error().message);
+    settle();
+  }
+
+  void settle() {
+    for (int i = 0; i < 20; ++i) ground.loop.advance(100ms);
+  }
+  // Answers every call that waits, until no new one comes.
+  void end_all() {
+    for (; answered < desk.calls.size(); settle()) answer_one();
+  }
+  void answer_one() {
+    desk.answer(answered++, {.kind = OutcomeKind::success, .result = json("'ada@x.org'")});
+  }
+  void fork(const JobId& origin, const JobId& job, std::uint64_t at = 2) {
+    const auto made = ground.loop.await<Result<Forked>>([&](auto done) {
+      ForkRequest request;
+      request.origin = origin;
+      request.at = at;
+      request.job = job;
+      request.repeat_all = true;
+      desk.runtime->fork(std::move(request), std::move(done));
+    });
+    AE_CHECK(made.has_value(), made ? "" : made.error().message);
+    AE_CHECK(made->repeated.empty());
+  }
+  Result<Redacted> redact(RedactRequest request) {
+    request.by = request.reason = "test";
+    return ground.loop.await<Result<Redacted>>(
+        [&](auto done) { runtime::redact(*desk.faulty, request, std::move(done)); });
+  }
+  Runtime::Read read(const JobId& job) {
+    auto read = ground.loop.await<Result<Runtime::Read>>(
+        [&](auto done) { desk.runtime->read(job, std::move(done)); });
+    AE_CHECK(read.has_value(), read ? "" : read.error().message);
+    return *std::move(read);
+  }
+  std::size_t erased(const JobId& job) { return redacted_values(read(job).events).size(); }
+
+  Ground ground;
+  Desk desk;
+  std::size_t answered = 0;
+};
+
+AE_TEST("redact/with its tree, no fork is written before the job itself is known to have ended") {
+  Erasing e;
+  e.fork(kJob, kFork);
+  e.settle();
+  ASSERT_EQ(e.desk.calls.size(), 2u) << "the first call of both jobs";
+  e.desk.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
+  e.settle();
+  e.desk.answer(2, {.kind = OutcomeKind::success, .result = json("2")});
+  e.settle();
+  ASSERT_EQ(e.read(kFork).row.status, "completed");
+  ASSERT_EQ(e.read(kJob).row.status, "running");
+  const auto refused = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::not_settled);
+  EXPECT_EQ(e.erased(kFork), 0u) << "the fork's values are still there";
+  e.answer_one();
+  e.settle();
+  e.desk.answer(3, {.kind = OutcomeKind::success, .result = json("2")});
+  e.settle();
+  const auto done = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_GT(e.erased(kFork), 0u);
+  EXPECT_GT(e.erased(kJob), 0u);
+}
+
+AE_TEST("redact/with its tree, the forks of a job that was deleted keep their values") {
+  Erasing e;
+  e.end_all();
+  e.ground.loop.advance(2h);
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  const auto pruned = e.ground.loop.await<Result<Pruned>>(
+      [&](auto done) { runtime::prune(*e.desk.faulty, {.older_than = 1h}, {}, std::move(done)); });
+  ASSERT_TRUE(pruned) << pruned.error().message;
+  ASSERT_EQ(pruned->jobs, 1u);
+  const auto refused = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::not_found);
+  EXPECT_EQ(e.erased(kFork), 0u);
+}
+
+bool lists(const Redacted& redacted, std::string_view what, const JobId& job) {
+  return std::ranges::any_of(redacted.kept, [&](const KeptValue& one) {
+    return one.what == what && one.where == "job " + job.text;
+  });
+}
+
+const JobId kThird("job-3");
+
+AE_TEST("redact/the answer names each job that keeps the blind, the origin and other forks too") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.fork(kJob, kThird);
+  e.settle();
+  e.end_all();
+  // Both times: the second one writes nothing, and cannot compare the blinds any more.
+  for (int i = 0; i < 2; ++i) {
+    const auto done = e.redact({.job = kFork, .all = true});
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_EQ(done->dropped.empty(), i == 1);
+    EXPECT_TRUE(lists(*done, "blind", kJob));
+    EXPECT_TRUE(lists(*done, "blind", kThird));
+    EXPECT_FALSE(lists(*done, "copies of values", kThird)) << "it is no fork of this job";
+  }
+  const auto all = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->forks.size(), 1u);
+  for (const JobId& job : {kJob, kFork, kThird}) EXPECT_FALSE(lists(*all, "blind", job));
+  const auto again = e.redact({.job = kFork, .all = true});
+  ASSERT_TRUE(again);
+  for (const JobId& job : {kJob, kThird}) EXPECT_FALSE(lists(*again, "blind", job));
+}
+
+AE_TEST("redact/a single value with --keep-forks lists the forks' copies and their blind") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  const auto done =
+      e.redact({.job = kJob, .values = {{.seq = 1, .field = "input"}}, .keep_forks = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(lists(*done, "copies of values", kFork));
+  EXPECT_TRUE(lists(*done, "blind", kFork));
+}
+
+AE_TEST("redact/a fork of which only the blind is left goes with the tree, unless it is kept") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  const auto fork = e.redact({.job = kFork, .all = true, .keep_blind = true});
+  ASSERT_TRUE(fork) << fork.error().message;
+  ASSERT_FALSE(is_erased(e.read(kFork).events.front(), "blind"));
+  const auto refused = e.redact({.job = kJob, .all = true});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::input_invalid);
+  EXPECT_NE(refused.error().message.find(kFork.text), std::string::npos);
+  const auto tree = e.redact({.job = kJob, .all = true, .tree = true});
+  ASSERT_TRUE(tree) << tree.error().message;
+  ASSERT_EQ(tree->forks.size(), 1u);
+  EXPECT_EQ(tree->forks[0].dropped, (std::vector<ValueName>{{.seq = 1, .field = "blind"}}));
+  EXPECT_TRUE(is_erased(e.read(kFork).events.front(), "blind"));
+}
+
+AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
+  Erasing e;
+  e.end_all();
+  e.fork(kJob, kFork);
+  e.settle();
+  e.end_all();
+  ASSERT_TRUE(e.redact({.job = kFork, .all = true, .keep_blind = true}));
+  const auto done = e.redact({.job = kJob, .all = true, .keep_blind = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_TRUE(lists(*done, "blind", kFork)) << "the fork has the same one";
+  EXPECT_FALSE(lists(*done, "copies of values", kFork));
+}
+
+AE_TEST("redact/a fork that is made between the look at the audit log and the write is listed") {
+  Erasing e;
+  e.end_all();
+  e.desk.script = [](const store::Call& call) {
+    return call.method == Method::redact ? Fault::delay : Fault::none;
+  };
+  std::optional<Result<Redacted>> answer;
+  RedactRequest request{.job = kJob, .all = true};
+  request.by = request.reason = "test";
+  runtime::redact(*e.desk.faulty, request,
+                  [&](Result<Redacted> redacted) { answer = std::move(redacted); });
+  e.ground.loop.run_ready();
+  ASSERT_FALSE(answer) << "its write is on the way";
+  e.fork(kJob, kFork);
+  e.settle();
+  ASSERT_TRUE(answer && answer->has_value()) << (answer ? (*answer).error().message : "");
+  EXPECT_FALSE((*answer)->dropped.empty());
+  EXPECT_FALSE(is_erased(e.read(kFork).events.front(), "input")) << "it was made before the write";
+  EXPECT_TRUE(lists(**answer, "copies of values", kFork));
+}
+
+AE_TEST("redact/an audit log that cannot be read after the write is no failure of the redaction") {
+  Erasing e;
+  e.end_all();
+  std::size_t asked = 0;
+  e.desk.script = [&](const store::Call& call) {
+    return call.method == Method::audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
+  };
+  const auto done = e.redact({.job = kJob, .all = true});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(asked, 2u);
+  EXPECT_TRUE(std::ranges::any_of(done->kept, [](const KeptValue& one) {
+    return one.where == "forks made during the redaction";
+  }));
+}
+
+}  // namespace
+}  // namespace ae::runtime::testing
