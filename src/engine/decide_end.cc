@@ -150,8 +150,10 @@ void Decider::end(const Ending& ending) {
 // A long pause is not spent holding the job. False: there is none.
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
-  if (*backoff - stamp_.now > limits_.held_backoff_max) {
-    const bool settles = later_ && *later_ == *backoff;
+  const bool settles = later_ && *later_ == *backoff;
+  // A death while the job only waits for this is a lost claim, too: after one it is given back.
+  const Duration held_max = settles && s_.lost_claims > 0 ? Duration(0) : limits_.held_backoff_max;
+  if (*backoff - stamp_.now > held_max) {
     decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
     decision_.release = true;
   }

@@ -356,6 +356,25 @@ AE_TEST("claims/a committed command starts the count anew") {
   EXPECT_EQ(job.crash().status(), "failed");
 }
 
+AE_TEST("claims/processes that die while an earlier call settles do not end its job") {
+  GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]", {.more = R"({'max_attempts':3, 'tools':{
+      'find':{'effect':'read'},
+      'buy':{'effect':'at_most_once', 'on_in_doubt':'probe', 'timeout':'2s', 'grace':'3s',
+             'probe':{'tool':'find', 'happened':'${ .result }'}}}})"});
+  job.claim().crash();
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  EXPECT_LE(settles - job.now, job.limits.held_backoff_max);
+  for (int death = 0; death < 10; ++death) {
+    job.after(100ms).reload();
+    if (job.status() == "running") job.claim();  // its process has died
+  }
+  EXPECT_EQ(job.status(), "queued") << job.story();
+  EXPECT_EQ(job.state.not_before, settles);
+  EXPECT_EQ(job.state.lost_claims, 1u);
+  job.after(settles - job.now);
+  EXPECT_EQ(job.sent.back().tool, "find") << job.story();
+}
+
 AE_TEST("claims/a job that was given back lost nothing") {
   GivenJob job("[{'id':'a', 'kind':'tool', 'tool':'once'}]", {.more = "{'max_attempts':1}"});
   for (int i = 0; i < 3; ++i) {

@@ -8,7 +8,7 @@ What must hold (the letters are those of docs/guarantees.md and docs/chaos.md):
   effects   a try is sent once; an at_most_once call acts at most once, an idempotent one exactly once for its key; whatever
             arrived was declared before, with the arguments that arrived; a call that is recorded as a success acted; a job that
             completed did all that its agent does, one that was undone undid it
-  clients   what was acknowledged is in the log: creation, signal, approval, cancel, resolution; one key is one job; what was
+  clients   what was acknowledged is in the log: creation, signal, approval, cancel, resume, resolution; one key is one job; what was
             refused with nothing changed, and not asked again, changed nothing; what was shown of a log still stands in it
   logs      numbered without a gap, each id once, one end; a higher epoch ends the lower one's writing; a wait is resolved once;
             the chain recomputes; `verify` says so too
@@ -60,7 +60,7 @@ class Job:
         self.blind = ""                                        # "": the job has none
         self.waits, self.undelivered = {}, []
         self.decided = set()  # keys of calls whose doubt was decided
-        self.cancel = False
+        self.cancel = self.resumed = False
         self.workers = []                                      # of its attempts
         self.dead = []                                         # taken over: (worker, when, claims between that wrote nothing)
         self.problems = []
@@ -128,6 +128,8 @@ class Job:
                     self.decided.add(payload["payload"]["idempotency_key"])
             elif kind == "job_cancel_requested":
                 self.cancel = True
+            elif kind == "job_resumed":
+                self.resumed = True
             if kind in ENDS:
                 self.end = ENDS[kind]
                 self.undelivered = payload.get("undelivered") or []
@@ -338,6 +340,9 @@ class Judge:
             elif op == "cancel":
                 if not job.cancel and job.end != "cancelled":
                     self.wrong("lost", f"{job.id}: a cancel was acknowledged, and is not in the log")
+            elif op == "resume":
+                if not job.resumed:
+                    self.wrong("lost", f"{job.id}: a resume was acknowledged, and is not in the log")
             elif op == "resolve":
                 if key not in job.decided:
                     self.wrong("lost", f"{job.id}: a resolution was acknowledged, and is not in the log")

@@ -179,6 +179,14 @@ def a_cancel_that_was_acknowledged_and_lost(run):
 
 
 @plant("lost")
+def a_resume_that_was_acknowledged_and_lost(run):
+    line, _ = run.log(lambda event: event["type"] == "job_completed")
+    line["events"] = [event for event in line["events"] if event["type"] != "job_resumed"]
+    run.ledger += [{"i": -1, "op": "resume", "key": line["job"], "job": line["job"], "t": 0},
+                   {"i": -1, "end": "ack", "status": 200, "code": "", "t": 0}]
+
+
+@plant("lost")
 def a_resolution_that_was_acknowledged_and_lost(run):
     line, _ = run.log(lambda event: event["type"] == "job_completed")
     run.ledger += [{"i": -1, "op": "resolve", "key": "0" * 64, "job": line["job"], "t": 0},

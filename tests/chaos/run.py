@@ -47,13 +47,14 @@ def say(text):
 
 
 class Person:
-    """Answers what is in doubt, from the shop's journal, once each call has settled."""
+    """Answers what is in doubt, from the shop's journal, once each call has settled, and resumes jobs that are worn_out."""
 
     def __init__(self, world):
         self.world = world
         self.ledger = files.Lines(world.folder / "ledger.ndjson")
         self.number = 1_000_000_000
         self.answered = 0
+        self.resumed = 0
 
     def journal(self):
         acted = {line["key"]: line["body"] for line in files.read(self.world.folder / "shop.ndjson")
@@ -74,6 +75,9 @@ class Person:
                 views.append(answer.body)
         acted = None
         for view in views:
+            # Its process was killed twice inside of its slice.
+            if (view["parked"] or {}).get("reason") == "worn_out":
+                self.resumed += self.ask("resume", view["id"], view["id"], {}).end == ACK
             for doubt in view["in_doubt"]:
                 if doubt["resolvable_at"] and check.seconds(doubt["resolvable_at"]) > time.time() - 0.2:
                     continue
@@ -83,13 +87,15 @@ class Person:
                         "resolution": "happened" if happened else "not_happened", "note": "by the shop's journal"}
                 if happened:
                     body["result"] = acted[doubt["external_key"]]
-                self.number += 1
-                self.ledger.write({"i": self.number, "op": "resolve", "key": doubt["idempotency_key"], "job": view["id"],
-                                   "happened": happened, "t": time.time()})
-                said = ask(self.world.doors[0].url, "POST", f"/api/jobs/{quoted(view['id'])}/resolve", body)
-                self.ledger.write({"i": self.number, "end": said.end, "status": said.status, "code": said.code,
-                                   "t": time.time()})
-                self.answered += said.end == ACK
+                self.answered += self.ask("resolve", doubt["idempotency_key"], view["id"], body, happened=happened).end == ACK
+
+    def ask(self, op, key, job, body, **more):
+        """An act on a job, with its lines in the ledger."""
+        self.number += 1
+        self.ledger.write({"i": self.number, "op": op, "key": key, "job": job, **more, "t": time.time()})
+        answer = ask(self.world.doors[0].url, "POST", f"/api/jobs/{quoted(job)}/{op}", body)
+        self.ledger.write({"i": self.number, "end": answer.end, "status": answer.status, "code": answer.code, "t": time.time()})
+        return answer
 
 
 def listed(url, status=None):
@@ -270,7 +276,7 @@ def report(world, judge, told, person, faulty_s, drained, done, skipped):
     counts = world.counts
     say(f"  {world.kind}: {faulty_s:.0f} s of faults ({', '.join(f'{name} {done.count(name)}' for name in sorted(set(done)))})")
     say(f"  clients were told {told}; {found.get('acknowledged', 0)} acknowledged; {person.answered} calls in doubt answered by the "
-        "journal")
+        f"journal; {person.resumed} worn-out jobs resumed")
     say("  " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
     say("  " + ", ".join(f"{name} {value}" for name, value in sorted(found.items()) if name != "recovery_s"))
     say(f"  all had ended {drained:.1f} s after the healing; an attempt that died was taken over after (s) {found['recovery_s']}")
