@@ -20,12 +20,13 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli  # noqa: E402
-from cli import BIN, expect, home, run_tests, until  # noqa: E402
+from cli import BIN, Skip, expect, home, run_tests, until  # noqa: E402
 from keys import certificate  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
 USER = 65534
+MCP_SERVER = pathlib.Path(__file__).resolve().parent / "shared/mcp_server.py"
 
 # A tool's program. It gets {name: arguments} on stdin, tries every attack of these names and prints what came of each.
 ATTACK = r'''
@@ -238,10 +239,6 @@ agents:
   attacks: { plan: [ { id: a, tool: attack, args: "${ .input }" } ], output: "${ .steps.a }" }
   pays:    { plan: [ { id: p, tool: pay } ] }
 """
-
-
-class Skip(Exception):
-    pass
 
 
 def test(function):
@@ -465,6 +462,12 @@ def doctor_of_the_user():
         return json.loads(process.communicate()[0])
 
 
+def needs(can, *abilities):
+    missing = [name for name in abilities if not can[name]]
+    if missing:
+        raise Skip("this machine cannot limit " + " and ".join(missing))
+
+
 def doctor():
     with home() as h:
         return expect(h.run("doctor", "--sandbox", "--json"), 0).json()
@@ -472,8 +475,7 @@ def doctor():
 
 @test
 def a_sandboxed_tool_does_not_open_the_store():
-    if not doctor()["files"]:
-        return
+    needs(doctor(), "files")
     with serving(", sandbox: { read: [attack.py] }") as s:
         folder = s.h.path / ".aetheris"
         paths = [str(folder / name) for name in ("aetheris.db", "aetheris.db-wal", "aetheris.db.lock")]
@@ -488,8 +490,7 @@ def a_sandboxed_tool_does_not_open_the_store():
 
 @test
 def a_sandboxed_tool_does_not_open_the_files_of_secrets_and_keys():
-    if not doctor()["files"]:
-        return
+    needs(doctor(), "files")
     agents = AGENTS % ", env: { TOKEN: 'secret:TOKEN' }, sandbox: { read: [attack.py, keys] }"
     with user_home(agents=agents) as h:
         folder = h.path / "keys"
@@ -510,8 +511,7 @@ def a_sandboxed_tool_does_not_open_the_files_of_secrets_and_keys():
 
 @test
 def a_sandbox_that_names_the_key_of_tls_is_refused():
-    if not doctor()["files"]:
-        return
+    needs(doctor(), "files")
     with home() as h:
         (h.path / "attack.py").write_text(ATTACK)
         (h.path / "agents.yaml").write_text(AGENTS % ", sandbox: { read: [attack.py, one.key] }")
@@ -554,8 +554,7 @@ agents:
 @test
 def a_sandboxed_tool_has_no_network_and_starts_no_more_processes_than_it_may():
     can = doctor_of_the_user()
-    if not can["network"] or not can["processes"]:
-        return
+    needs(can, "network", "processes")
     with serving(", sandbox: { network: none, processes: 6 }") as s:
         said = attack(s, {"confined": [s.address]})["confined"]
         assert said["tcp"].startswith("refused"), said
@@ -567,22 +566,91 @@ def a_sandboxed_tool_has_no_network_and_starts_no_more_processes_than_it_may():
         assert said["tcp"] == "connected" and said["processes"] == 12, said
 
 
+def sandboxed_server(sandbox):
+    return f"""
+aetheris: 1
+tools:
+  s: {{ mcp: {{ command: ["python3", "-B", "mcp_server.py", "--journal", "said/journal", "--tools", "said/tools.json"]{sandbox} }} }}
+agents:
+  reaches: {{ plan: [ {{ id: r, tool: s.reach, args: "${{ .input }}" }} ], output: "${{ .steps.r }}" }}
+"""
+
+
+@contextlib.contextmanager
+def serving_mcp(agents, tools):
+    """A server whose agents file has the MCP server of the tests, with these tools besides its own."""
+    with user_home(agents=agents) as h:
+        folder = h.path / "said"
+        folder.mkdir()
+        shutil.copy(MCP_SERVER, h.path / "mcp_server.py")
+        (folder / "tools.json").write_text(json.dumps(tools))
+        os.chmod(h.path / "mcp_server.py", 0o644)
+        if os.geteuid() == 0:
+            os.chown(folder, USER, USER)
+        checks = h.start("check", "agents.yaml", prefix=as_user())
+        said = checks.communicate()
+        assert checks.returncode == 0, said
+        yield Server(h, prefix=as_user())
+
+
 @test
 def a_server_of_mcp_is_held_to_its_sandbox():
-    if not doctor()["files"]:
-        return
+    needs(doctor(), "files")
+    needs(doctor_of_the_user(), "network")
+    reach = {"reach": {"description": "Opens a file and connects", "inputSchema": {"type": "object"}}}
+    for sandbox, held in ((", sandbox: { read: [mcp_server.py], write: [said], network: none }", True), ("", False)):
+        with serving_mcp(sandboxed_server(sandbox), reach) as s:
+            asked = {"path": str(s.h.path / ".aetheris/aetheris.db"), "address": s.address}
+            status, job = s.post("/api/jobs?wait=60s", {"agent": "reaches", "input": asked})
+            assert (status, job["status"]) == (201, "completed"), job
+            said = json.loads(job["result"])
+            for what in ("path", "address"):
+                assert said[what].startswith("refused: ") if held else said[what] == "reached", (sandbox, said)
+
+
+@test
+def a_sandbox_of_an_mcp_server_names_folders_that_are_there():
+    needs(doctor(), "files")
     agents = """
 aetheris: 1
 tools:
-  s: { mcp: { command: ["python3", "%s", "--nothing"], sandbox: { write: ["%s"] } } }
+  s: { mcp: { command: ["python3", "x.py", "--nothing"], sandbox: { write: ["%s"] } } }
 agents:
   a: { plan: [ { id: w, wait: { type: signal, key: k } } ] }
 """
     with home() as h:
-        (h.path / ".aetheris").mkdir()
-        (h.path / "agents.yaml").write_text(agents % ("x.py", str(h.path / "nowhere")))
+        (h.path / "agents.yaml").write_text(agents % (h.path / "nowhere"))
         said = h.run("check", "agents.yaml", "--accept")
         assert said.code != 0 and "sandbox.write" in said.out + said.err, said
+
+
+@test
+def a_secret_that_was_changed_is_taken_out_of_what_a_running_mcp_server_answers():
+    agents = """
+aetheris: 1
+tools:
+  uses: { command: ["true"], env: { TOKEN: "secret:TOKEN" }, effect: read }
+  s: { mcp: { command: ["python3", "-B", "mcp_server.py", "--journal", "said/journal", "--tools", "said/tools.json"] } }
+agents:
+  uses:   { plan: [ { id: u, tool: uses } ] }
+  echoes: { plan: [ { id: e, tool: s.echo, args: { text: "${ .input }" } } ], output: "${ .steps.e }" }
+"""
+    with serving_mcp(agents, {}) as s:
+        def done(agent, given):
+            status, job = s.post("/api/jobs?wait=60s", {"agent": agent, "input": given})
+            assert (status, job["status"]) == (201, "completed"), job
+            return job["result"]
+
+        secrets = s.h.path / ".aetheris/secrets"
+        for value in ("first-41c2", "second-97be", "third-5d06"):
+            secrets.write_text(f"TOKEN={value}\n")
+            secrets.chmod(0o600)
+            if os.geteuid() == 0:
+                os.chown(secrets, USER, USER)
+            done("uses", {})
+            assert done("echoes", f"it is {value}") == "it is [secret TOKEN]"
+        servers = {line["pid"] for line in map(json.loads, (s.h.path / "said/journal").read_text().splitlines())}
+        assert len(servers) == 1, servers
 
 
 @test

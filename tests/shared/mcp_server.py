@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
 import threading
 import time
@@ -147,6 +148,11 @@ class Server:
             while "booked" in json.dumps(said) and (folder / "stop").exists():
                 time.sleep(0.02)
             return {"result": said}
+        if name == "reach":
+            host, port = args["address"].split(":")
+            return {"result": text(json.dumps({
+                "path": tried(lambda: open(args["path"], "rb").close()),
+                "address": tried(lambda: socket.create_connection((host, int(port)), 5).close())}))}
         if name == "secret":
             return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
         if name == "leak":
@@ -164,6 +170,14 @@ class Server:
         if args.get("how") == "error":
             return {"error": {"code": -32602, "message": said}}
         return {"result": text(said, isError=args.get("how") == "fail", structuredContent={"said": said})}
+
+
+def tried(action):
+    try:
+        action()
+        return "reached"
+    except OSError as error:
+        return f"refused: {error}"
 
 
 def spellings(secret):

@@ -22,8 +22,9 @@ constexpr Duration kGrace = std::chrono::seconds(1);
 // Shared with what the processes still have to tell when it is gone.
 struct State {
   Companions::Ears ears;
-  std::vector<UsedSecret> used;
-  std::string name;
+  const SecretSource& secrets;  // outlives the companion, not what the processes still tell
+  std::vector<UsedSecret> used = {};
+  std::string name = {};
   bool open = true;
 };
 
@@ -69,8 +70,10 @@ CompanionEnded end_of(const State& state, const Ended& ended) {
                 (!end.started && (ended.value == EAGAIN || ended.value == ENOMEM ||
                                   ended.value == EMFILE || ended.value == ENFILE));
   end.how = how_it_ended(state.name, ended);
+  std::vector<UsedSecret> hidden = state.used;
+  state.secrets.add_known(hidden);  // also those that were changed since it began
   const std::string words =
-      ended.errors_cut ? scrub_tail(ended.errors, state.used) : scrub(ended.errors, state.used);
+      ended.errors_cut ? scrub_tail(ended.errors, hidden) : scrub(ended.errors, hidden);
   end.last_words = printable(words, Lines::keep);
   while (end.last_words.ends_with('\n')) end.last_words.pop_back();
   return end;
@@ -86,9 +89,8 @@ Result<std::unique_ptr<Companion>> CommandCompanions::start(const Value& definit
                                                             std::vector<UsedSecret>& used,
                                                             Ears ears) {
   AE_ASSIGN(const CommandDefinition read, CommandDefinition::read(definition, folder));
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<State>(State{.ears = {}, .secrets = secrets_});
   AE_ASSIGN(Order order, read.fill(Call{}, secrets_, state->used));
-  secrets_.add_known(state->used);
   std::erase_if(order.environment, of_a_call);
   const std::string mark = new_mark();
   order.environment.push_back(std::string(kMarkVariable) + "=" + mark);

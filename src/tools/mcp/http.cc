@@ -74,10 +74,7 @@ void HttpTransport::close() {
 Status HttpTransport::open(Ears ears) {
   ears_ = std::move(ears);
   const Value& headers = definition_["headers"];
-  if (!headers.is_object()) {
-    secrets_.add_known(used_);
-    return {};
-  }
+  if (!headers.is_object()) return {};
   for (const auto& [name, text] : headers.members()) {
     AE_ASSIGN(const Secret value, replace_secrets(text.as_string(), secrets_, used_));
     if (!net::is_header_value(value.reveal())) {
@@ -86,7 +83,6 @@ Status HttpTransport::open(Ears ears) {
     }
     own_.push_back({name, std::string(value.reveal())});
   }
-  secrets_.add_known(used_);
   return {};
 }
 
@@ -175,7 +171,7 @@ void HttpTransport::give_up(std::int64_t id) {
 void HttpTransport::reply(Exchange& exchange, Reply what) {
   if (!exchange.reply) return;
   auto reply = std::exchange(exchange.reply, nullptr);
-  what.text = printable(scrub(what.text, used_), Lines::keep);
+  what.text = printable(scrub(what.text, used()), Lines::keep);
   reply(std::move(what));
 }
 
@@ -206,7 +202,7 @@ void HttpTransport::take(Exchange& exchange, const ServerEvent& event) {
     const bool is_message = event.name.empty() || event.name == "message";
     if (is_message && !is_blank(event.data) && exchange.post.id != 0) {
       reply(exchange, {.how = Reply::How::unreadable,
-                       .text = why_unreadable(messages.error(), scrub(event.data, used_))});
+                       .text = why_unreadable(messages.error(), scrub(event.data, used()))});
     }
     return;
   }
@@ -297,7 +293,7 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpAnswer an
                                .status = answer.status});
     }
   }
-  if (*alive) reply(*exchange, without_message(answer, used_));
+  if (*alive) reply(*exchange, without_message(answer, used()));
 }
 
 // A stream ended before the answer came. True: it is taken up where it ended.

@@ -24,7 +24,8 @@ class HttpTransport final : public Transport {
  public:
   // Borrows all but the definition: {url, headers}.
   HttpTransport(async::Loop& loop, net::HttpClient& client, SecretSource& secrets, Value definition)
-      : loop_(loop),
+      : Transport(&secrets),
+        loop_(loop),
         client_(client),
         secrets_(secrets),
         definition_(std::move(definition)),

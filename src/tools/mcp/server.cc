@@ -86,7 +86,8 @@ std::shared_ptr<Server> Server::make(Value connection, std::string folder, Needs
     if (connection.find("url") != nullptr) {
       return std::make_unique<HttpTransport>(needs.loop, needs.client, needs.secrets, connection);
     }
-    return std::make_unique<StdioTransport>(needs.loop, needs.companions, connection, folder);
+    return std::make_unique<StdioTransport>(needs.loop, needs.companions, needs.secrets, connection,
+                                            folder);
   };
   return make(std::move(reach), needs.loop, needs.version, needs.warn);
 }

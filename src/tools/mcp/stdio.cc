@@ -112,7 +112,7 @@ void StdioTransport::line(std::string_view text) {
 void StdioTransport::unreadable(std::string_view text, const Error& error) {
   const std::size_t first = text.find_first_not_of(" \t\r");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return;
-  unreadable_why_ = why_unreadable(error, scrub(text, used_));
+  unreadable_why_ = why_unreadable(error, scrub(text, used()));
   const std::shared_ptr<bool> alive = alive_;
   bool is_known = false;
   for (const std::int64_t id : ids_answered_in(text)) {

@@ -19,9 +19,11 @@ constexpr std::size_t kOpenMax = 1'000;  // requests without an answer, of one s
 
 class StdioTransport final : public Transport {
  public:
-  // Borrows loop and companions. `definition`: {command, env, env_allow, cwd}.
-  StdioTransport(async::Loop& loop, Companions& companions, Value definition, std::string folder)
-      : loop_(loop),
+  // Borrows loop, companions and secrets. `definition`: {command, env, env_allow, cwd}.
+  StdioTransport(async::Loop& loop, Companions& companions, const SecretSource& secrets,
+                 Value definition, std::string folder)
+      : Transport(&secrets),
+        loop_(loop),
         companions_(companions),
         definition_(std::move(definition)),
         folder_(std::move(folder)) {}

@@ -83,11 +83,22 @@ class Transport {
   // Is one connection for all, that must be told what is cancelled, and does not outlive its server?
   virtual bool is_stdio() const = 0;
 
-  // What must not be seen in anything the server says.
-  const std::vector<UsedSecret>& used() const { return used_; }
+  // What must not be seen in anything the server says: asked for each answer, as secrets change while the server lives. Valid
+  // until it is asked again.
+  const std::vector<UsedSecret>& used() {
+    hidden_ = used_;
+    if (secrets_ != nullptr) secrets_->add_known(hidden_);
+    return hidden_;
+  }
 
  protected:
-  std::vector<UsedSecret> used_;
+  // Borrows it. nullptr: only what was used for this server is hidden.
+  explicit Transport(const SecretSource* secrets = nullptr) : secrets_(secrets) {}
+  std::vector<UsedSecret> used_;  // to open it
+
+ private:
+  const SecretSource* secrets_;
+  std::vector<UsedSecret> hidden_;
 };
 
 }  // namespace ae::tools::mcp
