@@ -205,7 +205,7 @@ class Runtime : private HolderHost {
 
   void note_offered();
   void sweep_versions();
-  void offer_versions(const JobId& job, async::Done<bool> resumed);
+  void offer_versions(const JobId& job, async::Done<Result<bool>> resumed);
   void when_death_is_recorded(async::Task next);
   void claim_now(const JobId& job, async::Done<Result<bool>> done);
   void tick();

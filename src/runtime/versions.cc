@@ -140,10 +140,17 @@ void Versions::next_job(std::shared_ptr<Walk> walk) {
     walk->rows.pop_front();
     const auto known = seen_.find(row.id);
     const bool looked_at = known != seen_.end() && known->second == row.last_seq;
-    if (walk->seen.size() < kSeenMax) walk->seen.insert_or_assign(row.id, row.last_seq);
-    if (looked_at) continue;
-    return tell_(row.id, [this, alive = std::weak_ptr(alive_), walk](bool) {
-      if (alive.lock()) next_job(walk);
+    const auto mark = [walk, job = row.id, seq = row.last_seq] {
+      if (walk->seen.size() < kSeenMax) walk->seen.insert_or_assign(job, seq);
+    };
+    if (looked_at) {
+      mark();
+      continue;
+    }
+    return tell_(row, [this, alive = std::weak_ptr(alive_), walk, mark](Result<bool> told) {
+      if (!alive.lock()) return;
+      if (told) mark();
+      next_job(walk);
     });
   }
   next_page(std::move(walk));

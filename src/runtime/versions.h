@@ -38,8 +38,8 @@ bool takes(const WorkerOffer& offer, const std::string& agent);
 
 class Versions {
  public:
-  // Tells the job what this process offers; false: there was nothing that it waited for, or the store did not answer.
-  using Tell = std::function<void(JobId, async::Done<bool>)>;
+  // Tells the job what this process offers; false: there was nothing that it waited for. After an error it is told again.
+  using Tell = std::function<void(const store::JobRow&, async::Done<Result<bool>>)>;
   Versions(store::Store& store, Tell tell);
 
   // One walk at a time. It goes on until it is over or this object is gone.

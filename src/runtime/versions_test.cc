@@ -198,6 +198,31 @@ AE_TEST("versions/a process that gets the version while it looks who else has it
   EXPECT_EQ(desk.status(), "completed");
 }
 
+AE_TEST("versions/a parked job that the store did not let a sweep tell is told by the next one") {
+  Ground ground;
+  left_by_first(ground, "strict", true);
+  {
+    Desk other(ground, "other", owner("two", 2));
+    other.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(other.status(), "parked");
+    other.runtime.reset();
+  }
+  Desk right(ground, "right", owner("one", 3));
+  std::size_t refused = 0;
+  right.script = [&](const store::Call& call) {
+    if (call.method != Method::load || refused > 0) return Fault::none;
+    ++refused;
+    return Fault::fail_before;
+  };
+  right.runtime->start();
+  ground.loop.advance(5s);
+  ASSERT_EQ(refused, 1u);
+  EXPECT_EQ(right.status(), "parked");
+  ground.loop.advance(2min);
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
 AE_TEST("versions/an attempt keeps the version under which it began") {
   Ground ground;
   Desk desk(ground, "desk", owner("one", 1));
