@@ -102,6 +102,8 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       observer_(observer),
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
       versions_(world.store, [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
+        // A job that this process resumed and cannot claim would park again.
+        if (!missing(row).empty()) return resumed(false);
         offer_versions(row.id, std::move(resumed));
       }) {
   note_offered();
@@ -143,9 +145,9 @@ void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed
       });
 }
 
-void Runtime::offered_elsewhere(const JobId& job, const std::string& agent,
-                                const std::string& version, async::Done<Result<bool>> done) {
-  versions_.offered(job, agent, version, std::move(done));
+void Runtime::offered_elsewhere(const store::JobRow& row, const std::string& version,
+                                async::Done<Result<bool>> done) {
+  versions_.offered(row, version, std::move(done));
 }
 
 bool Runtime::claims(const std::string& agent, const std::vector<std::string>& capabilities) const {
