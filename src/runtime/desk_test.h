@@ -120,6 +120,7 @@ class Desk final : public RuntimeObserver {
     bool stays = true;
     std::string version = "0.1.0";  // the execution version that it offers
     bool announces = false;         // that version, as that of the agent
+    std::vector<std::string> capabilities = {};
     std::string tool_version = "0123456789abcdef";
     RunningSlot* slot = nullptr;
   };
@@ -144,6 +145,7 @@ class Desk final : public RuntimeObserver {
                                    .execution_version = setup.version,
                                    .checkpoint_every = setup.checkpoint_every,
                                    .agent_versions = std::move(agent_versions),
+                                   .capabilities = setup.capabilities,
                                    .queues = setup.queues},
                     static_cast<RuntimeObserver*>(this));
   }

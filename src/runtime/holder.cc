@@ -156,7 +156,7 @@ void Holder::loaded(Result<Stood> stood) {
 // A strict job of another execution version: a process that offers it takes the job, or else it parks (SPEC §12).
 void Holder::leave_to_version(std::shared_ptr<store::Loaded> loaded) {
   host_.offered_elsewhere(
-      job_, state_.agent, state_.execution_version,
+      loaded->row, state_.execution_version,
       [self = shared_from_this(), loaded](Result<bool> offered) {
         if (self->ended_) return;
         if (!offered) return self->give_back(offered.error());

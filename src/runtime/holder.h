@@ -75,9 +75,9 @@ class HolderHost {
   virtual void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) = 0;
   // For callbacks that may outlive the host.
   virtual std::weak_ptr<HolderHost*> handle() = 0;
-  // Does another process that shares the store offer this execution version for the agent's jobs?
-  virtual void offered_elsewhere(const JobId& job, const std::string& agent,
-                                 const std::string& version, async::Done<Result<bool>> done) = 0;
+  // Does another process that shares the store offer this execution version, and all else that the job needs?
+  virtual void offered_elsewhere(const store::JobRow& row, const std::string& version,
+                                 async::Done<Result<bool>> done) = 0;
   // The store writes nothing more until the process starts anew: every holder is given up.
   virtual void store_stopped(const Error& error) = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;

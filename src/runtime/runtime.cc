@@ -101,8 +101,10 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       options_(std::move(options)),
       observer_(observer),
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
-      versions_(world.store, [this](const JobId& job, async::Done<bool> resumed) {
-        offer_versions(job, std::move(resumed));
+      versions_(world.store, [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
+        // A job that this process resumed and cannot claim would park again.
+        if (!missing(row).empty()) return resumed(false);
+        offer_versions(row.id, std::move(resumed));
       }) {
   note_offered();
 }
@@ -135,16 +137,17 @@ void Runtime::sweep_versions() {
 }
 
 // Tells a job which versions this process offers.
-void Runtime::offer_versions(const JobId& job, async::Done<bool> resumed) {
+void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed) {
   act(job, {.kind = engine::Act::Kind::version, .by = options_.worker},
       [resumed = std::move(resumed)](Result<Value> answer) mutable {
-        resumed(answer && (*answer)["resumed"] == Value(true));
+        if (!answer) return resumed(std::unexpected(answer.error()));
+        resumed((*answer)["resumed"] == Value(true));
       });
 }
 
-void Runtime::offered_elsewhere(const JobId& job, const std::string& agent,
-                                const std::string& version, async::Done<Result<bool>> done) {
-  versions_.offered(job, agent, version, std::move(done));
+void Runtime::offered_elsewhere(const store::JobRow& row, const std::string& version,
+                                async::Done<Result<bool>> done) {
+  versions_.offered(row, version, std::move(done));
 }
 
 bool Runtime::claims(const std::string& agent, const std::vector<std::string>& capabilities) const {
@@ -393,8 +396,8 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
           return done(true);
         }
         // It may wait for nothing but the versions of this process.
-        offer_versions(job, [this, job, done = std::move(done)](bool resumed) mutable {
-          if (!resumed) return done(false);
+        offer_versions(job, [this, job, done = std::move(done)](Result<bool> resumed) mutable {
+          if (!resumed.value_or(false)) return done(false);
           claim_job(job, std::move(done));
         });
       });

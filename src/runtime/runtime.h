@@ -195,7 +195,7 @@ class Runtime : private HolderHost {
     auto it = lost_to_outage_.find(job);
     return it != lost_to_outage_.end() && it->second.contains(attempt);
   }
-  void offered_elsewhere(const JobId& job, const std::string& agent, const std::string& version,
+  void offered_elsewhere(const store::JobRow& row, const std::string& version,
                          async::Done<Result<bool>> done) override;
   void came_late(const JobId& job, const engine::Sent& sent, const Outcome& outcome) override;
   std::weak_ptr<HolderHost*> handle() override { return handle_; }
@@ -205,7 +205,7 @@ class Runtime : private HolderHost {
 
   void note_offered();
   void sweep_versions();
-  void offer_versions(const JobId& job, async::Done<bool> resumed);
+  void offer_versions(const JobId& job, async::Done<Result<bool>> resumed);
   void when_death_is_recorded(async::Task next);
   void claim_now(const JobId& job, async::Done<Result<bool>> done);
   void tick();

@@ -14,12 +14,14 @@ constexpr std::size_t kPage = 100;
 constexpr Duration kLeftFor = std::chrono::minutes(1);  // so that what is over is not remembered
 constexpr std::size_t kSeenMax = 100'000;  // more parked jobs than that are looked at in each sweep
 
-bool offers(const store::Census& census, const std::string& agent, const std::string& version) {
-  const std::string needed = version_capability(agent, version);
+// Does a worker that claims jobs of the agent offer all that is needed?
+bool offers(const store::Census& census, const std::string& agent,
+            const std::vector<std::string>& needed) {
   return std::ranges::any_of(census.workers, [&](const auto& entry) {
     const auto offer = worker_offer(entry.second.says);
-    return offer && takes(*offer, agent) &&
-           std::ranges::find(offer->offers, needed) != offer->offers.end();
+    return offer && takes(*offer, agent) && std::ranges::all_of(needed, [&](const auto& one) {
+             return std::ranges::find(offer->offers, one) != offer->offers.end();
+           });
   });
 }
 
@@ -47,15 +49,17 @@ Versions::Versions(store::Store& store, Tell tell) : store_(store), tell_(std::m
 
 // ---------------------------------------------------------------- what others offer
 
-void Versions::offered(JobId job, std::string agent, std::string version,
+void Versions::offered(const store::JobRow& row, const std::string& version,
                        async::Done<Result<bool>> done) {
-  store_.census([this, alive = std::weak_ptr(alive_), job = std::move(job),
-                 agent = std::move(agent), version = std::move(version),
+  std::vector<std::string> needed = row.capabilities;
+  needed.push_back(version_capability(row.agent, version));
+  store_.census([this, alive = std::weak_ptr(alive_), job = row.id, agent = row.agent,
+                 needed = std::move(needed),
                  done = std::move(done)](Result<store::Census> census) mutable {
     if (!alive.lock()) return;
     if (!census) return done(std::unexpected(census.error()));
-    const bool elsewhere = offers(*census, agent, version);
-    if (elsewhere) left_.insert_or_assign(job, Left{agent, version, store_.now()});
+    const bool elsewhere = offers(*census, agent, needed);
+    if (elsewhere) left_.insert_or_assign(job, Left{agent, needed, store_.now()});
     done(elsewhere);
   });
 }
@@ -69,8 +73,7 @@ void Versions::look_again(std::function<void(const std::vector<JobId>&)> then) {
         const Instant now = store_.now();
         std::erase_if(left_, [&](const auto& entry) {
           const auto& [job, left] = entry;
-          if (now < left.since + kLeftFor && offers(*census, left.agent, left.version))
-            return false;
+          if (now < left.since + kLeftFor && offers(*census, left.agent, left.needed)) return false;
           jobs.push_back(job);
           return true;
         });
@@ -140,10 +143,17 @@ void Versions::next_job(std::shared_ptr<Walk> walk) {
     walk->rows.pop_front();
     const auto known = seen_.find(row.id);
     const bool looked_at = known != seen_.end() && known->second == row.last_seq;
-    if (walk->seen.size() < kSeenMax) walk->seen.insert_or_assign(row.id, row.last_seq);
-    if (looked_at) continue;
-    return tell_(row.id, [this, alive = std::weak_ptr(alive_), walk](bool) {
-      if (alive.lock()) next_job(walk);
+    const auto mark = [walk, job = row.id, seq = row.last_seq] {
+      if (walk->seen.size() < kSeenMax) walk->seen.insert_or_assign(job, seq);
+    };
+    if (looked_at) {
+      mark();
+      continue;
+    }
+    return tell_(row, [this, alive = std::weak_ptr(alive_), walk, mark](Result<bool> told) {
+      if (!alive.lock()) return;
+      if (told) mark();
+      next_job(walk);
     });
   }
   next_page(std::move(walk));

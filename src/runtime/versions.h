@@ -1,7 +1,8 @@
 // Versions: jobs that wait for a process that offers their versions (SPEC §12).
 //
 //   sweep            parked jobs of our agents: those that wait for a version that this process offers go on
-//   offered          does another process that shares the store offer a job's version? Then the job is left to it
+//   offered          does another process that shares the store offer a job's version, and all else that it needs? Then the
+//                    job is left to it
 //   look_again       jobs that were left so, when no process offers their version any more, and after a minute in any case
 //
 // What a job waits for is decided by the engine (engine/take_version.cc); a sweep looks at each parked job once, and again
@@ -38,13 +39,14 @@ bool takes(const WorkerOffer& offer, const std::string& agent);
 
 class Versions {
  public:
-  // Tells the job what this process offers; false: there was nothing that it waited for, or the store did not answer.
-  using Tell = std::function<void(JobId, async::Done<bool>)>;
+  // Tells the job what this process offers; false: there was nothing that it waited for. After an error it is told again.
+  using Tell = std::function<void(const store::JobRow&, async::Done<Result<bool>>)>;
   Versions(store::Store& store, Tell tell);
 
   // One walk at a time. It goes on until it is over or this object is gone.
   void sweep(std::vector<std::string> agents);
-  void offered(JobId job, std::string agent, std::string version, async::Done<Result<bool>> done);
+  void offered(const store::JobRow& row, const std::string& version,
+               async::Done<Result<bool>> done);
   void look_again(std::function<void(const std::vector<JobId>&)> then);
   // This process offers other versions now: the next walk looks at each parked job.
   void changed();
@@ -59,7 +61,8 @@ class Versions {
   bool sweeping_ = false, changed_ = false;  // changed_: during this walk
   std::map<JobId, std::uint64_t> seen_;  // parked jobs that wait for nothing of ours, at this seq
   struct Left {
-    std::string agent, version;
+    std::string agent;
+    std::vector<std::string> needed;
     Instant since;
   };
   std::map<JobId, Left> left_;  // to other processes

@@ -198,6 +198,65 @@ AE_TEST("versions/a process that gets the version while it looks who else has it
   EXPECT_EQ(desk.status(), "completed");
 }
 
+AE_TEST("versions/a parked job that the store did not let a sweep tell is told by the next one") {
+  Ground ground;
+  left_by_first(ground, "strict", true);
+  {
+    Desk other(ground, "other", owner("two", 2));
+    other.runtime->start();
+    ground.loop.advance(5s);
+    ASSERT_EQ(other.status(), "parked");
+    other.runtime.reset();
+  }
+  Desk right(ground, "right", owner("one", 3));
+  std::size_t refused = 0;
+  right.script = [&](const store::Call& call) {
+    if (call.method != Method::load || refused > 0) return Fault::none;
+    ++refused;
+    return Fault::fail_before;
+  };
+  right.runtime->start();
+  ground.loop.advance(5s);
+  ASSERT_EQ(refused, 1u);
+  EXPECT_EQ(right.status(), "parked");
+  ground.loop.advance(2min);
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
+AE_TEST("versions/a strict job is left to no worker that cannot claim it, nor resumed by one") {
+  Ground ground;
+  Desk::Setup able = worker("one", 1);
+  able.capabilities = {"gpu"};
+  {
+    Desk first(ground, "first", able);
+    NewJobRequest request;
+    request.job = kJob;
+    request.agent = "agent";
+    request.plan = bound("strict");
+    request.required_capabilities = {"gpu"};
+    request.hold = false;
+    ASSERT_TRUE(ground.loop.await<Result<Created>>(
+        [&](auto done) { first.runtime->create(request, std::move(done)); }));
+    first.runtime.reset();
+  }
+  Desk unable(ground, "unable", worker("one", 2));
+  unable.runtime->start();
+  Desk::Setup two = worker("two", 3);
+  two.capabilities = {"gpu"};
+  Desk other(ground, "other", two);
+  other.runtime->start();
+  ground.loop.advance(10s);
+  EXPECT_EQ(other.status(), "parked");
+  ground.loop.advance(4min);
+  EXPECT_EQ(count(other, EventType::job_parked), 1u);
+  EXPECT_EQ(other.status(), "parked");
+  able.seed = 4;
+  Desk right(ground, "right", able);
+  right.runtime->start();
+  ground.loop.advance(5s);
+  EXPECT_EQ(right.calls.size(), 1u);
+}
+
 AE_TEST("versions/an attempt keeps the version under which it began") {
   Ground ground;
   Desk desk(ground, "desk", owner("one", 1));
