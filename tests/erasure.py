@@ -155,6 +155,10 @@ def guesses(desk, job):
     return [text for text in texts if MARK.encode() in text]
 
 
+def blinded(blind, text):
+    return hashlib.sha256(b"aetheris.blind.v1" + blind.encode() + text).hexdigest()
+
+
 def expect_none_in(seen, texts, where):
     for form in (MARK.encode(), MARK.encode().hex().encode()):
         at = seen.find(form)
@@ -289,6 +293,28 @@ def forks_are_named_and_go_with_the_tree(desk):
     assert MARK.encode() not in desk.contents()
 
 
+def a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind(desk):
+    desk.begin("fails", "one", code=1)
+    texts = guesses(desk, "one")
+    for fork in ("two", "three"):
+        desk.run("fork", "one", "--at", "2", "--job-id", fork, "--repeat-effects", code=0)
+        desk.begin("fails", fork, code=1)
+    blind = desk.events("one")[0]["payload"]["blind"]
+    assert desk.events("two")[0]["payload"]["blind"] == blind
+    body = desk.json("redact", "two", "--all", "--reason", "x")
+    holders = {one["where"] for one in body["kept"] if one["what"] == "blind"}
+    assert holders == {"job one", "job three"}, body["kept"]
+    # What the list is for: with the blind of the origin a guess is confirmed by a hash that the fork keeps.
+    sent = next(e["payload"] for e in desk.events("two") if e["type"] == "tool_invocation_started")
+    assert sent["arguments_hash"] == blinded(blind, canonical({"to": MARK})), sent
+    body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
+    assert [fork["job_id"] for fork in body["forks"]] == ["three"], body
+    assert not [one for one in body["kept"] if one["what"] == "blind"], body["kept"]
+    assert blind.encode() not in desk.contents(), "no job has it any more"
+    for job in ("one", "two", "three"):
+        expect_gone(desk, job, texts)
+
+
 def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
     desk.begin("loop", "one", given={"message": f"Write to {MARK}."})
     texts = guesses(desk, "one")
@@ -330,6 +356,7 @@ def on_postgres(test):
 
 if __name__ == "__main__":
     failed = run_tests("erasure", ON_BOTH + (forks_are_named_and_go_with_the_tree,
+                                             a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind,
                                              the_same_request_is_the_same_job_also_after_it), Desk)
     failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH], Shared)
     sys.exit(failed)

@@ -702,6 +702,30 @@ AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") 
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
 }
 
+AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged") {
+  const Folder folder(true);
+  Bench made(folder / "a.db");
+  ASSERT_TRUE(made.open());
+  fill_tables(made, "j0", "completed");  // commits 1, 2, 3
+  const std::vector<std::string> commits = made.load("j0")->commits;
+  made.close();
+  ASSERT_EQ(commits.size(), 3U);
+  for (const std::string column : {"prev", "jump"}) {
+    for (const std::string value : {"0", "3", "999"}) {
+      const Folder damaged(true);
+      const std::string path = damaged / "a.db";
+      std::filesystem::copy_file(folder / "a.db", path);
+      run_sql(path, ("UPDATE commits SET " + column + " = " + value + " WHERE id > 1").c_str());
+      Bench bench(path);
+      ASSERT_TRUE(bench.open());
+      const auto first = bench.loop.await<Result<Loaded>>(
+          [&](auto done) { bench.store().load(JobId("j0"), kFirstCommit, std::move(done)); });
+      ASSERT_TRUE(first) << first.error().message;
+      EXPECT_EQ(first->commits, std::vector<std::string>{commits[0]}) << column << " " << value;
+    }
+  }
+}
+
 AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
   const Folder folder(true);
   Bench made(folder / "a.db");
