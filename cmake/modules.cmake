@@ -81,25 +81,32 @@ function(ae_module name)
 endfunction()
 
 # How test files are compiled: AE_TEST_FLAGS, and with clang one precompiled header for all of them, because reading
-# GoogleTest and the standard library is half the work of most. It is the object of a library, and not made by
-# target_precompile_headers, which hides its path from ccache: trees of other names could share nothing.
+# GoogleTest and the standard library is half the work of most. A precompiled header holds the path of its source, which
+# is GoogleTest's own header: no path of this tree is in it, so ccache may give it to a tree of another name. It is the
+# object of a library, because target_precompile_headers writes a header of its own into the build folder.
+# Nothing of ours is in it: a missing #include stays an error.
+set(AE_TEST_HEADERS algorithm chrono cstdlib filesystem fstream functional map memory optional set sstream string
+  string_view thread utility vector)
+
 function(ae_add_test_headers)
   if(NOT AE_TESTS OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     return()
   endif()
-  set(header ${CMAKE_SOURCE_DIR}/cmake/test_headers.h)
-  set_source_files_properties(${header} PROPERTIES LANGUAGE CXX)
-  add_library(ae_test_headers OBJECT ${header})
+  find_file(AE_GTEST_HEADER gtest/gtest.h REQUIRED)
+  set_source_files_properties(${AE_GTEST_HEADER} PROPERTIES LANGUAGE CXX)
+  add_library(ae_test_headers OBJECT ${AE_GTEST_HEADER})
   target_link_libraries(ae_test_headers PRIVATE GTest::gtest Threads::Threads)
+  list(TRANSFORM AE_TEST_HEADERS PREPEND "-include " OUTPUT_VARIABLE included)
+  list(JOIN included " " included)
   # Without the time of the files in it: ccache compares contents.
   target_compile_options(ae_test_headers PRIVATE ${AE_TEST_FLAGS}
-    "SHELL:-x c++-header -Xclang -fno-pch-timestamp -fpch-instantiate-templates")
+    "SHELL:-x c++-header -Xclang -fno-pch-timestamp -fpch-instantiate-templates ${included}")
 endfunction()
 
 function(ae_compile_as_test target sources)
   target_compile_options(${target} PRIVATE ${AE_TEST_FLAGS})
   if(TARGET ae_test_headers)
-    set(object ${CMAKE_BINARY_DIR}/CMakeFiles/ae_test_headers.dir/cmake/test_headers.h.o)
+    set(object ${CMAKE_BINARY_DIR}/CMakeFiles/ae_test_headers.dir${AE_GTEST_HEADER}.o)
     target_compile_options(${target} PRIVATE "SHELL:-include-pch ${object} -Xclang -fno-pch-timestamp")
     set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS ${object})
   endif()
