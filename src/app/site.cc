@@ -201,7 +201,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                                        : false;
     if (!accepting) return std::nullopt;
     const std::string timeline = sqlite_ ? sqlite_->timeline() : postgres_->timeline();
-    AE_ASSIGN(const runtime::ParkedJobs parked, until<Result<runtime::ParkedJobs>>([&](auto done) {
+    AE_ASSIGN(runtime::ParkedJobs parked, until<Result<runtime::ParkedJobs>>([&](auto done) {
                 runtime::park_rolled_back(*store_, *runtime_, by, timeline, std::move(done));
               }));
     AE_TRY(until<Result<void>>([&](auto done) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "app/secret_names.h"
@@ -59,7 +60,7 @@ class Drivers final : public Toolbox {
     performers_.add(tool.name, {std::move(made), tool.policy.version, std::move(verifier)});
     for (std::string& name : secret_names_of(tool)) {
       // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
-      static_cast<void>(secrets_.get(name));
+      std::ignore = secrets_.get(name);
       secret_names_.insert(std::move(name));
     }
     return {};

@@ -100,6 +100,7 @@ void OpenQuestions::take(const Event& event) {
 
 std::vector<Question> OpenQuestions::list() const {
   std::vector<Question> all;
+  all.reserve(open_.size());
   for (const auto& [key, question] : open_) all.push_back(question);
   std::ranges::sort(all, {}, &Question::seq);
   return all;

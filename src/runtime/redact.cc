@@ -414,6 +414,7 @@ class Tree : public std::enable_shared_from_this<Tree> {
   void decided() {
     if (!holding_.empty() && !request_.tree && !request_.keep_forks) {
       std::vector<std::string> names;
+      names.reserve(holding_.size());
       for (const JobId& fork : holding_) names.push_back(fork.text);
       return done_(fail(Code::input_invalid,
                         "forks of job " + request_.job.text +

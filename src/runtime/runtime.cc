@@ -132,6 +132,7 @@ void Runtime::sweep_versions() {
   if (!options_.claims || stopping_) return;
   swept_at_ = world_.steady.since_start();
   std::vector<std::string> agents;
+  agents.reserve(options_.agent_versions.size());
   for (const auto& [agent, version] : options_.agent_versions) agents.push_back(agent);
   versions_.sweep(std::move(agents));
 }

@@ -245,9 +245,10 @@ class ScrubTable {
  private:
   // Of the first four bytes: every shape has them.
   static_assert(kSecretHiddenMin >= sizeof(std::uint32_t));
-  std::size_t bucket(const char* text) const {
+  // REQUIRES: text has four bytes.
+  std::size_t bucket(std::string_view text) const {
     std::uint32_t word = 0;
-    std::memcpy(&word, text, sizeof word);
+    std::memcpy(&word, text.data(), sizeof word);
     return (word * 2'654'435'761u) >> bucket_shift_;
   }
   std::string_view text(std::uint32_t shape) const { return shapes_[shape].text; }
@@ -272,13 +273,13 @@ ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
   for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
     sorted_.push_back(i);
     first_bytes_.set(static_cast<unsigned char>(text(i).front()));
-    ++bucket_ends_[bucket(text(i).data())];
+    ++bucket_ends_[bucket(text(i))];
   }
   std::ranges::sort(sorted_, {}, [this](std::uint32_t i) { return text(i); });
   std::partial_sum(bucket_ends_.begin(), bucket_ends_.end(), bucket_ends_.begin());
   by_bucket_.resize(shapes_.size());
   for (std::uint32_t i = 0; i < shapes_.size(); ++i) {
-    by_bucket_[--bucket_ends_[bucket(text(i).data())]] = i;
+    by_bucket_[--bucket_ends_[bucket(text(i))]] = i;
   }
 }
 
@@ -295,7 +296,7 @@ std::vector<const Shape*> ScrubTable::in(std::string_view whole) const {
   std::vector<bool> seen;
   const std::size_t last = whole.size() - kSecretHiddenMin;
   for (std::size_t at = 0; at <= last; ++at) {
-    const std::size_t b = bucket(whole.data() + at);
+    const std::size_t b = bucket(whole.substr(at));
     for (std::uint32_t i = bucket_ends_[b]; i < bucket_ends_[b + 1]; ++i) {
       const std::uint32_t shape = by_bucket_[i];
       if ((!seen.empty() && seen[shape]) || !whole.substr(at).starts_with(text(shape))) continue;

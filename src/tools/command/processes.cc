@@ -617,6 +617,7 @@ void Processes::Listener::lose(Child& child) {
 // Its orphans are ours now, also those that have neither its group nor its mark.
 void Processes::Listener::end_left_behind(const Child& child) {
   std::vector<pid_t> supervisors;
+  supervisors.reserve(children_.size());
   for (const auto& [id, other] : children_) supervisors.push_back(other.supervisor);
   end_orphans(supervisors, child.group->start);
 }

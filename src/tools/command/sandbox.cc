@@ -330,7 +330,8 @@ Status check_closed(const Sandbox& sandbox, const std::vector<std::string>& clos
         return bad(".write: " + path + " belongs to the runtime and is closed to all tools");
       }
       if (!is_below(one, path)) continue;
-      std::string why = ".write: " + path + " holds " + one;
+      std::string why = ".write: " + path;
+      why.append(" holds ").append(one);
       why += ", which belongs to the runtime: name folders beside it, or move it";
       return bad(why);
     }

@@ -14,6 +14,11 @@
 namespace ae::tools::mcp {
 namespace {
 
+class NoSecrets final : public SecretSource {
+ public:
+  Result<Secret> get(std::string_view) override { return fail(Code::secret_missing, "none"); }
+};
+
 // A program in a test's hands, with one secret in its environment.
 struct Program final : Companions {
   struct Running final : Companion {
@@ -31,7 +36,8 @@ struct Program final : Companions {
 struct Stdio {
   HandLoop loop;
   Program program;
-  StdioTransport transport{loop, program, Value::object({}), ""};
+  NoSecrets secrets;
+  StdioTransport transport{loop, program, secrets, Value::object({}), ""};
   std::map<std::int64_t, Reply> replies;
 
   Stdio() {
@@ -127,11 +133,6 @@ AE_TEST("mcp/stdio/of several calls those end that no other line can answer") {
   server.prints("{no message");
   EXPECT_EQ(server.how(6), "unreadable");
 }
-
-class NoSecrets final : public SecretSource {
- public:
-  Result<Secret> get(std::string_view) override { return fail(Code::secret_missing, "none"); }
-};
 
 Reply over_http(testing::RawHttpServer::Script script) {
   net::AsioLoop loop;
