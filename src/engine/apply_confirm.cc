@@ -131,6 +131,8 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
 bool Applier::may_resume() const {
   if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
   if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
+  // A call in doubt that keeps no job from its end: the question about it stays open meanwhile.
+  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
   return s_.parked_until == "confirmation" &&
          (s_.raised == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }

@@ -31,27 +31,15 @@ void Decider::make_claimable() {
     }
     return;
   }
-  if (s_.status == JobStatus::parked && !awaits_person())
+  if (s_.status == JobStatus::parked && !s_.awaits_person_before_end())
     emit(EventType::job_resumed, {{"by", "runtime"}});
-}
-
-// Does this call in doubt have to be decided before the job goes on to its end?
-bool Decider::matters_before_end(const Step& call) const {
-  return !s_.undoable.empty() || s_.holds_end(call);
-}
-
-// Is a person asked about a call that has to be decided before the job ends?
-bool Decider::awaits_person() const {
-  return std::ranges::any_of(s_.waits, [&](const auto& entry) {
-    return entry.second.resolve && matters_before_end(s_.steps[entry.second.step]);
-  });
 }
 
 // Nothing is undone while something may still happen. True: something is in doubt.
 bool Decider::settle_doubts() {
   bool doubts = false;
   const auto look_at = [&](const Step& step) {
-    const bool matters = matters_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
+    const bool matters = s_.matters_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
       if (!matters) return;
       doubts = true;
@@ -75,7 +63,7 @@ bool Decider::settle_doubts() {
   for (std::uint32_t index : s_.todo) look_at(s_.steps[index]);
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    doubts = doubts || (wait.resolve && step.role == Role::node && matters_before_end(step));
+    doubts = doubts || (wait.resolve && step.role == Role::node && s_.matters_before_end(step));
   }
   return doubts || !decision_.events.empty();
 }
@@ -166,7 +154,7 @@ void Decider::rest_before_end() {
     if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
   if (s_.any_is_live() || release_until(backoff)) return;
-  if (!awaits_person()) return;
+  if (!s_.awaits_person_before_end()) return;
   emit(EventType::job_parked,
        {{"reason", code_name(Code::invocation_in_doubt)}, {"until", "resolve"}});
   decision_.release = true;

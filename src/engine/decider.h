@@ -95,8 +95,6 @@ class Decider {
   void undo();
   bool settle_doubts();
   void settle_doubt(const Step& step);
-  bool matters_before_end(const Step& call) const;
-  bool awaits_person() const;
   void undo_newest();
   void undo_step(const Step& undo);
   void make_claimable();

@@ -61,6 +61,16 @@ bool State::holds_end(const Step& step) const {
   }
 }
 
+bool State::matters_before_end(const Step& call) const {
+  return !undoable.empty() || holds_end(call);
+}
+
+bool State::awaits_person_before_end() const {
+  return std::ranges::any_of(waits, [&](const auto& entry) {
+    return entry.second.resolve && matters_before_end(steps[entry.second.step]);
+  });
+}
+
 bool State::has_to_undo() const {
   return !undoable.empty() ||
          std::ranges::any_of(steps, [&](const Step& step) { return holds_end(step); });

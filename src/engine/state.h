@@ -412,6 +412,10 @@ class State {
   // Its call is in doubt and could be undone: the job does not end before the outcome is known or the call is given up
   // (SPEC §7).
   bool holds_end(const Step& step) const;
+  // Has this call in doubt to be decided before the job ends?
+  bool matters_before_end(const Step& call) const;
+  // Is a person asked about a call that has to be decided before the job ends?
+  bool awaits_person_before_end() const;
   // Is there something to undo, or a call in doubt that may turn out to be?
   bool has_to_undo() const;
   // Has the job to undo something before it ends?

@@ -300,7 +300,10 @@ void People::raise(const JobId& job, const Seen& seen, const Glance& look) {
 void People::look_around(const Glance& look) {
   for (const auto& [job, seen] : world_.witness().jobs()) {
     if (seen.parked == "budget_exceeded") raise(job, seen, look);
-    if (look.waits && seen.paused) {
+    if (seen.parked == "worn_out") {  // its process died: it gets one more try
+      const std::string id = "one-more-try-" + std::to_string(++last_id_);
+      act(job, {.kind = engine::Act::Kind::resume, .id = id, .by = id}, 1);
+    } else if (look.waits && seen.paused) {
       act(job, {.kind = engine::Act::Kind::resume, .id = "late-resume", .by = "late-resume"}, 1);
     }
     if (!seen.raised.empty()) {
