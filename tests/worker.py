@@ -359,7 +359,8 @@ def one_that_was_stopped_past_its_lease_writes_nothing_more_and_lives_on():
         log = expect(h.run("events", "a", "--json", env=env), 0).json()["events"]
         attempts = {event["payload"]["attempt_id"]: event["payload"]["worker_id"]
                     for event in log if event["type"] == "job_running"}
-        assert list(attempts.values()) == [one.name, two.name], attempts
+        # The second worker may give the job back until the grace of the lost call has passed, and claim it again.
+        assert list(dict.fromkeys(attempts.values())) == [one.name, two.name], attempts
         stale = next(attempt for attempt, worker in attempts.items() if worker == one.name)
         # From the second attempt on nothing is the first one's, but a result that came late.
         second = next(i for i, event in enumerate(log) if event["payload"].get("worker_id") == two.name)
