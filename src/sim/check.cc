@@ -102,12 +102,17 @@ std::map<std::string, std::string, std::less<>> side_commands(const std::vector<
   return about;
 }
 
+const Event* end_of(const JobEvidence& e) {
+  const auto end = std::ranges::find_if(e.events, is_end, &Event::type);
+  return end == e.events.end() ? nullptr : &*end;
+}
+
 bool undelivered(const JobEvidence& e, std::string_view act) {
   std::string quoted = "\"";
   quoted += act;
   quoted += '"';
-  return is_end(e.events.back().type) &&
-         canonical(e.events.back().payload["undelivered"]).find(quoted) != std::string::npos;
+  const Event* const end = end_of(e);
+  return end && canonical(end->payload["undelivered"]).find(quoted) != std::string::npos;
 }
 
 std::string wait_of(const JobEvidence& e, const engine::Act& act) {

@@ -127,7 +127,7 @@ class Looking final : public Confirming {
  private:
   void look(const Event& event) override {
     const Value& p = event.payload;
-    if (event.type == EventType::job_cancel_requested) ending_ = true;
+    ending_ = ending_ || begins_end(event);
     if (event.type == EventType::command_emitted && p.find("of")) side_.emplace(p.text("step_id"));
     if (event.type == EventType::confirmation_checked) return checked(p);
     if (event.type != EventType::tool_invocation_started || ending_) return;
@@ -137,6 +137,23 @@ class Looking final : public Confirming {
     for (const auto& [name, thing] : things) {
       judge_.broken_if(thing.attempt != attempt && !thing.looked_at,
                        at_ + "a call begins, and nobody has looked at " + name);
+    }
+  }
+
+  // From then on nothing new begins: calls in doubt that could be undone may be sent again.
+  static bool begins_end(const Event& event) {
+    const Value& p = event.payload;
+    switch (event.type) {
+      case EventType::job_cancel_requested:
+        return true;
+      case EventType::timer_fired:
+        return p.text("effect_id") == "deadline";
+      case EventType::decision_recorded:
+        return p.text("kind") == "confirmation" && p.text("state") == "fail";
+      case EventType::node_finished:
+        return p.text("result_type") == "compensatable_failure";
+      default:
+        return false;
     }
   }
 

@@ -223,7 +223,19 @@ void early_signals_answer(const JobEvidence& e, Judge& judge) {
 
 struct Channel {
   std::deque<std::string> kept;     // messages that nobody got
-  std::deque<std::string> waiting;  // waits that got none, by their keys
+  struct Waiting {
+    std::string key;
+    std::optional<Instant> expires;
+  };
+  std::deque<Waiting> waiting;  // waits that got none, the longest first
+
+  // The wait that gets the next message: the longest that has not expired, else the longest of all.
+  const std::string* receiver(Instant now) const {
+    const auto open = std::ranges::find_if(
+        waiting, [&](const Waiting& wait) { return !wait.expires || *wait.expires > now; });
+    if (open != waiting.end()) return &open->key;
+    return waiting.empty() ? nullptr : &waiting.front().key;
+  }
 };
 
 void messages_keep_order(const JobEvidence& e, Judge& judge) {
@@ -239,28 +251,30 @@ void messages_keep_order(const JobEvidence& e, Judge& judge) {
                       canonical(p["payload"]) + " stands in the log twice");
     } else if (event.type == EventType::wait_opened && p.text("wait_type") == "message") {
       channel_of[key] = channel;
-      channels[channel].waiting.push_back(key);
+      channels[channel].waiting.push_back(
+          {key, p.find("expires_at") ? std::optional(instant(p, "expires_at")) : std::nullopt});
     } else if (event.type == EventType::wait_completed && channel_of.contains(key)) {
       Channel& here = channels[channel_of[key]];
       if (p.text("outcome") == "signalled") {
         const bool first = !here.kept.empty() && here.kept.front() == p.text("signal_id");
         judge.broken_if(!first, key + " got " + std::string(p.text("signal_id")) +
                                     ", which is not the oldest that was left");
-        judge.broken_if(here.waiting.empty() || here.waiting.front() != key,
+        const std::string* const receiver = here.receiver(event.created_at);
+        judge.broken_if(!receiver || *receiver != key,
                         key + " got what somebody had waited for longer");
         if (first) here.kept.pop_front();
         judge.mark("message.delivered");
       }
-      std::erase(here.waiting, key);
+      std::erase_if(here.waiting, [&](const Channel::Waiting& wait) { return wait.key == key; });
     }
   }
-  const bool ended = is_end(e.events.back().type);
+  const bool ended = end_of(e) != nullptr;
   for (const auto& [name, channel] : channels) {
     for (const std::string& id : channel.kept) {
       judge.broken_if(ended && !undelivered(e, id), id + " was neither delivered nor listed");
     }
     if (channel.kept.empty() || channel.waiting.empty() || e.state.ending) continue;
-    judge.broken(channel.waiting.front() + " waits beside a message for it");
+    judge.broken(channel.waiting.front().key + " waits beside a message for it");
   }
 }
 
@@ -296,10 +310,10 @@ void messages_are_kept(const JobEvidence& e, Judge& judge) {
     }
     if (ack->act.kind == engine::Act::Kind::signal && times == 0 && answered) continue;
     judge.broken_if(
-        times != 1 && is_end(e.events.back().type),
+        times != 1 && end_of(e),
         ack->act.id + " was accepted and stands in the log " + std::to_string(times) + " times");
     if (ack->act.kind == engine::Act::Kind::message) continue;
-    bool delivered = undelivered(e, ack->act.id) || !is_end(e.events.back().type);
+    bool delivered = undelivered(e, ack->act.id) || !end_of(e);
     for (const Event& event : e.events) {
       delivered = delivered || (event.type == EventType::wait_completed &&
                                 event.payload.text("signal_id") == ack->act.id);
@@ -326,7 +340,7 @@ bool left_trace(const JobEvidence& e, const engine::Act& act) {
 }
 
 void pauses_are_kept(const JobEvidence& e, Judge& judge) {
-  if (!is_end(e.events.back().type)) return;
+  if (!end_of(e)) return;
   for (const Ack* ack : e.acks) {
     const bool pause = ack->act.kind == engine::Act::Kind::pause;
     if ((!pause && ack->act.kind != engine::Act::Kind::resume) || left_trace(e, ack->act)) continue;

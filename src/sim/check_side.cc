@@ -184,7 +184,7 @@ class Undoing {
       look(event);
       walk_.take_in(event);
     }
-    if (is_end(e_.events.back().type)) ended(e_.events.back());
+    if (const Event* const end = end_of(e_)) ended(*end);
     match_effects();
   }
 

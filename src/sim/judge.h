@@ -40,6 +40,8 @@ std::span<const Checker> confirm_checkers();
 std::span<const Checker> plan_checkers();
 
 bool is_end(EventType type);
+// The terminal event; nullptr = none yet. Notes (`outcome_noted`) may follow it.
+const Event* end_of(const JobEvidence& e);
 Instant instant(const Value& payload, std::string_view field);
 // The plan that the job had at this event.
 const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq);

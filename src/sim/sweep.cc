@@ -81,9 +81,10 @@ void do_deeds(SimWorld& world, People& people, const std::vector<Deed>& deeds, s
   world.loop().after(deed.after, [&world, &people, &deeds, &deed, job, next, then] {
     const auto seen = world.witness().jobs().find(job);
     const bool there = seen != world.witness().jobs().end();
-    if (!deed.when.empty() && (!there || seen->second.status != deed.when)) {
-      return do_deeds(world, people, deeds, next);  // not yet
-    }
+    // Two deaths of its process park a job too, and that is not what the deed waits for.
+    const bool is_so =
+        there && seen->second.status == deed.when && seen->second.parked != "worn_out";
+    if (!deed.when.empty() && !is_so) return do_deeds(world, people, deeds, next);  // not yet
     switch (deed.kind) {
       case Deed::Kind::act:
         return people.act(job, deed.act, 100, then);
