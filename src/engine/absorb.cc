@@ -136,10 +136,20 @@ Result<const Step*> unknown_call(const State& state, const Act& act) {
   return found;
 }
 
-Status not_settled(Instant looked_at, Instant settles) {
+// Can `not_happened` be decided from what was known at `looked_at`? Not while a try may still take effect, and not from
+// a check that was made before the newest try could begin.
+Status is_settled(const State& state, const Step& step, Instant looked_at) {
+  const Invocation& call = *step.call;
+  if (call.ruled_out_at && looked_at < *call.ruled_out_at) {
+    return fail(Code::not_settled, "the call was made again after " + to_text(*call.ruled_out_at) +
+                                       ", and this check was made at " + to_text(looked_at) +
+                                       "; check again");
+  }
+  const auto settles = state.settles_at(step);
+  if (!settles || looked_at >= *settles) return {};
   return fail(Code::not_settled, "at " + to_text(looked_at) +
                                      " the call could still be under way, until " +
-                                     to_text(settles) + "; look then, and say it then");
+                                     to_text(*settles) + "; look then, and say it then");
 }
 
 // After the end a person can only say what they found out. The end and the result stay as they are.
@@ -153,11 +163,8 @@ Result<Taken> take_note(const State& state, const Act& act, const Stamp& stamp) 
   if (state.noted.contains(call.id.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
   }
-  const auto settles = state.settles_at(*step);
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
-  if (act.resolution == "not_happened" && settles && looked_at < *settles) {
-    AE_TRY(not_settled(looked_at, *settles));
-  }
+  if (act.resolution == "not_happened") AE_TRY(is_settled(state, *step, looked_at));
   if (act.result) AE_TRY(given_result_fits(state, *step, act));
   std::vector<Member> p{{"at", to_text(stamp.now)},      {"idempotency_key", call.key.text},
                         {"invocation_id", call.id.text}, {"node_id", state.node_of(*step).id},
@@ -189,12 +196,9 @@ Result<Taken> take_resolve(const State& state, const Act& act, const Stamp& stam
   const Step& step = state.steps[wait.step];
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
-  const auto settles = step.call ? state.settles_at(step) : std::nullopt;
   const bool under_way = step.call && (step.call->open || step.call->doubted);
   const Instant looked_at = std::min(stamp.now, act.looked_at.value_or(stamp.now));
-  if (not_happened && under_way && settles && looked_at < *settles) {
-    AE_TRY(not_settled(looked_at, *settles));
-  }
+  if (not_happened && under_way) AE_TRY(is_settled(state, step, looked_at));
   Extracted changed;
   if (happened && step.call) {
     AE_TRY(given_result_fits(state, step, act));

@@ -85,12 +85,12 @@ template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
          counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-         left_at, sent_opening, next_opening, unsettled, unsure, outcome, definite, retryable,
-         error, retry_after, charge, reserved, questions] = x;
+         left_at, sent_opening, next_opening, unsettled, ruled_out_at, unsure, outcome, definite,
+         retryable, error, retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
       counted, doubted, unsent, absent, late, open, attempt, first_send_by, send_by, deadline,
-      left_at, sent_opening, next_opening, unsettled, unsure, outcome, definite, retryable, error,
-      retry_after, charge, reserved, questions);
+      left_at, sent_opening, next_opening, unsettled, ruled_out_at, unsure, outcome, definite,
+      retryable, error, retry_after, charge, reserved, questions);
 }
 
 template <class A>

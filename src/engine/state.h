@@ -101,7 +101,9 @@ struct Invocation {
   // On a store that one process owns: the opening that the newest try was sent under, and the first one of another process
   // that had the job after it. That process had the lock, so by then the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
-  bool unsettled = false;          // a try ended and its request may still take effect
+  bool unsettled = false;  // a try ended and its request may still take effect
+  // When a person or a probe decided last that the tries before did not happen.
+  std::optional<Instant> ruled_out_at;
   std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;

@@ -843,6 +843,34 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
+AE_TEST(
+    "resolve/not_happened from a check before the newest try is refused, also when that one "
+    "settled") {
+  GivenJob job(one("pay"));
+  job.claim().crash();
+  const Instant settles = *job.state.settles_at(job.step("a"));
+  const auto says = [&](Instant looked_at) {
+    return job
+        .act({.kind = Act::Kind::resolve,
+              .by = "someone",
+              .idempotency_key = job.sent[0].key,
+              .resolution = "not_happened",
+              .looked_at = looked_at})
+        .refused;
+  };
+  job.now = settles + 60s;
+  ASSERT_EQ(says(settles + 20s), std::nullopt);
+  ASSERT_EQ(job.tries("a"), 2u);
+  job.answer("a", {.kind = OutcomeKind::unknown,
+                   .settled = true,
+                   .error_code = "http_500",
+                   .error_message = "the server answered 500"});
+  ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
+  EXPECT_EQ(says(settles + 10s), Code::not_settled) << "another person checked before it";
+  job.after(1s);
+  EXPECT_EQ(says(job.now), std::nullopt);
+}
+
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
   for (const std::string resolution : {"happened", "fail"}) {
     GivenJob job(one("pay"));

@@ -222,7 +222,7 @@ void early_signals_answer(const JobEvidence& e, Judge& judge) {
 // ---------------------------------------------------------------- messages
 
 struct Channel {
-  std::deque<std::string> kept;     // messages that nobody got
+  std::deque<std::string> kept;  // messages that nobody got
   struct Waiting {
     std::string key;
     std::optional<Instant> expires;
@@ -309,9 +309,8 @@ void messages_are_kept(const JobEvidence& e, Judge& judge) {
                  (event.type == EventType::wait_completed && p.text("signal_id") == ack->act.id);
     }
     if (ack->act.kind == engine::Act::Kind::signal && times == 0 && answered) continue;
-    judge.broken_if(
-        times != 1 && end_of(e),
-        ack->act.id + " was accepted and stands in the log " + std::to_string(times) + " times");
+    judge.broken_if(times != 1 && end_of(e), ack->act.id + " was accepted and stands in the log " +
+                                                 std::to_string(times) + " times");
     if (ack->act.kind == engine::Act::Kind::message) continue;
     bool delivered = undelivered(e, ack->act.id) || !end_of(e);
     for (const Event& event : e.events) {
