@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""docs/guarantees.md says which function keeps each sentence of the specification and which tests prove it: this holds
-the tables against the code.
+"""Pages of docs/ name the function that implements a statement and the tests that prove it. This checks those names
+against the code.
 
-Every file and function that the page names is there; every test, sentence of the store suite, rule of the simulated world,
-search of the model and check of a script is there; each section, 1 to 14 of the specification and A1 to A3 of the
-contract at the edges, has its rows, and no row has gone. A cell names what there is, or says why there is nothing. The
-table of hostile tests in docs/security.md is held the same way. Says `ok NAME` or `not ok NAME`, and how many rows are
-open.
+A table is checked when it has a column `tests`; its functions are in a column `function` or `where`, if it has one.
+Every file, function, type and heading that a cell names must exist, and so must every test, sentence of the store
+suite, rule of the simulated world, search of the model and check of a script. A cell without a name must give the
+reason. A section may not lose rows. Prints `ok NAME` or `not ok NAME` for each page, and how many rows are open.
+
+  guarantees.py          every page
+  guarantees.py PAGE     one of them, as `docs/seeds.md`
 """
 import collections
 import os
@@ -16,50 +18,61 @@ import sys
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
-PAGE = ROOT / "docs/guarantees.md"
-SECURITY = ROOT / "docs/security.md"
-HOSTILE_ROWS = 21
-# Rows of each section. A row may be split or added; whoever takes one away changes this number and says why.
-ROWS = {"1": 38, "2": 9, "3": 19, "4": 22, "5": 31, "6": 45, "7": 26, "8": 12, "9": 19, "10": 38, "11": 17,
-        "12": 11, "13": 19, "14": 39, "A1": 31, "A2": 25, "A3": 21}
-OPEN = ("not yet", "none yet", "being built", "comes later")
+# The least rows of each section, by the code or the text of its heading. Rows may be split or added; a commit that
+# removes one changes the number and gives the reason.
+PAGES = {
+    "docs/guarantees.md": {"1": 38, "2": 9, "3": 19, "4": 22, "5": 31, "6": 45, "7": 26, "8": 12, "9": 19, "10": 38,
+                           "11": 17, "12": 11, "13": 19, "14": 39, "A1": 31, "A2": 25, "A3": 21},
+    "docs/security.md": {"Hostile tests": 21},
+    "docs/seeds.md": {"S0": 38, "S1": 28, "S2": 54, "S3": 41, "S4": 19, "Where we differ on purpose": 19},
+}
+FUNCTIONS, TESTS = {"function", "where"}, "tests"  # names of columns
+# What a cell without a name may give as the reason.
+OPEN = ("not yet", "none yet", "being built", "comes later", "none, on purpose", "not there yet")
 
 failed = []
 
 
-def say(name, faults):
+def report(page, name, faults):
     for fault in faults:
         print(f"# {fault}")
-    print(f"{'not ok' if faults else 'ok'} docs/guarantees.md: {name}")
+    print(f"{'not ok' if faults else 'ok'} {page}: {name}")
     failed.extend(faults)
 
 
-# ---------------------------------------------------------------- what the page says
+# ---------------------------------------------------------------- what a page says
 
+# functions: None = the table has no such column
 Row = collections.namedtuple("Row", "section sentence functions tests")
 CODE = re.compile(r"(`+)(.+?)\1")  # a span of code; with two backticks it may hold one
 
 
-def rows():
-    found, section, bad = [], None, []
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if heading := re.match(r"#+ (A?\d+ )?", line):
-            section = heading[1].strip() if heading[1] and line.startswith("### ") else None
-        elif section and line.startswith("|") and not re.match(r"\|[-|]+$|\| sentence \|", line):
-            cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-            if len(cells) == 3:
-                found.append(Row(section, *cells))
-            else:
-                bad.append(f"{len(cells)} cells instead of 3: {line[:80]}")
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def rows(page):
+    """The rows of its tables with a column `tests`, and the faults of their form."""
+    found, bad, section, columns = [], [], None, None
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"#+ (([A-Z]?\d+) )?(.*)", line):
+            section = heading[2] or heading[3]
+        if not line.startswith("|"):
+            columns = None
+        elif columns is None:
+            columns = cells_of(line)
+        elif TESTS in columns and not re.fullmatch(r"[|-]+", line):
+            cells = cells_of(line)
+            if len(cells) != len(columns):
+                bad.append(f"{len(cells)} cells instead of {len(columns)}: {line[:80]}")
+                continue
+            where = next((i for i, name in enumerate(columns) if name in FUNCTIONS), None)
+            tests = columns.index(TESTS)
+            sentence = " · ".join(cells[:tests if where is None else where])
+            found.append(Row(section, sentence, None if where is None else cells[where], cells[tests]))
+            if not all(cells):
+                bad.append(f"{in_place(found[-1])}: an empty cell")
     return found, bad
-
-
-def hostile_rows():
-    """The table of hostile tests in docs/security.md."""
-    part = SECURITY.read_text(encoding="utf-8").split("\n## Hostile tests\n", 1)[1].split("\n## ", 1)[0]
-    lines = [line for line in part.splitlines() if line.startswith("| ") and not line.startswith("| it tries")]
-    assert len(lines) >= HOSTILE_ROWS, f"{len(lines)} rows in the table of hostile tests, it had {HOSTILE_ROWS}"
-    return [Row("hostile", *(cell.strip() for cell in line.strip().strip("|").split(" | "))) for line in lines]
 
 
 def spans(cell):
@@ -67,7 +80,7 @@ def spans(cell):
 
 
 def is_elsewhere(row):
-    return "**being built**" in row.functions + row.tests
+    return "**being built**" in (row.functions or "") + row.tests
 
 
 def is_open(cell):
@@ -164,19 +177,21 @@ def defines(text, name):
 
 
 def function_faults(row):
-    named = spans(row.functions)
+    if row.functions is None:
+        return []
+    named = [span for span in spans(row.functions) if ": " in span or "/" in span]  # the others are words
     faults = []
     for span in named:
-        place, colon, names = span.partition(": ")
-        path = next((p for p in (ROOT / "src" / place, ROOT / place) if colon and p.is_file()), None)
+        place, _, names = span.partition(": ")
+        path = next((p for p in (ROOT / "src" / place, ROOT / place) if p.is_file()), None)
         if not path:
-            if colon:
-                faults.append(f"{in_place(row)}: no file {place}")
+            faults.append(f"{in_place(row)}: no file {place}")
             continue
         text = path.read_text(encoding="utf-8")
-        faults += [f"{in_place(row)}: {place} has no {name}" for name in names.split(", ") if not defines(text, name)]
-    if not any(": " in span for span in named) and not is_open(row.functions):
-        faults.append(f"{in_place(row)}: no function, and no word why")
+        faults += [f"{in_place(row)}: {place} has no {name}"
+                   for name in names.split(", ") if name and not defines(text, name)]
+    if not named and not is_open(row.functions):
+        faults.append(f"{in_place(row)}: no function, and no reason")
     return faults
 
 
@@ -200,33 +215,39 @@ class Tests:
         named = spans(row.tests)
         faults = [f"{in_place(row)}: there is no test `{name}`" for name in named if not self.has(name)]
         if not named and not is_open(row.tests):
-            faults.append(f"{in_place(row)}: no test, and no word why")
+            faults.append(f"{in_place(row)}: no test, and no reason")
         if named and "**none yet**" in row.tests:
             faults.append(f"{in_place(row)}: names a test and says that there is none")
         return faults
 
 
-def main():
-    everything, malformed = rows()
+def check(page, least, tests):
+    everything, malformed = rows(page)
     table = [row for row in everything if not is_elsewhere(row)]
-    say("every row has a sentence, a function and a test",
-        malformed + [f"{in_place(row)}: an empty cell" for row in everything if not all(row)])
-    say("every file, function and heading that the page names is there",
-        [fault for row in table for fault in function_faults(row)])
-    tests = Tests()
-    say("every test that the page names is there", [fault for row in table for fault in tests.faults(row)])
-    say("every test that the page on security names is there",
-        [f"security.md, “{row.sentence[:60]}”: {fault}" for row in hostile_rows() for fault in tests.faults(row)])
+    report(page, "every row has all its cells", malformed)
+    if any(row.functions is not None for row in everything):
+        report(page, "every file, function and heading that the page names is there",
+               [fault for row in table for fault in function_faults(row)])
+    report(page, "every test that the page names is there", [fault for row in table for fault in tests.faults(row)])
     count = collections.Counter(row.section for row in everything)
-    say("every section has its rows, and none has gone",
-        [f"§{section} has {count[section]} rows, it had {least}" for section, least in ROWS.items()
-         if count[section] < least])
-    for row in everything:  # what is written elsewhere may be named before it is here
+    report(page, "every section has its rows, and none has gone",
+           [f"§{section} has {count[section]} rows, it had {rows_before}" for section, rows_before in least.items()
+            if count[section] < rows_before])
+    for row in everything:  # a row that is being built may name what is not here
         if is_elsewhere(row) and spans(row.tests) and not function_faults(row) + tests.faults(row):
             print(f"# {in_place(row)}: it is there now: take **being built** away")
     open_rows = collections.Counter(word for row in everything for word in OPEN
-                                    if f"**{word}**" in row.functions + row.tests)
-    print(f"# {len(everything)} rows; " + ", ".join(f"{word}: {open_rows[word]}" for word in OPEN))
+                                    if f"**{word}**" in (row.functions or "") + row.tests)
+    print(f"# {page}: {len(everything)} rows" + "".join(f"; {word}: {count}" for word, count in open_rows.items()))
+
+
+def main():
+    chosen = sys.argv[1:] or list(PAGES)
+    if unknown := [page for page in chosen if page not in PAGES]:
+        sys.exit(f"guarantees.py: no such page: {', '.join(unknown)}; one of {', '.join(PAGES)}")
+    tests = Tests()
+    for page in chosen:
+        check(page, PAGES[page], tests)
     return 1 if failed else 0
 
 
