@@ -451,8 +451,7 @@ AE_TEST(
   EXPECT_EQ(o.kind, OutcomeKind::timeout);
   EXPECT_EQ(o.error_code, "timeout");
   EXPECT_FALSE(o.definite);
-  EXPECT_NE(o.error_message.find("reported nothing for 2s"), std::string::npos)
-      << o.error_message;
+  EXPECT_NE(o.error_message.find("reported nothing for 2s"), std::string::npos) << o.error_message;
   EXPECT_GE(boot_now() - began, 2s);
   EXPECT_LT(boot_now() - began, 15s);
   EXPECT_FALSE(lives(pid_from(folder / "pid")));
