@@ -110,7 +110,8 @@ void Decider::end(const Ending& ending) {
     // Another process may still perform it, and put down what it saw.
     if (!stamp_.owned && stamp_.now < step.call->deadline) {
       // Of a job that rests nobody would ask again.
-      if (s_.status == JobStatus::parked && s_.parked_until != "resolve") {
+      if (s_.status == JobStatus::parked &&
+          (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
         emit(EventType::job_resumed, {{"by", "runtime"}});
       }
       return ask_again(step.call->deadline);

@@ -295,6 +295,74 @@ constexpr std::string_view kResent =
     "{'effect':'idempotent','retry':{'max_attempts':2,'retry_on':['timeout']},"
     "'dedupe_window':'1h','compensate':{'tool':'undo'}}";
 
+// ---------------------------------------------------------------- parked for a call that keeps no job from its end
+
+constexpr std::string_view kChanging =
+    "{'tools':{'undo':{'effect':'idempotent'},"
+    "'mark':{'effect':'idempotent','changes':[{'type':'doc','id':'${ .result.id }','op':'edit',"
+    "'version':'${ .result.v }'}]},"
+    "'sign':{'effect':'at_most_once','on_in_doubt':'park','changes':[{'type':'doc',"
+    "'id':'${ .result.id }','op':'edit','version':'${ .result.v }'}]},"
+    "'slow':{'effect':'at_most_once','on_in_doubt':'park','timeout':'600s'},"
+    "'book':{'effect':'idempotent','retry':{'max_attempts':3,'retry_on':['timeout']},"
+    "'compensate':{'tool':'undo'}}}}";
+
+AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
+  GivenJob job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
+  const EventDraft resumed{EventType::job_resumed, json("{'by':'runtime'}")};
+  job.claim().reload();
+  job.add({requeued_event(kProcessDied, std::nullopt)});
+  job.claim();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  ASSERT_EQ(job.state.process_deaths, 1u);
+  State parked = job.folded(job.log.size());
+  EXPECT_FALSE(apply(parked, resumed, job.now, compile_each_time())) << "the job does not end";
+  job.after(2h);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+  EXPECT_EQ(job.last(EventType::job_resumed)["by"], Value("runtime"));
+  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded"));
+  EXPECT_EQ(listed(terminal(job)), std::set{job.sent[0].key});
+  expect_proved(job);
+  GivenJob asked = one(kUndoable);
+  asked.claim();
+  dies(asked).cancel();  // parked again, for a call that could be undone
+  State waits = asked.folded(asked.log.size());
+  EXPECT_FALSE(apply(waits, resumed, asked.now, compile_each_time())) << "a person is asked";
+}
+
+AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
+  GivenJob job(
+      "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
+      ","
+      "{'id':'y','kind':'tool','tool':'book','needs':['w']}]",
+      {.more = kChanging, .deadline = 1h});
+  job.claim().ok("w", "{'id':'d','v':1}").times_out("y").crash();
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  job.after(2h);
+  ASSERT_EQ(job.tries("y"), 2u) << job.story();
+  job.ok("y");
+  ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.story();
+  job.resolve("x", "fail").ok("y/compensate");
+  EXPECT_EQ(terminal(job)["code"], Value("deadline_exceeded")) << job.story();
+  EXPECT_EQ(listed(terminal(job)), std::set{job.state.key_of(job.step("x")).text});
+  expect_proved(job);
+}
+
+AE_TEST("ending/a deadline ends a parked job of a shared store though another call is still open") {
+  GivenJob job(
+      "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
+      ","
+      "{'id':'z','kind':'tool','tool':'slow','needs':['w']}]",
+      {.more = kChanging, .deadline = 5min});
+  job.owned = false;
+  job.claim().ok("w", "{'id':'d','v':1}").crash().after(61s);
+  ASSERT_EQ(job.state.parked_until, "resolve") << job.story();
+  job.after(5min);
+  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it\n" << job.story();
+  job.after(10min);
+  EXPECT_EQ(job.status(), "failed") << job.story();
+}
+
 AE_TEST("ending/a job that is cancelled parks for its only call when that could be undone") {
   GivenJob job = one(kUndoable);
   job.claim();
