@@ -847,7 +847,7 @@ AE_TEST(
     "resolve/not_happened from a check before the newest try is refused, also when that one "
     "settled") {
   GivenJob job(one("pay"));
-  job.claim().crash();
+  job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](Instant looked_at) {
     return job
