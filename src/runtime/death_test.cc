@@ -182,6 +182,40 @@ AE_TEST("death/the last one that a job may have parks it before it is claimed, w
   }
 }
 
+AE_TEST("death/messages come in order also to a job that was parked with its inbox") {
+  Ground ground;
+  Page page = dies(ground, "second", true, dies(ground, "first", true, Page{}, create_queued));
+  RunningSlot slot(page);
+  Desk desk(ground, "third", {.owned = true, .seed = 78, .claims = false, .slot = &slot});
+  const auto send = [&](const char* id, const char* channel) {
+    return desk.act(
+        {.kind = engine::Act::Kind::message, .id = id, .by = "ann", .channel = channel});
+  };
+  ASSERT_TRUE(send("one", "c"));
+  ASSERT_TRUE(send("elsewhere", "d"));
+  ASSERT_TRUE(send("two", "c"));
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::pause, .id = "p", .by = "ann"}));
+  desk.runtime->start();
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.read().state.parked_reason, "worn_out");
+  ASSERT_EQ(desk.read().inbox.size(), 4U);
+  const auto ids = [&] {
+    std::string all;
+    const auto read = desk.read();
+    for (const Event* event : all_of(read.events, EventType::agent_message)) {
+      all += std::string(event->payload.text("message_id")) + " ";
+    }
+    return all;
+  };
+  const auto again = send("one", "c");
+  ASSERT_TRUE(again);
+  EXPECT_EQ((*again)["duplicate"], Value(true)) << "it was accepted before";
+  EXPECT_EQ(ids(), "one ");
+  ASSERT_TRUE(send("three", "c"));
+  EXPECT_EQ(ids(), "one two three ");
+  EXPECT_EQ(desk.read().inbox.size(), 2U) << "the pause and the other channel are left";
+}
+
 // What a process leaves that dies with the job on the processor, its newest call sent.
 Page dies_later(Ground& ground, std::uint64_t seed, Page left) {
   RunningSlot before(left);

@@ -78,6 +78,30 @@ bool taken_ahead(engine::State& state, const std::vector<store::InboxEntry>& inb
   return ahead;
 }
 
+// The messages of a channel are in the order in which they were accepted, also where a job was parked with its inbox: those
+// that it holds come before a later one. Unlike other acts they evaluate nothing. The inbox's numbers of what `events` got.
+Result<std::vector<std::uint64_t>> messages_ahead(
+    engine::State& state, const std::vector<store::InboxEntry>& inbox, const engine::Act& wanted,
+    const engine::Stamp& stamp, const engine::PlanSource& plans, std::vector<EventDraft>& events) {
+  std::vector<std::uint64_t> numbers;
+  if (wanted.kind != engine::Act::Kind::message) return numbers;
+  for (const store::InboxEntry& entry : inbox) {
+    const auto json = engine::read_beside(engine::inbox_place(state.job, entry.id), entry.act);
+    const auto act = json ? engine::Act::from_json(*json) : std::unexpected(json.error());
+    const bool same_channel = act && act->kind == wanted.kind && act->channel == wanted.channel;
+    if (!same_channel) continue;
+    auto taken = engine::take_in(state, *act, stamp);
+    if (!taken) continue;  // the job is ending: its holder says what becomes of it
+    for (EventDraft& draft : taken->events) {
+      AE_TRY(engine::apply(state, draft, stamp.now, plans));
+      events.push_back(std::move(draft));
+    }
+    numbers.push_back(entry.number);
+    if (act->id == wanted.id) break;  // itself, sent again
+  }
+  return numbers;
+}
+
 // Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
 // outcome of a call.
 bool leaves_late(const engine::State& state, const engine::Act& act) {
@@ -713,7 +737,14 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
       if (!applied) return acting->done(std::unexpected(applied.error()));
     }
   }
-  // A job that was parked with its inbox takes it in when it is claimed.
+  std::vector<std::uint64_t> numbers;
+  if (!read.row.claim) {
+    auto ahead =
+        messages_ahead(read.state, read.inbox, acting->act, stamp, plans_.source(), events);
+    if (!ahead) return acting->done(std::unexpected(ahead.error()));
+    numbers = *std::move(ahead);
+  }
+  // A job that was parked with its inbox takes in the rest of it when it is claimed.
   const bool as_logged =
       !read.row.claim || !taken_ahead(read.state, read.inbox, acting->act, stamp, plans_.source());
   const std::vector<std::string> offered = tool_versions(read.state);
@@ -738,7 +769,8 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
 
   const bool counts = acting->act.kind == engine::Act::Kind::signal ||
                       acting->act.kind == engine::Act::Kind::message;
-  if (counts && read.state.signals + read.inbox.size() >= engine::kSignalsMax) {
+  const std::uint64_t accepted = read.state.signals + read.inbox.size() - numbers.size();
+  if (counts && accepted >= engine::kSignalsMax) {
     return acting->done(fail(Code::signals_limit, "the job has accepted " +
                                                       std::to_string(engine::kSignalsMax) +
                                                       " signals, the most that one job may have"));
@@ -791,6 +823,7 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
   batch.authority = store::Batch::Free{};
   batch.expected_seq = read.row.last_seq;
   batch.effects_absent = std::move(decided);
+  batch.inbox_taken = std::move(numbers);
   batch.row = row_of(read.state);
   const std::vector<Event> shown = std::move(sealed->events);
   if (world_.signer != nullptr) {

@@ -344,11 +344,14 @@ void pauses_are_kept(const JobEvidence& e, Judge& judge) {
     const bool pause = ack->act.kind == engine::Act::Kind::pause;
     if ((!pause && ack->act.kind != engine::Act::Kind::resume) || left_trace(e, ack->act)) continue;
     if (was_ended(e)) continue;  // it may have been overtaken; a job that completes has looked
-    // Another act wanted the same and came first. A pause changes nothing in a job that is worn_out.
-    bool other =
-        pause && std::ranges::any_of(e.events, [](const Event& event) {
-          return event.type == EventType::job_parked && event.payload.text("reason") == "worn_out";
-        });
+    // Another act wanted the same and came first. A pause changes nothing in a job that rests until `resume` already, for
+    // whatever reason; whoever wanted it is told so.
+    bool other = pause && ack->answer["paused"] == Value(true) &&
+                 std::ranges::any_of(e.events, [](const Event& event) {
+                   const Value& p = event.payload;
+                   return event.type == EventType::job_parked && p.text("until") == "resume" &&
+                          p.text("reason") != "paused";
+                 });
     for (const auto& [id, asked] : e.asked) {
       other = other ||
               (asked.act.kind == ack->act.kind && id != ack->act.id && left_trace(e, asked.act));
