@@ -9,9 +9,7 @@ namespace ae::agents {
 namespace {
 
 constexpr std::size_t kChangesMax = 64;
-constexpr std::size_t kHeadersMax = 64;
 constexpr std::size_t kParamsMax = 64;
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 
 class ChangeCheck {
  public:
@@ -103,7 +101,8 @@ class ChangeCheck {
       }
     }
     if (const auto timeout = spot.find("timeout"); timeout && asks) {
-      if (const auto span = check_.duration(*timeout, kLeast)) put("timeout", to_text(*span));
+      if (const auto span = check_.duration(*timeout, kDurationLeast))
+        put("timeout", to_text(*span));
     }
     if (const auto list = spot.find("headers"); list && asks) headers(*list);
     out_.policy.emplace_back("verify", Value::object(std::move(policy)));

@@ -35,6 +35,9 @@ struct Spot {
   std::string path_of(std::string_view key) const;
 };
 
+constexpr Duration kDurationLeast = std::chrono::milliseconds(1);
+constexpr std::size_t kHeadersMax = 64;  // of one request
+
 using Words = std::initializer_list<std::string_view>;
 
 // Keys and words that the language has, and this version does not act on yet.

@@ -14,7 +14,6 @@
 namespace ae::agents {
 namespace {
 
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr Duration kTimeout = std::chrono::minutes(2);  // a model thinks longer than a tool works
 constexpr std::size_t kModelNameMax = 256;
 constexpr std::size_t kPartsMax = 256;
@@ -161,7 +160,7 @@ class ModelCheck {
     policy.on_in_doubt = engine::OnInDoubt::resend;
     policy.timeout = kTimeout;
     if (const auto timeout = spot_.find("timeout")) {
-      policy.timeout = check_.duration(*timeout, kLeast).value_or(policy.timeout);
+      policy.timeout = check_.duration(*timeout, kDurationLeast).value_or(policy.timeout);
     }
     if (const auto grace = spot_.find("grace")) {
       policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);

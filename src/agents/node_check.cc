@@ -8,7 +8,6 @@
 namespace ae::agents {
 namespace {
 
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr std::size_t kMessagesMax = 10'000;
 
 class WaitCheck {
@@ -94,7 +93,7 @@ class WaitCheck {
   void expiry(const Spot& spot, std::vector<Member>& wait) {
     const auto expires = spot.find("expires");
     if (expires) {
-      if (const auto duration = check_.duration(*expires, kLeast)) {
+      if (const auto duration = check_.duration(*expires, kDurationLeast)) {
         wait.emplace_back("expires", to_text(*duration));
       }
     }

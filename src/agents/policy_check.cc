@@ -10,9 +10,7 @@ namespace ae::agents {
 namespace {
 
 constexpr std::size_t kPoliciesMax = 1'000;
-constexpr std::size_t kNamesMax = 256;  // of tools or agents in one rule
-constexpr Duration kLeast = std::chrono::milliseconds(1);
-
+constexpr std::size_t kNamesMax = 256;
 bool is_pattern(std::string_view name) { return name.ends_with('*'); }
 
 bool matches(std::string_view pattern, std::string_view tool) {
@@ -180,7 +178,7 @@ class PolicyCheck {
   }
 
   void expires(const Spot& spot) {
-    const auto span = check_.duration(spot, kLeast);
+    const auto span = check_.duration(spot, kDurationLeast);
     if (!asks_) return check_.fault(spot, "`expires` is for `action: require_approval`");
     if (span) rule_.emplace_back("expires", to_text(*span));
   }

@@ -4,14 +4,13 @@
 #include <vector>
 
 #include "agents/check.h"
+#include "core/ascii.h"
 
 namespace ae::agents {
 namespace {
 
 constexpr std::uint32_t kTriesMax = 1'000;
 constexpr std::size_t kEntriesMax = 1'000;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // An entry as it is written; "" when it is none.
 std::string entry_at(const Spot& spot) {

@@ -8,7 +8,6 @@
 namespace ae::agents {
 namespace {
 
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::size_t kLabelsMax = 64;
 constexpr std::size_t kLabelMax = 256;  // bytes of a name or a value
@@ -24,7 +23,7 @@ class SettingsCheck {
       if (check_.schema(*schema)) agent_.input_schema = (*schema)->value();
     }
     if (const auto deadline = spot_.find("deadline")) {
-      if (const auto duration = check_.duration(*deadline, kLeast)) {
+      if (const auto duration = check_.duration(*deadline, kDurationLeast)) {
         graph_.emplace_back("deadline", to_text(*duration));
       }
     }
@@ -92,7 +91,7 @@ class SettingsCheck {
       }
       cost_ = *cost;
     }
-    if (const auto wall = spot.find("wall")) budget_.wall = check_.duration(*wall, kLeast);
+    if (const auto wall = spot.find("wall")) budget_.wall = check_.duration(*wall, kDurationLeast);
     if (const auto soft = spot.find("soft")) {
       if (const auto percent = check_.count(*soft, 100)) budget_.soft = *percent;
     }

@@ -6,6 +6,7 @@
 #include "agents/check.h"
 #include "agents/condition_check.h"
 #include "agents/tool_text.h"
+#include "core/ascii.h"
 #include "core/hash.h"
 #include "core/http_status.h"
 #include "core/json.h"
@@ -20,13 +21,9 @@ using engine::OnInDoubt;
 constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::uint64_t kServerOutputMax = 4u << 20;  // a message of MCP has no more
 constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
-constexpr std::size_t kHeadersMax = 64;
 constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSandboxCountMax = 1'000'000;
-constexpr Duration kLeast = std::chrono::milliseconds(1);
 constexpr Duration kHeartbeatLeast = std::chrono::milliseconds(100);
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -171,7 +168,7 @@ class ToolCheck {
       }
     }
     if (const auto timeout = spot_.find("timeout")) {
-      policy.timeout = check_.duration(*timeout, kLeast).value_or(policy.timeout);
+      policy.timeout = check_.duration(*timeout, kDurationLeast).value_or(policy.timeout);
     }
     if (const auto grace = spot_.find("grace")) {
       policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);
@@ -180,7 +177,7 @@ class ToolCheck {
       if ((*window)->is_string() && (*window)->scalar.as_string() == "unlimited") {
         policy.dedupe_window = std::nullopt;
       } else {
-        policy.dedupe_window = check_.duration(*window, kLeast);
+        policy.dedupe_window = check_.duration(*window, kDurationLeast);
       }
     }
     if (const auto schema = spot_.find("args_schema")) {
@@ -196,7 +193,7 @@ class ToolCheck {
     }
     approval();
     if (const auto expires = of_ ? spot_.find("ask_expires") : std::nullopt) {
-      if (const auto span = check_.duration(*expires, kLeast)) {
+      if (const auto span = check_.duration(*expires, kDurationLeast)) {
         approval_.emplace_back("ask_expires", to_text(*span));
       }
     }
@@ -225,7 +222,7 @@ class ToolCheck {
     const auto expires = spot_.find("approval_expires");
     if (!expires) return;
     if (!spot) check_.fault(*expires, "without `approval` nobody is asked");
-    if (const auto span = check_.duration(*expires, kLeast); span && asks) {
+    if (const auto span = check_.duration(*expires, kDurationLeast); span && asks) {
       approval_.emplace_back("approval_expires", to_text(*span));
     }
   }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ascii.h"
 #include "core/expr_lex.h"
 #include "core/json.h"
 
@@ -12,9 +13,6 @@ namespace ae::agents {
 namespace {
 
 constexpr std::size_t kBodyDepthMax = 32;
-
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // `secret:NAME` as a word of its own.
 bool names_secret(std::string_view text) {

@@ -15,6 +15,11 @@
 
 namespace ae::api {
 
+// A JSON array of texts.
+inline Value texts(const std::vector<std::string>& from) {
+  return Value::array(std::vector<Value>(from.begin(), from.end()));
+}
+
 constexpr Duration kAskAgainAfter = std::chrono::seconds(1);
 
 struct Api::Asked {

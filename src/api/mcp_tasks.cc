@@ -12,8 +12,8 @@
 namespace ae::api {
 namespace {
 
-constexpr int kPollEvery = 1'000;         // milliseconds, as we advise
-constexpr std::size_t kShownMax = 2'000;  // bytes of arguments in a question
+constexpr int kPollEvery = 1'000;                 // milliseconds, as we advise
+constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
 
 // `asks`: there are people's questions that this client can bring before somebody.
 std::string_view task_status(const Value& job, bool modern, bool asks) {
@@ -44,7 +44,7 @@ Value task_of(const Value& job, bool modern, bool asks) {
 }
 
 // A form that a tool asks to be filled in: handed on as it is.
-bool is_form(const Value& approval) {
+bool is_form_approval(const Value& approval) {
   return approval.text("kind") == "question" && approval["question"].text("mode") == "form";
 }
 
@@ -58,7 +58,7 @@ Value question(const Value& approval) {
   std::string message = "Job " + std::string(approval.text("job_id")) + " asks: ";
   if (approval.text("kind") == "call") {
     std::string arguments = canonical(approval["arguments"]);
-    if (arguments.size() > kShownMax) {
+    if (arguments.size() > kQuestionShownMax) {
       arguments = "arguments of " + std::to_string(arguments.size()) + " bytes (sha256 " +
                   std::string(approval.text("arguments_hash")) + ")";
     }
@@ -80,7 +80,7 @@ Value question(const Value& approval) {
   const Value payload = Value::object(
       {{"description", "As JSON; what is no JSON is taken as text"}, {"type", "string"}});
   const Value schema =
-      is_form(approval) ? approval["question"]["schema"]
+      is_form_approval(approval) ? approval["question"]["schema"]
       : decides
           ? Value::object({{"properties", Value::object({{"decision", choice}, {"note", text}})},
                            {"required", Value::array({Value("decision")})},
@@ -126,7 +126,7 @@ Result<std::optional<ApiRequest>> act_of(const Value& approval, const Value& ans
                                         {"wait_type", "human"}}));
     return act;
   }
-  if (is_form(approval) && action == "accept") {
+  if (is_form_approval(approval) && action == "accept") {
     act.path = {"api", "approvals", std::string(approval.text("id"))};
     act.body = canonical(Value::object({{"arguments", content}, {"decision", "approve"}}));
     return act;

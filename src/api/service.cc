@@ -9,10 +9,6 @@
 namespace ae::api {
 namespace {
 
-Value texts(const std::vector<std::string>& from) {
-  return Value::array(std::vector<Value>(from.begin(), from.end()));
-}
-
 Value tool_json(const agents::ToolDefinition& tool) {
   std::vector<Member> members{{"name", tool.name},
                               {"kind", tool.kind},

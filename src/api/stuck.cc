@@ -18,13 +18,9 @@ namespace {
 constexpr std::string_view kVersion = "execution_version:";
 constexpr Duration kOlderThan = std::chrono::minutes(5);
 constexpr std::size_t kListDefault = 100;
-constexpr std::size_t kRowsAtOnce = 200;
+constexpr std::size_t kStuckRowsAtOnce = 200;
 constexpr std::size_t kCountedMax = 10'000;  // rows that are looked through for one number
 constexpr Duration kStandingAge = std::chrono::seconds(5);
-
-Value texts(const std::vector<std::string>& from) {
-  return Value::array(std::vector<Value>(from.begin(), from.end()));
-}
 
 std::vector<std::string> missing_of(const WorkerOffer& offer,
                                     const std::vector<std::string>& needed) {
@@ -240,7 +236,7 @@ void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
   store::Filter filter;
   filter.status = walk->statuses[walk->status];
   go_on_after(walk->after, filter);
-  filter.limit = kRowsAtOnce;
+  filter.limit = kStuckRowsAtOnce;
   // A job that has stood still for long was not written to; of a lease that ran out the row says when.
   if (!walk->doubts && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
@@ -251,7 +247,7 @@ void Api::next_page(Ask ask, std::shared_ptr<Walk> walk) {
       return ask->refuse({Code::input_invalid, "\"cursor\" is no job of this store"});
     }
     if (!rows) return ask->refuse(rows.error());
-    walk->last_page = rows->size() < kRowsAtOnce;
+    walk->last_page = rows->size() < kStuckRowsAtOnce;
     for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
     if (alive.lock()) next_row(ask, walk);
   });
@@ -364,14 +360,14 @@ void Api::standing(std::move_only_function<void(const Standing*)> then) {
 // Of those that are not parked: rows are looked through, no log.
 void Api::count_stuck(std::shared_ptr<Standing> fresh, std::size_t status, std::string after,
                       std::move_only_function<void(const Standing*)> then) {
-  constexpr std::string_view kStatuses[] = {"running", "queued"};
-  if (status == std::size(kStatuses) || fresh->looked_at >= kCountedMax) {
+  constexpr std::string_view kCountedStatuses[] = {"running", "queued"};
+  if (status == std::size(kCountedStatuses) || fresh->looked_at >= kCountedMax) {
     fresh->taken_at = steady_.since_start();
     standing_ = fresh;
     return then(fresh.get());
   }
   store::Filter filter;
-  filter.status = kStatuses[status];
+  filter.status = kCountedStatuses[status];
   go_on_after(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);

@@ -1,5 +1,7 @@
 #include "app/archive_folder.h"
 
+#include "app/fd.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,20 +12,6 @@
 
 namespace ae::app {
 namespace {
-
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 std::unexpected<Error> failed(const std::string& path, int error) {
   return fail(Code::unavailable, path + ": " + std::strerror(error));

@@ -7,11 +7,11 @@
 namespace ae::app {
 namespace {
 
-struct Place {
+struct Location {
   std::string path, folder;
 };
 
-std::string at(const Place& place, std::size_t line) {
+std::string at(const Location& place, std::size_t line) {
   return place.path + ":" + std::to_string(line);
 }
 
@@ -40,11 +40,12 @@ std::unexpected<Error> differ(const std::string& what, const std::string& first,
                                "by two processes");
 }
 
-using Places = std::map<std::string, Place, std::less<>>;
+using Locations = std::map<std::string, Location, std::less<>>;
 
-Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& into, Places& places,
+Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& into,
+                 Locations& places,
                  std::map<std::string, agents::ToolDefinition, std::less<>>& from,
-                 const Place& here, const std::string& what) {
+                 const Location& here, const std::string& what) {
   for (auto& [name, tool] : from) {
     const auto known = into.find(name);
     if (known == into.end()) {
@@ -52,7 +53,7 @@ Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& int
       places.emplace(name, here);
       continue;
     }
-    const Place& there = places.at(name);
+    const Location& there = places.at(name);
     const bool elsewhere = depends_on_folder(tool) && there.folder != here.folder;
     if (elsewhere || !same(known->second, tool)) {
       return differ(what + name, at(there, known->second.line), at(here, tool.line));
@@ -78,9 +79,9 @@ Result<LoadedAgents> join(std::vector<std::pair<std::string, LoadedAgents>> file
     file.server_tools = files[i].second.server_tools;
     file.policies = files[i].second.policies;
   }
-  Places tools, agents;
+  Locations tools, agents;
   for (auto& [path, loaded] : files) {
-    const Place here{path, loaded.folder};
+    const Location here{path, loaded.folder};
     AE_TRY(add_tools(all.file.tools, tools, loaded.file.tools, here, "the tool "));
     AE_TRY(add_tools(all.file.models, tools, loaded.file.models, here, "the "));
     for (auto& [name, agent] : loaded.file.agents) {

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/fd.h"
 #include "tools/command/proc.h"
 
 extern "C" {
@@ -32,20 +33,6 @@ namespace ae::app {
 namespace {
 
 constexpr int kSoPeerPidFd = 77;  // SO_PEERPIDFD, Linux 6.5
-
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // A handle of exactly the process that connected; where the kernel has none, of the one that has its number now.
 int handle_of_peer(int fd, pid_t pid) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "api/api.h"
+#include "app/door.h"
 #include "app/site.h"
 #include "app/store_url.h"
 #include "cli/options.h"
@@ -82,6 +83,8 @@ Error of_option(Error error);
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".
 std::string who();
+// The body that the store's API answers; its error when the status is 400 or more. The request is made by who().
+Result<Value> answer_of(const Options& options, app::Purpose purpose, api::ApiRequest request);
 // The commands that answer what a blocked job waits for: for each thing it waits for, one or several to choose from.
 // Empty when nobody can answer.
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store);

@@ -7,17 +7,6 @@
 namespace ae::cli {
 namespace {
 
-Result<Value> ask(const Options& options, app::Purpose purpose, api::ApiRequest request) {
-  AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  request.by = who();
-  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
-  AE_ASSIGN(api::ApiResponse response, door->ask(request));
-  if (response.status >= 400) {
-    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
-  }
-  return std::move(response.body);
-}
-
 // An option of another action would be taken for something that it is not.
 Status fits(const Options& options) {
   const bool creates = options.action == "create";
@@ -46,7 +35,7 @@ int create(const Options& options, Terminal& terminal) {
   request.method = "POST";
   request.path = {"api", "keys"};
   request.body = canonical(Value::object(std::move(body)));
-  const auto made = ask(options, app::Purpose::make, std::move(request));
+  const auto made = answer_of(options, app::Purpose::make, std::move(request));
   if (!made) return terminal.fail_with(made.error());
   if (terminal.json()) {
     terminal.print_json(*made);
@@ -64,7 +53,7 @@ int create(const Options& options, Terminal& terminal) {
 int list(const Options& options, Terminal& terminal) {
   api::ApiRequest request;
   request.path = {"api", "keys"};
-  const auto body = ask(options, app::Purpose::read, std::move(request));
+  const auto body = answer_of(options, app::Purpose::read, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
     terminal.print_json(*body);
@@ -89,7 +78,7 @@ int revoke(const Options& options, Terminal& terminal) {
   api::ApiRequest request;
   request.method = "DELETE";
   request.path = {"api", "keys", options.id};
-  const auto body = ask(options, app::Purpose::write, std::move(request));
+  const auto body = answer_of(options, app::Purpose::write, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
     terminal.print_json(*body);

@@ -22,7 +22,7 @@ namespace ae::cli {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);  // of one program
-constexpr auto kLookAgain = std::chrono::milliseconds(5);
+constexpr auto kReapEvery = std::chrono::milliseconds(5);
 constexpr std::size_t kItemsMax = 1000;  // that wait to be told
 constexpr std::size_t kToldMax = 100'000;
 
@@ -156,7 +156,7 @@ std::string Notifier::start_program(const std::string& item) const {
       ::waitpid(pid, &status, 0);
       return "took longer than 10 seconds, and was ended";
     }
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(kReapEvery);
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   return WIFEXITED(status) ? "ended with " + std::to_string(WEXITSTATUS(status))

@@ -7,16 +7,13 @@
 #include "app/door.h"
 #include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/text.h"
 #include "core/json.h"
 
 namespace ae::cli {
 namespace {
 
 constexpr std::size_t kLeftShown = 10;
-
-std::string jobs_text(std::uint64_t count) {
-  return std::to_string(count) + (count == 1 ? " job" : " jobs");
-}
 
 Result<Value> statuses_of(const std::string& text) {
   std::vector<Value> all;

@@ -6,6 +6,7 @@
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/text.h"
 #include "core/json.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
@@ -51,10 +52,6 @@ Value body_of(const runtime::Rebuilt& rebuilt, bool checked, bool ok) {
 }
 
 std::string shown(const std::string& value) { return cut(as_text(value), kShownMax); }
-
-std::string jobs_text(std::uint64_t count) {
-  return std::to_string(count) + (count == 1 ? " job" : " jobs");
-}
 
 void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
   for (const auto& [job, rows] : rebuilt.differing) {

@@ -28,16 +28,6 @@ Result<Value> value_of(const std::string& text) {
   return Value::object(std::move(value));
 }
 
-Result<Value> ask(const Options& options, app::Purpose purpose, api::ApiRequest request) {
-  AE_ASSIGN(const app::StoreUrl store, store_of(options));
-  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
-  AE_ASSIGN(api::ApiResponse response, door->ask(request));
-  if (response.status >= 400) {
-    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
-  }
-  return std::move(response.body);
-}
-
 std::string name_text(const Value& name) {
   return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
 }
@@ -94,7 +84,7 @@ int redact_command(const Options& options, Terminal& terminal) {
     request.path = {"api", "jobs", options.id, "redact"};
     request.body = canonical(Value::object(std::move(members)));
     request.by = who();
-    return ask(options, app::Purpose::write, std::move(request));
+    return answer_of(options, app::Purpose::write, std::move(request));
   }();
   if (!body) return terminal.fail_with(body.error());
   if (terminal.json()) {
@@ -115,7 +105,7 @@ int audit_command(const Options& options, Terminal& terminal) {
   if (options.proves) request.path.emplace_back("verify");
   if (!options.proves && !options.after.empty()) request.query.emplace_back("after", options.after);
   if (!options.proves && !options.limit.empty()) request.query.emplace_back("limit", options.limit);
-  const auto body = ask(options, app::Purpose::read, std::move(request));
+  const auto body = answer_of(options, app::Purpose::read, std::move(request));
   if (!body) return terminal.fail_with(body.error());
   const bool ok = !options.proves || (*body)["ok"] == Value(true);
   if (terminal.json()) {

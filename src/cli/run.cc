@@ -10,9 +10,9 @@
 namespace ae::cli {
 namespace {
 
-constexpr Duration kLookAgain = std::chrono::milliseconds(50);
+constexpr Duration kPollEvery = std::chrono::milliseconds(50);
 constexpr Duration kLookFloor = std::chrono::seconds(1);
-constexpr std::size_t kArgumentsShown = 60;                // columns, in a line of progress
+constexpr std::size_t kProgressArguments = 60;             // columns, in a line of progress
 constexpr Duration kLate = std::chrono::milliseconds(25);  // of a timer
 
 std::string duration_text(Duration d) {
@@ -140,7 +140,7 @@ void Run::looked(const runtime::Runtime::Read& read) {
     // The runtime fires what is due, also expiries and the deadline; we do only if nobody did.
     if (const auto due = state.next_due(); due && *due + kLate <= now) {
       site_->runtime().act(job_, {.kind = engine::Act::Kind::timers},
-                           [this](Result<Value>) { again(kLookAgain); });
+                           [this](Result<Value>) { again(kPollEvery); });
       return;
     }
     const auto timer =
@@ -157,7 +157,7 @@ void Run::looked(const runtime::Runtime::Read& read) {
     return again(std::min(*read.row.not_before - now + std::chrono::milliseconds(1), kLookFloor));
   }
   site_->runtime().claim_job(job_, [this](Result<bool> claimed) {
-    if (!claimed || !*claimed) again(kLookAgain);
+    if (!claimed || !*claimed) again(kPollEvery);
   });
 }
 
@@ -198,7 +198,7 @@ void Run::look_at_others() {
           continue;
         }
         looking_ = false;
-        return again(kLookAgain);  // the runtime is about to claim it
+        return again(kPollEvery);  // the runtime is about to claim it
       }
       if (rows->size() < 100) {
         search->statuses.pop_back();
@@ -335,7 +335,7 @@ void Run::tell_call(const Value& started) {
   const bool model = tool.starts_with(kModelToolPrefix);
   calls_[std::string(started.text("step_id"))] =
       model ? "model " + tool.substr(kModelToolPrefix.size())
-            : tool + " " + cut(canonical(started["arguments"]), kArgumentsShown);
+            : tool + " " + cut(canonical(started["arguments"]), kProgressArguments);
 }
 
 // "turn 2: model main" or "look {…}"; of what was declared before we came, "an item".

@@ -158,6 +158,17 @@ Result<Value> json_argument(const std::string& text, const std::string& name) {
   return value;
 }
 
+Result<Value> answer_of(const Options& options, app::Purpose purpose, api::ApiRequest request) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  request.by = who();
+  AE_ASSIGN(const auto door, app::Door::open(store, purpose));
+  AE_ASSIGN(api::ApiResponse response, door->ask(request));
+  if (response.status >= 400) {
+    return std::unexpected(of_option(api::error_of_problem(response.body, response.status)));
+  }
+  return std::move(response.body);
+}
+
 std::string who() {
   const char* name = std::getenv("USER");
   std::string user = name ? name : "";

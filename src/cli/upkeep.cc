@@ -5,13 +5,10 @@
 
 #include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/text.h"
 
 namespace ae::cli {
 namespace {
-
-std::string jobs_text(std::uint64_t count) {
-  return std::to_string(count) + (count == 1 ? " job" : " jobs");
-}
 
 std::string layouts(const store::Migration& migration) {
   std::string to = "layout " + std::to_string(migration.to);

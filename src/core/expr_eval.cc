@@ -12,14 +12,11 @@
 #include "core/order.h"
 
 namespace ae::expr {
-namespace {
 
 const Value& null_value() {
   static constinit const Value kNull{};
   return kNull;
 }
-
-}  // namespace
 
 Result<Value> run(const Program& program, const ExprScope& scope, const ExprLimits& limits,
                   std::size_t& fuel) {

@@ -129,6 +129,9 @@ class Eval {
   std::string fault_;
 };
 
+// Null, for those who need a reference to one.
+const Value& null_value();
+
 // What it takes to walk a value, in steps: for the budgets that count more than evaluation.
 std::size_t walking_cost(const Value& v);
 

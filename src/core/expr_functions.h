@@ -43,6 +43,11 @@ struct Function {
   std::uint8_t kinds = 0;  // Op::only: bit n lets Value::Kind n pass
 };
 
+// A function of its input that takes `args` arguments.
+constexpr Function plain(std::string_view name, std::uint8_t args, Apply apply) {
+  return {.name = name, .args_min = args, .args_max = args, .reads_input = true, .apply = apply};
+}
+
 // nullptr when there is none of this name that takes that many arguments.
 const Function* find_function(std::string_view name, std::size_t args);
 // "" or why a function or word of jq is not part of this language.

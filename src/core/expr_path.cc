@@ -9,11 +9,6 @@
 namespace ae::expr {
 namespace {
 
-const Value& null_value() {
-  static constinit const Value kNull{};
-  return kNull;
-}
-
 // The byte offset of the n-th code point.
 std::size_t code_point_offset(std::string_view text, std::size_t n) {
   std::size_t i = 0;
@@ -25,7 +20,7 @@ std::size_t code_point_offset(std::string_view text, std::size_t n) {
 }
 
 // A name that may be a document's: short, and no character cut.
-std::string quoted(std::string_view name) {
+std::string quoted_name(std::string_view name) {
   return std::string("`").append(beginning_of(name, 80)).append("`");
 }
 
@@ -104,7 +99,7 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   if (v.is_object() && is_of_closed_root(path, s)) {
     const std::string& name = s.kind == Suffix::Kind::field ? s.name : from->as_string();
     if (v.find(name) == nullptr) {
-      fail_at(s.at, "there is no " + quoted(name) + " in ." + path.kids[0]->name);
+      fail_at(s.at, "there is no " + quoted_name(name) + " in ." + path.kids[0]->name);
       return Found::failed;
     }
   }
@@ -112,7 +107,7 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
   const std::string name = s.kind == Suffix::Kind::field ? s.name
                            : from && from->is_string()   ? from->as_string()
                                                          : std::string();
-  return not_found(s, (name.empty() ? "what is looked up here" : quoted(name)) +
+  return not_found(s, (name.empty() ? "what is looked up here" : quoted_name(name)) +
                           " is null or not there; say what else to take: `… // other`");
 }
 
@@ -142,7 +137,7 @@ Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, co
     }
     return Found::yes;
   }
-  std::string what = by_name ? quoted(name) : std::string(kind_name(*from));
+  std::string what = by_name ? quoted_name(name) : std::string(kind_name(*from));
   if (by_number) what = "a number";
   return not_found(s,
                    std::string("cannot look up ").append(what).append(" in ").append(kind_name(v)));

@@ -240,11 +240,7 @@ bool utf8bytelength(const Call& c) {
   return need_text(c) && give(c, Value(static_cast<std::uint64_t>(c.in.as_string().size())));
 }
 
-constexpr Function plain(std::string_view name, std::uint8_t args, Apply apply) {
-  return {.name = name, .args_min = args, .args_max = args, .reads_input = true, .apply = apply};
-}
-
-constexpr Function kFunctions[] = {
+constexpr Function kTextFunctions[] = {
     plain("tostring", 0, tostring),
     plain("tojson", 0, tojson),
     plain("fromjson", 0, fromjson),
@@ -381,7 +377,7 @@ bool append_row(Eval& eval, const Node& node, Format format, const Value& row, s
 
 }  // namespace
 
-std::span<const Function> text_functions() { return kFunctions; }
+std::span<const Function> text_functions() { return kTextFunctions; }
 
 // memmem takes linear time (two-way search); std::string::find can be driven to take quadratic time.
 std::size_t find_text(std::string_view text, std::string_view wanted, std::size_t from) {

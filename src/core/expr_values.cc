@@ -570,9 +570,6 @@ bool toarray(const Call& c) {
   return give(c, c.in.is_array() ? Value(c.in) : Value::array({Value(c.in)}));
 }
 
-constexpr Function plain(std::string_view name, std::uint8_t args, Apply apply) {
-  return {.name = name, .args_min = args, .args_max = args, .reads_input = true, .apply = apply};
-}
 constexpr Function by_key(std::string_view name, Apply apply) {
   return {.name = name,
           .args_min = 1,
@@ -582,7 +579,7 @@ constexpr Function by_key(std::string_view name, Apply apply) {
           .apply = apply};
 }
 
-constexpr Function kFunctions[] = {
+constexpr Function kValueFunctions[] = {
     plain("floor", 0, rounded<do_floor>),
     plain("ceil", 0, rounded<do_ceil>),
     plain("round", 0, rounded<do_round>),
@@ -641,6 +638,6 @@ bool arithmetic(Eval& eval, const Node& node, const Value& a, const Value& b, Va
   }
 }
 
-std::span<const Function> value_functions() { return kFunctions; }
+std::span<const Function> value_functions() { return kValueFunctions; }
 
 }  // namespace ae::expr

@@ -4,6 +4,8 @@
 // no call stack. Text is checked to be UTF-8 once, before the loop looks at it.
 #include "core/json.h"
 
+#include "core/ascii.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -16,7 +18,7 @@
 namespace ae {
 namespace {
 
-constexpr double kIntegerMax = 9007199254740991.0;  // 2^53−1
+constexpr double kExactMax = 9007199254740991.0;  // 2^53−1
 constexpr double kPlainMax = 1e21;  // from here up, canonical numbers are written with an exponent
 
 // The length of the well-formed UTF-8 sequence at `i`, or 0.
@@ -97,8 +99,6 @@ void append_utf8(std::uint32_t c, std::string& out) {
     put(0x80 | (c & 0x3F));
   }
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Whether a well-formed number text that no double can hold is too large (true) or too near to zero.
 // REQUIRES: at least one digit that is not 0.
@@ -385,7 +385,7 @@ class Reader {
     const bool too_large =
         converted.ec == std::errc::result_out_of_range ? overflows(text) : std::isinf(d);
     if (converted.ec != std::errc()) d = 0;
-    const bool exact = !too_large && (std::fabs(d) <= kIntegerMax || d != std::trunc(d));
+    const bool exact = !too_large && (std::fabs(d) <= kExactMax || d != std::trunc(d));
     if (exact) return Value(d);
     if (integer && limits_.big_integers_as_strings) return Value(text);
     if (too_large) return wrong("a number beyond the largest double", start);
@@ -551,7 +551,7 @@ void write_canonical_number(double number, std::string& out) {
   std::array<char, 40> text;
   char* const begin = text.data();
   char* const end = begin + text.size();
-  if (std::fabs(number) <= kIntegerMax && number == std::trunc(number)) {
+  if (std::fabs(number) <= kExactMax && number == std::trunc(number)) {
     out.append(begin, std::to_chars(begin, end, static_cast<std::int64_t>(number)).ptr);
     return;
   }

@@ -61,7 +61,7 @@ inline std::string derived_external_key(std::uint8_t form, const JobId& job, std
                                         std::string_view idempotency_key,
                                         const std::optional<AttemptId>& attempt) {
   const StepId id{std::string(step)};
-  if (form == kOfStep) return external_key(job, id).text;
+  if (form == kOfStep) return ae::external_key(job, id).text;
   if (form == kOfChoice) {
     return chosen_external_key(job, id, IdempotencyKey(std::string(idempotency_key))).text;
   }

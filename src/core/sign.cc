@@ -20,12 +20,12 @@ struct FreeBio {
 struct FreeKey {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
 };
-struct FreeContext {
+struct FreeSigning {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 using Bio = std::unique_ptr<BIO, FreeBio>;
 using Key = std::unique_ptr<EVP_PKEY, FreeKey>;
-using Context = std::unique_ptr<EVP_MD_CTX, FreeContext>;
+using SigningContext = std::unique_ptr<EVP_MD_CTX, FreeSigning>;
 
 const unsigned char* raw(std::string_view bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
@@ -86,7 +86,7 @@ SigningKey SigningKey::from_seed(const std::array<std::uint8_t, 32>& seed) {
 }
 
 std::string SigningKey::sign(std::string_view message) const {
-  const Context context(EVP_MD_CTX_new());
+  const SigningContext context(EVP_MD_CTX_new());
   AE_CHECK(context != nullptr, "out of memory");
   std::string signature(kSignatureSize, '\0');
   std::size_t size = signature.size();
@@ -126,7 +126,7 @@ bool signature_fits(const PublicKey& key, std::string_view message, std::string_
   if (signature.size() != kSignatureSize) return false;
   const Key open(
       EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.bytes.data(), key.bytes.size()));
-  const Context context(EVP_MD_CTX_new());
+  const SigningContext context(EVP_MD_CTX_new());
   if (open == nullptr || context == nullptr) return false;
   return EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, open.get()) == 1 &&
          EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(message),

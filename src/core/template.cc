@@ -68,7 +68,7 @@ std::vector<Template::Part> split(std::string_view text, const ExprLimits& limit
   return parts;
 }
 
-std::string pointer_token(std::string_view key) {
+std::string pointer_step(std::string_view key) {
   std::string token = "/";
   for (const char c : key) {
     if (c == '~') {
@@ -163,7 +163,7 @@ class Template::Compiler {
     node.kind = Node::Kind::object;
     for (const auto& [key, value] : source.members()) {
       const std::size_t before = pointer_.size();
-      pointer_ += pointer_token(key);
+      pointer_ += pointer_step(key);
       node.keys.push_back(literal_key(key, node.keys));
       node.children.push_back(compile(value, depth + 1));
       pointer_.resize(before);
@@ -300,7 +300,7 @@ class Template::Filler {
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (fill(node.children[i], items[i])) continue;
       const bool array = node.kind == Node::Kind::array;
-      pointer_.insert(0, array ? "/" + std::to_string(i) : pointer_token(node.keys[i]));
+      pointer_.insert(0, array ? "/" + std::to_string(i) : pointer_step(node.keys[i]));
       return false;
     }
     if (node.kind == Node::Kind::array) {

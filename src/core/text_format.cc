@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "core/ascii.h"
 #include "core/time.h"
 
 namespace ae {
@@ -14,8 +15,6 @@ constexpr std::size_t kLocalMax = 64;    // RFC 5321: bytes before the @
 constexpr std::size_t kDomainMax = 255;  // … and after it
 constexpr std::size_t kLabelMax = 63;
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_one_of(char c, std::string_view all) { return all.find(c) != std::string_view::npos; }
 

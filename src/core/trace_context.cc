@@ -23,7 +23,7 @@ bool is_zero(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c == '0'; });
 }
 
-unsigned digit(char c) { return static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10); }
+unsigned hex_digit(char c) { return static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10); }
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -102,7 +102,8 @@ std::optional<TraceContext> trace_context(std::string_view traceparent,
   const bool longer = parent.size() > kParentSize;
   if (longer && (version == "00" || parent[kParentSize] != '-')) return std::nullopt;
   TraceContext context{.trace_id = std::string(trace), .parent_id = std::string(span)};
-  context.flags = static_cast<std::uint8_t>((digit(flags[0]) << 4 | digit(flags[1])) & kKnownFlags);
+  context.flags =
+      static_cast<std::uint8_t>((hex_digit(flags[0]) << 4 | hex_digit(flags[1])) & kKnownFlags);
   const std::string_view state = trimmed(tracestate);
   if (is_state(state)) context.state = state;
   return context;

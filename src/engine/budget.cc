@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "core/json.h"
+#include "engine/decimal.h"
 
 namespace ae::engine {
 namespace {
 
-constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
-constexpr std::uint64_t kMillion = 1'000'000;
-constexpr std::size_t kDecimalsMax = 6;
-constexpr std::size_t kWholeMax = 9;  // digits of the largest cost before the point
+constexpr std::size_t kCostWholeMax = 9;  // digits of the largest cost before the point
 constexpr std::uint64_t kBytesPerToken = 3;
 
 // Of the stored form, and of job_view.
@@ -23,22 +21,14 @@ std::string_view stored_name(Limit limit) { return kStored[static_cast<std::size
 
 std::uint64_t sum(std::uint64_t a, std::uint64_t b) { return std::min(a + b, kNumberMax); }
 
-std::optional<std::uint64_t> number(const Value& value) {
+std::optional<std::uint64_t> amount_in(const Value& value) {
   if (!value.is_integer() || value.as_int() < 0) return std::nullopt;
   const auto n = static_cast<std::uint64_t>(value.as_int());
   return n <= kBudgetMax ? std::optional(n) : std::nullopt;
 }
 
-bool is_digits(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
-
 std::uint64_t tokens_of_bytes(std::size_t bytes) {
   return (bytes + kBytesPerToken - 1) / kBytesPerToken;
-}
-
-std::string shown(Limit limit, std::uint64_t amount) {
-  return limit == Limit::cost ? cost_text(amount) : std::to_string(amount);
 }
 
 }  // namespace
@@ -105,7 +95,7 @@ Result<Limits> limits_of(const Value& value) {
   for (const auto& [key, member] : value.members()) {
     const auto counted = std::ranges::find(kStored, std::string_view(key));
     if (counted != std::end(kStored)) {
-      const auto n = number(member);
+      const auto n = amount_in(member);
       if (!n) {
         return fail(Code::plan_invalid, "`budget." + key + "` must be a whole number, at most " +
                                             std::to_string(kBudgetMax));
@@ -144,7 +134,7 @@ std::optional<Use> spent_of(const Value& value) {
   Use use;
   for (const auto& [key, member] : value.members()) {
     const auto counted = std::ranges::find(kStored, std::string_view(key));
-    const auto n = number(member);
+    const auto n = amount_in(member);
     if (counted == std::end(kStored) || !n) return std::nullopt;
     part(use, static_cast<Limit>(counted - std::begin(kStored))) = *n;
   }
@@ -179,7 +169,7 @@ Result<Limits> limits_asked(const Value& asked) {
       }
       limits.wall = *wall;
     } else if (key == "tokens" || key == "model_calls" || key == "tool_calls") {
-      const auto n = number(value);
+      const auto n = amount_in(value);
       if (!n) {
         return fail(Code::input_invalid,
                     "\"" + key + "\" is a whole number, at most " + std::to_string(kBudgetMax));
@@ -206,7 +196,7 @@ Result<Limits> lowered(const Limits& agent, const Limits& asked) {
     const auto& wish = asked.most(limit);
     if (!wish) continue;
     auto& most = limits.most(limit);
-    if (most && *wish > *most) return refused(limit, shown(limit, *most));
+    if (most && *wish > *most) return refused(limit, amount_text(limit, *most));
     most = wish;
   }
   if (asked.wall) {
@@ -222,7 +212,7 @@ Result<std::uint64_t> cost_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
   const std::string_view whole = decimal.substr(0, point);
   std::string digits(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kWholeMax || !is_digits(whole) || !is_digits(digits) ||
+  if (whole.empty() || whole.size() > kCostWholeMax || !is_digits(whole) || !is_digits(digits) ||
       digits.size() > kDecimalsMax || (point != decimal.npos && digits.empty())) {
     return fail(Code::input_invalid,
                 "a cost is a number such as 2.50, in the unit of the models' prices, with at most "
@@ -236,6 +226,10 @@ Result<std::uint64_t> cost_from_text(std::string_view decimal) {
   return micros;
 }
 
+std::string amount_text(Limit limit, std::uint64_t amount) {
+  return limit == Limit::cost ? cost_text(amount) : std::to_string(amount);
+}
+
 std::string cost_text(std::uint64_t micros) {
   std::string text = std::to_string(micros / kMillion);
   std::string digits = std::to_string(kMillion + micros % kMillion).substr(1);
@@ -245,8 +239,9 @@ std::string cost_text(std::uint64_t micros) {
 
 std::optional<Reservation> reservation_of(const Value& value) {
   if (!value.is_object()) return std::nullopt;
-  const auto input = number(value["input_tokens"]), output = number(value["output_tokens"]);
-  const auto cost = value.find("cost_micros") ? number(value["cost_micros"]) : std::optional(0UL);
+  const auto input = amount_in(value["input_tokens"]), output = amount_in(value["output_tokens"]);
+  const auto cost =
+      value.find("cost_micros") ? amount_in(value["cost_micros"]) : std::optional(0UL);
   if (!input || !output || !cost) return std::nullopt;
   return Reservation{.input_tokens = *input, .output_tokens = *output, .cost_micros = *cost};
 }
@@ -288,7 +283,7 @@ std::uint64_t input_tokens_of(const Value& request) {
 }
 
 std::uint64_t output_tokens_of(const Value& request) {
-  return number(request["max_tokens"]).value_or(kOutputTokensUsual);
+  return amount_in(request["max_tokens"]).value_or(kOutputTokensUsual);
 }
 
 Reservation reserve_for(const std::optional<Price>& price, std::uint64_t input,

@@ -68,6 +68,8 @@ Result<Limits> lowered(const Limits& agent, const Limits& asked);
 // "2.5" is 2,500,000. At most six digits behind the point. Fails with input_invalid.
 Result<std::uint64_t> cost_from_text(std::string_view decimal);
 std::string cost_text(std::uint64_t micros);
+// Of a limit: costs as cost_text has them, others as whole numbers.
+std::string amount_text(Limit limit, std::uint64_t amount);
 
 // What one try of a model's call may use.
 struct Reservation {

@@ -5,13 +5,12 @@
 
 #include "core/json.h"
 #include "engine/evaluate.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
 
 constexpr std::size_t kTypeMax = 256, kIdMax = 1024, kTextMax = 4096;  // bytes
-
-Value or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
 // A text, or a number as its text. nullopt: null.
 Result<std::optional<std::string>> text_of(const Value& entry, std::string_view key,

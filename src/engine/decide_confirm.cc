@@ -8,6 +8,7 @@
 // Nothing else is decided meanwhile but what ends the job or lets it rest. What somebody accepted is not raised again
 // while it stays what they accepted.
 #include "engine/decider.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
@@ -24,8 +25,6 @@ bool is_accepted(const Change& change, const Sighting& seen) {
   return change.accepted && change.accepted->verdict == to_text(seen.sight) &&
          change.accepted->observed == observed_of(seen);
 }
-
-Value or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
 std::string said(const Change& change, const Sighting& seen, const ToolPolicy& verifier) {
   return change.resource_type + " \"" + change.resource_id + "\" is not as this job left it: \"" +

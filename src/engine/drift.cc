@@ -10,6 +10,7 @@
 
 #include "core/hash.h"
 #include "core/json.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
@@ -41,11 +42,9 @@ class Drift {
   std::vector<Value> found_;
 };
 
-std::string digest_of(const Value& schema) {
+std::string schema_digest(const Value& schema) {
   return schema.is_null() ? std::string() : to_hex(sha256(canonical(schema)));
 }
-
-Value or_null(std::string_view text) { return text.empty() ? Value() : Value(text); }
 
 void Drift::note(const Event& event, std::string_view tool, std::string_view what,
                  std::string_view said, std::string_view about) {
@@ -73,8 +72,8 @@ void Drift::plan(const Event& event) {
   if (!tools.is_object()) return;
   for (const auto& [name, tool] : tools.members()) {
     note(event, name, "tool_version", tool.text("version"));
-    note(event, name, "args_schema", digest_of(tool["args_schema"]));
-    note(event, name, "result_schema", digest_of(tool["result_schema"]));
+    note(event, name, "args_schema", schema_digest(tool["args_schema"]));
+    note(event, name, "result_schema", schema_digest(tool["result_schema"]));
     if (tool.find("provider")) note(event, name, "provider", tool.text("provider"));
   }
 }

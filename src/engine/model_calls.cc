@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMessagesMax = 10'000;
 constexpr std::size_t kPartsMax = 256;
 constexpr std::size_t kUrlMax = 4 << 20;  // an image that stands in its URL
-constexpr std::uint64_t kTokensMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
+constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
 
 std::unexpected<Error> bad(std::size_t index, std::string_view what) {
   return fail(Code::expression_failed,
@@ -187,7 +187,7 @@ Value model_metadata(std::string_view blind, std::string_view provider, const Va
 
 void add_usage(const Value& usage, ModelUsage& total) {
   const auto add = [&](std::uint64_t& sum, std::uint64_t n) {
-    sum = std::min(sum + n, kTokensMax);
+    sum = std::min(sum + n, kTokenCountMax);
   };
   const std::uint64_t input = tokens(usage, "input_tokens");
   const std::uint64_t output = tokens(usage, "output_tokens");

@@ -1,6 +1,8 @@
 // Decimals, and sums of products that fit into 128 bits.
 #include "engine/price.h"
 
+#include "engine/decimal.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -11,18 +13,11 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
-constexpr std::uint64_t kMillion = 1'000'000;
-constexpr std::size_t kDecimalsMax = 6;
-constexpr std::size_t kWholeMax = 7;  // digits of 1,000,000
+constexpr std::size_t kPriceWholeMax = 7;  // digits of 1,000,000
 
 std::unexpected<Error> no_price() {
   return fail(Code::input_invalid,
               "a price is a number of 0 to 1,000,000 per million tokens, with at most 6 decimals");
-}
-
-bool is_digits(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 Result<std::uint64_t> amount_at(const Value& value, std::string_view key) {
@@ -47,7 +42,7 @@ Result<std::uint64_t> price_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
   const std::string_view whole = decimal.substr(0, point);
   std::string part(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kWholeMax || !is_digits(whole) || !is_digits(part) ||
+  if (whole.empty() || whole.size() > kPriceWholeMax || !is_digits(whole) || !is_digits(part) ||
       part.size() > kDecimalsMax || (point != decimal.npos && part.empty())) {
     return no_price();
   }

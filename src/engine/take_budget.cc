@@ -7,10 +7,6 @@
 namespace ae::engine {
 namespace {
 
-std::string shown(Limit limit, std::uint64_t amount) {
-  return limit == Limit::cost ? cost_text(amount) : std::to_string(amount);
-}
-
 std::unexpected<Error> refused(Limit limit, const std::string& why) {
   return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) + " " + why);
 }
@@ -21,10 +17,12 @@ Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>
   if (!wish || most == wish) return false;
   if (!most && !next.erased) return refused(limit, "is not limited: there is nothing to raise");
   if (most && *wish < *most) {
-    return refused(limit, "is " + shown(limit, *most) + " already: it can be raised, not lowered");
+    return refused(limit,
+                   "is " + amount_text(limit, *most) + " already: it can be raised, not lowered");
   }
   if (*wish <= next.used(limit)) {
-    return refused(limit, "must be more than what is spent, " + shown(limit, next.used(limit)));
+    return refused(limit,
+                   "must be more than what is spent, " + amount_text(limit, next.used(limit)));
   }
   most = wish;
   return true;
@@ -62,7 +60,7 @@ Status covers(const State& state, const Budget& next) {
   const auto& most = next.limits.most(exceeded.limit);
   if (!most || *most >= needed) return {};
   return refused(exceeded.limit, "would not do: the call that waits needs it to be " +
-                                     shown(exceeded.limit, needed) + " or more");
+                                     amount_text(exceeded.limit, needed) + " or more");
 }
 
 // Is each limit what this one wishes?

@@ -15,15 +15,10 @@
 #include "engine/effects.h"
 #include "engine/trace_record.h"
 #include "engine/view.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
-
-Value or_null(std::string_view text) { return text.empty() ? Value() : Value(text); }
-Value or_null(const std::optional<Instant>& instant) {
-  return instant ? Value(to_text(*instant)) : Value();
-}
-Value number(std::uint64_t n) { return {n}; }
 
 Value between(const std::optional<Instant>& from, const std::optional<Instant>& to) {
   if (!from || !to) return {};

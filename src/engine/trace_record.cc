@@ -3,15 +3,11 @@
 
 #include <utility>
 
+#include "engine/applier.h"
 #include "engine/recorded_value.h"
 
 namespace ae::engine {
 namespace {
-
-bool flag(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_bool() && value.as_bool();
-}
 
 Value decision_view(const Event& event) {
   const Value& p = event.payload;

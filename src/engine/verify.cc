@@ -13,6 +13,7 @@
 #include "engine/ledger_proof.h"
 #include "engine/replay_proof.h"
 #include "engine/view.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
@@ -357,8 +358,6 @@ Verification Verifier::run() {
 Value proof_json(const Proof& proof) {
   return Value::object({{"detail", proof.detail}, {"ok", proof.ok}});
 }
-
-Value or_null(const std::string& text) { return text.empty() ? Value() : Value(text); }
 
 }  // namespace
 

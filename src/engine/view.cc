@@ -14,15 +14,10 @@
 #include "core/json.h"
 #include "core/trace_context.h"
 #include "engine/confirm.h"
+#include "engine/view_values.h"
 
 namespace ae::engine {
 namespace {
-
-Value or_null(std::string_view text) { return text.empty() ? Value() : Value(text); }
-Value or_null(const std::optional<Instant>& instant) {
-  return instant ? Value(to_text(*instant)) : Value();
-}
-Value number(std::uint64_t n) { return {n}; }
 
 // Calls that were made, and what models counted.
 Value usage_view(const State& state) {

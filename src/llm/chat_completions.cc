@@ -70,7 +70,7 @@ Value message_of(const Request& request, const Message& message) {
       {{"role", kRoles[static_cast<std::size_t>(message.role)]}, {"content", content_of(message)}});
 }
 
-Value tools_of(const Request& request) {
+Value chat_tools(const Request& request) {
   std::vector<Value> tools;
   tools.reserve(request.tools.size());
   for (const OfferedTool& tool : request.tools) {
@@ -105,7 +105,7 @@ Result<std::string> words_of(const Value& content) {
   return text;
 }
 
-Value usage_of(const Value& usage) {
+Value chat_usage(const Value& usage) {
   return recorded({.input = tokens_of(usage["prompt_tokens"]),
                    .output = tokens_of(usage["completion_tokens"]),
                    .total = usage["total_tokens"],
@@ -152,7 +152,7 @@ Result<Value> chat_request(const Value& recorded, const Value& settings) {
   for (const Message& message : request.messages) messages.push_back(message_of(request, message));
   std::vector<Member> body = {{"model", request.model},
                               {"messages", Value::array(std::move(messages))}};
-  if (!request.tools.empty()) body.emplace_back("tools", tools_of(request));
+  if (!request.tools.empty()) body.emplace_back("tools", chat_tools(request));
   if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
   if (!request.max_tokens.is_null()) {
     body.emplace_back(settings.text("max_tokens_name", kNewerName), request.max_tokens);
@@ -182,7 +182,7 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   answer.finish_reason = reason_of(choice.text("finish_reason"), !answer.calls.empty());
   answer.model = body.text("model");
   answer.refusal = message.text("refusal");
-  answer.usage = usage_of(body["usage"]);
+  answer.usage = chat_usage(body["usage"]);
   return recorded(answer);
 }
 

@@ -14,7 +14,7 @@ namespace ae::llm {
 namespace {
 
 constexpr std::string_view kVersion = "2023-06-01";
-constexpr int kAnswerMax = 4 << 20;  // as in chat_completions.cc
+constexpr int kMessagesAnswerMax = 4 << 20;  // as in chat_completions.cc
 constexpr int kTokensDefault =
     4096;  // the provider wants a limit; whoever records a request has put it there
 
@@ -107,7 +107,7 @@ struct Turns {
   }
 };
 
-Value tools_of(const Request& request) {
+Value messages_tools(const Request& request) {
   std::vector<Value> tools;
   tools.reserve(request.tools.size());
   for (const OfferedTool& tool : request.tools) {
@@ -124,7 +124,7 @@ Value tools_of(const Request& request) {
 
 // ---- what came back
 
-Value usage_of(const Value& usage) {
+Value messages_usage(const Value& usage) {
   const Value& read = usage["cache_read_input_tokens"];
   return recorded(
       {.input = tokens_of(usage["input_tokens"], {&read, &usage["cache_creation_input_tokens"]}),
@@ -178,7 +178,7 @@ Value messages_transport(const Value& settings) {
   }
   return Value::object({{"method", "POST"},
                         {"url", url + "/messages"},
-                        {"output_max", kAnswerMax},
+                        {"output_max", kMessagesAnswerMax},
                         {"numbers", "string"},
                         {"headers", Value::object(std::move(headers))}});
 }
@@ -197,7 +197,7 @@ Result<Value> messages_request(const Value& recorded) {
       {"messages", Value::array(std::move(said.turns))},
       {"max_tokens", request.max_tokens.is_null() ? Value(kTokensDefault) : request.max_tokens}};
   if (!said.system.empty()) body.emplace_back("system", Value::array(std::move(said.system)));
-  if (!request.tools.empty()) body.emplace_back("tools", tools_of(request));
+  if (!request.tools.empty()) body.emplace_back("tools", messages_tools(request));
   if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
   if (!request.schema.is_null()) {
     if (!is_closed(request.schema)) {
@@ -227,7 +227,7 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   if (answer.finish_reason == "length" && content.size() > 0) cut_off(content, answer);
   answer.model = body.text("model");
   answer.refusal = body["stop_details"].text("explanation");
-  answer.usage = usage_of(body["usage"]);
+  answer.usage = messages_usage(body["usage"]);
   return recorded(answer);
 }
 

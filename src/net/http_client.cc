@@ -37,7 +37,7 @@ constexpr long kIdleConnectionSeconds = 1;
 constexpr long kStreamBuffer = 4 << 10;
 constexpr int kPollMsMax = 60'000;
 
-std::int64_t boot_us() { return BootClock().since_start().count(); }
+std::int64_t client_now_us() { return BootClock().since_start().count(); }
 
 std::int64_t later(std::int64_t from, Duration by) {
   const std::int64_t add = std::max<std::int64_t>(by.count(), 0);
@@ -154,7 +154,7 @@ int descriptors_left() {
 // happened" and "who knows". It asks again when it is about to send the same request a second time.
 bool Transfer::about_to_send() {
   if (sent) return false;
-  const std::int64_t now = boot_us();
+  const std::int64_t now = client_now_us();
   if (now > deadline) {
     withdrawn = true;
     return false;
@@ -404,7 +404,7 @@ HttpClient::Worker::~Worker() {
 HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpAnswer> done) {
   auto transfer = std::make_unique<Transfer>();
   const Id id = transfer->id = ++last_id_;
-  transfer->started = boot_us();
+  transfer->started = client_now_us();
   if (call.send_within) transfer->deadline = later(transfer->started, *call.send_within);
   transfer->call = std::move(call);
   transfer->done = std::move(done);
@@ -562,7 +562,7 @@ void HttpClient::Worker::note_sent() {
 }
 
 void HttpClient::Worker::end_expired() {
-  const std::int64_t now = boot_us();
+  const std::int64_t now = client_now_us();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     end(deadlines_.begin()->second, Ending::too_late, CURLE_OK);
   }
@@ -636,7 +636,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
 
 // Any thread.
 void HttpClient::Worker::answer(std::unique_ptr<Transfer> transfer) {
-  transfer->answer.took = Duration(boot_us() - transfer->started);
+  transfer->answer.took = Duration(client_now_us() - transfer->started);
   --in_flight_;
   loop_.post([done = std::move(transfer->done), answer = std::move(transfer->answer)]() mutable {
     done(std::move(answer));
@@ -645,7 +645,7 @@ void HttpClient::Worker::answer(std::unique_ptr<Transfer> transfer) {
 
 int HttpClient::Worker::poll_ms() const {
   if (deadlines_.empty()) return kPollMsMax;
-  const std::int64_t wait = deadlines_.begin()->first - boot_us();
+  const std::int64_t wait = deadlines_.begin()->first - client_now_us();
   return static_cast<int>(std::clamp<std::int64_t>((wait + 999) / 1000, 0, kPollMsMax));
 }
 

@@ -66,7 +66,7 @@ bool has_token(std::string_view list, std::string_view token) {
   return found;
 }
 
-bool is_host(std::string_view host) {
+bool is_host_header(std::string_view host) {
   return !host.empty() && std::ranges::all_of(host, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            std::string_view(".-_:[]%").find(c) != std::string_view::npos;
@@ -235,7 +235,7 @@ std::string_view HttpParser::read_absolute_form(std::string_view target) {
     target.remove_prefix(scheme.size());
     const std::size_t end = std::min(target.find_first_of("/?"), target.size());
     target_host_ = target.substr(0, end);
-    if (!is_host(target_host_)) return {};
+    if (!is_host_header(target_host_)) return {};
     target.remove_prefix(end);
     return target.empty() ? "/" : target;
   }
@@ -316,7 +316,7 @@ void HttpParser::end_headers() {
   bool chunked = false;
   for (const auto& [name, value] : request_.headers) {
     if (name == "host") {
-      if (++hosts > 1 || !is_host(value)) return bad("the Host header names no single host");
+      if (++hosts > 1 || !is_host_header(value)) return bad("the Host header names no single host");
     } else if (name == "transfer-encoding") {
       if (++encodings > 1 || minor_ == 0 || !equal_ignoring_case(value, "chunked")) {
         return bad("the transfer encoding is not one chunked");

@@ -16,7 +16,7 @@
 namespace ae::runtime {
 namespace {
 
-constexpr int kTries = 8;  // in a row that others were quicker
+constexpr int kPruneTries = 8;  // in a row that others were quicker
 
 // "1-64,70". REQUIRES: rising.
 std::string ranges_of(const std::vector<std::uint64_t>& numbers) {
@@ -165,7 +165,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
         const Code code = done.error().code;
         const bool changed =
             code == Code::sequence_conflict || code == Code::held || code == Code::not_found;
-        if (changed && ++self->tries_ < kTries) return self->look_again();
+        if (changed && ++self->tries_ < kPruneTries) return self->look_again();
         return self->done_(std::unexpected(done.error()));
       }
       if (!*done) return self->write();

@@ -18,7 +18,7 @@
 namespace ae::runtime {
 namespace {
 
-constexpr int kTries = 8;
+constexpr int kRedactTries = 8;
 
 std::string named(const std::vector<std::string>& names) {
   std::string text;
@@ -208,13 +208,13 @@ void write(store::Store& store, std::shared_ptr<RedactRequest> request,
                             may_stand](Result<void> written) mutable {
     if (written) return done(std::move(said));
     const Code code = written.error().code;
-    if (code == Code::unknown_outcome && tries < kTries) {
+    if (code == Code::unknown_outcome && tries < kRedactTries) {
       return write(store, request, redaction, std::move(said), std::move(done), tries + 1, true);
     }
     // Of this try nothing stands; of the one before, nobody knows.
     if (code == Code::unavailable && may_stand) written.error().code = Code::unknown_outcome;
     // Somebody else was quicker: what stands there is read again.
-    if (code == Code::sequence_conflict && tries < kTries) {
+    if (code == Code::sequence_conflict && tries < kRedactTries) {
       return try_redact(store, request, std::move(done), tries + 1);
     }
     done(std::unexpected(written.error()));

@@ -7,7 +7,7 @@
 namespace ae::runtime {
 namespace {
 
-constexpr std::size_t kPage = 100;
+constexpr std::size_t kRollbackPage = 100;
 
 MayRepeat may_repeat(const engine::State& state) {
   MayRepeat found{.job = state.job, .seq = state.seq, .at = state.updated_at, .calls = {}};
@@ -48,7 +48,7 @@ class Parking : public std::enable_shared_from_this<Parking> {
   void look() {
     if (statuses_.empty()) return done_(count_);
     filter_.status = statuses_.back();
-    filter_.limit = kPage;
+    filter_.limit = kRollbackPage;
     store_.query(filter_, [self = shared_from_this()](Result<std::vector<store::JobRow>> rows) {
       if (!rows) return self->done_(std::unexpected(rows.error()));
       self->rows_ = std::move(*rows);
@@ -60,7 +60,7 @@ class Parking : public std::enable_shared_from_this<Parking> {
  private:
   void park() {
     if (next_ < rows_.size()) return note(rows_[next_++].id);
-    if (rows_.size() < kPage) {
+    if (rows_.size() < kRollbackPage) {
       statuses_.pop_back();
       filter_.after.clear();
       filter_.after_number.reset();

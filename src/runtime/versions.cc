@@ -10,7 +10,7 @@
 namespace ae::runtime {
 namespace {
 
-constexpr std::size_t kPage = 100;
+constexpr std::size_t kVersionsPage = 100;
 constexpr Duration kLeftFor = std::chrono::minutes(1);  // so that what is over is not remembered
 constexpr std::size_t kSeenMax = 100'000;  // more parked jobs than that are looked at in each sweep
 
@@ -102,7 +102,7 @@ void Versions::sweep(std::vector<std::string> agents) {
   auto walk = std::make_shared<Walk>();
   walk->agents = std::move(agents);
   walk->filter.status = "parked";
-  walk->filter.limit = kPage;
+  walk->filter.limit = kVersionsPage;
   next_page(std::move(walk));
 }
 
@@ -127,7 +127,7 @@ void Versions::next_page(std::shared_ptr<Walk> walk) {
       sweeping_ = false;
       return;
     }
-    walk->last_page = rows->size() < kPage;
+    walk->last_page = rows->size() < kVersionsPage;
     if (!rows->empty()) {
       walk->filter.after = rows->back().id.text;
       walk->filter.after_number = rows->back().number;

@@ -250,7 +250,7 @@ void raises_are_kept(const JobEvidence& e, Judge& judge) {
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kBudgetCheckers[] = {
     {"B1 no call begins that its budget has no room for, and what was used is counted",
      nothing_begins_without_room},
     {"B2 an accepted raise is never lost", raises_are_kept},
@@ -259,6 +259,6 @@ constexpr Checker kCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> budget_checkers() { return kCheckers; }
+std::span<const Checker> budget_checkers() { return kBudgetCheckers; }
 
 }  // namespace ae::sim

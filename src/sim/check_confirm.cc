@@ -342,7 +342,7 @@ void answers_are_kept(const JobEvidence& e, Judge& judge) {
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kConfirmCheckers[] = {
     {"V1 what was changed is looked at after a recovery, once, before a new call begins",
      looks_after_recovery},
     {"V2 what is said of a change is what was there", what_is_seen_was_there},
@@ -353,6 +353,6 @@ constexpr Checker kCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> confirm_checkers() { return kCheckers; }
+std::span<const Checker> confirm_checkers() { return kConfirmCheckers; }
 
 }  // namespace ae::sim

@@ -77,7 +77,7 @@ void nobody_is_asked_about_models(const JobEvidence& e, Judge& judge) {
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kModelCheckers[] = {
     {"M1 a model's answer is injected, never asked for again", answers_are_injected},
     {"M2 a model is asked once for each try", asked_once_for_each_try},
     {"M3 what models cost is counted", bill_is_kept},
@@ -86,6 +86,6 @@ constexpr Checker kCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> model_checkers() { return kCheckers; }
+std::span<const Checker> model_checkers() { return kModelCheckers; }
 
 }  // namespace ae::sim

@@ -429,7 +429,7 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kPeopleCheckers[] = {
     {"P1 a call is made under its own approval, or not at all", approvals_bind},
     {"P2 what the log says of people, they said", people_said_it},
     {"N1 an accepted message is never lost", messages_are_kept},
@@ -443,6 +443,6 @@ constexpr Checker kCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> people_checkers() { return kCheckers; }
+std::span<const Checker> people_checkers() { return kPeopleCheckers; }
 
 }  // namespace ae::sim

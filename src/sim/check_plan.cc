@@ -329,7 +329,7 @@ void plans_are_those_asked_for(const JobEvidence& e, Judge& judge) {
   }
 }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kPlanCheckers[] = {
     {"K1 a fork does not do what it brought in", imports_are_not_done_again},
     {"K2 a fork repeats what somebody agreed to, and nothing else", repeats_are_agreed_to},
     {"K3 a fork stands on what its origin has, and shares no key with it", fork_shares_no_key},
@@ -342,6 +342,6 @@ constexpr Checker kCheckers[] = {
 
 }  // namespace
 
-std::span<const Checker> plan_checkers() { return kCheckers; }
+std::span<const Checker> plan_checkers() { return kPlanCheckers; }
 
 }  // namespace ae::sim

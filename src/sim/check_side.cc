@@ -371,13 +371,13 @@ class Undoing {
 
 void what_was_done_is_undone(const JobEvidence& e, Judge& judge) { Undoing(e, judge).run(); }
 
-constexpr Checker kCheckers[] = {
+constexpr Checker kSideCheckers[] = {
     {"A8 a probe is asked in time, and believed", probes_are_believed},
     {"C1 what was done is undone once, newest first, and nothing else", what_was_done_is_undone},
 };
 
 }  // namespace
 
-std::span<const Checker> side_checkers() { return kCheckers; }
+std::span<const Checker> side_checkers() { return kSideCheckers; }
 
 }  // namespace ae::sim

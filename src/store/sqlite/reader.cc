@@ -11,7 +11,7 @@
 namespace ae::store::sqlite {
 namespace {
 
-constexpr std::size_t kPageBytes = 4u << 20;  // read in one transaction
+constexpr std::size_t kReadBytes = 4u << 20;  // read in one transaction
 
 constexpr std::int64_t kMissing = -1;  // no commit has this number
 
@@ -249,7 +249,7 @@ Sql<bool> Views::read_commits(const Found& found, std::uint64_t from_seq, Loaded
   while (commit != 0) {
     Snapshot snapshot(begin_, end_);
     AE_TRY(snapshot.open());
-    AE_ASSIGN(commit, step_back(commit, kPageBytes, found, from_seq, into, blobs));
+    AE_ASSIGN(commit, step_back(commit, kReadBytes, found, from_seq, into, blobs));
     if (commit != kMissing) continue;
     AE_ASSIGN(const bool gone, is_gone(found));
     if (gone) return true;

@@ -16,7 +16,7 @@ Statement must_prepare(Database& db, std::string_view sql) {
   return *std::move(statement);
 }
 
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kFilePageBytes = 4096;
 
 Error nothing_changed(const SqlError& error) { return {Code::unavailable, error.text()}; }
 
@@ -110,12 +110,12 @@ void Writer::process(Group group) {
   }
   stats_.writes += group.size();
   stats_.groups += 1;
-  stats_.wal_bytes = wal_pages_ * kPageBytes;
+  stats_.wal_bytes = wal_pages_ * kFilePageBytes;
   loop_.post([group = std::move(group)] {
     for (const auto& write : group) write->answer();
   });
   if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // it was begun anew
-  if ((wal_pages_ - checkpointed_at_) * kPageBytes >= limits_.wal_bytes) checkpoint(false);
+  if ((wal_pages_ - checkpointed_at_) * kFilePageBytes >= limits_.wal_bytes) checkpoint(false);
   remember(false);
 }
 
@@ -243,7 +243,7 @@ void Writer::checkpoint(bool truncate) {
   if (done && truncate) wal_pages_ = 0;
   note_file();
   checkpointed_at_ = wal_pages_;
-  stats_.wal_bytes = wal_pages_ * kPageBytes;
+  stats_.wal_bytes = wal_pages_ * kFilePageBytes;
 }
 
 }  // namespace ae::store::sqlite

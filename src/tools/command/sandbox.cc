@@ -25,7 +25,7 @@ namespace {
 
 // Of linux/landlock.h, which is older than its kernel on many machines.
 constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;
-constexpr unsigned kVersion = 1, kPathBeneath = 1;
+constexpr unsigned kLandlockVersion = 1, kPathBeneath = 1;
 constexpr std::uint64_t kExecute = 1, kWriteFile = 1 << 1, kReadFile = 1 << 2, kReadDir = 1 << 3,
                         kTruncate = 1 << 14, kIoctlDev = 1 << 15;
 constexpr std::uint64_t kAllOfAbi3 = (1 << 15) - 1;  // with refer and truncate
@@ -207,7 +207,7 @@ bool works_in_a_child(Try attempt) {
 
 SandboxSupport look() {
   SandboxSupport found;
-  const long abi = ::syscall(kCreateRuleset, nullptr, 0, kVersion);
+  const long abi = ::syscall(kCreateRuleset, nullptr, 0, kLandlockVersion);
   found.landlock = abi > 0 ? static_cast<int>(abi) : 0;
   found.user_namespaces = works_in_a_child([] { return enter_user_namespace(0) == 0; });
   found.network_namespaces =

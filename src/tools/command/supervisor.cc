@@ -34,7 +34,7 @@ namespace {
 
 constexpr Duration kStuckAfter = std::chrono::seconds(5);  // of SIGKILLs without an end
 constexpr int kKillRoundMs = 10;
-constexpr int kLookMs =
+constexpr int kRoundMs =
     1000;  // poll's clock stands still in suspend, so time is looked at this often
 
 // What the new process tells while it becomes the program; the pipe closes by itself on exec.
@@ -183,7 +183,7 @@ void Supervisor::become_program() {
 int Supervisor::wait_ms() const {
   if (!next_) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next_ - boot_now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kLookMs));
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kRoundMs));
 }
 
 void Supervisor::turn() {

@@ -6,7 +6,7 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::uint64_t kVersion = 0x6165'7375'7065'0002;
+constexpr std::uint64_t kWireVersion = 0x6165'7375'7065'0002;
 
 class Writer {
  public:
@@ -62,7 +62,7 @@ class Reader {
 
 std::string encode(const Order& order) {
   Writer w;
-  w.number(kVersion);
+  w.number(kWireVersion);
   w.text(order.program);
   w.texts(order.argv);
   w.texts(order.environment);
@@ -81,7 +81,7 @@ std::string encode(const Order& order) {
 
 bool decode(std::string_view bytes, Order& order) {
   Reader r(bytes);
-  if (r.number() != kVersion) return false;
+  if (r.number() != kWireVersion) return false;
   order.program = r.text();
   order.argv = r.texts();
   order.environment = r.texts();

@@ -18,6 +18,8 @@ struct Seen {
   bool absent = false;      // it is gone
   std::string value;
 };
+// What could not be read.
+inline Seen cannot(std::string_view why) { return {.unreachable = std::string(why), .value = {}}; }
 
 using SameFn = bool (*)(std::string_view recorded, std::string_view seen);
 bool same_text(std::string_view recorded, std::string_view seen);

@@ -42,8 +42,6 @@ class File {
   int fd_;
 };
 
-Seen cannot(std::string_view why) { return {.unreachable = std::string(why), .value = {}}; }
-
 Seen digest(const File& file, off_t size) {
   if (size > kFileMax) return cannot("it is longer than 4 GiB, the most that is read");
   Sha256 sum;

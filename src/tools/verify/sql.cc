@@ -21,8 +21,6 @@ constexpr int kStepsAtOnce = 10'000;           // of SQLite's machine, between t
 constexpr std::chrono::seconds kQueryMax{10};  // then it is stopped
 using Clock = std::chrono::steady_clock;
 
-Seen cannot(std::string_view why) { return {.unreachable = std::string(why), .value = {}}; }
-
 struct CloseDb {
   void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
 };

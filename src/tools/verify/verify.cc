@@ -17,7 +17,6 @@ using See = std::function<Seen(const net::HttpAnswer& answer)>;
 
 constexpr std::string_view kGithub = "https://api.github.com";
 
-Seen cannot(std::string_view why) { return {.unreachable = std::string(why), .value = {}}; }
 Seen value(std::string text) { return {.unreachable = {}, .value = std::move(text)}; }
 
 See header(std::string name) {
