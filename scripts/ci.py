@@ -35,8 +35,8 @@ RELEASE, DEV = "build/release", "build/dev"
 # Scripts that run long, the longest first: none of them may be the last one to start.
 LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/cli.py", "tests/crash_sweep.py", "tests/serve.py",
                 "tests/mcp.py", "tests/postgres.py", "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
-# Bytes and texts of enemies, and death at every point: always under sanitizers.
-HOSTILE_SCRIPTS = ["tests/crash_sweep.py", "tests/hostile.py", "tests/injection.py"]
+# Bytes and texts of enemies: always under sanitizers.
+HOSTILE_SCRIPTS = ["tests/hostile.py", "tests/injection.py"]
 
 
 def commit():
@@ -250,8 +250,8 @@ def on_release(names):
 
 
 def on_sanitizers(names):
-    """The hostile ones, and three others that follow from the commit."""
-    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 3)
+    """The hostile ones, and two others that follow from the commit."""
+    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 2)
 
 
 def sim(name, *words, wanted=0):

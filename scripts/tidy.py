@@ -82,7 +82,7 @@ def changed_since(base):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--build", default="build/tidy", help="a build that compiles each file on its own")
     parser.add_argument("--cache", default="build/tidy-cache")
     parser.add_argument("--base", help="check what changed since this commit, and what includes it")
     parser.add_argument("--all", action="store_true", help="check every file")
