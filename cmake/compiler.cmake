@@ -23,6 +23,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     -Wno-maybe-uninitialized -Wno-free-nonheap-object -Wno-mismatched-new-delete)
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND AE_UNITY)
+  add_compile_options(-Wno-subobject-linkage)  # it takes a .cc file for a header when another file includes it
+endif()
+
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # libstdc++ 12 uses its own deprecated std::get_temporary_buffer inside std::stable_sort, and clang tells us.
   add_compile_options(-Wno-deprecated-declarations)
