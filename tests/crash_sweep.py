@@ -7,7 +7,11 @@ calm one did. Where the kill fell between the durable declaration and the durabl
 job parks; the shop's own books say what happened, and the answer is given by `aetheris resolve`. The judge is the
 shop's journal: no at_most_once call arrived twice, no idempotent key took effect twice, none is missing.
 
+Then each request of the job in turn: the shop acts up to 1.2 s after it arrived, and the process is killed between the
+arrival and the answer, and started again at once.
+
     AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py [NAME@N [fused|split]]      # one point again
+    AETHERIS_BIN=build/dev/aetheris tests/crash_sweep.py arrival@N [fused|split]     # one request again
 """
 
 import collections
@@ -26,6 +30,9 @@ import urllib.request
 ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
 BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
 INPUT = '{"order_id": "43", "replacement": "BOOK-5"}'
+# How long after its arrival a request takes effect where the shop is late.
+LATE_MS = {"labels": 300, "flaky": 100, "refunds": 600, "shipments": 1200, "gift-cards": 1200}
+SLOW = os.environ.get("AETHERIS_SLOW_TESTS") == "1"
 
 
 class Failure(Exception):
@@ -89,13 +96,35 @@ def resolve(job, store, shop):
         raise Failure(f"{' '.join(arguments)}: exit {done.returncode}: {done.stderr}")
 
 
+def arrivals(job, folder):
+    """How many requests of this job that change something have reached the shop."""
+    text = (folder / "shop.journal").read_text()
+    return sum(f"aetheris:{job}:" in line for line in text.splitlines() if '"kind":"arrival"' in line)
+
+
+def die_at_arrival(number, agents, job, store, shop, durability, folder):
+    environment = dict(os.environ, SHOP_URL=shop, AETHERIS_STORE=f"sqlite:{store}", NO_COLOR="1")
+    words = [BIN, "run", agents, "--job-id", job, "--input", INPUT, "--durability", durability]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:
+        give_up = time.monotonic() + 60
+        while arrivals(job, folder) < number:
+            if process.poll() is not None or time.monotonic() > give_up:
+                process.kill()
+                raise Failure(f"first life: request {number} did not arrive, exit {process.poll()}")
+            time.sleep(0.005)
+        process.kill()
+
+
 def one(point, durability, agents, shop, folder, calm):
     name = f"{durability}-{point.replace('@', '-')}"
     store, job = folder / f"{name}.db", f"sweep-{name}"
-    action = point.replace("@", "=exit@")
-    died = run(agents, job, store, shop, durability, failpoints=action)
-    if died.returncode not in (137, 0):
-        raise Failure(f"first life: exit {died.returncode}: {died.stderr}")
+    if point.startswith("arrival@"):
+        die_at_arrival(int(point.split("@")[1]), agents, job, store, shop, durability, folder)
+    else:
+        died = run(agents, job, store, shop, durability, failpoints=point.replace("@", "=exit@"))
+        if died.returncode not in (137, 0):
+            raise Failure(f"first life: exit {died.returncode}: {died.stderr}")
     parked = False
     for _ in range(4):
         lived = run(agents, job, store, shop, durability)
@@ -119,15 +148,18 @@ def one(point, durability, agents, shop, folder, calm):
     return parked
 
 
-def sweep(durability, agents, shop, folder, only):
+def sweep(durability, agents, shop, folder, only, late=False):
     store = folder / f"calm-{durability}.db"
     done = run(agents, f"calm-{durability}", store, shop, durability, trace=True)
     if done.returncode != 0:
         raise Failure(f"the calm run: exit {done.returncode}: {done.stderr}")
     calm = {"shape": shape(json.loads(done.stdout)["result"]), "outcomes": outcomes(f"calm-{durability}", store, shop)}
-    points = list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
-    if len(points) < 40:
-        raise Failure(f"only {len(points)} failpoint hits: {points}")
+    if late:
+        points = [f"arrival@{n + 1}" for n in range(arrivals(f"calm-{durability}", folder))]
+    else:
+        points = list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
+    if len(points) < (7 if late else 40):
+        raise Failure(f"only {len(points)} hits: {points}")
     if only:
         points = [only]
     failures, parked = [], 0
@@ -142,6 +174,42 @@ def sweep(durability, agents, shop, folder, only):
         print(f"# {failure}\n# repeat: AETHERIS_BIN={BIN} tests/crash_sweep.py {failure.split(':')[0]}")
     print(f"# {durability}: killed at {len(points)} points, {parked} of them left a call in doubt, {len(failures)} failures")
     return not failures and (only or parked > 0)
+
+
+def with_shop(agents, temporary, modes, only, late):
+    """Sweeps on a shop of its own, whose journal is the judge."""
+    folder = pathlib.Path(temporary) / ("late" if late else "prompt")
+    folder.mkdir()
+    journal = folder / "shop.journal"
+    rules = [{"route": f"POST /{place}", "at": "before", "delay_ms": delay} for place, delay in LATE_MS.items()]
+    shop = subprocess.Popen([sys.executable, str(ROOT / "examples/shop/shop.py"), "--port", "0", "--journal", str(journal)],
+                            env=dict(os.environ, SHOP_CONTROL=json.dumps(rules if late else [])),
+                            stdout=subprocess.PIPE, text=True)
+    ok = True
+    try:
+        address = "http://" + shop.stdout.readline().split()[1]
+        for durability in modes:
+            held = False
+            try:
+                held = sweep(durability, str(agents), address, folder, only, late)
+            except Failure as problem:
+                print(f"# {problem}")
+            verdict = "ok" if held else "not ok"
+            if late:
+                print(f"{verdict} kill -9 between each late request and its answer comes to the same end ({durability})", flush=True)
+            else:
+                print(f"{verdict} kill -9 at every failpoint hit comes to the same end ({durability})", flush=True)
+            ok = ok and held
+        table = subprocess.run([sys.executable, str(ROOT / "examples/shop/table.py"), str(journal)],
+                               capture_output=True, text=True)
+        if table.returncode != 0:
+            print("# " + table.stdout.replace("\n", "\n# "))
+        print(f"{'ok' if table.returncode == 0 else 'not ok'} by the shop's own journal nothing happened twice" +
+              " when it is late" * late, flush=True)
+        return ok and table.returncode == 0
+    finally:
+        shop.kill()
+        shop.wait()
 
 
 def main():
@@ -159,28 +227,10 @@ def main():
         text = text.replace(long, "a person looks\n    timeout: 2s\n    grace: 1s\n")
         agents = folder / "refund.yaml"
         agents.write_text(text)
-        journal = folder / "shop.journal"
-        shop = subprocess.Popen([sys.executable, str(ROOT / "examples/shop/shop.py"), "--port", "0", "--journal",
-                                 str(journal)], stdout=subprocess.PIPE, text=True)
-        try:
-            address = "http://" + shop.stdout.readline().split()[1]
-            for durability in modes:
-                held = False
-                try:
-                    held = sweep(durability, str(agents), address, folder, only)
-                except Failure as problem:
-                    print(f"# {problem}")
-                print(f"{'ok' if held else 'not ok'} kill -9 at every failpoint hit comes to the same end ({durability})")
-                ok = ok and held
-            table = subprocess.run([sys.executable, str(ROOT / "examples/shop/table.py"), str(journal)],
-                                   capture_output=True, text=True)
-            if table.returncode != 0:
-                print("# " + table.stdout.replace("\n", "\n# "))
-            print(f"{'ok' if table.returncode == 0 else 'not ok'} by the shop's own journal nothing happened twice")
-            ok = ok and table.returncode == 0
-        finally:
-            shop.kill()
-            shop.wait()
+        if not only.startswith("arrival@"):
+            ok = with_shop(agents, temporary, modes, only, False)
+        if not only or only.startswith("arrival@"):
+            ok = with_shop(agents, temporary, modes if SLOW or only else modes[:1], only, True) and ok
     return 0 if ok else 1
 
 

@@ -667,6 +667,30 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["silent"]}}]})",
        .deeds = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
+      {.name =
+           "a cancelled job whose only call arrives late: a person answers as early as possible",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"grab","args":{"fate":["late"]}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
+      {.name = "a cancelled job whose only call arrives late: its probe asks as early as possible",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"a","kind":"tool","tool":"hire","args":{"fate":["late"]}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
+      {.name = "a cancelled job of which two items of a map arrive late: a person answers",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"m","kind":"map","over":"${ [[\"late\"],[\"late\"]] }","max_parallel":2,
+          "do":{"tool":"grab","args":{"fate":"${ .item }","i":"${ .index }"}}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
+      {.name = "a cancelled job of which two calls of a loop arrive late: a person, and a probe",
+       .nodes = R"({"schema":1,"nodes":[
+         {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
+          "parallel_tools":2,"tools":["grab","hire"],"prompt":
+          "[[{\"name\":\"grab\",\"arguments\":{\"fate\":[\"late\"]}},{\"name\":\"hire\",\"arguments\":{\"fate\":[\"late\"]}}]]"}}]})",
+       .deeds = {{2s, cancel()}},
+       .may_end = {"completed"}},  // a crash delays the cancel
       {.name = "what was done stays, says who cancels",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},

@@ -25,6 +25,7 @@ import random
 import shlex
 import subprocess
 import sys
+import threading
 import time
 
 import check
@@ -39,6 +40,7 @@ JOBS_PER_S = 40   # without --jobs
 DRAIN_S = 240.0   # how long what is left may take after all was healed; for every 1,000 jobs 10 s more
 VERIFIED = 1500   # jobs that are verified without --long
 MANY_CLAIMERS = 200
+LOOK_S = 1.0      # how often a person lists what is in doubt while faults are made
 MAY_FAIL = ["no_more", "rejected"]
 
 
@@ -47,7 +49,10 @@ def say(text):
 
 
 class Person:
-    """Answers what is in doubt, from the shop's journal, once each call has settled, and resumes jobs that are worn_out."""
+    """Answers what is in doubt, from the shop's journal, once each call has settled, and resumes jobs that are worn_out.
+
+    While faults are made it answers at `resolvable_at`; behind them it answers whatever is left.
+    """
 
     def __init__(self, world):
         self.world = world
@@ -55,6 +60,41 @@ class Person:
         self.number = 1_000_000_000
         self.answered = 0
         self.resumed = 0
+        self.in_time = 0  # answered while faults were made, and acknowledged
+        self.faulty = threading.Event()
+        self.thread = threading.Thread(target=self.answer_at_once, daemon=True)
+
+    def begin(self):
+        self.faulty.set()
+        self.thread.start()
+
+    def end(self):
+        if self.faulty.is_set():
+            self.faulty.clear()
+            self.thread.join()
+
+    def answer_at_once(self):
+        """Each call in doubt at the instant from which `not_happened` is accepted, whatever fault there is."""
+        known = {}  # (job, key, try) → (instant, what is in doubt)
+        looks = 0.0
+        while self.faulty.is_set():
+            if time.monotonic() >= looks:
+                looks = time.monotonic() + LOOK_S
+                answer = ask(self.door(), "GET", "/api/jobs?in_doubt=true&limit=100")
+                for view in answer.body["jobs"] if answer.end == ACK else []:
+                    for doubt in view["in_doubt"]:
+                        if doubt["resolvable_at"]:
+                            known.setdefault((view["id"], doubt["idempotency_key"], doubt["try"]),
+                                             (check.seconds(doubt["resolvable_at"]), doubt))
+            due = [name for name, (instant, _) in known.items() if instant <= time.time()]
+            acted = self.journal() if due else {}  # read when all of them have settled
+            for name in due:
+                if self.answer(name[0], known.pop(name)[1], acted, self.door()):
+                    self.in_time += 1
+            time.sleep(max(0.001, min([LOOK_S / 4, *(instant - time.time() for instant, _ in known.values())])))
+
+    def door(self):
+        return random.choice(self.world.doors).url
 
     def journal(self):
         acted = {line["key"]: line["body"] for line in files.read(self.world.folder / "shop.ndjson")
@@ -82,18 +122,22 @@ class Person:
                 if doubt["resolvable_at"] and check.seconds(doubt["resolvable_at"]) > time.time() - 0.2:
                     continue
                 acted = self.journal() if acted is None else acted  # read after the last of them had settled
-                happened = doubt["external_key"] in acted
-                body = {"idempotency_key": doubt["idempotency_key"], "try": doubt["try"],
-                        "resolution": "happened" if happened else "not_happened", "note": "by the shop's journal"}
-                if happened:
-                    body["result"] = acted[doubt["external_key"]]
-                self.answered += self.ask("resolve", doubt["idempotency_key"], view["id"], body, happened=happened).end == ACK
+                self.answered += self.answer(view["id"], doubt, acted, self.world.doors[0].url)
 
-    def ask(self, op, key, job, body, **more):
+    def answer(self, job, doubt, acted, url):
+        """Whether it was acknowledged."""
+        happened = doubt["external_key"] in acted
+        body = {"idempotency_key": doubt["idempotency_key"], "try": doubt["try"],
+                "resolution": "happened" if happened else "not_happened", "note": "by the shop's journal"}
+        if happened:
+            body["result"] = acted[doubt["external_key"]]
+        return self.ask("resolve", doubt["idempotency_key"], job, body, url, happened=happened).end == ACK
+
+    def ask(self, op, key, job, body, url=None, **more):
         """An act on a job, with its lines in the ledger."""
         self.number += 1
         self.ledger.write({"i": self.number, "op": op, "key": key, "job": job, **more, "t": time.time()})
-        answer = ask(self.world.doors[0].url, "POST", f"/api/jobs/{quoted(job)}/{op}", body)
+        answer = ask(url or self.world.doors[0].url, "POST", f"/api/jobs/{quoted(job)}/{op}", body)
         self.ledger.write({"i": self.number, "end": answer.end, "status": answer.status, "code": answer.code, "t": time.time()})
         return answer
 
@@ -179,7 +223,7 @@ def works(world, server):
 def one_store(kind, options, minutes):
     world = (SqliteWorld if kind == "sqlite" else PostgresWorld)(options.seed)
     chance = random.Random(f"faults {options.seed} {kind}")
-    load = killer = None
+    load = killer = person = None
     crashed = True
     try:
         world.begin()
@@ -192,6 +236,8 @@ def one_store(kind, options, minutes):
                                  world.folder / "ledger.ndjson", "--seed", str(options.seed), "--jobs", str(jobs), "--seconds",
                                  str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 text=True)
+        person = Person(world)
+        person.begin()
         began = time.monotonic()
         if options.kill_every:
             killer = faults.Killer(world, chance, options.kill_every)
@@ -215,6 +261,7 @@ def one_store(kind, options, minutes):
         if killer:
             killer.end()
             killer = None
+        person.end()
         # Healed: the shop answers as it should, every process is there.
         ask(world.shop_url, "POST", "/control", {"calm": True})
         world.heal()
@@ -227,7 +274,6 @@ def one_store(kind, options, minutes):
         load.stdin.close()
         told = load.stdout.read().strip()
         load.wait()
-        person = Person(world)
         drain(world, person, jobs)
         drained = time.time() - healed
         for server in world.servers:  # each answers again, from what is in the store
@@ -250,6 +296,8 @@ def one_store(kind, options, minutes):
     finally:
         if killer:
             killer.end()
+        if person:
+            person.end()
         if load and load.poll() is None:
             load.kill()
             load.wait()
@@ -275,8 +323,8 @@ def report(world, judge, told, person, faulty_s, drained, done, skipped):
     found = judge.verdict()
     counts = world.counts
     say(f"  {world.kind}: {faulty_s:.0f} s of faults ({', '.join(f'{name} {done.count(name)}' for name in sorted(set(done)))})")
-    say(f"  clients were told {told}; {found.get('acknowledged', 0)} acknowledged; {person.answered} calls in doubt answered by the "
-        f"journal; {person.resumed} worn-out jobs resumed")
+    say(f"  clients were told {told}; {found.get('acknowledged', 0)} acknowledged; {person.in_time} calls in doubt answered by the "
+        f"journal at once and {person.answered} behind the faults; {person.resumed} worn-out jobs resumed")
     say("  " + ", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
     say("  " + ", ".join(f"{name} {value}" for name, value in sorted(found.items()) if name != "recovery_s"))
     say(f"  all had ended {drained:.1f} s after the healing; an attempt that died was taken over after (s) {found['recovery_s']}")

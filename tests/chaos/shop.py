@@ -38,7 +38,7 @@ SLOW_S = 0.3
 # Of a thousand requests, how many meet what. Everybody else is answered.
 IDEMPOTENT = [("refuse", 15), ("drop", 8), ("fail_after", 8), ("hang", 1), ("slow", 15), ("busy", 3)]
 ONCE = [("refuse", 1), ("limited", 8), ("drop", 3), ("fail_after", 1), ("hang", 1), ("slow", 15)]
-LATE = [("act_late", 3), ("act_slow", 20)]
+LATE = {"idempotent": [("act_late", 3), ("act_slow", 20)], "once": [("act_late", 3), ("act_slow", 100)]}
 
 
 class Shop:
@@ -58,7 +58,7 @@ class Shop:
             return "ok"
         draw = zlib.crc32(f"{self.seed}:{key}:{number}".encode()) % 1000
         table = IDEMPOTENT if kind == "idempotent" else ONCE
-        for name, share in table + LATE:
+        for name, share in table + LATE[kind]:
             if draw < share:
                 return name
             draw -= share
