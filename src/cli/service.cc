@@ -1,5 +1,7 @@
 #include "cli/service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -43,6 +45,14 @@ std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& opt
     auto loaded = load_sound(path, options, terminal);
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
+  }
+  std::vector<const agents::AgentsFile*> sound;
+  sound.reserve(files.size());
+  for (const auto& [path, loaded] : files) sound.push_back(&loaded.file);
+  for (const auto& [path, loaded] : files) {
+    const auto open = agents::open_programs(loaded.file);
+    if (!open || !agents::has_approvals(sound)) continue;
+    terminal.warn(path + ": " + open->path + ": " + open->message);
   }
   auto all = app::join(std::move(files));
   if (!all) return std::unexpected(terminal.fail_with(all.error()));
@@ -120,6 +130,11 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
                            {"path", api::target(request.path, {})},
                            {"status", status}}});
   };
+  starts_programs_ = runs && std::ranges::any_of(wish.loaded->file.tools, [](const auto& tool) {
+                       const Value& definition = tool.second.definition;
+                       return tool.second.kind == "command" ||
+                              definition["connection"].find("command") != nullptr;
+                     });
   site.signing_key = options.signing_key;
   site.tls_key = options.tls_key;
   site.runtime.worker = worker_name();
@@ -168,6 +183,11 @@ void Service::attach(app::Site& site) {
 
 int Service::run() {
   journal_.say({.event = "started", .more = {{"store", site_->store_name()}}});
+  if (starts_programs_ && ::geteuid() == 0) {
+    on_warning({},
+               "this process runs as root, and so do the programs of its tools, which can change "
+               "every file of root: run it as a user of its own");
+  }
   site_->runtime().start();
   if (!notify_.empty()) {
     notifications_ = std::make_unique<Notifications>(
