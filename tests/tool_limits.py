@@ -774,8 +774,8 @@ agents:
     needs(doctor(), "files")
     note = "tools: the programs of %s can write the store and this file"
     policies = "policies: [ { tools: [pay], action: require_approval } ]"
-    cases = [("", "", None), ("", ", approval: required", "open, other"),
-             ("", ", approval: \"${ .args.n > 1 }\"", "open, other, pay"), (policies, "", "open, other, pay")]
+    cases = [("", "", None), ("", ", approval: required", "`open`, `other`"),
+             ("", ", approval: \"${ .args.n > 1 }\"", "`open`, `other`, `pay`"), (policies, "", "`open`, `other`, `pay`")]
     with home() as h:
         for rules, approval, named in cases:
             (h.path / "a.yaml").write_text(agents % (rules, approval))
@@ -793,7 +793,7 @@ agents:
         (h.path / "b.yaml").write_text("aetheris: 1\ntools: { ask: { native: echo, approval: required } }\n"
                                        "agents: { b: { plan: [ { id: a, tool: ask } ] } }\n")
         said = expect(h.run("check", "b.yaml", "a.yaml"), 0)
-        assert "a.yaml: " + note % "open, other, pay" in said.err and "b.yaml: tools:" not in said.err, said
+        assert "a.yaml: " + note % "`open`, `other`, `pay`" in said.err and "b.yaml: tools:" not in said.err, said
 
 
 @test
@@ -804,7 +804,7 @@ def check_names_the_server_whose_program_could_get_around_approvals():
     for more, named in (("", True), (", sandbox: { read: [mcp_server.py], write: [said] }", False)):
         with serving_mcp(agents.replace("tools:\n", "tools:\n" + server % more), {}) as s:
             said = s.h.run("check", "agents.yaml")
-            assert ("tools: the programs of s can write the store" in said.err) == named, said
+            assert ("tools: the programs of `s` can write the store" in said.err) == named, said
 
 
 @test

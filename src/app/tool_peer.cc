@@ -197,7 +197,8 @@ bool is_tool_on_socket(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return true;
-  if (peer.pid <= 0) return false;  // outside of our view of processes, where ours always are
+  if (peer.pid <= 0)
+    return false;  // outside of our view of processes, where our own tools always are
   const Fd handle(handle_of_peer(fd, peer.pid));
   if (handle.get() < 0) return true;
   const tools::Origin origin = tools::origin_of(peer.pid);

@@ -130,11 +130,11 @@ app::SiteOptions Service::site(const Options& options, const ServiceWish& wish) 
                            {"path", api::target(request.path, {})},
                            {"status", status}}});
   };
-  starts_programs_ = runs && std::ranges::any_of(wish.loaded->file.tools, [](const auto& tool) {
-                       const Value& definition = tool.second.definition;
-                       return tool.second.kind == "command" ||
-                              definition["connection"].find("command") != nullptr;
-                     });
+  starts_programs_ =
+      runs && std::ranges::any_of(wish.loaded->file.tools, [](const auto& tool) {
+        const Value& definition = tool.second.definition;
+        return tool.second.kind == "command" || definition["connection"].find("command") != nullptr;
+      });
   site.signing_key = options.signing_key;
   site.tls_key = options.tls_key;
   site.runtime.worker = worker_name();

@@ -185,7 +185,7 @@ class Walk {
   const pid_t self_ = ::getpid(), session_ = ::getsid(0);
   const bool looks_;
   std::unordered_map<pid_t, ProcessEntry> known_;
-  std::set<pid_t> above_;  // our ancestors
+  std::set<pid_t> above_;                        // our ancestors
   std::unordered_map<pid_t, bool> supervisors_;  // session leaders that were looked at
 };
 

@@ -21,7 +21,7 @@ struct ProcessEntry {
   std::uint64_t start = 0;  // clock ticks since boot
   std::size_t threads = 0;  // with the main thread, also when that one has ended
   bool ended = false;       // a zombie: no thread of it runs any more
-  std::string name;         // of the main thread: the program's, cut to 15 bytes, unless it was changed
+  std::string name;  // of the main thread: the program's, cut to 15 bytes, unless it was changed
 };
 
 // nullopt: there is no such process.

@@ -232,19 +232,22 @@ constexpr std::uint64_t kKept = bit(CAP_CHOWN) | bit(CAP_DAC_OVERRIDE) | bit(CAP
                                 bit(CAP_FSETID) | bit(CAP_KILL) | bit(CAP_SETGID) |
                                 bit(CAP_SETUID) | bit(CAP_NET_BIND_SERVICE);
 
-// REQUIRES: no new privileges; execve then gives nothing back also where the bounding set cannot be changed.
+// REQUIRES: no new privileges: execve gives nothing back, also where the bounding set cannot be changed.
 int drop_capabilities() {
-  for (int c = 0; ::prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; ++c) {
-    if ((kKept & bit(c)) == 0) ::prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
-  }
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
   if (::syscall(SYS_capget, &header, sets) != 0) return errno;
+  std::uint32_t dropped = 0;
   for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; ++i) {
     const auto kept = static_cast<std::uint32_t>(kKept >> (32 * i));
-    sets[i].effective &= kept;
-    sets[i].permitted &= kept;
-    sets[i].inheritable &= kept;
+    for (std::uint32_t* set : {&sets[i].effective, &sets[i].permitted, &sets[i].inheritable}) {
+      dropped |= *set & ~kept;
+      *set &= kept;
+    }
+  }
+  if (dropped == 0) return 0;
+  for (int c = 0; ::prctl(PR_CAPBSET_READ, c, 0, 0, 0) >= 0; ++c) {
+    if ((kKept & bit(c)) == 0) ::prctl(PR_CAPBSET_DROP, c, 0, 0, 0);
   }
   return ::syscall(SYS_capset, &header, sets) == 0 ? 0 : errno;
 }

@@ -242,12 +242,13 @@ AE_TEST("sandbox/a program traces no process outside on any kernel that can keep
 AE_TEST("sandbox/keeping its tracing inside closes no file to a program") {
   Box box;
   const std::string d = box.folder.path;
-  const std::string script = "cd " + d +
-                             " && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && "
-                             "mv in/other out/other && mkdir -p out/deep && mv out/deep in/deep && "
-                             "mkfifo out/pipe && ln -s in/a out/s && mv out/s in/s && rm out/link && "
-                             "truncate -s 1 out/new && chmod 600 out/new && rm -r in/deep && "
-                             "mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other";
+  const std::string script =
+      "cd " + d +
+      " && cat in/a >/dev/null && echo x > out/new && ln in/a out/link && "
+      "mv in/other out/other && mkdir -p out/deep && mv out/deep in/deep && "
+      "mkfifo out/pipe && ln -s in/a out/s && mv out/s in/s && rm out/link && "
+      "truncate -s 1 out/new && chmod 600 out/new && rm -r in/deep && "
+      "mv in/s out/s && rm out/s out/new out/pipe && mv out/other in/other";
   for (int landlock = 0; landlock <= sandbox_support().landlock; ++landlock) {
     const int code = inside({}, landlock, [&] {
       ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
@@ -282,8 +283,10 @@ AE_TEST("sandbox/a program of root keeps its rights over files and none over pro
   const pid_t outside = ::fork();
   if (outside == 0) ::_exit((::pause(), 0));
   const std::string of_it = "/proc/" + std::to_string(outside);
-  EXPECT_EQ(box.text(box.with("for f in environ maps; do cat " + of_it + "/$f >/dev/null 2>&1 && echo yes "
-                              "|| echo no; done; readlink " + of_it + "/fd/0 || echo no",
+  EXPECT_EQ(box.text(box.with("for f in environ maps; do cat " + of_it +
+                                  "/$f >/dev/null 2>&1 && echo yes "
+                                  "|| echo no; done; readlink " +
+                                  of_it + "/fd/0 || echo no",
                               "none")),
             "no\nno\nno");
   ::kill(outside, SIGKILL);
