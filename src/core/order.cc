@@ -2,6 +2,7 @@
 #include "core/order.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -135,6 +136,10 @@ std::optional<std::strong_ordering> order(const Value& a, const Value& b, std::s
   if (!comparison.gave_up()) return result;
   work = 0;
   return std::nullopt;
+}
+
+std::size_t find_cost(std::size_t members, std::string_view key) noexcept {
+  return key.size() / 64 * static_cast<std::size_t>(1 + std::bit_width(members));
 }
 
 }  // namespace ae
