@@ -3,7 +3,9 @@
 #include <ctime>
 #include <string>
 
+#include "engine/checkpoint.h"
 #include "engine/given_job_test.h"
+#include "engine/replan.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -111,6 +113,158 @@ AE_TEST("bounds/one decision evaluates no more than its limit, and the next one 
   EXPECT_EQ(job.state.nodes_left, 0U) << job.story();
 }
 
+// About 30,000 steps, for a value that differs by node.
+std::string costly(int i) { return "${ ([range(10000)] | length) + " + std::to_string(i) + " }"; }
+
+std::string calls(int count, std::string_view tool, int first = 0) {
+  std::string nodes;
+  for (int i = first; i < first + count; ++i) {
+    nodes += std::string(i > first ? ", " : "") + "{'id':'n" + std::to_string(i) +
+             "','kind':'tool','tool':'" + std::string(tool) + "','args':{'v':'" + costly(i) + "'}}";
+  }
+  return nodes;
+}
+
+// More than one of the evaluations here takes.
+constexpr Work kOne = 60'000;
+
+AE_TEST("bounds/a used-up budget evaluates no further calls") {
+  GivenJob job("[" + calls(300, "put") + "]", {.more = "{'budget': {'tool_calls': 1}}"});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U);
+  EXPECT_LE(job.work, kOne);
+  job.ok("n0");
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_LE(job.work, kOne);
+}
+
+AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of a planned model") {
+  std::string maps;
+  for (int i = 0; i < 100; ++i) {
+    maps += "{'id':'m" + std::to_string(i) +
+            "','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'put','args':{'v':'" +
+            costly(i) + "'}}}, ";
+  }
+  const std::string one = "{'budget': {'tool_calls': 1}}";
+  GivenJob mapped("[" + maps + calls(1, "put") + "]", {.more = one});
+  mapped.claim();
+  EXPECT_EQ(mapped.in_flight.size(), 1U);
+  EXPECT_LE(mapped.work, kOne);
+  GivenJob planned("[" + calls(100, "put") + "]", {.more = one, .planned_by = "model:m"});
+  planned.claim();
+  EXPECT_EQ(planned.in_flight.size(), 1U) << planned.story();
+  EXPECT_LE(planned.work, kOne);
+}
+
+// A tool that asks a person about some calls only, which is known when the arguments are.
+std::string asking(std::string_view when, int budget = 0) {
+  return "{'budget': {'tool_calls': " + std::to_string(budget) +
+         "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
+         std::string(when) + " }'}]}}}";
+}
+
+AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many decisions") {
+  GivenJob job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 10059")});
+  job.limits.work_max = 200'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_GE(job.decisions, 8U);
+}
+
+AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
+  // Fifty that may be called and fifty that a person is asked about: once to ask, once to see that nothing is left.
+  GivenJob job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
+               {.more = asking(".args.v >= 10050")});
+  job.limits.work_max = 100'000;
+  job.claim();
+  EXPECT_EQ(job.state.parked_until, "budget") << job.story();
+  EXPECT_EQ(job.state.waits.size(), 50U);
+  EXPECT_LE(job.most_work, job.limits.work_max + kOne);
+  EXPECT_LE(job.work, 3 * 100 * kOne);
+}
+
+// So much work of one evaluation, of what is true.
+const std::string kHeavy = "([range(10000)] | length) == 10000";
+
+std::string tool_with(std::string_view name, std::string_view what) {
+  return "{'tools': {'" + std::string(name) + "': {" + std::string(what) + "}}}";
+}
+
+// One decision evaluates it, and counts that.
+void expect_counted(GivenJob& job, Work least = 20'000) {
+  EXPECT_GE(job.most_work, least) << job.story();
+}
+
+AE_TEST("bounds/policies, outputs, changes and probes count as work of the decision") {
+  constexpr std::string_view kCall = "[{'id':'a','kind':'tool','tool':'buy'}]";
+  GivenJob policy(kCall, {.more = tool_with("buy", "'rules': [{'action': 'deny', 'when': '${ (" +
+                                                       kHeavy + ") | not }'}]")});
+  policy.claim();
+  expect_counted(policy);
+  GivenJob output("[{'id':'a','kind':'tool','tool':'put'}]",
+                  {.more = "{'output': '${ " + kHeavy + " }'}"});
+  output.claim().ok("a");
+  ASSERT_EQ(output.status(), "completed");
+  expect_counted(output);
+  // A probe that says yes: what it says is evaluated, and what the call has changed.
+  const std::string probed =
+      "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
+      "'probe', 'changes': [{'type':'t','op':'update','id':'${ if " +
+      kHeavy +
+      " then 1 else 2 end }'}], 'probe': {'tool': 'find', 'args': {}, 'happened': '${ if " +
+      kHeavy + " then .result else null end }'}}}}";
+  GivenJob probe("[{'id':'a','kind':'tool','tool':'buy'}]", {.more = probed});
+  probe.claim().unknown("a");
+  probe.after(std::chrono::minutes(2));
+  probe.work = probe.most_work = 0;
+  probe.ok("a/probe", "{'x': 1}");
+  ASSERT_EQ(probe.status(), "completed") << probe.story();
+  expect_counted(probe, 60'000);  // happened once, changes twice
+}
+
+AE_TEST("bounds/checks against schemas count as work of the decision") {
+  std::string list;
+  for (int i = 0; i < 5'000; ++i) list += (i > 0 ? "," : "") + std::to_string(i);
+  GivenJob job("[{'id':'a','kind':'tool','tool':'buy','args':{'v':5000}}]",
+               {.more = tool_with("buy", "'args_schema': {'properties': {'v': {'enum': [" + list +
+                                             ",5000]}}}")});
+  job.claim();
+  EXPECT_EQ(job.in_flight.size(), 1U) << job.story();
+  expect_counted(job, 5'000);
+}
+
+AE_TEST("bounds/another plan is compared with bounded work, and refused above it") {
+  GivenJob job("[" + calls(3, "put") + "]");
+  job.claim().ok("n0").ok("n1");
+  const auto next = compiled(graph("[" + calls(3, "put") + ", " + calls(1, "look", 3) + "]"));
+  const auto compared = replan_of(job.state, next, {});
+  ASSERT_TRUE(compared);
+  EXPECT_EQ(compared->carried.size(), 3U);
+  const auto refused = replan_of(job.state, next, {}, 30'000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::plan_invalid);
+  EXPECT_TRUE(replan_of(job.state, next, {"n0", "n1", "n2"}, 30'000)) << "these are not compared";
+}
+
+AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only") {
+  std::string waits;
+  for (int i = 0; i < 200; ++i) {
+    waits += "{'id':'w" + std::to_string(i) +
+             "','kind':'wait','needs':['n0'],'wait':{'type':'human','key':'${ \"k\" + (" +
+             "[range(10000)] | length | tostring) + \"-" + std::to_string(i) + "\" }'}}, ";
+  }
+  GivenJob job("[" + waits + calls(1, "put") + "]");
+  job.claim();
+  const std::clock_t start = std::clock();
+  job.early("k10000-1", "{'neither': 1}", "one", "human");
+  EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
+  job.early("k10000-199", "{'neither': 1}", "two", "human");
+  EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
+}
+
 // A job whose input is so long a list, and that many maps over it; none of them makes a call.
 GivenJob with_maps(int maps, std::size_t items) {
   std::string nodes;
@@ -137,6 +291,32 @@ AE_TEST_SLOW("bounds/all maps of a job together go over at most 1,000,000 items"
   EXPECT_EQ(eleven.state.error->message,
             "the maps of the job have 1100000 items together; at most 1000000 are allowed");
   EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
+}
+
+AE_TEST_SLOW("bounds/maps that failed count among the items of all maps") {
+  std::string nodes;
+  for (int i = 0; i < 11; ++i) {
+    nodes += std::string(i > 0 ? ", " : "") + "{'id':'m" + std::to_string(i) +
+             "','kind':'map','on_error':'continue','over':'${ [range(100000)] }'," +
+             (i > 0 ? "'needs':['m" + std::to_string(i - 1) + "']," : "") +
+             "'max_parallel':1,'do':{'tool':'put','args':{}}}";
+  }
+  GivenJob job("[" + nodes + "]");
+  job.claim();
+  while (!job.in_flight.empty()) {
+    job.answer(job.in_flight.begin()->first, {.kind = OutcomeKind::failure,
+                                              .definite = true,
+                                              .error_code = "http_400",
+                                              .error_message = "no"});
+  }
+  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not begun";
+  EXPECT_EQ(job.state.map_items, 1'000'000U);
+  ASSERT_TRUE(job.step("m10").failure);
+  EXPECT_EQ(job.step("m10").failure->code, "expression_failed");
+  const auto restored = restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}),
+                                compile_each_time());
+  ASSERT_TRUE(restored);
+  EXPECT_EQ(restored->state.map_items, 1'000'000U);
 }
 
 AE_TEST_SLOW("bounds/a map over 100,001 items fails before its list is recorded") {

@@ -31,6 +31,9 @@
 
 namespace ae::engine {
 
+// What evaluations, and checks of values against schemas, have cost together, in steps (ExprScope::charge).
+using Work = std::size_t;
+
 enum class JobStatus : std::uint8_t {
   none,
   queued,
@@ -374,6 +377,7 @@ class State {
   std::uint32_t open_tries = 0;       // with those whose fate a person is to decide
   std::uint64_t tries_started = 0;    // of all steps
   std::uint32_t nodes_left = 0;
+  std::uint64_t map_items = 0;  // of all maps that have begun, whatever became of them
 
   std::map<std::string, Wait> waits;  // open, by correlation key
   std::map<std::string, ClosedWait> closed_waits;
