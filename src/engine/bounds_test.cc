@@ -252,8 +252,9 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
   std::string waits;
   for (int i = 0; i < 200; ++i) {
     waits += "{'id':'w" + std::to_string(i) +
-             "','kind':'wait','needs':['n0'],'wait':{'type':'human','key':'${ \"k\" + (" +
-             "[range(10000)] | length | tostring) + \"-" + std::to_string(i) + "\" }'}}, ";
+             "','kind':'wait','needs':['n0'],'wait':{'type':'human','key':'k${ [range(10000)] | "
+             "length }-" +
+             std::to_string(i) + "'}}, ";
   }
   GivenJob job("[" + waits + calls(1, "put") + "]");
   job.claim();

@@ -92,7 +92,7 @@ Status may_come_early(const State& state, const Act& act, const std::string& key
   Status refused;
   Work work = 0;
   for (const Node& node : state.plan->nodes) {
-    if (work >= DecideLimits{}.work_max) return {};  // it is not worth more to tell
+    if (work >= DecideLimits{}.work_max) break;  // it is kept, unless a wait before refuses it
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
     if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
