@@ -59,7 +59,8 @@ void Decider::step(std::uint32_t index) {
 void Decider::look_at(const std::set<std::uint32_t>& steps) {
   const bool startable = &steps == &s_.startable;
   const bool goes_on = from_ && from_->startable == startable;
-  for (auto it = goes_on ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end(); ++it) {
+  for (auto it = goes_on ? steps.lower_bound(from_->step) : steps.begin(); it != steps.end();
+       ++it) {
     if (stopped_ || failed_ || unconfirmed_) return;
     const bool says = !decision_.events.empty();
     if (work_ >= limits_.work_max) {

@@ -73,8 +73,7 @@ Result<const PolicyRule*> rule_of(const State& state, const ToolPolicy& tool,
 
 }  // namespace
 
-Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args,
-                        Work* work) {
+Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value& args, Work* work) {
   if (const std::string_view missing = not_granted(state, tool); !missing.empty()) {
     return Judgement{.action = PolicyAction::deny,
                      .reason = "a model made this plan, and the agent does not grant it `" +

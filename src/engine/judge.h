@@ -28,8 +28,7 @@ Result<Judgement> judge(const State& state, const ToolPolicy& tool, const Value&
                         Work* work = nullptr);
 // The same for the call of a step. nullptr: of a part that is about to begin.
 Result<Judgement> judge(const State& state, const Step* step, const ToolPolicy& tool,
-                        const Value& args,
-                        Work* work = nullptr);
+                        const Value& args, Work* work = nullptr);
 // Is every call of this tool allowed, whatever its arguments are? A model's is.
 bool always_allowed(const State& state, const ToolPolicy& tool);
 // Can it be told without the arguments, once these are erased?

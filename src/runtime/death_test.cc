@@ -236,8 +236,8 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   const auto signal = [&](const char* id, const char* key, int payload) {
     return desk.act({.kind = engine::Act::Kind::signal,
                      .id = id,
-                     .correlation_key = key,
                      .by = "ann",
+                     .correlation_key = key,
                      .buffer = true,
                      .payload = payload});
   };

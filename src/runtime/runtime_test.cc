@@ -360,6 +360,35 @@ AE_TEST(
       << "it is tried once";
 }
 
+AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice by slice") {
+  // A person is asked about the last call only, which is known when all are evaluated: more work than a decision has.
+  std::string nodes;
+  for (int i = 0; i < 40; ++i) {
+    nodes += "{'id':'n" + std::to_string(i) +
+             "', 'kind':'tool', 'tool':'do', 'args':{'v':'${ ([range(10000)] | length) + " +
+             std::to_string(i) + " }'}},";
+  }
+  nodes.pop_back();
+  const Value simple = plan("idempotent", "[" + nodes + "]")->task_graph;
+  const Value rules = json("[{'action':'require_approval', 'when':'${ .args.v == 10039 }'}]");
+  const Value tool = simple["tools"]["do"].with("rules", rules);
+  const auto compiled = engine::Plan::compile(
+      simple.with("tools", Value::object({{"do", tool}})).with("budget", json("{'tool_calls':0}")));
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  for (const Duration turn : {0ms, 60ms}) {
+    Ground ground;
+    ground.steady.each = turn;  // a slice is over after one decision, or never
+    Desk desk(ground, "worker", {});
+    desk.runtime->start();
+    desk.create(*compiled);
+    ground.loop.advance(5s);
+    const auto read = desk.read();
+    EXPECT_EQ(read.state.parked_until, "budget");
+    EXPECT_EQ(read.state.waits.size(), 1U);
+    EXPECT_TRUE(desk.calls.empty());
+  }
+}
+
 AE_TEST("versions/a worker of another version goes on, and the log says so") {
   Ground ground;
   Desk desk(ground, "w", {.owned = true});
