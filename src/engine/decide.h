@@ -103,9 +103,9 @@ struct Decision {
   std::vector<std::string> confirm;  // keys of State::changes that are to be looked at
   bool release = false;              // give the claim back with this commit
   std::optional<Instant> ask_again;  // when nothing else happens before
-  std::optional<Unfinished>
-      unfinished;  // the next decision goes on from here, also when this one has no events
-  Work work = 0;   // of the expressions and schemas that it has evaluated
+  // The next decision goes on from here, also when this one has no events.
+  std::optional<Unfinished> unfinished;
+  Work work = 0;  // of the expressions and schemas that it has evaluated
 };
 // `from`: of the last decision, when nothing but its events was applied since; nullptr = the first step.
 Decision decide(const State& state, const Stamp& stamp, const DecideLimits& limits = {},

@@ -195,8 +195,7 @@ class Decider {
   const std::string& offered(std::uint32_t tool) const {
     return stamp_.tool_versions ? (*stamp_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // It has said something, and enough. An evaluation adds an event or, but for those of `look_at`, is the only one that does
-  // not.
+  // Enough events, or some and no work left. Where `look_at` does not watch over the work, each evaluation but one adds an event.
   bool full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
