@@ -51,6 +51,8 @@ Result<std::string> store_id(Connection& connection);
 Status check_pooler(Connection& one, Connection& other);
 
 std::string quoted_name(std::string_view name);
-Error cannot(const PgError& error);  // unavailable, nothing has changed
+
+inline constexpr const char* kStatementTimeout = "60s";  // of every session
+Error cannot(const PgError& error);                      // unavailable, nothing has changed
 
 }  // namespace ae::store::postgres

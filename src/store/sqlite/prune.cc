@@ -176,7 +176,6 @@ Tables::Answer<bool> Tables::prune(const Pruning& pruning) {
   }
   AE_ASSIGN(const bool listed, list_values());
   if (!listed) return Result<bool>(false);
-  // What is freed is overwritten, also inside of a page.
   std::unordered_set<Hash> named;
   std::int64_t last_job = 0;
   for (std::size_t i = 0; i < leaving.size(); ++i) {

@@ -262,13 +262,12 @@ std::optional<OldCopy> Writer::rewrite() {
                    why + ": stop the processes that use the store, then run `sqlite3 " +
                        place_.path + " VACUUM`"};
   };
-  const auto size = db_->integer(
-      "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size");
+  const auto size =
+      db_->integer("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size");
   if (size && static_cast<std::size_t>(*size) > limits_.rewrite_bytes) {
     return free_space("the file is too large to be rewritten while it is in use");
   }
   const auto done = db_->execute("PRAGMA temp_store = MEMORY; VACUUM");
-  tables_.forget();
   if (done) return std::nullopt;
   if (done.error().io()) stop_writing(done.error());
   return free_space("the file was not rewritten (" + done.error().text() + ")");
