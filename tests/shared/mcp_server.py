@@ -144,7 +144,7 @@ class Server:
                 file.write(said + "\n")
             return {"result": text(said)}
         if name == "send":
-            return send(params["arguments"], params.get("inputResponses") or {})
+            return {"result": send(args, params.get("inputResponses") or {})}
         if name == "book":
             said = book(params.get("inputResponses") or {}, params.get("requestState"))
             while "booked" in json.dumps(said) and (folder / "stop").exists():
