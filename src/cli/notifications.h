@@ -71,8 +71,8 @@ class Notifications {
   std::uint64_t audit_seq_ = 0;     // read so far
   std::set<std::string> notified_;  // questions, by id
   std::map<std::string, Claim> claims_;
-  std::map<std::string, unsigned> tries_;     // of those that are under way here
-  std::map<JobId, Hash> looked_at_;           // the last event of each job that was read
+  std::map<std::string, unsigned> tries_;  // of those that are under way here
+  std::map<JobId, Hash> looked_at_;        // the last event of each job that was read
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Notifier notifier_;  // its thread posts to the loop: ends first
 };

@@ -5,6 +5,7 @@
 // are written with AETHERIS_GOLDEN_WRITE=<folder>; a file that is there is never written again.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,7 +13,9 @@
 #include <set>
 #include <sstream>
 
+#include "core/redacted.h"
 #include "core/seal.h"
+#include "engine/left.h"
 #include "engine/loop_job_test.h"
 #include "engine/planner.h"
 #include "engine/verify.h"
@@ -41,7 +44,17 @@ std::string read_file(const fs::path& path) {
 struct Named {
   const char* name;
   GivenJob job;
+  bool erased = false;  // its values are, as `redact --all` does it
 };
+
+Value sample(const Field& field);
+
+// What the runtime writes beside the engine's decisions.
+constexpr EventType kOfTheRuntime[] = {
+    EventType::recovery_started,       EventType::recovery_completed,
+    EventType::confirmation_checked,   EventType::progress,
+    EventType::agent_thought_recorded, EventType::state_checkpointed,
+    EventType::version_mismatched};
 
 std::list<Named> jobs() {
   std::list<Named> all;
@@ -214,12 +227,83 @@ std::list<Named> jobs() {
       .after(31s)
       .ok("each/0", "'a'")
       .ok("each/1", "'b'");
+  // A call that was given up: the job completes, and a person notes later that it happened.
+  GivenJob& noted = add("noted",
+                        "[{'id':'a', 'kind':'tool', 'tool':'risk', 'on_error':'continue',"
+                        "  'args':{'to':'${ .input.to }'}}]",
+                        {.more = "{'output':'done'}", .input = "{'to':'ada@x.org'}"});
+  noted.claim().unknown("a").after(2min).resolve("a", "happened", "{'id':7}");
+  // Parks that a process ends: of a strict job, and of one whose processes die.
+  GivenJob& version = add("version", "[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                          {.more = "{'versions':{'policy':'strict'}}"});
+  version.claims_again = false;
+  version.execution_version = "v2";
+  version.claim();
+  GivenJob& worn = add("worn", "[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  for (int i = 0; i < 2; ++i) {
+    worn.reload();
+    if (worn.state.status == JobStatus::queued) {
+      worn.add({running_event(AttemptId("dead"), worn.state.epoch + 1, "worker", worn.opened_at)});
+    }
+    worn.add({requeued_event(kProcessDied, std::nullopt)});
+    worn.claim();
+  }
+  // A pause, and a call that changed something and is undone; and what the runtime tells.
+  GivenJob& undone =
+      add("undone",
+          "[{'id':'a', 'kind':'tool', 'tool':'charge'},"
+          " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'k'}}]",
+          {.more = "{'tools':{'charge':{'effect':'idempotent', 'compensate':{'tool':'put'},"
+                   " 'changes':[{'type':'charge', 'id':'${ .result.id }', 'op':'create',"
+                   " 'version':'${ .result.version }'}]}}}"});
+  undone.claim();
+  for (const EventType type : kOfTheRuntime) {
+    std::vector<Member> members;
+    for (const Field& field : event_kind(type)->fields) {
+      members.emplace_back(field.name, sample(field));
+    }
+    undone.add({{type, Value::object(std::move(members))}});
+  }
+  undone.ok("a", "{'id':'ch_1', 'version':3}").pause().resume().cancel("enough").ok("a/compensate");
+  // Every decision of which something is left when its values are erased.
+  GivenJob& erased =
+      add("erased",
+          R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.to }'}},
+          {'id':'m', 'kind':'map', 'over':'${ .input.list }', 'needs':['a'],
+           'do':{'tool':'once', 'args':{'i':'${ .item }'}}},
+          {'id':'s', 'kind':'tool', 'tool':'put', 'when':'${ .input.to == 1 }'},
+          {'id':'p', 'kind':'tool', 'tool':'asks', 'needs':['m'], 'args':{'to':'${ .input.to }'}},
+          {'id':'w', 'kind':'wait', 'needs':['p'], 'wait':{'type':'signal', 'key':'k'}}])",
+          {.more = "{'output':'${ .steps.w }', 'tools':{'asks':{'effect':'idempotent',"
+                   " 'approval':'required'}}}",
+           .input = "{'to':'ada@x.org', 'list':['ada@x.org', 'bob@x.org']}"});
+  erased.claim().ok("a", "'ada@x.org'").ok("m/0", "'ada@x.org'").ok("m/1", "'bob@x.org'");
+  erased.approve("p").ok("p", "'ada@x.org'").signal("k", "'ada@x.org'");
+  all.back().erased = true;
+  GivenJob& chose = add("chose", chat(""), {.more = kTools, .input = "{'message':'ada@x.org'}"});
+  chose.claim().ok("chat/0", wants({{"a", "nothing"}, {"b", "exact", "{'n':'ada@x.org'}"}}));
+  chose.ok("chat/1", says("ada@x.org"));
+  all.back().erased = true;
   return all;
 }
 
 // ---------------------------------------------------------------- their stored form
 
-Value exported(const GivenJob& job) {
+// A commit as `redact --all` leaves it (runtime/redact.cc).
+std::string erased_commit(const JobId& job, const Sealed& sealed, const Hash& previous) {
+  const auto blobs = [&](const Hash& hash) -> Result<std::string> {
+    return std::ranges::find(sealed.blobs, hash, &Blob::hash)->bytes;
+  };
+  auto left = redact(
+      job, sealed.bytes, previous, blobs,
+      [](const Event& event, std::string_view field) { return why_kept(event, field).empty(); },
+      [](const Event& event, std::string_view field) { return left_of(event, field, true); });
+  AE_CHECK(left.has_value(), left ? "" : left.error().message);
+  return *std::move(left);
+}
+
+Value exported(const Named& named) {
+  const GivenJob& job = named.job;
   std::vector<Value> commits, blobs;
   std::set<std::string> seen;
   Hash head;
@@ -238,6 +322,10 @@ Value exported(const GivenJob& job) {
                         .salt_seed_b = from},
                        drafts);
     AE_CHECK(sealed.has_value());
+    if (named.erased) {
+      sealed->bytes = erased_commit(job.state.job, *sealed, previous);
+      sealed->blobs.clear();
+    }
     commits.emplace_back(to_hex(sealed->bytes));
     for (const Blob& blob : sealed->blobs) {
       if (seen.insert(blob.bytes).second) blobs.emplace_back(blob.bytes);
@@ -384,7 +472,7 @@ AE_TEST("golden/new ones are written when they are asked for") {
   if (folder == nullptr) GTEST_SKIP() << "AETHERIS_GOLDEN_WRITE=<folder> writes them";
   fs::create_directories(folder);
   for (const Named& named : jobs()) {
-    Value file = exported(named.job);
+    Value file = exported(named);
     auto events = opened(file);
     ASSERT_TRUE(events);
     write_once(fs::path(folder) / (std::string(named.name) + ".json"),
@@ -419,34 +507,38 @@ AE_TEST("golden/every log that was ever written is proved and folds to what it w
   EXPECT_GE(logs, jobs().size() + 1);
 }
 
-AE_TEST("golden/the jobs together have every event that this version writes of them") {
-  std::set<std::string> types;
-  for (const Named& named : jobs()) {
-    for (const Event& event : named.job.log) types.insert(std::string(event_name(event)));
+// Of every golden log: not what this program would write now.
+AE_TEST("golden/the logs together have every event and every park that this version writes") {
+  std::set<std::string> types, parks;
+  bool in_doubt = false, left = false;
+  for (const auto& entry : fs::recursive_directory_iterator(golden())) {
+    if (entry.path().extension() != ".json") continue;
+    const auto file = parse_json(read_file(entry.path()));
+    ASSERT_TRUE(file);
+    if (!file->find("then")) continue;
+    const auto events = opened(*file);
+    ASSERT_TRUE(events) << entry.path();
+    for (const Event& event : *events) {
+      const Value& p = event.payload;
+      types.insert(std::string(event_name(event)));
+      if (event.type == EventType::job_parked) {
+        parks.insert(std::string(p.text("until")));
+        parks.insert(std::string(p.text("reason")));
+      }
+      in_doubt |= event.type == EventType::job_completed && p["in_doubt"].size() > 0;
+      left |= is_erased(event, "payload") && p["payload"].find("left") != nullptr;
+    }
   }
-  for (const char* type : {"job_created",
-                           "plan_generated",
-                           "decision_recorded",
-                           "node_started",
-                           "command_emitted",
-                           "command_committed",
-                           "tool_invocation_started",
-                           "tool_invocation_finished",
-                           "node_finished",
-                           "step_committed",
-                           "job_completed",
-                           "job_failed",
-                           "job_cancelled",
-                           "job_running",
-                           "job_requeued",
-                           "job_waiting",
-                           "job_parked",
-                           "job_cancel_requested",
-                           "wait_opened",
-                           "wait_completed",
-                           "timer_fired"}) {
-    EXPECT_TRUE(types.contains(type)) << type;
+  const std::set<std::string> unwritten{"http_recorded"};  // no version writes it yet
+  for (const EventKind& kind : event_kinds()) {
+    const std::string name(kind.name);
+    EXPECT_NE(types.contains(name), unwritten.contains(name)) << name;
   }
+  for (const char* park : {"resume", "resolve", "version", "worn_out"}) {
+    EXPECT_TRUE(parks.contains(park)) << park;
+  }
+  EXPECT_TRUE(in_doubt) << "a completed job that lists a call in doubt";
+  EXPECT_TRUE(left) << "a decision of which something is left when its value is erased";
 }
 
 }  // namespace

@@ -203,8 +203,7 @@ struct EndedEarly : TwoWorkers {
   }
   Redacted redact() {
     auto done = ground.loop.await<Result<Redacted>>([&](auto answered) {
-      runtime::redact(*second.faulty,
-                      {.job = kJob, .all = true, .by = "test", .reason = "test"},
+      runtime::redact(*second.faulty, {.job = kJob, .all = true, .by = "test", .reason = "test"},
                       std::move(answered));
     });
     AE_CHECK(done.has_value(), done ? "" : done.error().message);
@@ -223,7 +222,8 @@ struct EndedEarly : TwoWorkers {
   }
 };
 
-AE_TEST("late/of a result that comes after its job was redacted the outcome is kept, not the value") {
+AE_TEST(
+    "late/of a result that comes after its job was redacted the outcome is kept, not the value") {
   EndedEarly job;
   job.redact();
   job.comes_late();
@@ -255,7 +255,8 @@ AE_TEST("late/what came into a redacted job with its value is erased by the next
   job.expect_outcome_alone();
 }
 
-AE_TEST("late/a redaction between the reading of the job and the writing of the result is noticed") {
+AE_TEST(
+    "late/a redaction between the reading of the job and the writing of the result is noticed") {
   EndedEarly job;
   bool slow = true;
   job.first.script = [&](const store::Call& call) {

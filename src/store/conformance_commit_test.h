@@ -626,7 +626,8 @@ inline void redacts_only_what_was_read(Rig& r) {
   EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
   // Two who read the same log: the second must not bring back what the first dropped.
   Redaction first = redaction_of("j1", sealed("j1", 1, 2), "left");
-  EXPECT_EQ(show(r.redact(first)), "sequence_conflict") << "there are effects that it does not name";
+  EXPECT_EQ(show(r.redact(first)), "sequence_conflict")
+      << "there are effects that it does not name";
   first.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(first)), "ok");
   Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");

@@ -1101,7 +1101,9 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
   }
 }
 
-AE_TEST("redact/a reader that keeps the write-ahead log from being emptied is answered, and waited for") {
+AE_TEST(
+    "redact/a reader that keeps the write-ahead log from being emptied is answered, and waited "
+    "for") {
   const Folder folder(true);
   const std::string path = folder / "a.db";
   Bench bench(path);
@@ -1162,10 +1164,8 @@ AE_TEST_SLOW("redact/no page holds what was moved on it before it was dropped") 
     const Batch& old = batches[std::size_t(i) / 2];
     Redaction wish{.job = old.job};
     wish.effects = {{old.effects[0].invocation, 1, "left"}};
-    wish.commits.push_back({.first_seq = 1,
-                            .replaces = sha256(old.sealed->bytes),
-                            .bytes = "left",
-                            .blobs = {}});
+    wish.commits.push_back(
+        {.first_seq = 1, .replaces = sha256(old.sealed->bytes), .bytes = "left", .blobs = {}});
     wish.audit = {.at = {}, .by = "ada", .act = "redact", .job = old.job, .detail = {}};
     ASSERT_TRUE(bench.loop.await<Result<void>>(
         [&](auto done) { bench.store().redact(wish, std::move(done)); }));
