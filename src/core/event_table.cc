@@ -47,6 +47,7 @@ constexpr auto kPlanGenerated = std::to_array<Field>({
 constexpr auto kForkImported = std::to_array<Field>({
     {"commands", 1, json, kRequired},
     {"results", 2, value, kRequired},
+    {"unknown", 3, json, kOptional},
 });
 constexpr auto kDecisionRecorded = std::to_array<Field>({
     {"at", 1, instant, kOptional},
@@ -310,7 +311,7 @@ constexpr auto kKinds = std::to_array<EventKind>({
     {EventType::job_completed, "job_completed", history, 2, kJobCompleted},
     {EventType::job_failed, "job_failed", history, 1, kJobFailed},
     {EventType::job_cancelled, "job_cancelled", history, 1, kJobCancelled},
-    {EventType::fork_imported, "fork_imported", history, 2, kForkImported},
+    {EventType::fork_imported, "fork_imported", history, 3, kForkImported},
     {EventType::job_running, "job_running", coordination, 2, kJobRunning},
     {EventType::job_requeued, "job_requeued", coordination, 1, kJobRequeued},
     {EventType::job_waiting, "job_waiting", coordination, 1, kJobWaiting},
@@ -367,6 +368,7 @@ std::uint8_t schema_of(const EventKind& kind, const Value& payload) {
           commands.is_array() && std::ranges::any_of(commands.items(), [](const Value& entry) {
             return entry.find("under_way") != nullptr;
           });
+      if (payload.find("unknown") != nullptr) return 3;  // 2 lists no unknown call of the origin
       return newer ? 2 : 1;
     }
     case EventType::
