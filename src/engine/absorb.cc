@@ -437,8 +437,8 @@ Status note_late(const State& state, const std::vector<StoredEffect>& effects,
     if (happened && !state.blind_gone && !result.is_null()) p.emplace_back("result", result);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    events.push_back(noted(late.call, *at, happened ? "happened" : "not_happened", "runtime",
-                           std::move(p)));
+    events.push_back(
+        noted(late.call, *at, happened ? "happened" : "not_happened", "runtime", std::move(p)));
     calls.erase(found);
   }
   return {};

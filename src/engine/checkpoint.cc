@@ -261,8 +261,8 @@ void parts(A& a, Part<A, State>& x) {
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
       todo, startable, calling, open_tries, tries_started, nodes_left, waits, closed_waits, mail,
       early, message_names, pausing, parked_reason, parked_until, parked_since, ending, undoable,
-      undone, given_up, result, error, final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget,
-      changes, to_confirm, raised);
+      undone, given_up, result, error, final_in_doubt, noted, earlier_unknown, undelivered, signals,
+      models, budget, changes, to_confirm, raised);
 }
 
 // ---------------------------------------------------------------- what fields are made of

@@ -101,9 +101,9 @@ struct Invocation {
   // On a store that one process owns: the opening that the newest try was sent under, and the first one of another process
   // that had the job after it. That process had the lock, so by then the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
-  bool unsettled = false;  // a try ended and its request may still take effect
+  bool unsettled = false;           // a try ended and its request may still take effect
   std::optional<Instant> ended_at;  // when the newest try ended; it had been sent by then
-  std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
+  std::set<std::uint32_t> unsure;   // the tries that ended without a certain result
   // The newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
@@ -328,15 +328,15 @@ struct UnknownCall {
   std::uint32_t item = kNoItem;
   InvocationId invocation;
   IdempotencyKey key;
-  ExternalKey external_key;     // "" = it could not be made, for want of arguments
-  std::uint32_t try_no = 0;     // the newest try; 0 = none
+  ExternalKey external_key;        // "" = it could not be made, for want of arguments
+  std::uint32_t try_no = 0;        // the newest try; 0 = none
   std::set<std::uint32_t> unsure;  // the tries that ended without a certain result
   Failure error;
   Value arguments;
   std::optional<Instant> ended_at;  // the newest try
   // From when on a check shows what the newest try did; nullopt = at any time.
   std::optional<Instant> checkable_at;
-  StepId compensates;  // "" = it undoes nothing
+  StepId compensates;     // "" = it undoes nothing
   bool given_up = false;  // the job went on without its outcome
 };
 
@@ -406,8 +406,8 @@ class State {
   std::vector<std::uint32_t> undoable;
   std::vector<std::uint32_t> undone, given_up;  // compensated; not, since a person said so
   Value result;
-  std::optional<Failure> error;  // of job_failed
-  Value final_in_doubt;          // in_doubt[] of the terminal event
+  std::optional<Failure> error;                            // of job_failed
+  Value final_in_doubt;                                    // in_doubt[] of the terminal event
   std::map<std::string, NotedOutcome, std::less<>> noted;  // by invocation
   // Of unknown outcome, and no step of this plan stands for them: another plan dropped the step, or they are calls of the job
   // that this one is forked from.

@@ -162,7 +162,8 @@ void TraceRecord::take(const Event& event) {
     StepSpan& span = steps[std::string(id)];
     span.decisions.push_back(note_view(event));
     for (TrySpan& one : span.tries) {
-      if (one.outcome != "success" && !one.definite) one.resolution = event.payload.text("resolution");
+      if (one.outcome != "success" && !one.definite)
+        one.resolution = event.payload.text("resolution");
     }
   }
   const EventKind* kind = event_kind(event.type);

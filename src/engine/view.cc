@@ -445,9 +445,9 @@ Value doubt_view(const State& state, const UnknownCall& call, const Wait* wait) 
   std::vector<Value> commands;
   if (wait || (ended && !is_noted)) commands = resolve_commands(state, call.key);
   if (ended && !commands.empty()) commands.pop_back();  // nothing is left to fail
-  const Instant since = wait                    ? wait->opened_at
-                        : ended                 ? state.updated_at
-                                                : call.ended_at.value_or(state.updated_at);
+  const Instant since = wait    ? wait->opened_at
+                        : ended ? state.updated_at
+                                : call.ended_at.value_or(state.updated_at);
   Value resolvable;
   if (call.try_no > 0 && (wait || ended)) {
     resolvable = to_text(call.checkable_at.value_or(since));

@@ -1057,8 +1057,7 @@ void Runtime::keep_late_again(const std::shared_ptr<store::Batch>& batch, int tr
                               const std::string& what, const Error& error) {
   const bool passing = error.code == Code::unavailable || error.code == Code::unknown_outcome;
   if (!passing || tries >= kLateTries) {
-    return warn(batch->job,
-                "a late result " + what + ", its call is in doubt: " + error.message);
+    return warn(batch->job, "a late result " + what + ", its call is in doubt: " + error.message);
   }
   world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
                     [this, alive = handle(), batch, tries] {
