@@ -12,7 +12,9 @@ namespace ae::engine::testing {
 namespace {
 
 enum class End { cancel, deadline, max_attempts, other_fails };
-enum class Doubt { killed, killed_and_claimed, timed_out };
+// What the call is when the end comes: its process died and nobody has claimed the job, somebody has (it is parked where a
+// person is asked), it timed out, it is still open and times out then, or its probe is under way.
+enum class Doubt { killed, killed_and_claimed, timed_out, open, probing };
 enum class Place { node, item, loop_call };
 
 struct Case {
@@ -21,19 +23,22 @@ struct Case {
   Place place;
   std::string_view effect, on_in_doubt;
   bool compensate = false;
+  bool owned = true;                         // by one process; false: a shared store
   std::string_view resolution = "happened";  // what the person says when asked
   std::string_view probe = "silent";         // found | absent | silent
 };
 
 std::string text(const Case& c) {
   constexpr std::string_view kEnds[] = {"cancel", "deadline", "max_attempts", "other_fails"};
-  constexpr std::string_view kDoubts[] = {"killed", "killed_and_claimed", "timed_out"};
+  constexpr std::string_view kDoubts[] = {"killed", "killed_and_claimed", "timed_out", "open",
+                                          "probing"};
   constexpr std::string_view kPlaces[] = {"node", "item", "loop_call"};
   std::string all;
   for (const std::string_view part :
        {kEnds[static_cast<int>(c.end)], kDoubts[static_cast<int>(c.doubt)],
         kPlaces[static_cast<int>(c.place)], c.effect, c.on_in_doubt,
-        std::string_view(c.compensate ? "compensate" : "no compensation"), c.resolution, c.probe}) {
+        std::string_view(c.compensate ? "compensate" : "no compensation"),
+        std::string_view(c.owned ? "owned" : "shared"), c.resolution, c.probe}) {
     all.append(part).append(", ");
   }
   return all;
@@ -88,6 +93,7 @@ class Life {
         job(nodes_of(c), {.more = more_, .deadline = 1h}) {
     job.limits.lost_claims_max = 2;
     job.patient = true;
+    job.owned = c.owned;
   }
 
   void run() {
@@ -124,6 +130,12 @@ class Life {
       case Doubt::timed_out:
         job.times_out(name_);
         return;
+      case Doubt::open:
+        return;
+      case Doubt::probing:
+        while (call().phase == StepPhase::calling) job.times_out(name_).after(71s);  // settled
+        AE_CHECK(call().phase == StepPhase::probing, job.story());
+        return;
     }
   }
 
@@ -159,7 +171,9 @@ class Life {
 
   void answers(std::uint32_t index) {
     const Step& step = job.state.steps[index];
-    if (&step == &call()) {
+    if (&step == &call() && case_.doubt == Doubt::open && job.tries(name_) == 1) {
+      job.times_out(name_);
+    } else if (&step == &call()) {
       known = happened = true;
       job.answer(index, {.kind = OutcomeKind::success, .result = json("{'id':'D'}")});
     } else if (step.role == Role::probe && case_.probe == "silent") {
@@ -195,9 +209,11 @@ std::vector<Case> cases() {
                              {"idempotent", "resend"}};
   std::vector<Case> all;
   for (const End end : {End::cancel, End::deadline, End::max_attempts, End::other_fails}) {
-    for (const Doubt doubt : {Doubt::killed, Doubt::killed_and_claimed, Doubt::timed_out}) {
+    for (const Doubt doubt : {Doubt::killed, Doubt::killed_and_claimed, Doubt::timed_out,
+                              Doubt::open, Doubt::probing}) {
       for (const Place place : {Place::node, Place::item, Place::loop_call}) {
         for (const auto& [effect, on_in_doubt] : kKinds) {
+          if (doubt == Doubt::probing && on_in_doubt != "probe") continue;
           for (const bool compensate : {false, true}) {
             const Case base{.end = end,
                             .doubt = doubt,
@@ -220,6 +236,11 @@ std::vector<Case> cases() {
         }
       }
     }
+  }
+  const std::size_t owned = all.size();
+  for (std::size_t i = 0; i < owned; ++i) {
+    all.push_back(all[i]);
+    all.back().owned = false;
   }
   return all;
 }
@@ -254,6 +275,7 @@ AE_TEST(
     ASSERT_TRUE(is_terminal(life.job.state.status)) << life.job.story();
     EXPECT_LE(life.resolved, 1) << life.job.story();
     reached.insert(life.job.status());
+    if (life.job.status() == "completed") std::printf("COMPLETED %s\n", text(c).c_str());
     const auto called = std::ranges::find(life.job.sent, "do", &GivenJob::Sent::tool);
     ASSERT_NE(called, life.job.sent.end());
     const std::string key = called->key;
