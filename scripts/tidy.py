@@ -101,6 +101,9 @@ def main():
     rules = (ROOT / ".clang-tidy").read_text()
     listing = ROOT / options.build / "compile_commands.json"
     commands = json.loads(listing.read_text()) if listing.exists() else []
+    if not any(ROOT / "src" in pathlib.Path(entry["directory"], entry["file"]).parents for entry in commands):
+        print(f"{listing} names no file of src: cmake --preset release -B {options.build} -DAE_UNITY=0")
+        return 1
 
     work, heavy, known, same = [], 0, 0, 0
     for entry in commands:

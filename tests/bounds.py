@@ -202,7 +202,7 @@ def a_time_that_does_not_exist_in_one_row_stops_no_other_job():
                 assert server.get(path)[0] < 500 or "log_corrupt" in str(server.get(path)[1]), (where, path)
             said = server.stop()
             assert said.code == 0, where
-            # The signal wrote every other column of the row anew.
+            # The signal wrote every other column of the row again.
             if column == "created_at":
                 assert f"its row holds a time that does not exist (created_at): {value}" in said.err, (where, said)
                 refused = expect(h.run("run", "agents.yaml", "waits", "--only", "--job-id", "damaged"), 6)

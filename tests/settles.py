@@ -270,7 +270,7 @@ def at_most_once(env, calls, kinds=KINDS):
                 assert service.ask("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
             assert not person.faults, f"seed {seed}: {person.faults[:5]}"
             if any(kind.endswith("_person") for kind in kinds):
-                assert person.refused > 0, "nobody was too early: this tests nothing"
+                assert person.refused > 0, "no answer was too early: this tests nothing"
             service.process.send_signal(signal.SIGTERM)
             service.process.wait()
         finally:

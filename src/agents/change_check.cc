@@ -101,8 +101,9 @@ class ChangeCheck {
       }
     }
     if (const auto timeout = spot.find("timeout"); timeout && asks) {
-      if (const auto span = check_.duration(*timeout, kDurationLeast))
+      if (const auto span = check_.duration(*timeout, kDurationLeast)) {
         put("timeout", to_text(*span));
+      }
     }
     if (const auto list = spot.find("headers"); list && asks) headers(*list);
     out_.policy.emplace_back("verify", Value::object(std::move(policy)));

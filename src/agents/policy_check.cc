@@ -10,7 +10,8 @@ namespace ae::agents {
 namespace {
 
 constexpr std::size_t kPoliciesMax = 1'000;
-constexpr std::size_t kNamesMax = 256;
+constexpr std::size_t kNamesMax = 256;  // of tools or agents in one rule
+
 bool is_pattern(std::string_view name) { return name.ends_with('*'); }
 
 bool matches(std::string_view pattern, std::string_view tool) {

@@ -678,13 +678,13 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["late"]}}]})",
        .deeds = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job of which two items of a map arrive late: a person answers",
+      {.name = "a cancelled job with two items of a map that arrive late: a person answers",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [[\"late\"],[\"late\"]] }","max_parallel":2,
           "do":{"tool":"grab","args":{"fate":"${ .item }","i":"${ .index }"}}}]})",
        .deeds = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job of which two calls of a loop arrive late: a person, and a probe",
+      {.name = "a cancelled job with two calls of a loop that arrive late: a person, and a probe",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
           "parallel_tools":2,"tools":["grab","hire"],"prompt":
