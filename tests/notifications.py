@@ -143,6 +143,7 @@ def workers_on_one_postgres_store_notify_each_question_once():
             until(lambda: len(marks(h, env)) == len(asked))
             # One that begins later looks through all jobs that have not ended.
             workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
+            assert "works on" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
             assert clerk.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
             until(lambda: "later" in {one["job"] for one in lines(h)})
             until(lambda: len(marks(h, env)) == len(asked) + 1)
