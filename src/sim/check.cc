@@ -39,6 +39,28 @@ const engine::Node& node_of(const JobEvidence& e, const Event& event) {
   return plan.nodes[plan.by_id.at(std::string(event.payload.text("node_id")))];
 }
 
+void Parts::take_in(const Event& event) {
+  const Value& p = event.payload;
+  if (event.type == EventType::node_started) {
+    const engine::Node& node = node_of(e_, event);
+    if (node.kind != engine::NodeKind::map && node.loop == nullptr) return;
+    const auto own = own_.emplace(p.text("node_id"), p.text("step_id")).first;
+    if (own->second != p.text("step_id")) parts_.emplace(p.text("step_id"));
+  } else if (event.type == EventType::plan_generated) {  // what is not carried starts again
+    std::set<std::string, std::less<>> carried;
+    if (const Value& list = p["carried"]; list.is_array()) {
+      for (const Value& entry : list.items()) carried.emplace(entry.text("step_id"));
+    }
+    std::erase_if(own_, [&](const auto& own) { return !carried.contains(own.second); });
+  }
+}
+
+bool Parts::fails_job(const Event& event) const {
+  const Value& p = event.payload;
+  return p.text("result_type").ends_with("_failure") && !node_of(e_, event).continue_on_error &&
+         !parts_.contains(std::string(p.text("step_id")));
+}
+
 bool answers_confirmation(const JobEvidence& e, const engine::Act& act) {
   if (act.kind == engine::Act::Kind::resolve) return !act.step_id.empty();
   if (act.kind != engine::Act::Kind::signal || act.approval.empty()) return false;

@@ -122,11 +122,12 @@ class Confirming {
 
 class Looking final : public Confirming {
  public:
-  using Confirming::Confirming;
+  Looking(const JobEvidence& e, Judge& judge) : Confirming(e, judge), parts_(e) {}
 
  private:
   void look(const Event& event) override {
     const Value& p = event.payload;
+    parts_.take_in(event);
     ending_ = ending_ || begins_end(event);
     if (event.type == EventType::command_emitted && p.find("of")) side_.emplace(p.text("step_id"));
     if (event.type == EventType::confirmation_checked) return checked(p);
@@ -141,7 +142,7 @@ class Looking final : public Confirming {
   }
 
   // From then on nothing new begins: calls in doubt that could be undone may be sent again.
-  static bool begins_end(const Event& event) {
+  bool begins_end(const Event& event) const {
     const Value& p = event.payload;
     switch (event.type) {
       case EventType::job_cancel_requested:
@@ -151,7 +152,7 @@ class Looking final : public Confirming {
       case EventType::decision_recorded:
         return p.text("kind") == "confirmation" && p.text("state") == "fail";
       case EventType::node_finished:
-        return p.text("result_type") == "compensatable_failure";
+        return parts_.fails_job(event);
       default:
         return false;
     }
@@ -166,6 +167,7 @@ class Looking final : public Confirming {
                      at_ + name + " is looked at by the attempt that changed it");
   }
 
+  Parts parts_;
   std::set<std::string, std::less<>> side_;
   bool ending_ = false;
 };

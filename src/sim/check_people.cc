@@ -360,27 +360,12 @@ void pauses_are_kept(const JobEvidence& e, Judge& judge) {
   }
 }
 
-bool fails_job(const JobEvidence& e, const Event& event, const std::set<std::string>& items) {
-  const Value& p = event.payload;
-  const bool failed = p.text("result_type").ends_with("_failure");
-  return failed && !node_of(e, event).continue_on_error &&
-         !items.contains(std::string(p.text("step_id")));
-}
-
-bool carries(const Value& plan_generated, std::string_view step) {
-  const Value& carried = plan_generated["carried"];
-  if (!carried.is_array()) return false;
-  const auto list = carried.items();
-  return std::ranges::any_of(list,
-                             [&](const Value& entry) { return entry.text("step_id") == step; });
-}
-
 void rest_is_rest(const JobEvidence& e, Judge& judge) {
   bool wanted = false, parked = false;
-  std::set<std::string> items;              // steps of maps' items and of loops' parts
-  std::map<std::string, std::string> maps;  // the step of each map, by its node
+  Parts parts(e);
   for (const Event& event : e.events) {
     const Value& p = event.payload;
+    parts.take_in(event);
     const std::string at = "event " + std::to_string(event.seq);
     switch (event.type) {
       case EventType::job_pause_requested:
@@ -395,17 +380,9 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         wanted = parked = false;
         break;
       case EventType::node_started:
-        if (const auto& node = node_of(e, event); node.kind == engine::NodeKind::map || node.loop) {
-          const auto own = maps.emplace(p.text("node_id"), p.text("step_id")).first;
-          if (own->second != p.text("step_id")) items.emplace(p.text("step_id"));
-        }
-        [[fallthrough]];
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
         judge.broken_if(wanted || parked, at + ": something starts while the job is to rest");
-        break;
-      case EventType::plan_generated:  // a map that is not carried begins anew
-        std::erase_if(maps, [&](const auto& own) { return !carries(p, own.second); });
         break;
       case EventType::timer_fired:
         if (p.text("effect_id") == "deadline") {
@@ -415,7 +392,7 @@ void rest_is_rest(const JobEvidence& e, Judge& judge) {
         }
         break;
       case EventType::node_finished:
-        if (fails_job(e, event, items)) wanted = false;
+        if (parts.fails_job(event)) wanted = false;
         break;
       case EventType::decision_recorded:
         if (p.text("kind") == "end") wanted = parked = false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,20 @@ Instant instant(const Value& payload, std::string_view field);
 const engine::Plan& plan_at(const JobEvidence& e, std::uint64_t seq);
 // The node that an event is about.
 const engine::Node& node_of(const JobEvidence& e, const Event& event);
+// Which steps are items of maps or parts of loops: a failure of one of them does not end the job by itself.
+class Parts {
+ public:
+  explicit Parts(const JobEvidence& e) : e_(e) {}
+  // Events in the order of the log.
+  void take_in(const Event& event);
+  // REQUIRES: `event` is a node_finished, and all events before it were taken in.
+  bool fails_job(const Event& event) const;
+
+ private:
+  const JobEvidence& e_;
+  std::map<std::string, std::string> own_;  // the step of each map and loop, by its node
+  std::set<std::string> parts_;
+};
 // Is this the answer to the question whether a change is well?
 bool answers_confirmation(const JobEvidence& e, const engine::Act& act);
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
