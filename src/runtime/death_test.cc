@@ -231,6 +231,26 @@ Page dies_later(Ground& ground, std::uint64_t seed, Page left) {
   return at_death;
 }
 
+AE_TEST("death/a cancelled job that was parked with its inbox loses no message") {
+  Ground ground;
+  Page page = dies_later(ground, 2, dies_later(ground, 1, Page{}));
+  RunningSlot slot(page);
+  Desk desk(ground, "third", {.owned = true, .seed = 3, .claims = false, .slot = &slot});
+  ASSERT_TRUE(
+      desk.act({.kind = engine::Act::Kind::message, .id = "one", .by = "ann", .channel = "c"}));
+  desk.runtime->start();
+  ground.loop.advance(2s);
+  ASSERT_EQ(desk.read().state.parked_reason, "worn_out");
+  ASSERT_EQ(desk.read().inbox.size(), 1U);
+  ASSERT_TRUE(desk.act({.kind = engine::Act::Kind::cancel, .id = "c", .by = "ann"}));
+  // From here on any commit may be the one that ends the job, also of a process that claims none.
+  const auto read = desk.read();
+  const auto kept = all_of(read.events, EventType::agent_message);
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_EQ(kept[0]->payload.text("message_id"), "one");
+  EXPECT_TRUE(read.inbox.empty());
+}
+
 AE_TEST("death/what came late for a worn-out job is left to the attempt of its resume") {
   Ground ground;
   Page page = dies_later(ground, 2, dies_later(ground, 1, Page{}));

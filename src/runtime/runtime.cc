@@ -2,6 +2,7 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "async/point.h"
@@ -100,6 +101,26 @@ Result<std::vector<std::uint64_t>> messages_ahead(
     if (act->id == wanted.id) break;  // itself, sent again
   }
   return numbers;
+}
+
+// What an end in this commit would lose: the acts that the job was parked with. They are taken in as a holder does it.
+// `numbers`: of the acts that are in the log already; those of the others are added.
+Status acts_before_end(const engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                       const engine::Stamp& stamp, std::vector<std::uint64_t>& numbers,
+                       const std::function<Status(EventDraft)>& follow) {
+  for (const store::InboxEntry& entry : inbox) {
+    if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
+    AE_ASSIGN(const Value json,
+              engine::read_beside(engine::inbox_place(state.job, entry.id), entry.act));
+    AE_ASSIGN(const engine::Act act, engine::Act::from_json(json));
+    numbers.push_back(entry.number);
+    if (act.kind == engine::Act::Kind::timers) continue;
+    auto taken = engine::take_in(state, act, stamp);
+    auto drafts = taken ? std::move(taken->events) : std::vector<EventDraft>();
+    if (drafts.empty()) drafts = engine::overtake(state, act);
+    for (EventDraft& draft : drafts) AE_TRY(follow(std::move(draft)));
+  }
+  return {};
 }
 
 // Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
@@ -796,6 +817,12 @@ void Runtime::act_on(std::shared_ptr<Acting> acting, Read&& read) {
       if (auto followed = follow(std::move(draft)); !followed) {
         return acting->done(std::unexpected(followed.error()));
       }
+    }
+  }
+  if (read.state.ending) {
+    if (auto followed = acts_before_end(read.state, read.inbox, stamp, numbers, follow);
+        !followed) {
+      return acting->done(std::unexpected(followed.error()));
     }
   }
   // With nothing under way, a job that is to end ends in this commit.
